@@ -120,7 +120,7 @@ async fn connect(
         return Err(Reason::NoEndpoint);
     };
     let offset = worker.next_offset();
-    let dialled = shared
+    let dialed = shared
         .dialer
         .connect(
             endpoint.address(),
@@ -130,7 +130,7 @@ async fn connect(
             offset,
         )
         .await;
-    match dialled {
+    match dialed {
         Ok((upstream, addr)) => {
             cluster.connect_succeeded(endpoint);
             record.set_endpoint(Arc::clone(endpoint), addr);

@@ -39,7 +39,7 @@ pub(crate) struct Means {
     pub(crate) share: Option<TenantShare>,
     /// How long the socket takes for a piece, in seconds.
     pub(crate) write_duration: Option<Histogram>,
-    /// Which way octets from the socket go; those to it go the other way.
+    /// Which way bytes from the socket go; those to it go the other way.
     pub(crate) outward: Direction,
 }
 
@@ -55,9 +55,9 @@ impl Means {
     }
 }
 
-/// Octets that a relay has moved, also while it goes on and after it was dropped.
+/// Bytes that a relay has moved, also while it goes on and after it was dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Octets {
+pub(crate) struct ByteCounts {
     /// From the socket.
     pub(crate) from_socket: Cell<u64>,
     /// To the socket.
@@ -81,13 +81,13 @@ pub(crate) async fn relay<S: Stream>(
     socket: &mut S,
     early: Bytes,
     means: &Means,
-    octets: &Octets,
+    bytes: &ByteCounts,
 ) -> RelayEnd {
     let mut relay = Relay {
         tunnel,
         socket,
         means,
-        octets,
+        bytes,
         flow: means.share.as_ref().map(TenantShare::flow),
         outgoing: early,
         reading: true,
@@ -106,7 +106,7 @@ struct Relay<'a, S> {
     tunnel: Tunnel,
     socket: &'a mut S,
     means: &'a Means,
-    octets: &'a Octets,
+    bytes: &'a ByteCounts,
     flow: Option<Flow>,
     /// Read from the socket, and not yet the tunnel's.
     outgoing: Bytes,
@@ -115,7 +115,7 @@ struct Relay<'a, S> {
     /// Read from the tunnel, and not yet the socket's.
     incoming: Bytes,
     writing: Writing,
-    /// Whether the socket may hold octets that were written to it: TLS does.
+    /// Whether the socket may hold bytes that were written to it: TLS does.
     unflushed: bool,
     /// When `incoming` was read from the tunnel, where that is measured.
     taken: Option<Instant>,
@@ -214,7 +214,7 @@ impl<S: Stream> Relay<'_, S> {
             }
         }
         let piece = self.outgoing.split_to(room.min(self.outgoing.len()));
-        self.moved(&self.octets.from_socket, self.means.outward, piece.len());
+        self.moved(&self.bytes.from_socket, self.means.outward, piece.len());
         match self.tunnel.write(piece) {
             Ok(()) => {}
             // The tunnel takes no more: what the socket sends is no longer wanted.
@@ -292,7 +292,7 @@ impl<S: Stream> Relay<'_, S> {
             Ok(0) => self.broken(io::ErrorKind::WriteZero.into()),
             Ok(len) => {
                 self.incoming.advance(len);
-                self.moved(&self.octets.to_socket, self.means.outward.other(), len);
+                self.moved(&self.bytes.to_socket, self.means.outward.other(), len);
                 self.unflushed = true;
                 self.tunnel.consumed(len);
                 self.measure();
@@ -358,7 +358,7 @@ impl<S: Stream> Relay<'_, S> {
     }
 }
 
-/// Octets read at once, and sent as one packet: with its heads, of gRPC and HTTP/2, no more than
+/// Bytes read at once, and sent as one packet: with its heads, of gRPC and HTTP/2, no more than
 /// four records of TLS.
 const PIECE: usize = (64 << 10) - 64;
 /// Pieces in a row.

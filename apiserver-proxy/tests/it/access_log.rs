@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 
 use serde_json::{Value, json};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::gateway::{Scripted, consent_and_echo};
 use crate::proxy::{DESTINATION, LIMIT, Program, by_connect, by_proxy_header, config, connect};
@@ -16,7 +16,7 @@ fn logged(upstream: Value) -> (String, String, Value) {
     let mut client = connect(program.addr);
     let from = client.local_addr().unwrap().to_string();
     client.write_all(b"hello").unwrap();
-    // Words that reach nobody are answered by a reset.
+    // Bytes that reach no peer are answered by a reset.
     let _ = client.shutdown(Shutdown::Write);
     let _ = client.read_to_end(&mut Vec::new());
     let line = program.child.wait_log("\"reason\":", LIMIT).unwrap();
@@ -60,7 +60,7 @@ fn expect(line: &Value, fields: &Value) {
 
 #[test]
 fn a_connection_by_proxy_header_is_logged_with_its_destination() {
-    let gateway = Upstream::start(Behaviour::Sink).unwrap();
+    let gateway = Upstream::start(Behavior::Sink).unwrap();
     let (from, to, line) = logged(by_proxy_header(gateway.addr()));
     expect(
         &line,
@@ -88,7 +88,7 @@ fn a_connection_by_connect_is_logged_with_its_header() {
 }
 
 #[test]
-fn a_connection_that_reached_nobody_is_logged_with_why() {
+fn access_log_names_reason_of_failed_connect() {
     let free = testkit::ports::free(1).unwrap()[0];
     let (_, _, line) = logged(by_proxy_header(format!("127.0.0.1:{free}")));
     expect(

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::gateway::{Clogged, Scripted};
@@ -14,7 +14,7 @@ use crate::proxy::{LIMIT, Running, by_proxy_header, config, finish, with};
 /// Sends `hello` through a proxy with these upstream keys and returns its address, the client's,
 /// and what the gateway was sent.
 fn seen(listen: &str, upstream: serde_json::Value) -> (SocketAddr, SocketAddr, Vec<u8>) {
-    let gateway = Upstream::start(Behaviour::Sink).unwrap();
+    let gateway = Upstream::start(Behavior::Sink).unwrap();
     let upstream = with(by_proxy_header(gateway.addr()), upstream);
     let proxy = Running::start(&config(upstream, json!({ "listen": [listen] })));
     let mut client = proxy.connect();
@@ -43,7 +43,7 @@ fn a_header_names_the_client_and_the_address_it_connected_to() {
 
 #[test]
 fn an_ipv4_client_of_a_dual_stack_listener_stays_an_ipv4_client() {
-    let gateway = Upstream::start(Behaviour::Sink).unwrap();
+    let gateway = Upstream::start(Behavior::Sink).unwrap();
     let listen = json!({ "listen": ["[::]:0"] });
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), listen));
     let to = SocketAddr::new("127.0.0.1".parse().unwrap(), proxy.addr().port());
@@ -77,7 +77,7 @@ fn a_configured_destination_takes_the_place_of_the_local_address() {
 
 #[test]
 fn the_header_goes_out_before_the_client_says_anything() {
-    let gateway = Upstream::start(Behaviour::Sink).unwrap();
+    let gateway = Upstream::start(Behavior::Sink).unwrap();
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let client = proxy.connect();
     let header = proxy_header::v2(client.local_addr().unwrap(), proxy.addr(), &[]);
@@ -87,7 +87,7 @@ fn the_header_goes_out_before_the_client_says_anything() {
 
 #[test]
 fn header_and_early_data_share_one_segment() {
-    // The gateway takes nobody yet, so the client's words are there before the connection is.
+    // The gateway accepts no connection yet, so the client's bytes arrive before it is established.
     let clogged = Clogged::bind("127.0.0.1:0".parse().unwrap());
     let proxy = Running::start(&config(by_proxy_header(clogged.addr), json!({})));
     let mut client = proxy.connect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::process::Signal;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::proxy::{LIMIT, Program, Running, by_proxy_header, config, connect, finish};
@@ -17,7 +17,7 @@ fn draining(delay: &str, timeout: &str) -> serde_json::Value {
 
 #[test]
 fn drain_accepts_for_delay_then_cuts_at_timeout() {
-    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+    let gateway = Upstream::start(Behavior::Echo).unwrap();
     let upstream = by_proxy_header(gateway.addr());
     let proxy = Running::start(&config(upstream, draining("2s", "3s")));
     let mut old = proxy.connect();
@@ -52,7 +52,7 @@ fn drain_accepts_for_delay_then_cuts_at_timeout() {
 
 #[test]
 fn a_stopped_process_ends_well_with_its_last_connection() {
-    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+    let gateway = Upstream::start(Behavior::Echo).unwrap();
     let upstream = by_proxy_header(gateway.addr());
     let mut program = Program::start(&config(upstream, draining("0s", "60s")));
     let mut client = connect(program.addr);
@@ -71,7 +71,7 @@ fn a_stopped_process_ends_well_with_its_last_connection() {
 
 #[test]
 fn a_second_signal_cuts() {
-    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+    let gateway = Upstream::start(Behavior::Echo).unwrap();
     let upstream = by_proxy_header(gateway.addr());
     let mut program = Program::start(&config(upstream, draining("60s", "60s")));
     let mut client = connect(program.addr);
@@ -93,7 +93,7 @@ fn a_second_signal_cuts() {
 
 #[test]
 fn clients_during_drain_see_no_reset() {
-    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+    let gateway = Upstream::start(Behavior::Echo).unwrap();
     let more = json!({ "workers": 2, "drain": { "delay": "300ms", "timeout": "10s" } });
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), more));
     let mut served = 0;

@@ -3,14 +3,14 @@
 use std::io::{Read, Write};
 
 use serde_json::json;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::proxy::{LIMIT, Running, by_proxy_header, config, finish};
 
 #[test]
-fn one_connection_too_many_is_closed_counted_and_harms_nobody() {
-    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+fn connection_above_limit_is_closed_and_counted() {
+    let gateway = Upstream::start(Behavior::Echo).unwrap();
     let limits = json!({ "limits": { "connections": 2 } });
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), limits));
     let (one, mut two) = (proxy.connect(), proxy.connect());

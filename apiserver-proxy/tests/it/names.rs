@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use serde_json::json;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::gateway::Clogged;
@@ -19,7 +19,7 @@ fn localhost(port: u16, family: &str) -> serde_json::Value {
 
 #[test]
 fn a_name_is_dialled_at_the_addresses_of_the_wanted_family() {
-    let four = Upstream::start(Behaviour::Echo).unwrap();
+    let four = Upstream::start(Behavior::Echo).unwrap();
     let port = four.addr().port();
     for (family, reason) in [
         ("auto", "closed"),
@@ -40,9 +40,9 @@ fn a_name_is_dialled_at_the_addresses_of_the_wanted_family() {
 fn an_address_that_does_not_answer_costs_a_quarter_of_a_second() {
     let four = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = four.local_addr().unwrap().port();
-    // IPv6 comes first (RFC 8305 §4), and here it takes nobody.
+    // IPv6 comes first (RFC 8305 §4), and here it accepts no connection.
     let _six = Clogged::bind(SocketAddr::new("::1".parse().unwrap(), port));
-    let gateway = Upstream::serve(four, Behaviour::Echo).unwrap();
+    let gateway = Upstream::serve(four, Behavior::Echo).unwrap();
     let proxy = Running::start(&config(localhost(port, "auto"), json!({})));
     wait::until("the name to be resolved", LIMIT, || {
         proxy.probe("/readyz").status == 200
@@ -78,7 +78,7 @@ fn a_gateway_that_is_down_is_told_quickly_and_found_again_by_itself() {
         .value("rhizome_cluster_connect_failures_total", &labels);
     assert_eq!(failures, Some(10.0));
 
-    let _gateway = Upstream::serve(TcpListener::bind(at).unwrap(), Behaviour::Echo).unwrap();
+    let _gateway = Upstream::serve(TcpListener::bind(at).unwrap(), Behavior::Echo).unwrap();
     assert!(!finish(proxy.connect()).is_empty());
     assert_eq!(proxy.closed("connect_refused"), 10.0);
 }

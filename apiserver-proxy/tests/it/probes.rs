@@ -7,7 +7,7 @@ use serde_json::json;
 use telemetry::EndpointAddr;
 use testkit::http::{self, Target};
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::proxy::{LIMIT, Running, by_proxy_header, config, finish};
 
@@ -21,7 +21,7 @@ fn probes_answer_under_gardeners_path_too() {
 }
 
 #[test]
-fn a_gateways_name_that_nobody_knows_makes_it_unready_and_says_so() {
+fn proxy_reports_unready_if_name_is_unknown() {
     // RFC 6761 §6.4: no resolver knows a name below `invalid`.
     let proxy = Running::start(&config(by_proxy_header("gateway.invalid:8443"), json!({})));
     for path in ["/readyz", "/ready"] {
@@ -52,7 +52,7 @@ fn the_probe_port_offers_nothing_to_operate() {
 fn an_admin_socket_that_is_asked_for_shows_what_goes_on() {
     let dir = TempDir::new("apiserver-proxy-admin").unwrap();
     let path = dir.join("admin.sock");
-    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+    let gateway = Upstream::start(Behavior::Echo).unwrap();
     let admin = json!({ "admin": { "address": format!("unix:{}", path.display()) } });
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), admin));
     let client = proxy.connect();
@@ -84,7 +84,7 @@ fn over_unix(path: &std::path::Path, method: &str, target: &str) -> String {
 
 #[test]
 fn the_metrics_others_hold_on_to_are_there() {
-    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+    let gateway = Upstream::start(Behavior::Echo).unwrap();
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let mut client = proxy.connect();
     client.write_all(b"hello").unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::command;
 use testkit::process::Signal;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::proxy::{
@@ -155,7 +155,7 @@ fn setup_and_cleanup_have_nothing_to_do_for_loopback_addresses() {
 
 #[test]
 fn a_hangup_is_survived() {
-    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+    let gateway = Upstream::start(Behavior::Echo).unwrap();
     let mut program = Program::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let client = connect(program.addr);
     gateway.wait_accepted(1, LIMIT).unwrap();

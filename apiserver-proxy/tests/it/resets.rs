@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use socket2::SockRef;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::gateway::{Scripted, read_head};
 use crate::proxy::{LIMIT, Running, by_connect, by_proxy_header, config};
@@ -107,7 +107,7 @@ fn gateway_reset_reaches_client() {
 
 #[test]
 fn reset_instead_of_consent_reaches_client() {
-    let gateway = Upstream::start(Behaviour::Resets { after: 40 }).unwrap();
+    let gateway = Upstream::start(Behavior::Resets { after: 40 }).unwrap();
     let proxy = Running::start(&config(by_connect(gateway.addr()), json!({})));
     let client = proxy.connect();
     let reset = (0, Err(ErrorKind::ConnectionReset));

@@ -9,7 +9,7 @@ use serde_json::json;
 use testkit::process::Usage;
 use testkit::proxy_header;
 use testkit::sockets;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::gateway::{Scripted, consent_and_echo, read_head};
@@ -17,7 +17,7 @@ use crate::proxy::{LIMIT, Program, Running, by_connect, by_proxy_header, config,
 
 #[test]
 fn the_clients_end_leaves_the_way_back_open() {
-    let gateway = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    let gateway = Upstream::start(Behavior::AnswersAtEof).unwrap();
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let mut client = proxy.connect();
     let header = proxy_header::v2(client.local_addr().unwrap(), proxy.addr(), &[]);
@@ -43,7 +43,7 @@ fn the_clients_end_leaves_the_way_back_open() {
 #[test]
 fn the_gateways_end_leaves_the_way_there_open() {
     let greeting = b"bye".to_vec();
-    let gateway = Upstream::start(Behaviour::EndsWriteFirst { greeting }).unwrap();
+    let gateway = Upstream::start(Behavior::EndsWriteFirst { greeting }).unwrap();
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let mut client = proxy.connect();
     let mut heard = Vec::new();
@@ -59,14 +59,14 @@ fn the_gateways_end_leaves_the_way_there_open() {
 
 #[test]
 fn resets_are_told_apart_by_side() {
-    let gateway = Upstream::start(Behaviour::Resets { after: 40 }).unwrap();
+    let gateway = Upstream::start(Behavior::Resets { after: 40 }).unwrap();
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let mut client = proxy.connect();
     client.write_all(&[7; 100]).unwrap();
     let _ = client.read_to_end(&mut Vec::new());
     proxy.wait_closed("upstream_reset", 1.0);
 
-    let gateway = Upstream::start(Behaviour::Sink).unwrap();
+    let gateway = Upstream::start(Behavior::Sink).unwrap();
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let client = proxy.connect();
     gateway.wait_accepted(1, LIMIT).unwrap();
@@ -110,7 +110,7 @@ fn bulk_arrives_whole_is_counted_and_is_not_copied() {
 #[test]
 fn connections_toward_the_gateway_are_kept_alive() {
     for (keepalive, kept) in [("1s", true), ("0s", false)] {
-        let gateway = Upstream::start(Behaviour::Sink).unwrap();
+        let gateway = Upstream::start(Behavior::Sink).unwrap();
         let tcp = json!({ "tcp": { "keepalive": keepalive } });
         let proxy = Running::start(&config(by_proxy_header(gateway.addr()), tcp));
         let _client = proxy.connect();
@@ -128,7 +128,7 @@ fn connections_toward_the_gateway_are_kept_alive() {
 
 #[test]
 fn after_a_load_the_process_is_as_small_as_before() {
-    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+    let gateway = Upstream::start(Behavior::Echo).unwrap();
     let program = Program::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let usage = || -> Usage { program.child.usage().unwrap() };
     // The first connection and the first scrape may leave something behind for good.
@@ -163,6 +163,6 @@ fn after_a_load_the_process_is_as_small_as_before() {
     wait::until("the descriptors to be given back", limit, back).unwrap();
     let after = usage();
     println!("before {before:?}\nafter  {after:?}");
-    // The control runtime, one worker, and whoever writes the log.
+    // The control runtime, one worker, and the thread that writes the log.
     assert_eq!((before.threads, after.threads), (3, 3));
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::netns::Place;
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::node::{ADDRESS, DEVICE, LIMIT, LISTEN, Node, at, config, converse, expect, ping};
 
-/// What is promised for an address that somebody removes.
+/// What is promised for an address that another process removes.
 const REPAIR_LIMIT: Duration = Duration::from_secs(1);
 
 const CHANGES: &str = "rhizome_apiserver_proxy_address_changes_total";
@@ -140,7 +140,7 @@ fn an_address_on_lo_moves_without_breaking_what_runs_over_it() {
     node.ns.add_address("lo", "10.9.9.9/32").unwrap();
     // Whatever served there before goes on with what it has.
     let before = Place::In(&node.ns).bind(at("10.1.2.3:6443")).unwrap();
-    let _before = Upstream::serve(before, Behaviour::Echo).unwrap();
+    let _before = Upstream::serve(before, Behavior::Echo).unwrap();
     let mut old = node.connect("10.1.2.3:6443").unwrap();
     ping(&mut old);
 
@@ -152,7 +152,7 @@ fn an_address_on_lo_moves_without_breaking_what_runs_over_it() {
     let mut new = node.connect(LISTEN).unwrap();
     ping(&mut new);
 
-    // Somebody of the old set-up puts it back on lo: it is taken off there.
+    // A process of the old setup puts it back on lo: it is removed there.
     node.ns.add_address("lo", "10.1.2.3/32").unwrap();
     wait::until("the address to leave lo", REPAIR_LIMIT, || {
         node.addresses_of("lo") == ["10.9.9.9/32"]
@@ -242,7 +242,7 @@ fn an_ipv6_address_on_a_node_without_ipv6_is_a_failure_that_says_so() {
 }
 
 #[test]
-fn before_setup_nobody_is_there_and_after_it_the_node_refuses() {
+fn address_refuses_connections_only_after_setup() {
     let node = Node::new("refuses");
     let text = config(json!({}));
     let unreachable = node.connect(LISTEN).unwrap_err();

@@ -83,7 +83,7 @@ fn none_are_enough_for_an_address_that_is_there_and_a_high_port() {
 }
 
 #[test]
-fn rules_that_may_not_be_made_are_counted_and_stop_nobody() {
+fn proxy_counts_denied_rules_and_still_serves() {
     let node = Node::new("no-rules");
     let _gateway = node.gateway();
     node.ns.add_address("lo", "10.1.2.3/32").unwrap();
@@ -105,7 +105,7 @@ fn without_them_a_managed_address_is_a_failure_that_names_what_is_missing() {
         expect(&output, Some("CAP_NET_ADMIN"));
     }
     assert!(!node.has(DEVICE));
-    // There already, it needs nobody's permission; the rules that are insisted on do.
+    // An address that is already there needs no capability; the rules of `noTrack: on` need one.
     expect(&node.run(&["setup"], &config(json!({}))), None);
     let output = node.run_as(&NONE, &[], &config(json!({ "noTrack": "on" })));
     expect(&output, Some("CAP_NET_ADMIN"));

@@ -143,7 +143,7 @@ fn processes_that_follow_each_other_refuse_and_reset_nothing() {
         probes.repeat(scope, || probe(&node));
         for number in 1..4 {
             let next = own(number);
-            assert!(!has_started(&node, &next), "nobody has its socket");
+            assert!(!has_started(&node, &next), "no process has its socket");
             let mut child = node.spawn_as(&[], &next);
             wait_started(&node, &next, &mut child);
             let mut held = node.connect(LISTEN).unwrap();
@@ -249,8 +249,8 @@ fn without_the_gateways_name_a_process_takes_nothing_from_the_one_before() {
     wait_started(&node, &own(1), &mut second);
 }
 
-/// Has a first process serve that looks after itself at its end, and a second one wait for the gateway's
-/// name, which nobody says any more.
+/// Starts a first process that serves and cleans up at its exit, and a second one that waits for
+/// the gateway's name, which no longer resolves.
 fn one_and_one_that_waits(node: &Node, names: &FakeDns) -> (ChildGuard, ChildGuard, Value) {
     let own = |number| {
         let keys = json!({
@@ -269,7 +269,7 @@ fn one_and_one_that_waits(node: &Node, names: &FakeDns) -> (ChildGuard, ChildGua
     (first, second, own(1))
 }
 
-/// What is on a node that nobody looks after any more.
+/// Whether the device and all tables of the node are gone.
 fn is_bare(node: &Node) -> bool {
     !node.has(DEVICE) && node.nft(&["list", "tables"]).is_empty()
 }

@@ -62,7 +62,7 @@ fn a_restart_changes_nothing_on_the_node_and_refuses_meanwhile() {
 fn with_cleanup_an_exit_leaves_nothing_behind() {
     let node = Node::new("cleanup");
     let _gateway = node.gateway();
-    node.nft(&["add", "table", "inet", "somebody"]);
+    node.nft(&["add", "table", "inet", "foreign"]);
     let keys = json!({ "noTrack": "on", "interface": { "cleanup": true } });
     let mut proxy = node.start(&config(keys));
     node.converse(LISTEN);
@@ -72,7 +72,7 @@ fn with_cleanup_an_exit_leaves_nothing_behind() {
     proxy.signal(Signal::TERM).unwrap();
     assert_eq!(proxy.wait_exit(LIMIT).unwrap().code(), Some(0));
     assert!(!node.has(DEVICE));
-    assert_eq!(node.nft(&["list", "tables"]).trim(), "table inet somebody");
+    assert_eq!(node.nft(&["list", "tables"]).trim(), "table inet foreign");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::dns::{FakeDns, Says};
@@ -26,7 +26,7 @@ fn addresses(all: &[&str]) -> Says {
 
 fn gateway_at(node: &Node, ip: &str) -> Upstream {
     let listener = Place::In(&node.ns).bind(at(&format!("{ip}:8443"))).unwrap();
-    Upstream::serve(listener, Behaviour::Echo).unwrap()
+    Upstream::serve(listener, Behavior::Echo).unwrap()
 }
 
 fn start(node: &Node) -> ChildGuard {
@@ -87,7 +87,7 @@ fn a_resolver_that_fails_from_the_start_makes_it_unready_until_it_answers() {
     node.wait_ready(503);
     let told = node.probe("/ready").unwrap().text();
     assert!(told.contains("name"), "{told}");
-    // Whoever connects meanwhile is not kept waiting for what may never come.
+    // A client that connects meanwhile is not kept waiting for a name that may never resolve.
     let mut early = node.connect(LISTEN).unwrap();
     assert!(!matches!(early.read(&mut [0; 1]), Ok(1..)));
     dns.say(addresses(&["127.0.0.11"]));
@@ -98,7 +98,7 @@ fn a_resolver_that_fails_from_the_start_makes_it_unready_until_it_answers() {
 #[test]
 fn dead_addresses_among_living_ones_cost_little() {
     let node = Node::new("dead");
-    // Nobody listens at .11, nobody is let in at .12 and ::1.
+    // No socket listens at .11, no connection is accepted at .12 and ::1.
     let answers = addresses(&["127.0.0.11", "127.0.0.12", "127.0.0.13", "::1"]);
     let _dns = FakeDns::start(&node.ns, "127.0.0.1:53", answers);
     let _full = ["127.0.0.12:8443", "[::1]:8443"].map(|addr| clogged(&node.ns, at(addr)));
@@ -116,7 +116,7 @@ fn dead_addresses_among_living_ones_cost_little() {
     assert_eq!(gateway.accepted(), 3);
 }
 
-/// A listener that lets nobody in: its queue, for one connection, is full.
+/// A listener that accepts no connection: its queue, for one connection, is full.
 fn clogged(ns: &Namespace, addr: SocketAddr) -> (Socket, Vec<Socket>) {
     ns.run(|| {
         let fresh = || Socket::new(Domain::for_address(addr), Type::STREAM, None).unwrap();

@@ -14,7 +14,7 @@ use testkit::metrics::Metrics;
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 /// A hang is a failure; nothing here takes a tenth of this.
@@ -66,7 +66,7 @@ impl Node {
     /// Starts an echoing gateway at [`GATEWAY`].
     pub(crate) fn gateway(&self) -> Upstream {
         let listener = Place::In(&self.ns).bind(at(GATEWAY)).unwrap();
-        Upstream::serve(listener, Behaviour::Echo).unwrap()
+        Upstream::serve(listener, Behavior::Echo).unwrap()
     }
 
     /// Runs the program to its end with `arguments`, behind the words of `wrapper`.
@@ -124,8 +124,8 @@ impl Node {
         path
     }
 
-    /// Returns words that have a program find `nameserver` in `/etc/resolv.conf` and nobody in
-    /// `/etc/hosts`. `ip netns exec` has given it mounts of its own.
+    /// Returns a command prefix that gives a program `nameserver` in `/etc/resolv.conf` and an
+    /// empty `/etc/hosts`. `ip netns exec` has given it mounts of its own.
     pub(crate) fn resolving_at(&self, nameserver: &str) -> Vec<String> {
         let resolv = format!("nameserver {nameserver}\noptions timeout:1 attempts:1\n");
         let resolv: PathBuf = self.dir.write("resolv.conf", resolv).unwrap();
@@ -138,7 +138,7 @@ impl Node {
         ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec()
     }
 
-    /// Asks the probe port for `path`; `None` while nobody answers.
+    /// Asks the probe port for `path`; `None` while no process answers.
     pub(crate) fn probe(&self, path: &str) -> Option<Response> {
         let target = Target::plain(at(PROBES)).timeout(Duration::from_secs(5));
         self.ns.run(|| http::get(&target, path)).unwrap().ok()

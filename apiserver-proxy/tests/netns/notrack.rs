@@ -87,7 +87,7 @@ fn where_nothing_is_tracked_there_are_no_rules_until_something_is() {
 }
 
 #[test]
-fn rules_that_somebody_flushes_are_put_back() {
+fn proxy_restores_rules_after_flush() {
     let node = Node::new("flushed");
     let _gateway = node.gateway();
     track_connections(&node);

@@ -12,7 +12,7 @@ use testkit::http::{self, Connection, Target};
 use testkit::netns::Place;
 use testkit::peers::envoy::{Envoy, Gateway, GatewayListener};
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::node::{self, Node};
 use crate::ours::LIMIT;
@@ -24,7 +24,7 @@ const HEADER: &str = "X-Gardener-Destination";
 const NODE: &str = "127.0.9.1";
 const CLUSTER: &str = "outbound|443||kube-apiserver.a.svc.cluster.local";
 
-/// One shoot: its API server, which nobody else's certificate is good for.
+/// One shoot: its API server, whose clients trust no other server's certificate.
 pub(crate) struct Shoot {
     pub(crate) name: &'static str,
     pub(crate) cluster: String,
@@ -200,13 +200,13 @@ fn envoy_is_led_by_our_connect_header() {
 }
 
 #[test]
-fn envoys_refusal_of_a_connect_reaches_nobody_as_an_answer() {
+fn envoys_connect_refusal_is_not_forwarded() {
     let dir = TempDir::new("envoy-gateway").unwrap();
     let shoot = Shoot::new("shoot--foo--a");
     let front = free("127.0.0.1");
     let _envoy = envoy(&dir, &[&shoot], by_header(front));
     // Of the right form, but unknown: 503. Of another form: a redirect.
-    let unknown = shoot.cluster.replace("foo", "nobody");
+    let unknown = shoot.cluster.replace("foo", "other");
     for (address, destination) in [("127.0.9.1", unknown.as_str()), ("127.0.9.2", "nonsense")] {
         let node = node(dir.path(), address, &node::by_connect(front, destination));
         assert!(Connection::open(&shoot.target(node.addr)).is_err());
@@ -258,7 +258,7 @@ struct Through {
 
 #[test]
 fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
-    let server = Upstream::start(Behaviour::Source { bytes: 3_000_000 }).unwrap();
+    let server = Upstream::start(Behavior::Source { bytes: 3_000_000 }).unwrap();
     for (listener, upstream) in modes(free("127.0.0.1")) {
         let mut way = through(listener, &upstream, &server);
         let mut said = Vec::new();
@@ -271,7 +271,7 @@ fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
 
 #[test]
 fn the_end_of_a_request_reaches_the_server_through_envoy() {
-    let server = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    let server = Upstream::start(Behavior::AnswersAtEof).unwrap();
     // Not by CONNECT: Envoy ends such a tunnel both ways as soon as its client ends one.
     let [(listener, upstream), _] = modes(free("127.0.0.1"));
     let mut way = through(listener, &upstream, &server);

@@ -96,7 +96,7 @@ impl std::fmt::Debug for AddressKeeper {
 }
 
 impl AddressKeeper {
-    /// A keeper that nobody observes; nothing is touched before the first call.
+    /// A keeper without an observer; nothing is touched before the first call.
     pub fn new(mut params: AddressParams) -> Self {
         if params.kind == DeviceKind::Loopback {
             "lo".clone_into(&mut params.device);
@@ -143,7 +143,8 @@ impl AddressKeeper {
 
     /// Keeps everything in place until `shutdown` completes: reacts to the kernel's link and
     /// address events, and looks once a minute besides. Failures are reported and retried, never a
-    /// reason to return. Whoever keeps undoing the work meets at most two repairs a second.
+    /// reason to return. If another process keeps undoing the changes, they are repaired at most
+    /// twice a second.
     pub async fn run(&mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         tokio::select! {
@@ -431,8 +432,8 @@ async fn read(connection: &mut Connection) -> Result<Actual, NetConfigError> {
     Ok(Actual { links, addresses })
 }
 
-/// Creates `device` with the best kind this kernel has, and tells which. Somebody else having
-/// created it meanwhile is as good.
+/// Creates `device` with the best kind this kernel has, and returns that kind. It also succeeds if
+/// another process has created the device meanwhile.
 async fn create(
     connection: &mut Connection,
     device: &str,

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn attributes_read_back_as_written() {
         let request = Request::new(7)
             .message(16, ACK, &[1; 5], |out| {
                 out.put_str(3, "lo");

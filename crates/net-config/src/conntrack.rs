@@ -1,7 +1,7 @@
 //! Whether connections of this network namespace are tracked.
 //!
 //! The facts: without the module there is no `nf_conntrack_count`. With it, tracking starts in a
-//! namespace only when somebody there asks for it (a rule on connection state, NAT); until then the
+//! namespace only when a rule there requires it (a match on connection state, NAT); until then the
 //! count stays 0. A count above 0 proves tracking; at 0 one datagram sent to ourselves over the
 //! loopback device settles it, as a tracked one is counted before it is delivered and stays for
 //! the 30 s of `nf_conntrack_udp_timeout`.

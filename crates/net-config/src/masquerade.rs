@@ -9,7 +9,7 @@
 //! One rule serves both families. Source ports are chosen at random: without that two connections
 //! that begin at once may be given the same one, and the loser's first packet is dropped. The rule
 //! is replaced in one atomic batch, of which established connections notice nothing: the kernel
-//! asks it once per connection. Nobody else's table is touched.
+//! asks it once per connection. No other table is touched.
 //!
 //! Postrouting tells the device a packet came in by since Linux 5.7, and the inet family has `nat`
 //! since 5.2. Not here: forwarding ([`Forwarding`](crate::Forwarding)), and how long the kernel

@@ -143,9 +143,9 @@ pub(crate) fn is_table_name(table: &str) -> bool {
 
 /// A device's name as the register holds it.
 pub(crate) fn device_name(name: &str) -> Vec<u8> {
-    let mut octets = name.as_bytes().to_vec();
-    octets.resize(DEVICE_NAME, 0);
-    octets
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.resize(DEVICE_NAME, 0);
+    bytes
 }
 
 /// Reads the base chains and rules of inet table `table`, none if there is no such table.
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn table_reads_back_as_written() {
         let request = replace_table(Request::new(1), "rhizome", &[chain()], &[rule()]);
 
         let found = sent(&request);

@@ -7,7 +7,7 @@
 //!
 //! An address that never leaves the node gains nothing from connection tracking and would fill its
 //! table. Both chains carry both directions, since a packet over the loopback device passes both.
-//! The rules are replaced whole in one atomic batch; nobody else's table is touched.
+//! The rules are replaced whole in one atomic batch; no other table is touched.
 //!
 //! Untracked replies match no `ct state established` rule: a firewall that drops whatever is not
 //! established or new has to accept them itself, or the rules have to stay away.
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_names_no_single_socket_is_refused_before_anything_is_touched() {
+    async fn notrack_rejects_params_before_any_change() {
         for destination in ["0.0.0.0:443", "[::]:443", "10.1.2.3:0"] {
             let refused = NoTrack::new("rhizome", vec![at(destination)])
                 .install()

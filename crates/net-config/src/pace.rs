@@ -1,8 +1,8 @@
 //! How fast [`AddressKeeper::run`](crate::AddressKeeper::run) may look again. Pure: `now` goes in.
 //!
-//! The first repair is immediate. Whoever undoes it again and again meets a gap that doubles up to
-//! half a second, so two that disagree cost the node nothing and an address is still back within a
-//! second. Failures are tried again by themselves, ever more slowly.
+//! The first repair is immediate. If it is undone again and again, the gap between repairs doubles
+//! up to half a second, so two processes that disagree cost the node nothing and an address is
+//! still back within a second. Failures are tried again by themselves, ever more slowly.
 
 use std::time::Duration;
 

@@ -113,7 +113,7 @@ impl Actual {
 /// What has to change so that the device exists, is up and alone holds every wanted address.
 ///
 /// On the device itself any prefix length will do: the address is local either way, and replacing
-/// a longer prefix on a device that somebody else owns could cut the node off.
+/// a longer prefix on a device that another process owns could cut the node off.
 pub(crate) fn plan(wanted: Wanted<'_>, actual: &Actual) -> Vec<Change> {
     let link = actual.link(wanted.device);
     let device = wanted.device.to_owned();
@@ -177,7 +177,7 @@ fn removal(held: &HeldAddress, device: &str) -> Change {
 }
 
 /// What has to change so that the wanted addresses are gone from the device, and the device with
-/// them if it is of a kind we create and nobody else uses it.
+/// them if it is of a kind we create and has no other use.
 pub(crate) fn plan_cleanup(wanted: Wanted<'_>, actual: &Actual) -> Vec<Change> {
     let Some(link) = actual.link(wanted.device) else {
         return Vec::new();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prefix_is_refused() {
+    fn prefix_parse_rejects_invalid_text() {
         for text in [
             "",
             "10.0.0.1/",

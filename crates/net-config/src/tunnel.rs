@@ -6,9 +6,9 @@
 //!   init:   setup_ipv6_forwarding (the one switch netlink cannot set)
 //! ```
 //!
-//! Each part is idempotent and read back. The device itself is opened elsewhere, and nobody's
-//! connection tracking time-outs are touched: they are settings of the whole namespace below
-//! `/proc/sys`, which a pod's own configuration has a place for.
+//! Each part is idempotent and read back. The device itself is opened elsewhere, and no connection
+//! tracking time-outs are changed: they are settings of the whole namespace below `/proc/sys`,
+//! which a pod's own configuration can set.
 
 mod change;
 mod device;

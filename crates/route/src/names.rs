@@ -54,15 +54,15 @@ fn has_capitals(name: &str) -> Result<bool, HostNameError> {
     // One pass, because tables have very many names.
     let (mut label, mut capitals) = (0, false);
     for byte in name.bytes() {
-        match Octet::OF[usize::from(byte)] {
-            Octet::Dot if label == 0 => return Err(HostNameError::EmptyLabel),
-            Octet::Dot => label = 0,
-            Octet::Other => return Err(HostNameError::Character),
-            Octet::Capital | Octet::Plain if label == MAX_LABEL_LEN => {
+        match NameByte::OF[usize::from(byte)] {
+            NameByte::Dot if label == 0 => return Err(HostNameError::EmptyLabel),
+            NameByte::Dot => label = 0,
+            NameByte::Other => return Err(HostNameError::Character),
+            NameByte::Capital | NameByte::Plain if label == MAX_LABEL_LEN => {
                 return Err(HostNameError::LongLabel);
             }
-            own @ (Octet::Capital | Octet::Plain) => {
-                capitals |= own == Octet::Capital;
+            own @ (NameByte::Capital | NameByte::Plain) => {
+                capitals |= own == NameByte::Capital;
                 label += 1;
             }
         }
@@ -80,7 +80,7 @@ fn has_capitals(name: &str) -> Result<bool, HostNameError> {
 
 /// What a byte is in a host name.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Octet {
+enum NameByte {
     /// A letter in upper case.
     Capital,
     /// Between two labels.
@@ -91,7 +91,7 @@ enum Octet {
     Plain,
 }
 
-impl Octet {
+impl NameByte {
     const OF: [Self; 256] = {
         let mut of = [Self::Other; 256];
         let mut byte = 0_u8;

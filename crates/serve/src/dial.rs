@@ -92,7 +92,10 @@ impl From<io::Error> for DialError {
     }
 }
 
-impl<E: Into<DialError>> From<RaceError<E>> for DialError {
+impl<E> From<RaceError<E>> for DialError
+where
+    Self: From<E>,
+{
     fn from(mut error: RaceError<E>) -> Self {
         match error.failed.pop() {
             _ if !error.pending.is_empty() => Self::Timeout,

@@ -72,10 +72,12 @@ impl LookupError {
 
 impl From<NetError> for LookupError {
     fn from(error: NetError) -> Self {
-        match error {
-            NetError::Timeout => Self::Timeout,
-            error if error.is_no_records_found() || error.is_nx_domain() => Self::NotFound,
-            error => Self::Failed(error),
+        if matches!(error, NetError::Timeout) {
+            Self::Timeout
+        } else if error.is_no_records_found() || error.is_nx_domain() {
+            Self::NotFound
+        } else {
+            Self::Failed(error)
         }
     }
 }
@@ -89,10 +91,12 @@ pub struct Answer {
     pub valid_until: Instant,
 }
 
+type Options = Box<dyn Fn(&mut ResolverOpts) + Send + Sync>;
+
 /// Looks names up.
 pub struct LookupClient {
     /// Options on top of the host's configuration; `None` for a client that was given.
-    options: Option<Box<dyn Fn(&mut ResolverOpts) + Send + Sync>>,
+    options: Option<Options>,
     client: Mutex<Option<(TokioResolver, Instant)>>,
 }
 

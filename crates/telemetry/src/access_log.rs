@@ -48,9 +48,9 @@ pub struct AccessRecord<'a> {
     pub cluster: Option<&'a str>,
     /// The endpoint that was connected.
     pub endpoint: Option<SocketAddr>,
-    /// Octets from downstream.
+    /// Bytes from downstream.
     pub rx_bytes: u64,
-    /// Octets to downstream.
+    /// Bytes to downstream.
     pub tx_bytes: u64,
     /// From accept to close; written in milliseconds, as `duration_ms`.
     pub duration: Duration,

@@ -9,7 +9,7 @@
 //! Written from the documentation of NetworkPolicy and its API, for comparison with whatever writes
 //! policies: a [`Cluster`] refuses objects that an API server would refuse. Knows pods, namespaces
 //! and addresses outside; neither Services, nor nodes, nor pods in the host's network, for which
-//! the documentation leaves the behaviour open.
+//! the documentation leaves the behavior open.
 
 use std::collections::BTreeMap;
 use std::fmt;

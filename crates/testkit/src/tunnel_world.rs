@@ -32,7 +32,7 @@ use crate::netns::{Namespace, Place};
 use crate::peers::faketime;
 use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
-use crate::upstream::{Behaviour, Upstream};
+use crate::upstream::{Behavior, Upstream};
 
 pub use files::{Credentials, KeyFile, Keys};
 pub use held::{Held, PAUSE, Report};
@@ -279,7 +279,7 @@ impl World {
     pub fn echo(&self, addr: &str) -> Result<Upstream> {
         let addr = addr.parse().with_context(|| format!("reading {addr}"))?;
         let listener = Place::In(&self.network.pod).bind(addr)?;
-        Upstream::serve(listener, Behaviour::Echo)
+        Upstream::serve(listener, Behavior::Echo)
     }
 
     /// Returns the line of a client, whose first end is the client's.

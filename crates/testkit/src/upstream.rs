@@ -15,7 +15,7 @@ use crate::wait;
 
 /// What an upstream does with each connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Behaviour {
+pub enum Behavior {
     /// Reads to the end, then answers with the count of bytes in decimal, then closes: works only
     /// if the client's half-close arrives and the way back stays open.
     AnswersAtEof,
@@ -77,16 +77,16 @@ impl Upstream {
     ///
     /// # Errors
     /// When no port can be bound or no thread started.
-    pub fn start(behaviour: Behaviour) -> Result<Self> {
+    pub fn start(behavior: Behavior) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("binding a port")?;
-        Self::serve(listener, behaviour)
+        Self::serve(listener, behavior)
     }
 
     /// Serves on a socket that is bound already, in whatever namespace.
     ///
     /// # Errors
     /// When the socket cannot be used or no thread started.
-    pub fn serve(listener: TcpListener, behaviour: Behaviour) -> Result<Self> {
+    pub fn serve(listener: TcpListener, behavior: Behavior) -> Result<Self> {
         let addr = listener
             .local_addr()
             .context("reading a socket's address")?;
@@ -98,7 +98,7 @@ impl Upstream {
         let thread = Background::spawn("upstream", move || async move {
             // `listener` is bound, so all that can fail here is the runtime's own descriptor.
             if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
-                serve::accept(listener, behaviour, shared).await;
+                serve::accept(listener, behavior, shared).await;
             }
         })?;
         Ok(Self {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use testkit::impair::{BlackHole, Direction, Impairment, Link};
 use testkit::netns::{End, Namespace};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -58,7 +58,7 @@ impl World {
 
     fn echo(&self, addr: &str) -> (Upstream, TcpStream) {
         let listener = self.right.run(|| TcpListener::bind(addr)).unwrap().unwrap();
-        let upstream = Upstream::serve(listener, Behaviour::Echo).unwrap();
+        let upstream = Upstream::serve(listener, Behavior::Echo).unwrap();
         let stream = self.left.run(|| TcpStream::connect(addr)).unwrap().unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         (upstream, stream)

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use testkit::command;
 use testkit::netns::{End, Namespace, cable, sweep};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 #[test]
 fn two_namespaces_talk_over_a_bridge_in_a_third() {
@@ -36,7 +36,7 @@ fn two_namespaces_talk_over_a_bridge_in_a_third() {
 
     for addr in ["192.0.2.1:4000", "[2001:db8::1]:4000"] {
         let listener = ends[0].run(|| TcpListener::bind(addr)).unwrap().unwrap();
-        let upstream = Upstream::serve(listener, Behaviour::Source { bytes: 3 }).unwrap();
+        let upstream = Upstream::serve(listener, Behavior::Source { bytes: 3 }).unwrap();
         let mut stream = ends[1].run(|| TcpStream::connect(addr)).unwrap().unwrap();
         let mut back = String::new();
         stream.read_to_string(&mut back).unwrap();
@@ -80,7 +80,7 @@ fn a_namespace_forwards_between_its_cables() {
         .run(|| TcpListener::bind("10.0.2.2:4000"))
         .unwrap()
         .unwrap();
-    let upstream = Upstream::serve(listener, Behaviour::Echo).unwrap();
+    let upstream = Upstream::serve(listener, Behavior::Echo).unwrap();
     let mut stream = ends[0]
         .run(|| TcpStream::connect("10.0.2.2:4000"))
         .unwrap()

@@ -22,7 +22,7 @@ use testkit::peers::nginx;
 use testkit::ports;
 use testkit::proxy_header;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 const CLUSTER: &str = "outbound|443||kube-apiserver.shoot--foo--bar.svc.cluster.local";
@@ -147,7 +147,7 @@ fn envoy_passes_tls_through_by_server_name() {
 #[test]
 fn haproxy_and_nginx_send_the_headers_they_are_told_to() {
     let dir = TempDir::new("peers").unwrap();
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let server = upstream.addr();
     let (v1, v2, crc, nginx_v1) = (loopback(), loopback(), loopback(), loopback());
     let start = |listen, send| haproxy::start(Place::Here, dir.path(), listen, server, send);

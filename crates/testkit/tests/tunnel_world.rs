@@ -14,7 +14,7 @@ use testkit::impair::{Direction, Impairment};
 use testkit::netns::Namespace;
 use testkit::tempdir::TempDir;
 use testkit::tunnel_world::{GATEWAY, NODE, POD, Params, Programs, SeedRange, World};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 /// A program that can make keys, and nothing else.
 const KEYGEN: &str = "#!/bin/sh\necho private > \"$2\"\necho public-of-$(basename \"$2\")\n";
@@ -32,7 +32,7 @@ fn world(dir: &TempDir, params: Params) -> World {
 
 fn serve(namespace: &Namespace, addr: &str) -> Upstream {
     let listener = namespace.run(|| TcpListener::bind(addr)).unwrap().unwrap();
-    Upstream::serve(listener, Behaviour::Echo).unwrap()
+    Upstream::serve(listener, Behavior::Echo).unwrap()
 }
 
 fn connect(namespace: &Namespace, addr: &str) -> std::io::Result<TcpStream> {

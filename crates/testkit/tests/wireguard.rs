@@ -12,7 +12,7 @@ use std::time::Duration;
 use testkit::netns::{End, Namespace, cable};
 use testkit::peers::wireguard::{KeyPair, Program, Wireguard};
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 /// One end of a tunnel: `192.0.2.NUMBER` outside, `198.51.100.NUMBER` inside.
 struct Side {
@@ -87,7 +87,7 @@ fn talk(one: Program, other: Program) {
 
     let bind = || TcpListener::bind("198.51.100.2:4000");
     let listener = right.namespace.run(bind).unwrap().unwrap();
-    let _upstream = Upstream::serve(listener, Behaviour::Echo).unwrap();
+    let _upstream = Upstream::serve(listener, Behavior::Echo).unwrap();
     let connect = || TcpStream::connect("198.51.100.2:4000");
     let mut stream = left.namespace.run(connect).unwrap().unwrap();
     let limit = Some(Duration::from_secs(20));

@@ -28,7 +28,7 @@ use testkit::netns::Place;
 use testkit::peers::kube::{KubeApiServer, KubeParams};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::api::LIMIT;
@@ -59,7 +59,7 @@ fn sidecars_serve_while_api_servers_scale() {
     let mut stage = Stage::new(&network);
     let destination = SocketAddr::new(NODE.parse().unwrap(), 7777);
     let echo = Place::In(network.at("pod")).bind(destination).unwrap();
-    let _echo = Upstream::serve(echo, Behaviour::Echo).unwrap();
+    let _echo = Upstream::serve(echo, Behavior::Echo).unwrap();
     let load = Load::new(destination);
     stage.start_deployment();
     thread::scope(|scope| {

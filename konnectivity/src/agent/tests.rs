@@ -8,7 +8,7 @@ use testkit::certs::{Authority, Identity};
 use testkit::http::{Connection, Target};
 use testkit::konnectivity::{AgentLink, End, FakeServer, Packet, ServerOptions};
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use super::*;
 use crate::endpoints;
@@ -181,7 +181,7 @@ fn an_agent_introduces_itself_and_is_ready_while_a_server_is_there() {
 #[test]
 fn bytes_go_both_ways_and_the_end_of_a_destination_is_told() {
     let (_running, _server, mut link) = connected(&[]);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = link.dial(&echo.addr().to_string()).unwrap();
     let sent: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
     for piece in sent.chunks(30_000) {
@@ -191,7 +191,7 @@ fn bytes_go_both_ways_and_the_end_of_a_destination_is_told() {
     link.close(id).unwrap();
     let (rest, error) = link.read_to_end(id).unwrap();
     assert_eq!((rest.len(), error.as_str()), (0, ""));
-    let source = Upstream::start(Behaviour::Source { bytes: 300_000 }).unwrap();
+    let source = Upstream::start(Behavior::Source { bytes: 300_000 }).unwrap();
     let id = link.dial(&source.addr().to_string()).unwrap();
     let (all, error) = link.read_to_end(id).unwrap();
     assert_eq!((all.len(), error.as_str()), (300_000, ""));
@@ -200,7 +200,7 @@ fn bytes_go_both_ways_and_the_end_of_a_destination_is_told() {
 #[test]
 fn bytes_before_a_close_arrive() {
     let (_running, _server, mut link) = connected(&[]);
-    let sink = Upstream::start(Behaviour::Sink).unwrap();
+    let sink = Upstream::start(Behavior::Sink).unwrap();
     for round in 1..=20 {
         let id = link.dial(&sink.addr().to_string()).unwrap();
         for _ in 0..64 {
@@ -308,7 +308,7 @@ fn tunnels_end_with_their_server_and_the_agent_comes_back() {
     let server = FakeServer::serve(listener, &pki.options("s1")).unwrap();
     let running = Running::start(&pki, server.addr().port(), &[]);
     let mut link = server.accept(LIMIT).unwrap();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     link.dial(&echo.addr().to_string()).unwrap();
     echo.wait_accepted(1, LIMIT).unwrap();
     drop(link);
@@ -323,7 +323,7 @@ fn tunnels_end_with_their_server_and_the_agent_comes_back() {
 #[test]
 fn a_drained_agent_serves_what_comes_and_ends_once_idle() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100s"]);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = link.dial(&echo.addr().to_string()).unwrap();
     running.agent().drain();
     let drain = |packet: &Packet| matches!(packet, Packet::Drain);
@@ -344,7 +344,7 @@ fn a_drained_agent_serves_what_comes_and_ends_once_idle() {
 #[test]
 fn an_agent_whose_time_is_up_ends_with_its_tunnels() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100ms"]);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     link.dial(&echo.addr().to_string()).unwrap();
     running.agent().drain();
     let ended = running.run();
@@ -355,7 +355,7 @@ fn an_agent_whose_time_is_up_ends_with_its_tunnels() {
 #[test]
 fn an_operators_drain_is_no_signal() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100s"]);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = link.dial(&echo.addr().to_string()).unwrap();
     running.agent().drain();
     let (signal, mut signals) = tokio::sync::mpsc::channel(1);
@@ -395,7 +395,7 @@ fn a_second_signal_ends_an_agent_whose_time_is_up_too() {
 }
 
 #[test]
-fn what_is_wrong_with_the_configuration_is_told_from_the_rest() {
+fn exit_code_is_64_only_for_config_errors() {
     let pki = Pki::new();
     let dir = TempDir::new("agent").unwrap();
     let config = configured(&dir, &pki, 1, &[]);

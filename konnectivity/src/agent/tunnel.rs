@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::dial::{DialError, Dialer};
 use crate::link::PendingDial;
 use crate::metrics::{AgentMetrics, EndpointDialFailure};
-use crate::relay::{Means, Octets, RelayEnd, relay};
+use crate::relay::{Means, ByteCounts, RelayEnd, relay};
 
 /// How long a destination may take to close a connection after all was sent to it. Closing under
 /// it while it still sends would discard what it has not taken yet. Also the time for it to receive
@@ -125,8 +125,8 @@ impl Tunnels {
         };
         let tunnel = pending.established().ok()?;
         let _open = self.metrics.endpoint_connection();
-        let octets = Octets::default();
-        match relay(tunnel, &mut stream, Bytes::new(), &self.means, &octets).await {
+        let bytes = ByteCounts::default();
+        match relay(tunnel, &mut stream, Bytes::new(), &self.means, &bytes).await {
             RelayEnd::Tunnel(reason) => {
                 let clean = reason.is_clean();
                 if !clean {

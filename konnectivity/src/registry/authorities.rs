@@ -165,7 +165,7 @@ fn bytes(digest: &[u8]) -> [u8; 32] {
     print
 }
 
-/// Reads a regular file of at most [`MAX_OCTETS`].
+/// Reads a regular file of at most [`MAX_BYTES`].
 pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let refused = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
     // Asked before it is opened: opening a pipe would wait for a writer.
@@ -174,13 +174,13 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::new();
     File::open(path)?
-        .take(MAX_OCTETS + 1)
+        .take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)?;
-    if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_OCTETS) {
+    if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_BYTES) {
         return Ok(bytes);
     }
     Err(refused("longer than 1 MiB"))
 }
 
 /// A bundle of some 700 authorities with large keys; a tenant has one, or two.
-const MAX_OCTETS: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;

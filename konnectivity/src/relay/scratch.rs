@@ -1,10 +1,10 @@
-//! Memory that all connections of a thread read into, and use again once what was read has gone out.
+//! Memory that all connections of a thread read into, and reuse once what was read has gone out.
 //!
 //! ```text
 //!   socket ──read──▶ current ──split off──▶ tunnels
 //!                    │      ▲
-//!         no room is │      │ nobody has a slice
-//!          left      └▶filled┘ of it any more
+//!        no space is │      │ all slices of it
+//!          left      └▶filled┘ are dropped
 //! ```
 //!
 //! Had memory for some hundred megabytes a second to come from the system, each of its pages would
@@ -29,7 +29,7 @@ use super::PIECE;
 pub(crate) struct Scratch(Rc<RefCell<Chunks>>);
 
 impl Scratch {
-    /// Reads at most `max` octets; none are the end of the stream. Cancel-safe.
+    /// Reads at most `max` bytes; none are the end of the stream. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl Chunks {
         free.unwrap_or_else(|| BytesMut::with_capacity(CHUNK))
     }
 
-    /// Takes out the oldest chunk that nobody has a slice of, with all its room.
+    /// Takes out the oldest chunk that has no slices left, with its whole capacity.
     fn free(&mut self) -> Option<BytesMut> {
         let mut filled = self.filled.iter_mut();
         let at = filled.position(|chunk| chunk.try_reclaim(CHUNK))?;
@@ -102,10 +102,10 @@ mod tests {
 
     use super::*;
 
-    /// Reads a piece of `len` octets.
+    /// Reads a piece of `len` bytes.
     async fn read(scratch: &Scratch, len: usize) -> Bytes {
-        let octets = vec![7; len];
-        let mut stream = octets.as_slice();
+        let bytes = vec![7; len];
+        let mut stream = bytes.as_slice();
         let read = std::future::poll_fn(|cx| scratch.poll_read(cx, Pin::new(&mut stream), len));
         read.await.unwrap()
     }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_needed_is_given_back() {
+    async fn scratch_frees_chunks_it_no_longer_needs() {
         let scratch = Scratch::default();
         let mut under_way = Vec::new();
         for _ in 0..4 * MOST_FILLED {

@@ -1,8 +1,8 @@
-//! Notices that a socket is gone which nobody reads.
+//! Detects that the peer of a socket is gone while the socket is not read.
 //!
-//! Whoever has closed one direction of a connection may be gone altogether: it looks the same until
-//! something is sent. And a socket is not read while the tunnel is full. Both are looked at from
-//! time to time, and in no other case.
+//! A peer that has closed one direction of a connection may be gone altogether: both look the same
+//! until something is sent. And a socket is not read while the tunnel is full. In these two cases,
+//! and in no other, the socket is checked from time to time.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -19,18 +19,18 @@ use tokio::time::{sleep, timeout};
 use super::frontends::Frontend;
 use super::tenant::{Dialed, TunnelError};
 use crate::metrics::DialFailure;
-use crate::relay::{Octets, RelayEnd, relay};
+use crate::relay::{ByteCounts, RelayEnd, relay};
 
 /// Serves one connection from its first byte to its end.
 pub(crate) async fn serve<S: Stream>(mut stream: S, frontend: &Frontend) {
     let _held = frontend.cx.metrics.http_connection();
     let mut target = None;
-    let octets = Octets::default();
+    let bytes = ByteCounts::default();
     let served = async {
         // On the heap, so that an open tunnel does not carry the memory that opening it took.
         match Box::pin(open(&mut stream, frontend, &mut target)).await {
             Ok((dialed, early)) => {
-                relay_and_close(&mut stream, dialed, early, frontend, &octets).await
+                relay_and_close(&mut stream, dialed, early, frontend, &bytes).await
             }
             Err(reason) => reason,
         }
@@ -40,7 +40,7 @@ pub(crate) async fn serve<S: Stream>(mut stream: S, frontend: &Frontend) {
         // A tunnel ends by itself then; everything else has a moment to end.
         () = async { frontend.cut().await; sleep(FLUSH_TIMEOUT).await } => return,
     };
-    let (received, sent) = (octets.from_socket.get(), octets.to_socket.get());
+    let (received, sent) = (bytes.from_socket.get(), bytes.to_socket.get());
     frontend.log(target.as_deref(), received, sent, reason);
 }
 
@@ -87,10 +87,10 @@ async fn relay_and_close<S: Stream>(
     dialed: Dialed,
     early: Bytes,
     frontend: &Frontend,
-    octets: &Octets,
+    bytes: &ByteCounts,
 ) -> &'static str {
     let open = frontend.open(&dialed);
-    let relayed = relay(dialed.tunnel, stream, early, &frontend.means, octets);
+    let relayed = relay(dialed.tunnel, stream, early, &frontend.means, bytes);
     let (reason, clean) = tokio::select! {
         end = relayed => match end {
             RelayEnd::Socket(_) => ("frontend_reset", true),
@@ -114,7 +114,7 @@ async fn reset<S: Stream>(stream: &mut S) {
     if let Some(socket) = stream.fd() {
         reset_on_close(&socket);
     }
-    // TLS may hold octets that were written to it.
+    // TLS may hold bytes that were written to it.
     drop(timeout(RESET_LIMIT, stream.flush()).await);
     if let Some(socket) = stream.fd() {
         reset_when_sent(&socket, RESET_LIMIT).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use testkit::konnectivity::{AgentLink, FakeServer, Packet, ServerOptions};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Agent, AgentFlags, Held, LIMIT, Pki, Refusing, Unanswering, noise};
@@ -76,7 +76,7 @@ fn identifiers_are_sent_even_if_there_are_none() {
 #[test]
 fn connections_count_from_one_and_carry_bytes() {
     let mut pair = Pair::start();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     for expected in 1..=3 {
         let id = pair.link.dial(&echo.addr().to_string()).unwrap();
         assert_eq!(id, expected);
@@ -96,13 +96,13 @@ fn connections_count_from_one_and_carry_bytes() {
 #[test]
 fn destination_reset_is_named_in_close_response() {
     let mut pair = Pair::start();
-    let upstream = Upstream::start(Behaviour::Resets { after: 1 }).unwrap();
+    let upstream = Upstream::start(Behavior::Resets { after: 1 }).unwrap();
     let id = pair.link.dial(&upstream.addr().to_string()).unwrap();
     pair.link.write(id, b"x").unwrap();
     let text = "connection reset by peer".to_owned();
     assert_eq!(pair.link.read_to_end(id).unwrap(), (vec![], text));
     // One that ends has no such text.
-    let upstream = Upstream::start(Behaviour::Closes).unwrap();
+    let upstream = Upstream::start(Behavior::Closes).unwrap();
     let id = pair.link.dial(&upstream.addr().to_string()).unwrap();
     assert_eq!(pair.link.read_to_end(id).unwrap(), (vec![], String::new()));
     pair.agent.wait_tunnels(0);
@@ -152,7 +152,7 @@ fn nothing_is_sent_that_upstreams_server_does_not_know() {
     let mut pair = Pair::start();
     // To the end, both ways, and slowly read: wherever CREDIT or FIN would be due.
     let greeting = noise(1, 600_000);
-    let answers = Upstream::start(Behaviour::EndsWriteFirst { greeting }).unwrap();
+    let answers = Upstream::start(Behavior::EndsWriteFirst { greeting }).unwrap();
     let id = pair.link.dial(&answers.addr().to_string()).unwrap();
     for part in noise(2, 600_000).chunks(32 << 10) {
         pair.link.write(id, part).unwrap();
@@ -165,7 +165,7 @@ fn nothing_is_sent_that_upstreams_server_does_not_know() {
 #[test]
 fn odd_packets_hurt_no_tunnel() {
     let mut pair = Pair::start();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = pair.link.dial(&echo.addr().to_string()).unwrap();
     for packet_type in [0, 1, 3, 4, 6, 9, 64, 65, 1000] {
         pair.link.wire.send(&Packet::Empty { packet_type }).unwrap();
@@ -200,7 +200,7 @@ fn a_dial_taken_back_leaves_no_connection() {
     let unanswering = Unanswering::new();
     let random = pair.link.ask(&unanswering.addr.to_string()).unwrap();
     pair.link.wire.send(&Packet::DialCls { random }).unwrap();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = pair.link.dial(&echo.addr().to_string()).unwrap();
     pair.link.close(id).unwrap();
     pair.link.read_to_end(id).unwrap();
@@ -211,8 +211,8 @@ fn a_dial_taken_back_leaves_no_connection() {
 #[test]
 fn stalled_destination_stalls_no_other() {
     let mut pair = Pair::start();
-    let stuck = Upstream::start(Behaviour::NeverReads).unwrap();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let stuck = Upstream::start(Behavior::NeverReads).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let bad = pair.link.dial(&stuck.addr().to_string()).unwrap();
     let good = pair.link.dial(&echo.addr().to_string()).unwrap();
     let part = vec![1; 32 << 10];
@@ -237,7 +237,7 @@ fn stalled_destination_stalls_no_other() {
 fn a_server_that_stops_reading_is_waited_for() {
     const COUNT: u64 = 8 << 20;
     let mut pair = Pair::start();
-    let source = Upstream::start(Behaviour::Source { bytes: COUNT }).unwrap();
+    let source = Upstream::start(Behavior::Source { bytes: COUNT }).unwrap();
     let id = pair.link.dial(&source.addr().to_string()).unwrap();
     pair.link.wire.freeze(true);
     let held = || pair.agent.guard.usage().unwrap().anonymous_kib;
@@ -298,8 +298,8 @@ fn a_frozen_server_is_found_out() {
 
 #[test]
 fn destinations_that_are_not_allowed_are_not_dialed() {
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
-    let other = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let other = Upstream::start(Behavior::Echo).unwrap();
     let allowed = format!("--allow-destinations=127.0.0.1/32:{}", echo.addr().port());
     let mut pair = Pair::with(&[&allowed]);
     pair.link.dial(&echo.addr().to_string()).unwrap();
@@ -317,7 +317,7 @@ fn its_certificate_is_read_again() {
         .client
         .write(pair.pki.dir.path(), "client")
         .unwrap();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     pair.link.dial(&echo.addr().to_string()).unwrap();
     pair.link.wire.cut();
     pair.server.accept(LIMIT).unwrap();

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Backend, Held, Kind, LIMIT, Mode, Rig, noise, pairings};
@@ -26,7 +26,7 @@ fn either_side_may_end_a_tunnel(rig: &Rig) {
 }
 
 fn the_others_go_on_when_one_ends(rig: &Rig) {
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut stays = rig.tunnel(echo.addr());
     for round in 0..20 {
         let mut goes = rig.tunnel(echo.addr());
@@ -82,7 +82,7 @@ fn bytes_before_client_close_arrive_over_grpc() {
 #[test]
 fn a_half_close_leaves_the_way_back_open() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
-    let upstream = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    let upstream = Upstream::start(Behavior::AnswersAtEof).unwrap();
     let mut tunnel = rig.tunnel(upstream.addr());
     tunnel.writer.write_all(&noise(1, 300_000)).unwrap();
     tunnel.writer.finish().unwrap();
@@ -94,7 +94,7 @@ fn a_half_close_leaves_the_way_back_open() {
 fn a_half_close_by_the_destination_leaves_the_way_there_open() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
     let greeting = b"bye".to_vec();
-    let upstream = Upstream::start(Behaviour::EndsWriteFirst { greeting }).unwrap();
+    let upstream = Upstream::start(Behavior::EndsWriteFirst { greeting }).unwrap();
     let mut tunnel = rig.tunnel(upstream.addr());
     assert_eq!(tunnel.reader.rest().unwrap(), b"bye");
     tunnel.writer.write_all(&noise(1, 300_000)).unwrap();
@@ -121,7 +121,7 @@ fn a_half_close_toward_an_agent_of_upstreams_is_an_end() {
 #[test]
 fn an_agent_of_ours_closes_what_a_lost_server_opened() {
     let mut rig = Rig::start(Mode::Http, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut tunnel = rig.tunnel(echo.addr());
     tunnel.echo(b"x").unwrap();
     rig.server.guard.kill().unwrap();

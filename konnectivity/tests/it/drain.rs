@@ -2,7 +2,7 @@
 
 use testkit::konnectivity::{FakeServer, Packet, ServerOptions};
 use testkit::process::Signal;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{
@@ -13,7 +13,7 @@ use crate::support::{
 fn a_draining_agent_gets_no_dials_that_another_can_have() {
     for (kind, mode) in [(Kind::Rust, Mode::Http), (Kind::Go, Mode::Grpc)] {
         let mut rig = Rig::start(mode, kind);
-        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let echo = Upstream::start(Behavior::Echo).unwrap();
         let mut old = rig.tunnel(echo.addr());
         old.echo(b"x").unwrap();
         let other = Backend::start(Kind::Go, &rig.server, "other");
@@ -47,7 +47,7 @@ fn a_draining_agent_gets_no_dials_that_another_can_have() {
 fn a_draining_agent_is_dialed_when_there_is_no_other() {
     for kind in [Kind::Rust, Kind::Go] {
         let mut rig = Rig::start(Mode::Http, kind);
-        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let echo = Upstream::start(Behavior::Echo).unwrap();
         drain(&mut rig.agent);
         if let Backend::Rust(agent) = &rig.agent {
             agent.wait_value("rhizome_konnectivity_draining", &[], 1.0);
@@ -65,7 +65,7 @@ fn an_agent_says_on_each_stream_that_it_drains_and_ends_once_idle() {
     let flags = AgentFlags::new(&pki, "ours", server.addr()).flag("--grace-period=15s");
     let mut agent = flags.start();
     let mut link = server.accept(LIMIT).unwrap();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let old = link.dial(&echo.addr().to_string()).unwrap();
     agent.signal(Signal::TERM);
     let drain = link
@@ -88,7 +88,7 @@ fn an_agent_says_on_each_stream_that_it_drains_and_ends_once_idle() {
 fn an_agent_ends_with_its_grace_period_or_the_second_signal() {
     let pki = std::sync::Arc::new(Pki::new());
     let server = FakeServer::start(&ServerOptions::new("one", &pki.server)).unwrap();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     for (grace, signals) in [("2s", 1), ("100s", 2)] {
         let flags = AgentFlags::new(&pki, "ours", server.addr());
         let mut agent = flags.flag(format!("--grace-period={grace}")).start();
@@ -110,7 +110,7 @@ fn a_server_lets_tunnels_end_and_takes_no_new_ones() {
     for mode in [Mode::Http, Mode::Grpc] {
         let flags = ServerFlags::new(mode).flag("--graceful-shutdown-timeout=60s");
         let mut rig = Rig::of(flags, mode, Kind::Rust);
-        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let echo = Upstream::start(Behavior::Echo).unwrap();
         let mut old = rig.tunnel(echo.addr());
         old.echo(b"x").unwrap();
         rig.server.signal(Signal::TERM);
@@ -129,7 +129,7 @@ fn a_server_lets_tunnels_end_and_takes_no_new_ones() {
 fn a_server_that_is_to_end_accepts_until_its_delay_is_over() {
     let flags = ServerFlags::new(Mode::Http).flag("--graceful-shutdown-delay=1h");
     let mut rig = Rig::of(flags, Mode::Http, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     rig.server.signal(Signal::TERM);
     rig.server.wait_status("/readyz", 500);
     // The load balancer has not seen it yet.
@@ -142,7 +142,7 @@ fn a_server_that_is_to_end_accepts_until_its_delay_is_over() {
 #[test]
 fn a_dial_waits_for_agents_that_were_all_lost_just_now() {
     let rig = Rig::start(Mode::Http, Kind::Go);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     rig.tunnel(echo.addr()).echo(b"x").unwrap();
     drop(rig.agent);
     rig.server.wait_agents(0);
@@ -162,7 +162,7 @@ fn a_dial_waits_for_agents_that_were_all_lost_just_now() {
 fn a_server_ends_tunnels_at_the_deadline() {
     let flags = ServerFlags::new(Mode::Http).flag("--graceful-shutdown-timeout=2s");
     let mut rig = Rig::of(flags, Mode::Http, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut tunnel = rig.tunnel(echo.addr());
     tunnel.echo(b"x").unwrap();
     rig.server.signal(Signal::TERM);
@@ -177,7 +177,7 @@ fn a_server_without_patience_ends_at_once() {
     let mut server = Server::start(Mode::Http);
     let _agent: Agent = Agent::connected(AgentFlags::new(server.pki(), "a", server.agents()));
     server.wait_ready(200);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let frontend = server.frontend();
     let mut tunnel = dial(&frontend, &echo.addr().to_string()).unwrap();
     tunnel.echo(b"x").unwrap();

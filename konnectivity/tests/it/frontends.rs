@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use testkit::konnectivity::{HttpFrontend, Packet};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Held, Kind, LIMIT, Mode, Rig, Server, noise, pairings, refusal};
@@ -15,7 +15,7 @@ pairings!(
 
 fn a_banner_comes_after_the_answer(rig: &Rig) {
     let greeting = b"220 mail.example.com\r\n".to_vec();
-    let upstream = Upstream::start(Behaviour::EndsWriteFirst {
+    let upstream = Upstream::start(Behavior::EndsWriteFirst {
         greeting: greeting.clone(),
     });
     let upstream = upstream.unwrap();
@@ -28,7 +28,7 @@ fn a_banner_comes_after_the_answer(rig: &Rig) {
 
 fn bytes_before_destination_close_arrive(rig: &Rig) {
     for bytes in [0, 1, 1000, 64 << 10, 1 << 20, 8 << 20] {
-        let source = Upstream::start(Behaviour::Source { bytes }).unwrap();
+        let source = Upstream::start(Behavior::Source { bytes }).unwrap();
         for _ in 0..if bytes > 1 << 20 { 1 } else { 10 } {
             let mut tunnel = rig.tunnel(source.addr());
             assert_eq!(tunnel.reader.rest().unwrap().len() as u64, bytes);
@@ -68,7 +68,7 @@ fn nothing_but_connect_is_served() {
 #[test]
 fn requests_that_go_accepts_are_accepted() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let addr = echo.addr();
     for head in [
         format!("CONNECT {addr} HTTP/1.0\r\n\r\n"),
@@ -98,7 +98,7 @@ fn bytes_with_the_request_come_first() {
 #[test]
 fn a_head_in_pieces_is_a_head() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut stream = rig.server.http().open().unwrap();
     for byte in format!("CONNECT {} HTTP/1.1\r\nHost: x\r\n\r\n", echo.addr()).bytes() {
         stream.write_all(&[byte]).unwrap();
@@ -140,7 +140,7 @@ fn without_an_agent_a_dial_fails_at_once() {
 fn a_frontend_that_vanishes_leaves_nothing() {
     for kind in [Kind::Go, Kind::Rust] {
         let rig = Rig::start(Mode::Grpc, kind);
-        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let echo = Upstream::start(Behavior::Echo).unwrap();
         let mut tunnels: Vec<_> = (0..25).map(|_| rig.tunnel(echo.addr())).collect();
         for tunnel in &mut tunnels {
             tunnel.echo(b"x").unwrap();
@@ -168,7 +168,7 @@ fn grpc_frontends_are_answered_as_by_upstream() {
 #[test]
 fn a_second_connection_on_a_grpc_stream_ends_both() {
     let rig = Rig::start(Mode::Grpc, Kind::Go);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let (mut wire, id) = established(&rig, &echo);
     // Of no connection.
     wire.send(&Packet::data(0, *b"lost")).unwrap();
@@ -191,7 +191,7 @@ fn a_second_connection_on_a_grpc_stream_ends_both() {
 #[test]
 fn odd_frontend_packets_hurt_no_tunnel() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let (mut other, id) = established(&rig, &echo);
     let grpc = rig.server.grpc();
     for packet_type in [0, 1, 4, 6, 9, 64, 65] {
@@ -229,7 +229,7 @@ fn odd_frontend_packets_hurt_no_tunnel() {
 #[test]
 fn framing_of_any_kind_is_understood() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let (mut wire, id) = established(&rig, &echo);
     wire.send_together(&[Packet::data(id, *b"one"), Packet::data(id, *b"two")])
         .unwrap();
@@ -248,7 +248,7 @@ fn framing_of_any_kind_is_understood() {
 fn a_dial_taken_back_is_no_tunnel() {
     for kind in [Kind::Go, Kind::Rust] {
         let mut rig = Rig::start(Mode::Grpc, kind);
-        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let echo = Upstream::start(Behavior::Echo).unwrap();
         rig.agent.freeze(true);
         let grpc = rig.server.grpc();
         let wire = grpc.open().unwrap();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{
@@ -53,7 +53,7 @@ fn a_dial_to_a_frozen_agent_is_given_up() {
 fn a_frozen_agent_is_found_out_and_not_chosen() {
     for kind in [Kind::Go, Kind::Rust] {
         let mut rig = rig(Mode::Http, kind, "30s", "1s");
-        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let echo = Upstream::start(Behavior::Echo).unwrap();
         rig.tunnel(echo.addr()).echo(b"x").unwrap();
         rig.agent.freeze(true);
         rig.server.wait_ready(500);
@@ -73,7 +73,7 @@ fn an_agent_that_answers_is_chosen_instead_of_a_frozen_one() {
     let living = Backend::start(Kind::Rust, &rig.server, "living");
     rig.server.wait_agents(2);
     rig.agent.freeze(true);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     for _ in 0..10 {
         rig.tunnel(echo.addr()).echo(b"x").unwrap();
     }
@@ -93,7 +93,7 @@ fn a_line_that_swallows_everything_is_noticed_at_both_ends() {
     let flags = AgentFlags::new(&pki, "agent", balancer.addr()).flag("--keepalive-time=5s");
     let agent = Agent::connected(flags);
     server.wait_agents(1);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut tunnel = dial(&server.frontend(), &echo.addr().to_string()).unwrap();
     tunnel.echo(b"x").unwrap();
 
@@ -118,7 +118,7 @@ fn dials_that_were_given_up_leave_no_tunnels() {
     for kind in [Kind::Go, Kind::Rust] {
         for mode in [Mode::Grpc, Mode::Http] {
             let mut rig = rig(mode, kind, "30s", "1h");
-            let echo = Upstream::start(Behaviour::Echo).unwrap();
+            let echo = Upstream::start(Behavior::Echo).unwrap();
             rig.agent.freeze(true);
             match mode {
                 Mode::Grpc => abandon_by_grpc(&rig, echo.addr()),

@@ -1,7 +1,7 @@
 //! What is above a bound is refused, and nothing else.
 
 use testkit::konnectivity::{AgentMetadata, DialRule, FakeAgent};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Backend, Kind, LIMIT, Mode, Rig, ServerFlags, refusal};
 
@@ -10,7 +10,7 @@ fn tunnels_are_bounded() {
     for mode in [Mode::Http, Mode::Grpc] {
         let flags = ServerFlags::new(mode).flag("--max-tunnels=2");
         let rig = Rig::of(flags, mode, Kind::Rust);
-        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let echo = Upstream::start(Behavior::Echo).unwrap();
         let mut kept: Vec<_> = (0..2).map(|_| rig.tunnel(echo.addr())).collect();
         let refused = refusal(&rig.frontend, &echo.addr().to_string());
         if mode == Mode::Http {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use testkit::konnectivity::DialRule;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::Stopwatch;
 
 use crate::support::{Backend, Kind, LIMIT, Mode, Rig, refusal};
@@ -17,7 +17,7 @@ fn a_killed_agent_takes_its_own_tunnels_and_no_others() {
         (Kind::Go, Mode::Grpc),
     ] {
         let mut rig = Rig::start(mode, kind);
-        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let echo = Upstream::start(Behavior::Echo).unwrap();
         let mut lost = rig.tunnel(echo.addr());
         lost.echo(b"x").unwrap();
         let survivor = Backend::start(Kind::Go, &rig.server, "survivor");
@@ -80,7 +80,7 @@ fn a_dial_that_waits_for_a_lost_agent_is_tried_elsewhere() {
         panic!("a fake");
     };
     agent.rule(DialRule::Ignore);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     std::thread::scope(|scope| {
         let dial = scope.spawn(|| rig.tunnel(echo.addr()).echo(b"x").unwrap());
         agent.wait_dials(1, LIMIT).unwrap();
@@ -94,7 +94,7 @@ fn a_dial_that_waits_for_a_lost_agent_is_tried_elsewhere() {
 #[test]
 fn an_agent_comes_back_in_its_place() {
     let mut rig = Rig::start(Mode::Http, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     for _ in 0..3 {
         rig.tunnel(echo.addr()).echo(b"x").unwrap();
         rig.agent.kill();

@@ -1,7 +1,7 @@
 //! Our server before an agent that says what no good agent says.
 
 use testkit::konnectivity::{AgentMetadata, FakeAgent, Packet, Wire, connect, connect_deaf};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Backend, Kind, LIMIT, Mode, Server, dial, refusal, tunnel};
 
@@ -71,7 +71,7 @@ fn no_number_of_pings_is_counted_against_an_agent() {
     let mut agent = FakeAgent::start(&server.target(), &AgentMetadata::new("eager")).unwrap();
     server.wait_agents(1);
     agent.ping(50).unwrap();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut tunnel = tunnel(&server.frontend(), echo.addr());
     agent.ping(50).unwrap();
     assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
@@ -145,7 +145,7 @@ fn odd_agent_packets_hurt_no_tunnel() {
     }
     let _good = Backend::start(Kind::Go, &server, "good");
     server.wait_agents(2);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     drop(wire);
     server.wait_agents(1);
     assert_eq!(

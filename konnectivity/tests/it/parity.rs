@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{
     Agent, AgentFlags, Backend, Kind, Mode, Probe, Refusing, Rig, Server, ServerFlags, refusal,
@@ -48,7 +48,7 @@ fn is_quiet(name: &str) -> bool {
 #[test]
 fn a_servers_metrics_are_upstreams() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     rig.tunnel(echo.addr()).echo(b"x").unwrap();
     refusal(&rig.frontend, &Refusing::new().addr.to_string());
     assert_types(
@@ -95,7 +95,7 @@ fn a_servers_metrics_are_upstreams() {
 #[test]
 fn packets_of_grpc_frontends_are_counted() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut tunnel = rig.tunnel(echo.addr());
     tunnel.echo(b"x").unwrap();
     tunnel.writer.finish().unwrap();
@@ -120,7 +120,7 @@ fn an_agents_metrics_are_upstreams() {
     let Backend::Rust(agent) = &rig.agent else {
         panic!("ours");
     };
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     rig.tunnel(echo.addr()).echo(b"x").unwrap();
     refusal(&rig.frontend, &Refusing::new().addr.to_string());
     assert_types(

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 
 use testkit::konnectivity::{AgentMetadata, DialRule, FakeAgent};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Backend, Kind, LIMIT, Mode, Rig, SERVER, ServerFlags, noise, refusal};
 
@@ -17,7 +17,7 @@ const BLOCK: usize = 1_048_573;
 fn a_gibibyte_each_way_is_unchanged_and_stays_nowhere() {
     for mode in [Mode::Http, Mode::Grpc] {
         let rig = Rig::start(mode, Kind::Rust);
-        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let echo = Upstream::start(Behavior::Echo).unwrap();
         let mut tunnel = rig.tunnel(echo.addr());
         tunnel.echo(b"warm").unwrap();
         let before = resident(&rig);

@@ -2,7 +2,7 @@
 
 use testkit::certs::Authority;
 use testkit::konnectivity::{AgentMetadata, AgentTarget, FakeAgent, HttpFrontend};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Agent, AgentFlags, LIMIT, Mode, SERVICE, ServerFlags};
@@ -13,7 +13,7 @@ fn a_servers_certificate_is_read_again() {
     let pki = server.pki();
     let agent = FakeAgent::start(&server.target(), &AgentMetadata::new("old")).unwrap();
     server.wait_agents(1);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let old_pem = pki.authority.pem();
     let client = Some(&pki.client);
     let old = HttpFrontend::tls(server.frontends(), SERVICE, old_pem, client).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use testkit::konnectivity::{AgentMetadata, FakeFrontend, HttpFrontend, Packet, Tunnel, connect};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Held, Kind, LIMIT, Mode, Rig, Server, ServerFlags, noise, tunnel};
@@ -61,7 +61,7 @@ fn destination_reset_reaches_tls_frontend() {
     let over_tls = OverTls::start();
     for bytes in [1, BULK] {
         let after = bytes as u64;
-        let resets = Upstream::start(Behaviour::Resets { after }).unwrap();
+        let resets = Upstream::start(Behavior::Resets { after }).unwrap();
         let mut tunnel = over_tls.tunnel(resets.addr());
         tunnel.writer.write_all(&vec![7; bytes]).unwrap();
         assert_eq!(read_out(&mut tunnel.reader), (vec![], RESET), "{bytes}");
@@ -126,7 +126,7 @@ fn answer_arrives_before_reset() {
 fn tls_frontend_reset_reaches_destination() {
     let over_tls = OverTls::start();
     for bytes in [1, BULK] {
-        let sink = Upstream::start(Behaviour::Sink).unwrap();
+        let sink = Upstream::start(Behavior::Sink).unwrap();
         let mut tunnel = over_tls.tunnel(sink.addr());
         tunnel.writer.write_all(&vec![7; bytes]).unwrap();
         let all = || sink.received() == bytes as u64;
@@ -142,7 +142,7 @@ fn destination_reset_reaches_grpc_frontend() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
     for bytes in [1, BULK] {
         let after = bytes as u64;
-        let resets = Upstream::start(Behaviour::Resets { after }).unwrap();
+        let resets = Upstream::start(Behavior::Resets { after }).unwrap();
         let mut tunnel = rig.tunnel(resets.addr());
         for piece in vec![7; bytes].chunks(64 << 10) {
             tunnel.writer.write_all(piece).unwrap();
@@ -156,7 +156,7 @@ fn destination_reset_reaches_grpc_frontend() {
 #[test]
 fn lost_grpc_frontend_resets_destination() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
-    let sink = Upstream::start(Behaviour::Sink).unwrap();
+    let sink = Upstream::start(Behavior::Sink).unwrap();
     let mut tunnel = rig.tunnel(sink.addr());
     tunnel.writer.write_all(b"x").unwrap();
     wait::until("the byte", LIMIT, || sink.received() == 1).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use testkit::konnectivity::{FakeServer, ServerOptions};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{
@@ -14,7 +14,7 @@ use crate::support::{
 #[test]
 fn an_agent_is_back_after_its_server_was_killed() {
     let mut rig = Rig::start(Mode::Http, crate::support::Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut tunnel = rig.tunnel(echo.addr());
     tunnel.echo(b"x").unwrap();
     rig.server.restart();
@@ -51,7 +51,7 @@ fn an_agent_connects_to_all_servers_behind_a_balancer() {
     agent.wait_servers(3);
     let known = format!("{AGENT}known_server_count");
     agent.wait_value(&known, &[], 3.0);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     for server in &servers {
         server.wait_agents(1);
         let mut tunnel = dial(&server.frontend(), &echo.addr().to_string()).unwrap();

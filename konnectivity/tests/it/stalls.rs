@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use testkit::konnectivity::{GrpcFrontend, Packet, Tunnel};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Kind, LIMIT, Mode, Rig, ServerFlags, pairings};
@@ -12,7 +12,7 @@ use crate::support::{Kind, LIMIT, Mode, Rig, ServerFlags, pairings};
 pairings!(stalled_reader_stalls_no_other);
 
 fn stalled_reader_stalls_no_other(rig: &Rig) {
-    let source = Upstream::start(Behaviour::Source { bytes: u64::MAX }).unwrap();
+    let source = Upstream::start(Behavior::Source { bytes: u64::MAX }).unwrap();
     let mut stalled = rig.tunnel(source.addr());
     stalled.reader.read_exact(&mut [0; 1000]).unwrap();
     others_live(rig, Duration::from_secs(3));
@@ -29,7 +29,7 @@ fn stalled_destination_stalls_no_other() {
 }
 
 fn destination_stops(rig: &Rig) {
-    let stuck = Upstream::start(Behaviour::NeverReads).unwrap();
+    let stuck = Upstream::start(Behavior::NeverReads).unwrap();
     let stalled = rig.tunnel(stuck.addr());
     let filling = fill(stalled);
     others_live(rig, Duration::from_secs(3));
@@ -51,7 +51,7 @@ fn fill(stalled: Tunnel) -> std::thread::JoinHandle<()> {
 /// Exchanges bytes on a tunnel from before and on new ones for some time. Each exchange is far
 /// below the seconds for which a stalled stream would hold it up.
 fn others_live(rig: &Rig, time: Duration) {
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut old = rig.tunnel(echo.addr());
     let clock = Stopwatch::start();
     while clock.elapsed() < time {
@@ -68,7 +68,7 @@ fn a_hundred_stalled_tunnels_stay_within_the_budget() {
     for mode in [Mode::Http, Mode::Grpc] {
         let flags = ServerFlags::new(mode).flag("--max-buffered-bytes=32MiB");
         let rig = Rig::of(flags, mode, Kind::Rust);
-        let source = Upstream::start(Behaviour::Source { bytes: u64::MAX }).unwrap();
+        let source = Upstream::start(Behavior::Source { bytes: u64::MAX }).unwrap();
         let stalled: Vec<_> = (0..100).map(|_| rig.tunnel(source.addr())).collect();
         others_live(&rig, Duration::from_secs(2));
         let held = rig.server.guard.usage().unwrap().anonymous_kib / 1024;
@@ -84,7 +84,7 @@ fn a_stalled_tunnel_goes_on_where_it_stopped() {
     const COUNT: u64 = 24 << 20;
     for mode in [Mode::Http, Mode::Grpc] {
         let rig = Rig::start(mode, Kind::Rust);
-        let source = Upstream::start(Behaviour::Source { bytes: COUNT }).unwrap();
+        let source = Upstream::start(Behavior::Source { bytes: COUNT }).unwrap();
         let mut stalled = rig.tunnel(source.addr());
         stalled.reader.read_exact(&mut [0; 100]).unwrap();
         others_live(&rig, Duration::from_secs(1));
@@ -96,7 +96,7 @@ fn a_stalled_tunnel_goes_on_where_it_stopped() {
 #[test]
 fn a_reader_that_stops_before_an_agent_of_upstreams_is_cut() {
     let rig = Rig::start(Mode::Http, Kind::Go);
-    let source = Upstream::start(Behaviour::Source { bytes: u64::MAX }).unwrap();
+    let source = Upstream::start(Behavior::Source { bytes: u64::MAX }).unwrap();
     let stalled = rig.tunnel(source.addr());
     wait::until("the cut", LIMIT, || rig.server.established() == 0.0).unwrap();
     source.wait_closed(LIMIT).unwrap();
@@ -107,8 +107,8 @@ fn a_reader_that_stops_before_an_agent_of_upstreams_is_cut() {
 #[test]
 fn small_packets_on_a_shared_connection_stall_no_other() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
-    let stuck = Upstream::start(Behaviour::NeverReads).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let stuck = Upstream::start(Behavior::NeverReads).unwrap();
     let frontend = GrpcFrontend::sharing(&rig.server.flags.uds()).unwrap();
     let mut lives = frontend.connect(&echo.addr().to_string()).unwrap().unwrap();
     let mut wire = frontend.open().unwrap();

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::Stopwatch;
 
 use crate::support::{
@@ -25,7 +25,7 @@ pairings!(
 fn a_request_is_answered(rig: &Rig) {
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
     let greeting = answer.to_vec();
-    let upstream = Upstream::start(Behaviour::EndsWriteFirst { greeting }).unwrap();
+    let upstream = Upstream::start(Behavior::EndsWriteFirst { greeting }).unwrap();
     let mut tunnel = rig.tunnel(upstream.addr());
     // Half of the pairings end with the answer, before the request is sent.
     let _ = tunnel.writer.write_all(b"GET / HTTP/1.1\r\n\r\n");
@@ -33,7 +33,7 @@ fn a_request_is_answered(rig: &Rig) {
 }
 
 fn a_megabyte_comes_back_unchanged(rig: &Rig) {
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let tunnel = rig.tunnel(echo.addr());
     assert!(tunnel.early().is_empty());
     let (mut reader, mut writer) = (tunnel.reader, tunnel.writer);
@@ -55,7 +55,7 @@ fn a_megabyte_comes_back_unchanged(rig: &Rig) {
 }
 
 fn single_bytes_come_back_at_once(rig: &Rig) {
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut tunnel = rig.tunnel(echo.addr());
     for round in 0..1000_u32 {
         let byte = [round.to_le_bytes()[0]];
@@ -65,7 +65,7 @@ fn single_bytes_come_back_at_once(rig: &Rig) {
 
 fn tunnels_do_not_mix(rig: &Rig) {
     const TUNNELS: u64 = 40;
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     std::thread::scope(|scope| {
         for seed in 0..TUNNELS {
             let addr = echo.addr();
@@ -82,7 +82,7 @@ fn tunnels_do_not_mix(rig: &Rig) {
 }
 
 fn dials_leave_nothing_behind(rig: &Rig) {
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let once = |rig: &Rig| assert_eq!(rig.tunnel(echo.addr()).echo(b"ping").unwrap(), b"ping");
     let descriptors = |rig: &Rig| {
         let agent = match &rig.agent {
@@ -168,7 +168,7 @@ fn names_are_resolved_by_the_agent() {
 #[test]
 fn one_grpc_connection_carries_many_dials() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let frontend = testkit::konnectivity::GrpcFrontend::sharing(&rig.server.flags.uds()).unwrap();
     let connect = |addr: SocketAddr| frontend.connect(&addr.to_string()).unwrap().unwrap();
     let mut tunnels: Vec<_> = (0..20).map(|_| connect(echo.addr())).collect();
@@ -186,7 +186,7 @@ fn one_grpc_connection_carries_many_dials() {
 #[test]
 fn a_write_of_more_than_four_megabytes_passes() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
-    let sink = Upstream::start(Behaviour::Sink).unwrap();
+    let sink = Upstream::start(Behavior::Sink).unwrap();
     let mut tunnel = rig.tunnel(sink.addr());
     let bytes = vec![7; 8 << 20];
     tunnel.writer.write_all(&bytes).unwrap();
@@ -204,7 +204,7 @@ fn frontends_come_by_mutual_tls_as_well() {
     let _agent = Backend::start(Kind::Rust, &server, "agent");
     server.wait_agents(1);
     let pki = server.pki();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let pem = pki.authority.pem();
     let frontend = HttpFrontend::tls(server.frontends(), SERVICE, pem, Some(&pki.client)).unwrap();
     let mut tunnel = frontend.connect(&echo.addr().to_string()).unwrap().unwrap();

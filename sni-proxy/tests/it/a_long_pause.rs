@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Client, Gateway, LIMIT, routes_of};
@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_reader_that_pauses_for_two_minutes_gets_everything() {
-    let source = Upstream::start(Behaviour::EndsWriteFirst {
+    let source = Upstream::start(Behavior::EndsWriteFirst {
         greeting: vec![b'g'; BYTES],
     })
     .unwrap();
@@ -39,7 +39,7 @@ listeners:
     let before = relayed();
     assert!(before < BYTES as f64, "the pause must hold something back");
     wait::pause(PAUSE);
-    assert_eq!(relayed(), before, "nobody read");
+    assert_eq!(relayed(), before, "the client read nothing");
     assert_eq!(gateway.connections().len(), 1);
     assert_eq!(client.rest().len(), BYTES - (1 << 20));
     client.finish();

@@ -2,7 +2,7 @@
 
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Child, Client, LIMIT};
@@ -26,7 +26,7 @@ const FIELDS: [&str; 15] = [
 ];
 
 fn start(format: &str) -> (Child, Upstream) {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let config = format!(
         r#"
 listeners:

@@ -1,7 +1,7 @@
 //! What operators can ask and set while the gateway runs.
 
 use testkit::http::{Connection, Target};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Child, Client, Probe, connect_head};
 
@@ -13,7 +13,7 @@ limits: { connections: 1000 }
 "#;
 
 fn start() -> (Child, Upstream) {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let routes = format!(
         r#"
 clusters:

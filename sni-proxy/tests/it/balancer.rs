@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Child, Client, connect_head};
 
@@ -302,7 +302,7 @@ fn config() -> String {
 }
 
 fn start() -> (Child, [Upstream; 4]) {
-    let upstreams = [(); 4].map(|()| Upstream::start(Behaviour::Echo).unwrap());
+    let upstreams = [(); 4].map(|()| Upstream::start(Behavior::Echo).unwrap());
     let mut routes = String::from("clusters:\n");
     for (name, upstream) in ["first", "second", "named", "tls"].iter().zip(&upstreams) {
         let addr = upstream.addr();
@@ -319,7 +319,7 @@ routes:
 }
 
 /// Returns the bytes that are sent.
-fn octets(then: Then) -> Vec<u8> {
+fn bytes_of(then: Then) -> Vec<u8> {
     let at = |text: &str| text.parse::<SocketAddr>().unwrap();
     match then {
         Then::Connect => connect_head("named").into_bytes(),
@@ -354,12 +354,12 @@ fn play(child: &Child, row: Row, version: u8) {
     } else {
         Vec::new()
     };
-    let sent = [before, octets(then)].concat();
+    let sent = [before, bytes_of(then)].concat();
     let _ = client.try_send(&sent);
     match then {
         Then::Part | Then::Silence if cluster.is_some() => {
             // The node proxy's header counts once the time is over; what came behind it is data.
-            let data = octets(then);
+            let data = bytes_of(then);
             assert_eq!(client.receive(data.len()), data, "{row:?}");
             client.expect_echo(b"more");
             client.finish();
@@ -403,9 +403,9 @@ fn every_mode_listener_and_sender_is_understood_as_documented() {
     // Without a load balancer's header, the second header and a CONNECT are the endpoint's.
     let first = upstreams[0].beginnings();
     for data in [
-        octets(Then::Connect),
-        octets(Then::NodeHeader),
-        octets(Then::Other),
+        bytes_of(Then::Connect),
+        bytes_of(Then::NodeHeader),
+        bytes_of(Then::Other),
     ] {
         assert!(
             first.contains(&data),
@@ -422,14 +422,14 @@ fn every_mode_listener_and_sender_is_understood_as_documented() {
     let tls = upstreams[3].beginnings();
     assert!(
         tls.iter()
-            .all(|beginning| *beginning == octets(Then::Hello))
+            .all(|beginning| *beginning == bytes_of(Then::Hello))
     );
 }
 
 #[test]
 fn headers_may_come_byte_by_byte_in_either_version() {
     let (child, _upstreams) = start();
-    let node = octets(Then::NodeHeader);
+    let node = bytes_of(Then::NodeHeader);
     for version in [1, 2] {
         let mut client = Client::from_ip(TRUSTED, child.addr("node-optional"));
         client.drip(&[header(version), node.clone()].concat());
@@ -455,7 +455,7 @@ fn a_load_balancers_own_check_is_served_as_the_peer() {
         ] {
             let mut client = Client::from_ip(TRUSTED, child.addr(listener));
             let peer = client.addr();
-            client.send(&[header.clone(), octets(then)].concat());
+            client.send(&[header.clone(), bytes_of(then)].concat());
             client.finish();
             client.rest();
             let line = child.access_line(peer);

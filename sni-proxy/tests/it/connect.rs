@@ -1,6 +1,6 @@
 //! What a CONNECT is answered, and what becomes of any other request.
 
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Client, Gateway, LIMIT, connect_head};
 
@@ -11,7 +11,7 @@ listeners:
 "#;
 
 fn start(extra: &str) -> (Gateway, Upstream) {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let (addr, refusing) = (upstream.addr(), testkit::ports::free(1).unwrap()[0]);
     let routes = format!(
         r#"
@@ -215,7 +215,7 @@ fn or_it_is_closed_without_a_word() {
 
 #[test]
 fn sources_are_checked_on_every_kind_of_route() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let addr = upstream.addr();
     let config = r#"
 listeners:

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use testkit::client_hello::ClientHello;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Child, Client, LIMIT, routes_of};
@@ -17,7 +17,7 @@ listeners:
 
 #[test]
 fn accepting_pauses_while_there_are_none_and_goes_on_afterwards() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let routes = routes_of(&[("a", upstream.addr())]);
     let child = Child::start(LISTENER, &routes);
     let addr = child.addr("tls");
@@ -43,7 +43,7 @@ fn accepting_pauses_while_there_are_none_and_goes_on_afterwards() {
 
 #[test]
 fn routes_that_could_not_be_read_are_read_once_there_are_some_again() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let routes = routes_of(&[("a", upstream.addr())]);
     let config = format!("{LISTENER}limits: {{ preambleTimeout: 60s }}\n");
     let child = Child::start(&config, &routes);
@@ -76,7 +76,7 @@ fn is_refusal(event: &Value) -> bool {
 
 #[test]
 fn all_of_them_are_back_after_load() {
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let refusing = testkit::ports::free(1).unwrap()[0];
     let gone = ([127, 0, 0, 1], refusing).into();
     let child = Child::start(LISTENER, &routes_of(&[("a", echo.addr()), ("b", gone)]));

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use testkit::client_hello::ClientHello;
 use testkit::process::Signal;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Child, Client, Gateway, LIMIT, Probe, routes_of};
 
 fn start(workers: u32, drain: &str) -> (Child, Upstream) {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let config = format!(
         r#"
 workers: {workers}
@@ -58,7 +58,7 @@ fn hammer(addr: SocketAddr, draining: &AtomicBool, attempts: &Attempts) {
             Err(error) => panic!("neither connected nor refused: {error}"),
         };
         assert_eq!(refusals, 0, "refused first and accepted afterwards");
-        // Whoever got in is served to the end; a reset anywhere here fails the test.
+        // An accepted connection is served to the end; a reset anywhere here fails the test.
         client.expect_echo(&hello);
         client.expect_echo(b"and more");
         client.finish();
@@ -120,7 +120,7 @@ fn flood(addr: SocketAddr) -> Vec<Client> {
 
 #[test]
 fn connections_in_the_queue_are_served() {
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let config = r#"
 workers: 4
 listeners:
@@ -242,7 +242,7 @@ fn the_second_signal_ends_it_however_many_still_come() {
     let (mut child, _upstream) = start(2, "delay: 60s, timeout: 0s");
     let (addr, served) = (child.addr("tls"), AtomicU64::new(0));
     let taken = std::thread::scope(|scope| {
-        // Whoever stayed stays until the process has ended.
+        // Each crowd keeps its last connections open until the process has ended.
         let _crowds: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| crowd(addr, &served)))
             .collect();
@@ -255,7 +255,7 @@ fn the_second_signal_ends_it_however_many_still_come() {
         let clock = Stopwatch::start();
         child.signal(Signal::TERM);
         let status = child.guard.wait_exit(LIMIT);
-        // The crowd goes when nobody listens any more.
+        // The crowd stops once the port has no listener.
         let _ = child.guard.kill();
         assert_eq!(status.unwrap().code(), Some(0));
         clock.elapsed()

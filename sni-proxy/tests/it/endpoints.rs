@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Client, Gateway, LIMIT};
@@ -41,7 +41,7 @@ fn refusing(count: usize) -> Vec<String> {
 }
 
 fn echo() -> Upstream {
-    Upstream::start(Behaviour::Echo).unwrap()
+    Upstream::start(Behavior::Echo).unwrap()
 }
 
 /// An address where connecting takes for ever: a listener whose queue is full (listen(2)).
@@ -133,7 +133,7 @@ fn an_endpoint_that_fails_is_ejected_and_comes_back() {
     };
     assert_eq!(failures(), 2.0);
     gateway.wait_value(name, &states("ejected"), 0.0);
-    let back = Upstream::serve(std::net::TcpListener::bind(&late).unwrap(), Behaviour::Echo);
+    let back = Upstream::serve(std::net::TcpListener::bind(&late).unwrap(), Behavior::Echo);
     let back = back.unwrap();
     let used = wait::until("the endpoint to be used again", LIMIT, || {
         Client::established(gateway.addr("tls"), "a.test");
@@ -152,7 +152,7 @@ fn when_all_are_ejected_all_are_tried() {
     let ejected = [("cluster", "a"), ("state", "ejected")];
     gateway.wait_value("rhizome_cluster_endpoints", &ejected, 2.0);
     let listener = std::net::TcpListener::bind(&late).unwrap();
-    let _back = Upstream::serve(listener, Behaviour::Echo).unwrap();
+    let _back = Upstream::serve(listener, Behavior::Echo).unwrap();
     Client::established(gateway.addr("tls"), "a.test");
 }
 
@@ -210,13 +210,13 @@ fn a_tunnel_is_not_announced_before_the_endpoint_is_connected() {
     let gateway = Gateway::start(LISTENERS, &cluster(&endpoints, "connectTimeout: 60s"));
     let mut client = Client::open(gateway.addr("vpn"));
     client.send(crate::support::connect_head("a").as_bytes());
-    let dialling = wait::until("the connection to have its cluster", LIMIT, || {
+    let dialing = wait::until("the connection to have its cluster", LIMIT, || {
         gateway
             .connections()
             .iter()
             .any(|open| open["cluster"] == "a")
     });
-    dialling.unwrap();
+    dialing.unwrap();
     client.stream().set_nonblocking(true).unwrap();
     let mut buf = [0; 1];
     let early = client.stream().peek(&mut buf).unwrap_err();
@@ -234,7 +234,7 @@ fn endpoints_may_be_host_names_of_either_family() {
 
     let listener = std::net::TcpListener::bind("[::1]:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let six = Upstream::serve(listener, Behaviour::Echo).unwrap();
+    let six = Upstream::serve(listener, Behavior::Echo).unwrap();
     let routes = cluster(&[format!("localhost:{port}")], "connectTimeout: 5s");
     let before = gateway.value("rhizome_snapshot_generation", &[]);
     gateway.dir.replace("routes.yaml", &routes).unwrap();

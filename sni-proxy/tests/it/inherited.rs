@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Client, LIMIT, routes_of};
@@ -58,7 +58,7 @@ routing: {{ file: routes.yaml }}
 
 #[test]
 fn a_passed_socket_is_served_from_its_queue_on_and_outlives_the_process() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = socket.local_addr().unwrap();
     for (configured, names) in [
@@ -89,12 +89,12 @@ fn a_passed_socket_is_served_from_its_queue_on_and_outlives_the_process() {
         drop(process);
         early.end();
     }
-    let _queued = Client::hello(addr, "a.test"); // still listening, nobody accepts
+    let _queued = Client::hello(addr, "a.test"); // still listening, no process accepts
 }
 
 #[test]
 fn sockets_of_another_process_are_left_alone() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = set_up("127.0.0.1:0", upstream.addr());
     let _process = activate(
@@ -120,7 +120,7 @@ fn sockets_of_another_process_are_left_alone() {
 
 #[test]
 fn values_that_make_no_sense_end_the_program() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     for variables in [
         "LISTEN_PID=$$ LISTEN_FDS=many",

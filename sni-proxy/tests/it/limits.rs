@@ -2,7 +2,7 @@
 
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Client, Gateway, LIMIT, routes_of};
@@ -21,7 +21,7 @@ trustedProxies: ["127.0.0.2/32"]
 const BALANCER: &str = "127.0.0.2";
 
 fn start(limits: &str) -> (Gateway, Upstream) {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let config = format!("{LISTENERS}limits: {{ {limits} }}\n");
     let routes = routes_of(&[("a", upstream.addr())])
         + "- { destinations: [\"10.0.0.9/32\"], cluster: a }\n";
@@ -162,7 +162,7 @@ fn where_a_balancer_may_be_in_front_other_peers_count_from_accept() {
 
 #[test]
 fn a_cluster_has_at_most_the_connections_it_may_have() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let addr = upstream.addr();
     let routes = format!(
         r#"

@@ -1,6 +1,6 @@
 //! The figures that dashboards hold on to: names, labels, and series that end with their cluster.
 
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Client, Gateway, LIMIT, routes_of};
@@ -11,7 +11,7 @@ listeners:
 "#;
 
 fn start() -> (Gateway, Upstream) {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let routes = routes_of(&[("a", upstream.addr()), ("b", upstream.addr())]);
     (Gateway::start(LISTENER, &routes), upstream)
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Client, End, Gateway, connect_head};
 
@@ -17,7 +17,7 @@ const CLUSTERS: [&str; 5] = ["net", "host", "port", "six", "named"];
 fn start() -> (Gateway, Vec<Upstream>) {
     let greeters = CLUSTERS.map(|name| {
         let greeting = name.as_bytes().to_vec();
-        Upstream::start(Behaviour::EndsWriteFirst { greeting }).unwrap()
+        Upstream::start(Behavior::EndsWriteFirst { greeting }).unwrap()
     });
     let mut routes = String::from("clusters:\n");
     for (name, upstream) in CLUSTERS.iter().zip(&greeters) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Client, Gateway, routes_of};
@@ -19,7 +19,7 @@ trustedProxies: ["127.0.0.0/8"]
 "#;
 
 fn start(limits: &str) -> (Gateway, Upstream) {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let config = format!("{LISTENERS}limits: {{ {limits} }}\n");
     let gateway = Gateway::start(&config, &routes_of(&[("a", upstream.addr())]));
     (gateway, upstream)

@@ -1,10 +1,10 @@
-//! The program: flags, exit codes, what `--check` says, SIGHUP, a log that nobody reads.
+//! The program: flags, exit codes, what `--check` says, SIGHUP, a log that no process reads.
 
 use std::time::Duration;
 
 use testkit::process::Signal;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Child, Client, LIMIT, Probe, routes_of, run};
@@ -237,7 +237,7 @@ fn help_and_version_end_with_0_and_a_bad_flag_with_64() {
 
 #[test]
 fn a_hang_up_reads_the_routes_again() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let config = r#"
 listeners:
 - { name: tls, address: "127.0.0.1:0", protocol: tls }
@@ -253,8 +253,8 @@ listeners:
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+fn gateway_serves_while_the_log_is_not_read() {
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let config = r#"
 workers: 2
 listeners:

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use testkit::client_hello::ClientHello;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Client, End, Gateway, LIMIT, routes_of};
@@ -13,8 +13,8 @@ listeners:
 - { name: tls, address: "127.0.0.1:0", protocol: tls }
 "#;
 
-fn start(limits: &str, behaviour: Behaviour) -> (Gateway, Upstream) {
-    let upstream = Upstream::start(behaviour).unwrap();
+fn start(limits: &str, behavior: Behavior) -> (Gateway, Upstream) {
+    let upstream = Upstream::start(behavior).unwrap();
     let config = format!("{LISTENER}limits: {{ {limits} }}\n");
     (
         Gateway::start(&config, &routes_of(&[("a", upstream.addr())])),
@@ -24,7 +24,7 @@ fn start(limits: &str, behaviour: Behaviour) -> (Gateway, Upstream) {
 
 #[test]
 fn the_client_may_end_first() {
-    let (gateway, upstream) = start("", Behaviour::AnswersAtEof);
+    let (gateway, upstream) = start("", Behavior::AnswersAtEof);
     let mut client = Client::hello(gateway.addr("tls"), "a.test");
     client.send(&vec![0; 3_000_000]);
     client.finish();
@@ -52,7 +52,7 @@ fn the_endpoint_may_end_first() {
     let greeting = b"hello and goodbye".to_vec();
     let (gateway, upstream) = start(
         "",
-        Behaviour::EndsWriteFirst {
+        Behavior::EndsWriteFirst {
             greeting: greeting.clone(),
         },
     );
@@ -73,13 +73,13 @@ fn the_endpoint_may_end_first() {
 
 #[test]
 fn resets_are_told_apart_by_side() {
-    let (gateway, upstream) = start("", Behaviour::Echo);
+    let (gateway, upstream) = start("", Behavior::Echo);
     let client = Client::established(gateway.addr("tls"), "a.test");
     client.reset();
     gateway.wait_closed("tls", "downstream_reset", 1);
     upstream.wait_closed(LIMIT).unwrap();
 
-    let (gateway, _upstream) = start("", Behaviour::Resets { after: 600 });
+    let (gateway, _upstream) = start("", Behavior::Resets { after: 600 });
     let mut client = Client::hello(gateway.addr("tls"), "a.test");
     client.send(&[0; 1000]);
     client.end();
@@ -88,7 +88,7 @@ fn resets_are_told_apart_by_side() {
 
 #[test]
 fn an_idle_connection_is_ended_and_a_busy_one_is_not() {
-    let (gateway, upstream) = start("idleTimeout: 1s", Behaviour::Echo);
+    let (gateway, upstream) = start("idleTimeout: 1s", Behavior::Echo);
     let mut busy = Client::established(gateway.addr("tls"), "a.test");
     let mut idle = Client::established(gateway.addr("tls"), "a.test");
     let clock = Stopwatch::start();
@@ -112,7 +112,7 @@ fn an_idle_connection_is_ended_and_a_busy_one_is_not() {
 
 #[test]
 fn a_connection_is_ended_at_its_age_however_busy() {
-    let (gateway, upstream) = start("maxConnectionAge: 1s", Behaviour::Echo);
+    let (gateway, upstream) = start("maxConnectionAge: 1s", Behavior::Echo);
     let clock = Stopwatch::start();
     let mut client = Client::established(gateway.addr("tls"), "a.test");
     while client.try_send(b"x").is_ok() && clock.elapsed() < LIMIT {
@@ -128,9 +128,9 @@ fn a_connection_is_ended_at_its_age_however_busy() {
 }
 
 #[test]
-fn a_stalled_connection_stalls_nobody_else() {
-    let (gateway, upstream) = start("", Behaviour::NeverReads);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+fn stalled_connection_does_not_stall_others() {
+    let (gateway, upstream) = start("", Behavior::NeverReads);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let routes = routes_of(&[("a", upstream.addr()), ("b", echo.addr())]);
     gateway.dir.replace("routes.yaml", routes).unwrap();
     gateway.wait_generation(2);

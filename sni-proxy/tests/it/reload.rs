@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Client, End, Gateway, LIMIT, routes_of};
@@ -18,7 +18,7 @@ listeners:
 const IN_FORCE: Duration = Duration::from_secs(2);
 
 fn echo() -> Upstream {
-    Upstream::start(Behaviour::Echo).unwrap()
+    Upstream::start(Behavior::Echo).unwrap()
 }
 
 /// Waits until `name` is routed, for as long as a change may take.
@@ -105,7 +105,7 @@ fn refused_routing_file_keeps_last_snapshot() {
     let mut old = Client::established(gateway.addr("tls"), "a.test");
     let unknown_cluster = good.replace("cluster: a", "cluster: z");
     let twice = format!("{good}- {{ serverNames: [\"A.test.\"], cluster: a }}\n");
-    let nobody = format!("{good}- {{ serverNames: [b.test], cluster: a, allowSources: [] }}\n");
+    let no_source = format!("{good}- {{ serverNames: [b.test], cluster: a, allowSources: [] }}\n");
     let congestion = good.replace("{ name: a, ", "{ name: a, tcp: { congestion: nonesuch }, ");
     let broken: [&str; 8] = [
         "",
@@ -114,7 +114,7 @@ fn refused_routing_file_keeps_last_snapshot() {
         "clusters: []\nwrong: 1\n",
         &unknown_cluster,
         &twice,
-        &nobody,
+        &no_source,
         &congestion,
     ];
     let mut refused = 0;

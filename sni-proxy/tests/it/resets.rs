@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read};
 
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Client, End, Gateway, LIMIT, routes_of};
 
@@ -17,8 +17,8 @@ listeners:
 
 const BULK: usize = 4 << 20;
 
-fn start(splice: bool, behaviour: Behaviour) -> (Gateway, Upstream) {
-    let upstream = Upstream::start(behaviour).unwrap();
+fn start(splice: bool, behavior: Behavior) -> (Gateway, Upstream) {
+    let upstream = Upstream::start(behavior).unwrap();
     let routes = routes_of(&[("a", upstream.addr())]);
     let routes = routes + "- { destinations: [\"10.1.2.3/32\"], cluster: a }\n";
     let config = format!("{LISTENERS}splice: {splice}\n");
@@ -43,7 +43,7 @@ fn clients(gateway: &Gateway) -> [(&'static str, Client); 3] {
 #[test]
 fn client_reset_reaches_endpoint() {
     for (splice, bytes) in [(true, 100), (true, BULK), (false, BULK)] {
-        let (gateway, upstream) = start(splice, Behaviour::Sink);
+        let (gateway, upstream) = start(splice, Behavior::Sink);
         for (index, (listener, mut client)) in clients(&gateway).into_iter().enumerate() {
             let before = upstream.received();
             client.send(&vec![7; bytes]);
@@ -63,7 +63,7 @@ fn client_reset_reaches_endpoint() {
 fn endpoint_reset_reaches_client() {
     for (splice, bytes) in [(true, 600), (true, BULK), (false, BULK)] {
         let after = bytes as u64;
-        let (gateway, _upstream) = start(splice, Behaviour::Resets { after });
+        let (gateway, _upstream) = start(splice, Behavior::Resets { after });
         for (listener, mut client) in clients(&gateway) {
             client.send(&vec![7; bytes]);
             assert_eq!(client.end(), End::Reset, "{listener}, splice {splice}");
@@ -77,7 +77,7 @@ fn answer_arrives_before_reset() {
     const BYTES: u32 = 1 << 20;
     for splice in [true, false] {
         let bytes = u64::from(BYTES);
-        let (gateway, upstream) = start(splice, Behaviour::ResetsOnRequest { bytes });
+        let (gateway, upstream) = start(splice, Behavior::ResetsOnRequest { bytes });
         let clients = clients(&gateway);
         for (listener, _) in &clients {
             let labels = [("listener", *listener), ("direction", "tx")];

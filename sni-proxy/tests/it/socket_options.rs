@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::{sockets, wait};
 
 use crate::support::{Client, Gateway};
@@ -22,10 +22,10 @@ fn receive_buffer(addr: SocketAddr) -> u64 {
 }
 
 #[test]
-fn options_toward_a_cluster_are_everybodys_its_own_or_its_listeners() {
+fn upstream_options_follow_cluster_and_listener() {
     let (plain, own) = (
-        Upstream::start(Behaviour::Echo).unwrap(),
-        Upstream::start(Behaviour::Echo).unwrap(),
+        Upstream::start(Behavior::Echo).unwrap(),
+        Upstream::start(Behavior::Echo).unwrap(),
     );
     let gateway = Gateway::start(
         r#"
@@ -64,10 +64,10 @@ routes:
 }
 
 #[test]
-fn keepalive_toward_a_cluster_is_everybodys_or_its_own() {
+fn upstream_keepalive_follows_default_or_cluster() {
     let (kept, left) = (
-        Upstream::start(Behaviour::Echo).unwrap(),
-        Upstream::start(Behaviour::Echo).unwrap(),
+        Upstream::start(Behavior::Echo).unwrap(),
+        Upstream::start(Behavior::Echo).unwrap(),
     );
     let gateway = Gateway::start(
         r#"

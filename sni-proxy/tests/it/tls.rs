@@ -1,7 +1,7 @@
 //! TLS listeners: where a server name leads, and what is closed at once.
 
 use testkit::client_hello::ClientHello;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Client, End, Gateway, LIMIT, routes_of};
 
@@ -12,7 +12,7 @@ listeners:
 
 fn greeter(name: &str) -> Upstream {
     let greeting = name.as_bytes().to_vec();
-    Upstream::start(Behaviour::EndsWriteFirst { greeting }).unwrap()
+    Upstream::start(Behavior::EndsWriteFirst { greeting }).unwrap()
 }
 
 /// Returns what the endpoint says that `hello` leads to.
@@ -96,7 +96,7 @@ fn three_ways_of_having_no_name_are_told_apart_and_closed_at_once() {
 
 #[test]
 fn a_hello_may_come_in_any_pieces_and_arrives_unchanged() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let gateway = Gateway::start(LISTENER, &routes_of(&[("a", upstream.addr())]));
     let usual = ClientHello::for_name("a.test");
     let small_records = ClientHello {
@@ -136,7 +136,7 @@ fn a_hello_may_come_in_any_pieces_and_arrives_unchanged() {
 
 #[test]
 fn hello_size_is_bounded_as_configured() {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let config = format!("{LISTENER}limits: {{ preambleBytes: 4096 }}\n");
     let gateway = Gateway::start(&config, &routes_of(&[("a", upstream.addr())]));
     let of_length = |wanted: usize| {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Client, Gateway, connect_head};
 
@@ -30,8 +30,8 @@ fn at(text: &str) -> SocketAddr {
 /// Starts with a cluster for each version, and returns both endpoints.
 fn start() -> (Gateway, Upstream, Upstream) {
     let (one, two) = (
-        Upstream::start(Behaviour::Echo).unwrap(),
-        Upstream::start(Behaviour::Echo).unwrap(),
+        Upstream::start(Behavior::Echo).unwrap(),
+        Upstream::start(Behavior::Echo).unwrap(),
     );
     let routes = format!(
         r#"

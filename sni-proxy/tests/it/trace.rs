@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Child, Client, End, LIMIT, Probe, run};
 
@@ -26,7 +26,7 @@ struct World {
 
 impl World {
     fn start() -> Self {
-        let upstreams = [(); 2].map(|()| Upstream::start(Behaviour::Echo).unwrap());
+        let upstreams = [(); 2].map(|()| Upstream::start(Behavior::Echo).unwrap());
         let [one, two] = [upstreams[0].addr(), upstreams[1].addr()];
         let refusing = testkit::ports::free(1).unwrap()[0];
         let routes = format!(
@@ -299,7 +299,7 @@ fn malformed_questions_exit_with_64() {
         &["--sni", "a.test", "--connect", "a"],
         &["--destination", "10.1.2.3"],
         &["--wireguard", "abc"],
-        &["--sni", "a.test", "--source", "nobody"],
+        &["--sni", "a.test", "--source", "missing"],
         &["--sni", "a.test", "--listener", "gone"],
         &["--sni", "a.test", "--listener", "node"],
         &["--sni", "a.test", "--output", "xml"],
@@ -311,11 +311,11 @@ fn malformed_questions_exit_with_64() {
             "{args:?}"
         );
     }
-    let nobody = run(
+    let unreachable = run(
         world.child.dir.path(),
         &["trace", "--sni", "a", "--admin", "127.0.0.1:1"],
     );
-    assert_eq!(nobody.status.code(), Some(1));
+    assert_eq!(unreachable.status.code(), Some(1));
     let no_config = run(world.child.dir.path(), &["--check"]);
     assert_eq!(no_config.status.code(), Some(64));
 }

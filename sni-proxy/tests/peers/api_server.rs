@@ -166,7 +166,7 @@ fn kubectl_reads_and_writes_on_every_way() {
             "{}: the lists differ",
             way.name
         );
-        let missing = command::run(stage.kubectl(way).args(["get", "pod", "nobody"]));
+        let missing = command::run(stage.kubectl(way).args(["get", "pod", "missing"]));
         assert!(missing.unwrap_err().to_string().contains("NotFound"));
     }
     for (key, value) in [
@@ -300,8 +300,8 @@ fn watches_of_a_minute_see_every_event_and_no_reload() {
         watcher.wait_for("last");
         assert!(watcher.child.exit_status().unwrap().is_none());
     }
-    // Nobody connected anew: every connection of the beginning is open, and all that have ended
-    // are the ones that each reload tried.
+    // No client reconnected: every initial connection is still open, and the only ones that have
+    // ended are the connections that each reload tried.
     wait::until("the connections of the beginning", LIMIT, || {
         stage.gateway.active() == open
     })

@@ -12,7 +12,7 @@ use testkit::netns::Place;
 use testkit::peers::envoy::{Envoy, NodeProxy, NodeProxyMode};
 use testkit::process::listens;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::gateway::{self, CLUSTER, HEADER, NAME};
@@ -98,7 +98,7 @@ fn envoy_on_the_node_is_led_by_its_connect_header() {
 fn envoy_on_the_node_is_told_of_an_unknown_destination() {
     let stage = Stage::new();
     let node = free("127.0.9.1");
-    let unknown = CLUSTER.replace("foo", "nobody");
+    let unknown = CLUSTER.replace("foo", "missing");
     let mut envoy = stage.envoy(node, by_connect(&unknown));
     assert!(Connection::open(&stage.target(node)).is_err());
     stage.gateway.wait_record("a refusal", |record| {
@@ -144,7 +144,7 @@ fn through(modes: &[NodeProxyMode], server: &Upstream, job: impl Fn(TcpStream)) 
 
 #[test]
 fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
-    let server = Upstream::start(Behaviour::Source { bytes: 3_000_000 }).unwrap();
+    let server = Upstream::start(Behavior::Source { bytes: 3_000_000 }).unwrap();
     let modes = [by_connect(CLUSTER), NodeProxyMode::ProxyV2];
     through(&modes, &server, |mut stream| {
         let mut said = Vec::new();
@@ -155,7 +155,7 @@ fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
 
 #[test]
 fn the_end_of_a_request_reaches_the_server_through_envoy() {
-    let server = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    let server = Upstream::start(Behavior::AnswersAtEof).unwrap();
     // Not by CONNECT: Envoy ends such a tunnel both ways as soon as its client ends one.
     through(&[NodeProxyMode::ProxyV2], &server, |mut stream| {
         stream.write_all(&[b'x'; 100_000]).unwrap();

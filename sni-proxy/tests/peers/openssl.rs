@@ -99,7 +99,7 @@ fn no_name_and_an_unknown_name_are_refused_for_two_reasons() {
     let stage = Stage::new();
     let record = stage.is_refused(&["-noservername"], "no_server_name");
     assert_eq!(record["server_name"], Value::Null, "{record}");
-    let other = ["-servername", "api.nobody.example.com"];
+    let other = ["-servername", "api.missing.example.com"];
     let record = stage.is_refused(&other, "unknown_server_name");
     assert_eq!(record["server_name"], other[1], "{record}");
 }

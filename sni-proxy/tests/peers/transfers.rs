@@ -39,7 +39,7 @@ impl Stage {
         Self { dir, web, gateway }
     }
 
-    /// Prepares curl to trust the server, and nobody else.
+    /// Prepares curl to trust the server's certificate authority, and no other.
     fn curl(&self, arguments: &[&str]) -> Command {
         let mut curl = who::curl();
         curl.arg("--cacert").arg(&self.web.authority);
@@ -154,7 +154,7 @@ fn connect_is_answered_as_curl_expects_of_a_proxy() {
         &url,
     ]));
 
-    let unknown = refused(&mut stage.curl_by_connect("vpn", VPN_HEADER, "outbound|1||nobody"));
+    let unknown = refused(&mut stage.curl_by_connect("vpn", VPN_HEADER, "outbound|1||missing"));
     assert!(unknown.contains("404"), "{unknown}");
     let mut two = stage.curl_by_connect("vpn", VPN_HEADER, VPN);
     let different = refused(two.args(["--proxy-header", &format!("{HEADER}: {cluster}")]));

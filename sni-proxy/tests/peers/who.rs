@@ -27,7 +27,7 @@ impl Said {
     }
 }
 
-/// Prepares curl, which speaks to nobody but whom it is told to.
+/// Prepares curl without the proxies of the environment: it connects only where it is told to.
 pub(crate) fn curl() -> Command {
     let mut curl = client("curl");
     curl.args(["--silent", "--show-error", "--fail"]);

@@ -284,7 +284,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn by_udp_alone_nobody_needs_a_value() {
+fn udp_transport_needs_no_server_value() {
     let (start, rest) = sample()
         .split_once("servers:")
         .map(|(a, b)| (a.to_owned(), b.to_owned()))

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use serde_json::{Value, json};
 use testkit::netns::Place;
 use testkit::process::Signal;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::seed::Seed;
@@ -77,7 +77,7 @@ fn client_is_ready_while_probes_return() {
 fn refusal_is_counted_by_status() {
     let shoot = Shoot::new("refused");
     let listener = Place::In(&shoot.seed).bind("10.9.0.2:8132".parse().unwrap());
-    let redirect = Behaviour::EndsWriteFirst {
+    let redirect = Behavior::EndsWriteFirst {
         greeting: b"HTTP/1.1 308 Permanent Redirect\r\nlocation: https://x/\r\n\r\n".to_vec(),
     };
     let _gateway = Upstream::serve(listener.unwrap(), redirect).unwrap();
@@ -108,7 +108,7 @@ fn second_signal_ends_wait_for_flow() {
     shoot.wait_ready(true);
     let pod = pod(&shoot);
     converse(&mut seed, &pod);
-    // A drain waits for connections; of a datagram nobody knows whether another follows.
+    // A drain waits for connections, not for datagram flows, which have no visible end.
     let listen = || TcpListener::bind((POD, 0)).unwrap();
     let listener = Place::In(&shoot.seed).run(listen).unwrap();
     seed.connect(listener.local_addr().unwrap());

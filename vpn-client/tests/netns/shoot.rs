@@ -130,7 +130,7 @@ impl Shoot {
         self.dir.replace("vpn-client.yaml", text).unwrap();
     }
 
-    /// Asks the probe port; `None` while nobody answers.
+    /// Asks the probe port; `None` while it does not answer.
     pub(crate) fn probe(&self, path: &str) -> Option<Response> {
         self.get(PROBES, path)
     }

@@ -7,6 +7,7 @@
 //! Writes no answer.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use connect::Request;
 use serve::{DialError as ConnectError, LookupError, Reason, alternate_families, race};
@@ -14,6 +15,10 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Shared, Worker};
+
+/// How long a dial waits for a tunnel: a path that dies silently is replaced within this time, and an
+/// API server would report the 503 to its user instead of asking again.
+const TUNNEL_WAIT: Duration = Duration::from_secs(2);
 
 /// Addresses of one name that one dial tries.
 const MAX_ADDRESSES: usize = 8;
@@ -85,13 +90,13 @@ pub(super) async fn dial(
         Ok(address) => {
             let address = within(shared, [address]);
             if !address.is_empty() {
-                tunnel_is_open(shared)?;
+                wait_for_tunnel(shared, deadline).await?;
             }
             address
         }
         Err(_) => {
             let names = worker.names.as_ref().ok_or(DialError::NoResolver)?;
-            tunnel_is_open(shared)?;
+            wait_for_tunnel(shared, deadline).await?;
             let looked_up = timeout_at(deadline, names.addresses(host)).await;
             let found = looked_up.map_err(|_| {
                 shared.metrics.looked_up("timeout");
@@ -152,7 +157,12 @@ fn within(shared: &Shared, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<I
         .collect()
 }
 
-fn tunnel_is_open(shared: &Shared) -> Result<(), DialError> {
-    let open = shared.status.borrow().is_healthy();
-    open.then_some(()).ok_or(DialError::NoTunnel)
+/// Waits for a tunnel, for [`TUNNEL_WAIT`] and until `deadline` at most. Cancel-safe.
+async fn wait_for_tunnel(shared: &Shared, deadline: Instant) -> Result<(), DialError> {
+    let mut status = shared.status.clone();
+    let limit = deadline.min(Instant::now() + TUNNEL_WAIT);
+    match timeout_at(limit, status.wait_for(|status| status.is_healthy())).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(_)) | Err(_) => Err(DialError::NoTunnel),
+    }
 }

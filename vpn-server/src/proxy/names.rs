@@ -98,7 +98,7 @@ impl Names {
 
     /// Names of services end in `.svc` and mean the cluster's domain; all others are whole.
     fn full_name(&self, host: &str) -> Result<Name, LookupError> {
-        let proper = |octet: u8| octet.is_ascii_alphanumeric() || b"-_.".contains(&octet);
+        let proper = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if !host.bytes().all(proper) {
             return Err(LookupError::Malformed);
         }

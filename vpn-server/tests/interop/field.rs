@@ -16,7 +16,7 @@ use testkit::netns::{End, Namespace, Place, cable};
 use testkit::peers::wireguard::KeyPair;
 use testkit::tempdir::TempDir;
 use testkit::tunnel_world::{Held, PROXY_NAME};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::addresses::Addresses;
@@ -83,7 +83,7 @@ impl Field {
         let field = Self {
             case,
             addresses,
-            _echo: Upstream::serve(listener.unwrap(), Behaviour::Echo).unwrap(),
+            _echo: Upstream::serve(listener.unwrap(), Behavior::Echo).unwrap(),
             api_server: authority.client("kube-apiserver", &[], &[]).unwrap(),
             authority,
             client: KeyPair::generate().unwrap(),
@@ -98,7 +98,7 @@ impl Field {
     }
 
     fn write_keys(&self) {
-        // 32 random octets in base64, as a preshared key is.
+        // 32 random bytes in base64, as a preshared key is.
         let shared = KeyPair::generate().unwrap().private;
         for (file, key) in [
             ("client.key", &self.client.private),
@@ -142,15 +142,12 @@ impl Field {
         })
     }
 
-    /// Connects, and sends octets there and back in pieces that fit into sockets' buffers.
+    /// Connects, and sends bytes there and back in pieces that fit into sockets' buffers.
     pub(crate) fn stream(&self, by: By) {
         let mut connection = self.connect(by);
         let piece: Vec<u8> = (0..=250_u8).cycle().take(64 << 10).collect();
         for _ in 0..32 {
-            assert!(
-                connection.exchange(&piece).unwrap() == piece,
-                "other octets"
-            );
+            assert!(connection.exchange(&piece).unwrap() == piece, "other bytes");
         }
     }
 
@@ -169,7 +166,7 @@ impl Field {
         wait::until_ok("a ping", LIMIT, || command::run(&mut ping)).unwrap();
     }
 
-    /// Has the shoot send something to the server's inner address, which nobody answers.
+    /// Has the shoot ping the server's inner address, which does not answer.
     pub(crate) fn call_from_shoot(&self) {
         let mut ping = self.shoot.command(command::require("ping").unwrap());
         ping.args(["-c", "1", "-W", "1"]);

@@ -1,11 +1,11 @@
 //! A NAT between client and server, which can give the client another address, counts what passes,
-//! and sends what nobody asked for.
+//! and sends unsolicited datagrams.
 //!
 //! ```text
 //!   client ─▶ inside (loopback) ─ count, remember ─▶ outside (an address of the shoot) ─▶ server
 //! ```
 //!
-//! It reads of a datagram what anybody can: the kind, and the reserved octets.
+//! It reads only the unencrypted parts of a datagram: the kind, and the reserved bytes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) enum Way {
     ToClient,
 }
 
-/// Which handshake message a datagram is, by the number in its first octet (WireGuard paper §5.4).
+/// Which handshake message a datagram is, by the number in its first byte (WireGuard paper §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Initiation = 1,
@@ -57,7 +57,7 @@ struct Shared {
 struct Seen {
     /// By kind.
     counts: [u64; 5],
-    /// With reserved octets that are not zero.
+    /// With reserved bytes that are not zero.
     marked: u64,
     initiation: Option<Vec<u8>>,
     latest: VecDeque<Vec<u8>>,
@@ -106,7 +106,7 @@ impl<'a> Nat<'a> {
         lock(&self.shared.seen)[way as usize].counts[kind as usize]
     }
 
-    /// Returns how many datagrams had something in their reserved octets.
+    /// Returns how many datagrams had something in their reserved bytes.
     pub(crate) fn marked(&self) -> u64 {
         lock(&self.shared.seen).iter().map(|seen| seen.marked).sum()
     }
@@ -138,7 +138,7 @@ impl<'a> Nat<'a> {
         let mut datagrams = Vec::new();
         for len in [0, 1, 3, 4, 16, 31, 32, 33, 64, 91, 92, 147, 148, 149, 1452] {
             for kind in 0..6 {
-                let mut datagram: Vec<u8> = (0..len).map(|_| random.octet()).collect();
+                let mut datagram: Vec<u8> = (0..len).map(|_| random.byte()).collect();
                 let head = [kind, 0, 0, u8::from(seed == 2)];
                 let head_len = head.len().min(len);
                 datagram[..head_len].copy_from_slice(&head[..head_len]);
@@ -177,7 +177,7 @@ impl Shared {
         *lock(&self.client) = Some(from);
         self.see(Way::ToServer, &buf[..len]);
         let outside = Arc::clone(&lock(&self.outside));
-        // Nobody listens while a server is restarted.
+        // No socket listens while a server is restarted.
         let _ = outside.send_to(&buf[..len], self.server);
     }
 
@@ -214,7 +214,7 @@ impl Shared {
 struct Random(u64);
 
 impl Random {
-    fn octet(&mut self) -> u8 {
+    fn byte(&mut self) -> u8 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

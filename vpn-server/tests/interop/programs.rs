@@ -1,4 +1,4 @@
-//! The two ends of a tunnel, each of which is ours or somebody else's.
+//! The two ends of a tunnel, each of which is ours or another WireGuard implementation.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -153,7 +153,7 @@ fn get(namespace: &Namespace, address: &str, path: &str) -> Option<String> {
     answer.map(|answer| answer.text())
 }
 
-/// Somebody else's end.
+/// An end that is another WireGuard implementation.
 #[derive(Debug)]
 pub(crate) struct Theirs<'a> {
     field: &'a Field,

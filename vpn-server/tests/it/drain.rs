@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::json;
 use serve::Phase;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{Call, LIMIT, Rig};
@@ -13,7 +13,7 @@ use crate::support::{Call, LIMIT, Rig};
 #[test]
 fn drain_notifies_clients_and_awaits_connections() {
     let mut rig = Rig::start(&json!({ "drain": { "timeout": "60s" } }));
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let target = echo.addr().to_string();
     let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
     tunnel.echo(b"before").unwrap();
@@ -37,7 +37,7 @@ fn drain_notifies_clients_and_awaits_connections() {
 #[test]
 fn drain_timeout_cuts_connections() {
     let mut rig = Rig::start(&json!({ "drain": { "timeout": "100ms" } }));
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let target = echo.addr().to_string();
     let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
     tunnel.echo(b"x").unwrap();

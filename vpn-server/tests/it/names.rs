@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 
 use serde_json::json;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Dns, Rig};
 
@@ -23,7 +23,7 @@ fn lookups(rig: &Rig, result: &str, count: u32) {
 fn names_are_resolved_in_shoot_and_cached() {
     let dns = Dns::start(&[("echo.ns.svc.cluster.local", &["127.0.0.1", "::1"])]);
     let rig = Rig::start_with(&json!({}), &[dns.addr]);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let port = echo.addr().port();
     let target = format!("echo.ns.svc:{port}");
     let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
@@ -43,7 +43,7 @@ fn resolved_addresses_must_be_in_shoot() {
         ("mixed.example.com", &["10.0.0.1", "127.0.0.1"]),
     ]);
     let rig = Rig::start_with(&json!({}), &[dns.addr]);
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let port = echo.addr().port();
     assert_eq!(status(&rig, &format!("outside.example.com:{port}")), 403);
     assert_eq!(status(&rig, &format!("mixed.example.com:{port}")), 200);

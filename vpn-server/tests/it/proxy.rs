@@ -2,11 +2,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use serde_json::json;
 use testkit::certs::Authority;
 use testkit::konnectivity::Refusal;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
+use testkit::wait;
 
 use crate::support::{Rig, one_client};
 
@@ -26,7 +28,7 @@ fn refusing() -> SocketAddr {
 #[test]
 fn destination_in_shoot_is_reached() {
     let rig = Rig::start(&json!({}));
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     for version in ["1.0", "1.1"] {
         let head = format!("CONNECT {} HTTP/{version}\r\n\r\n", echo.addr());
         let mut tunnel = rig.api_server().ask(head.as_bytes()).unwrap().unwrap();
@@ -41,7 +43,7 @@ fn destination_in_shoot_is_reached() {
 #[test]
 fn half_close_keeps_other_direction_open() {
     let rig = Rig::start(&json!({}));
-    let counting = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    let counting = Upstream::start(Behavior::AnswersAtEof).unwrap();
     let target = counting.addr().to_string();
     let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
     tunnel.writer.write_all(&[7; 100_000]).unwrap();
@@ -52,7 +54,7 @@ fn half_close_keeps_other_direction_open() {
 #[test]
 fn early_bytes_arrive() {
     let rig = Rig::start(&json!({}));
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let head = format!("CONNECT {} HTTP/1.1\r\n\r\nearly", echo.addr());
     let mut tunnel = rig.api_server().ask(head.as_bytes()).unwrap().unwrap();
     let mut early = [0; 5];
@@ -74,7 +76,7 @@ fn outside_destinations_are_refused_in_any_form() {
     }
     rig.wait_closed("unknown_destination", 5);
     // A mapped address is the IPv4 address, here too.
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let mapped = format!("[::ffff:127.0.0.1]:{}", echo.addr().port());
     let mut tunnel = rig.api_server().connect(&mapped).unwrap().unwrap();
     assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
@@ -133,7 +135,7 @@ fn silent_destination_is_timeout() {
 #[test]
 fn missing_tunnel_prevents_dials() {
     let rig = Rig::start(&json!({}));
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     rig.set_status(one_client(false, false));
     assert_eq!(refusal(&rig, &echo.addr().to_string()).status, 503);
     assert_eq!(echo.accepted(), 0);
@@ -144,6 +146,23 @@ fn missing_tunnel_prevents_dials() {
     let target = echo.addr().to_string();
     let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
     assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+}
+
+#[test]
+fn dial_waits_while_tunnel_changes_path() {
+    let rig = Rig::start(&json!({}));
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    rig.set_status(one_client(false, false));
+    let target = echo.addr().to_string();
+    std::thread::scope(|scope| {
+        let dial = scope.spawn(|| rig.api_server().connect(&target).unwrap().map(drop));
+        let answered = wait::until("an answer", Duration::from_millis(300), || {
+            dial.is_finished()
+        });
+        assert!(answered.is_err());
+        rig.set_status(one_client(true, false));
+        assert!(dial.join().unwrap().is_ok());
+    });
 }
 
 #[test]
@@ -176,7 +195,7 @@ fn silence_before_request_times_out() {
 #[test]
 fn connections_are_bounded_and_released() {
     let rig = Rig::start(&json!({ "proxy": { "connections": 1 } }));
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let target = echo.addr().to_string();
     let mut held = rig.api_server().connect(&target).unwrap().unwrap();
     assert_eq!(held.echo(b"x").unwrap(), b"x");
@@ -190,7 +209,7 @@ fn connections_are_bounded_and_released() {
 #[test]
 fn connections_per_source_are_bounded() {
     let rig = Rig::start(&json!({ "proxy": { "connectionsPerSource": 1 } }));
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let target = echo.addr().to_string();
     let _held = rig.api_server().connect(&target).unwrap().unwrap();
     assert!(rig.api_server().connect(&target).is_err());
@@ -212,7 +231,7 @@ fn idle_connection_is_closed_if_set() {
 #[test]
 fn connections_are_listed_for_operators() {
     let rig = Rig::start(&json!({}));
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let target = echo.addr().to_string();
     let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
     tunnel.echo(b"x").unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use testkit::certs::Authority;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 use vpn_server::keygen;
 
@@ -54,7 +54,7 @@ fn changed_own_key_applies() {
 #[test]
 fn changed_authority_keeps_connections() {
     let rig = Rig::start(&json!({}));
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let target = echo.addr().to_string();
     let mut before = rig.api_server().connect(&target).unwrap().unwrap();
     before.echo(b"x").unwrap();

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 
 use serde_json::json;
 use testkit::konnectivity::Tunnel;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::support::{LIMIT, Rig};
@@ -28,7 +28,7 @@ fn destination_reset_reaches_api_server() {
     let rig = Rig::start(&json!({}));
     for (count, bytes) in [(1, 1), (2, BULK)] {
         let after = bytes as u64;
-        let resets = Upstream::start(Behaviour::Resets { after }).unwrap();
+        let resets = Upstream::start(Behavior::Resets { after }).unwrap();
         let mut tunnel = tunnel(&rig, &resets);
         tunnel.writer.write_all(&vec![7; bytes]).unwrap();
         let reset = (0, Err(ErrorKind::ConnectionReset));
@@ -42,7 +42,7 @@ fn answer_arrives_before_reset() {
     const BYTES: u32 = 1 << 20;
     let rig = Rig::start(&json!({}));
     let bytes = u64::from(BYTES);
-    let upstream = Upstream::start(Behaviour::ResetsOnRequest { bytes }).unwrap();
+    let upstream = Upstream::start(Behavior::ResetsOnRequest { bytes }).unwrap();
     let mut tunnel = tunnel(&rig, &upstream);
     let labels = [("direction", "tx")];
     rig.wait_value("rhizome_relay_bytes_total", &labels, f64::from(BYTES));
@@ -57,7 +57,7 @@ fn answer_arrives_before_reset() {
 fn api_server_reset_reaches_destination() {
     let rig = Rig::start(&json!({}));
     for (count, bytes) in [(1, 1), (2, BULK)] {
-        let sink = Upstream::start(Behaviour::Sink).unwrap();
+        let sink = Upstream::start(Behavior::Sink).unwrap();
         let mut tunnel = tunnel(&rig, &sink);
         tunnel.writer.write_all(&vec![7; bytes]).unwrap();
         let all = || sink.received() == bytes as u64;

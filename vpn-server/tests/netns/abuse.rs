@@ -7,12 +7,12 @@ use std::time::Duration;
 use testkit::inject::{Injector, Payload, packet};
 use testkit::netns::End;
 use testkit::tunnel_world::{Params, Part, World};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::world::{converse, start};
 
-/// Tries to connect from the client's namespace; `None` when nobody answered.
+/// Tries to connect from the client's namespace; `None` when there was no answer.
 fn answered(world: &World, addr: SocketAddr) -> Option<ErrorKind> {
     let limit = Duration::from_secs(1);
     let connect = || TcpStream::connect_timeout(&addr, limit);
@@ -44,11 +44,11 @@ fn shoot_cannot_reach_seed_network() {
     namespace.ip(&seed).unwrap();
     let bind = || std::net::TcpListener::bind("10.0.0.20:7000");
     let listener = world.network.api_server.run(bind).unwrap().unwrap();
-    let somebody = Upstream::serve(listener, Behaviour::Echo).unwrap();
+    let upstream = Upstream::serve(listener, Behavior::Echo).unwrap();
     for addr in ["10.0.0.20:7000", "10.0.0.11:9443", "10.0.0.2:8132"] {
         assert_eq!(answered(&world, addr.parse().unwrap()), None);
     }
-    assert_eq!(somebody.accepted(), 0);
+    assert_eq!(upstream.accepted(), 0);
     converse(&world, 0);
 }
 

@@ -19,7 +19,7 @@ fn dial_at_once(world: &World, what: &str) {
         let mut stream = world.dial(number % 2, &pod()).unwrap();
         assert_eq!(stream.exchange(b"hello").unwrap(), b"hello");
         let took = clock.elapsed();
-        println!("{what}: dialled within {took:?}");
+        println!("{what}: dialed within {took:?}");
         assert!(took < NOTICED, "{what}: {took:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Somebody who has a client's key and no scruples: another WireGuard, which sends what it is given.
+//! An attacker that has a client's key: another WireGuard, which sends what it is given.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;

@@ -76,7 +76,7 @@ fn server_key_rotation_loses_no_connection() {
 fn removed_client_is_refused() {
     let (mut world, _echo) = start(Params::default());
     converse(&world, 0);
-    let other = world.keys.generate("somebody-else").unwrap();
+    let other = world.keys.generate("foreign").unwrap();
     world.keys.known_clients[0] = vec![other.public];
     world.write_files().unwrap();
     let shut_out = || world.dial(0, &crate::world::pod()).is_err();

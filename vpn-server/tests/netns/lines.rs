@@ -13,7 +13,7 @@ fn transfer(world: &World) {
     let mut stream = dial(world, 0);
     let piece: Vec<u8> = (0..32_768_u32).map(|number| number as u8).collect();
     for _ in 0..16 {
-        assert!(stream.exchange(&piece).unwrap() == piece, "other octets");
+        assert!(stream.exchange(&piece).unwrap() == piece, "other bytes");
     }
 }
 
@@ -74,7 +74,7 @@ fn hole_present_from_start_is_avoided() {
 
 #[test]
 fn silent_hole_for_large_packets_is_avoided() {
-    // What is left of the smaller one for inner packets is 1280 octets, IPv6's least.
+    // What is left of the smaller one for inner packets is 1280 bytes, IPv6's least.
     for largest in [1400, 1340] {
         let (world, _echo) = start(over("udp"));
         let held = hold(&world, 0);

@@ -187,8 +187,8 @@ impl Provisioned {
             return;
         };
         let decoded = data.iter().map(|(file, text)| {
-            let octets = STANDARD.decode(text.as_str().unwrap()).unwrap();
-            (file.clone(), String::from_utf8(octets).unwrap())
+            let bytes = STANDARD.decode(text.as_str().unwrap()).unwrap();
+            (file.clone(), String::from_utf8(bytes).unwrap())
         });
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         let (files, known) = (decoded.collect(), self.secrets.entry(name).or_default());
@@ -197,7 +197,7 @@ impl Provisioned {
         }
     }
 
-    /// Brings what has changed to everybody, one after the other as kubelets do, and sees after
+    /// Delivers the changes to every part, one after the other as kubelets do, and checks after
     /// each that every API server gets through.
     fn roll(&mut self, world: &mut World, api_servers: &[ApiServer]) {
         self.tell_gateway(world);
@@ -334,7 +334,7 @@ fn readers(secret: &str) -> Vec<(Part, &'static str)> {
         "vpn-seed-server-tls" => vec![(Part::Server(0), TLS), (Part::Server(1), TLS)],
         "vpn-shoot-0-keys" => vec![(Part::Client(0), CLIENT)],
         "vpn-shoot-1-keys" => vec![(Part::Client(1), CLIENT)],
-        other => panic!("nobody reads {other}"),
+        other => panic!("no part reads {other}"),
     }
 }
 

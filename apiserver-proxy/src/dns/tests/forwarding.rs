@@ -174,7 +174,7 @@ async fn when_all_fail_the_first_failure_is_told() {
 }
 
 #[tokio::test]
-async fn when_nobody_is_there_the_answer_is_a_failure_at_once() {
+async fn question_fails_at_once_if_port_is_closed() {
     let never = Duration::from_secs(3600);
     let limits = Limits {
         question: never,
@@ -189,7 +189,7 @@ async fn when_nobody_is_there_the_answer_is_a_failure_at_once() {
 }
 
 #[tokio::test]
-async fn when_nobody_answers_the_question_fails_in_time() {
+async fn question_fails_after_timeout_if_unanswered() {
     let mut other = Peer::silent();
     let limits = Limits {
         question: Duration::from_millis(50),
@@ -206,7 +206,7 @@ async fn when_nobody_answers_the_question_fails_in_time() {
 }
 
 #[tokio::test]
-async fn above_the_limit_questions_fail_and_nobody_waits() {
+async fn questions_fail_at_once_above_the_limit() {
     let mut other = Peer::silent();
     let limits = Limits {
         exchanges: 2,

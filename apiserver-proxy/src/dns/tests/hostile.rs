@@ -150,11 +150,11 @@ fn noise() -> Vec<Vec<u8>> {
     noise.push([head([0, 0, 0, 0, 0, 0, 0, 3]), vec![0; 33]].concat());
     let mut state: u32 = 1;
     for len in 1..200 {
-        let octets = std::iter::repeat_with(|| {
+        let bytes = std::iter::repeat_with(|| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             state.to_be_bytes()[0]
         });
-        noise.push(octets.take(len).collect());
+        noise.push(bytes.take(len).collect());
         let mut bent = valid.clone();
         let place = len % bent.len();
         bent[place] ^= 0x81;

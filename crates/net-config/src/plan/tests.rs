@@ -160,7 +160,7 @@ fn cleanup_takes_address_and_device() {
 }
 
 #[test]
-fn cleanup_keeps_a_device_that_somebody_else_uses() {
+fn cleanup_keeps_device_in_foreign_use() {
     let addresses = [ip("10.1.2.3")];
     let ours = held(3, "10.1.2.3", 32);
     let with_address = node(vec![ours.clone(), held(3, "10.9.9.9", 32)]);

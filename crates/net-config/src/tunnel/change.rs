@@ -24,7 +24,7 @@ pub enum TunnelChange {
         /// The table.
         table: u32,
     },
-    /// An address that an earlier start, or somebody else, had left was taken off the device.
+    /// An address left by an earlier start or by another process was removed from the device.
     RemoveAddress(Prefix),
     /// A route of ours was removed.
     RemoveRoute {

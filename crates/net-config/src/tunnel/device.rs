@@ -1,4 +1,4 @@
-//! Sets up a TUN device that somebody else has opened: packet size, queue, addresses, up.
+//! Sets up a TUN device that another component has opened: packet size, queue, addresses, up.
 //!
 //! ```text
 //!   settings ──▶ MTU and queue, no link-local address, up ──▶ addresses off, addresses on ──▶ read back
@@ -97,7 +97,7 @@ impl TunnelDevice {
         changes: &mut Vec<TunnelChange>,
     ) -> Result<(), TunnelError> {
         if settings.makes_link_local {
-            // The address serves nobody on a device with two ends, and the kernel would send
+            // The address has no use on a device with two ends, and the kernel would send
             // router solicitations from it into the tunnel.
             let request = device::without_link_local(connection.request(), settings.index);
             let answer = connection.acknowledged(&request).await;

@@ -12,7 +12,7 @@
 //! table and reached through the tunnel.
 //!
 //! Each route names its source, because IPv6 would choose the destination itself as the source of
-//! a packet to an own address (RFC 6724 section 5, rule 1), and such a reply comes back to nobody.
+//! a packet to an own address (RFC 6724 section 5, rule 1), and such a reply reaches no peer.
 //!
 //! Lets no packet in: that is [`SourceChecks`](super::SourceChecks).
 
@@ -48,12 +48,12 @@ pub struct TunnelRoutes {
 impl TunnelRoutes {
     /// The table that is used where none is configured.
     pub const DEFAULT_TABLE: u32 = 51820;
-    /// The rule's place where none is configured: after `local`, before everybody else's.
+    /// The rule's place where none is configured: after `local`, before all other rules.
     pub const DEFAULT_PRIORITY: u32 = 100;
 
     /// Puts routes and rules in place and has the kernel look up every network, and every own
     /// address in one of them, for a socket bound to the device. Calling it again changes nothing;
-    /// routes and rules of ours that are no longer wanted are removed, and nobody else's.
+    /// routes and rules of ours that are no longer wanted are removed, and foreign ones are kept.
     ///
     /// Not cancel-safe in the sense that some changes may have been made; calling it again is
     /// always right.
@@ -61,7 +61,7 @@ impl TunnelRoutes {
     /// # Errors
     /// `DeviceName`, `Table`, `Address` and `NoAddress` (a network without a source of its family)
     /// before anything is touched; `DeviceMissing`; `Permission` without `CAP_NET_ADMIN`;
-    /// `NotInPlace` when somebody's rule before ours wins; `Netlink` for the rest.
+    /// `NotInPlace` when a foreign rule before ours wins; `Netlink` for the rest.
     pub async fn install(&self) -> Result<Vec<TunnelChange>, TunnelError> {
         self.check()?;
         let mut connection = connect()?;
@@ -241,7 +241,7 @@ impl TunnelRoutes {
     }
 }
 
-/// That somebody was faster is success.
+/// `already` means that another process made the same change first: success.
 fn done(answer: Result<(), crate::NetlinkError>, already: i32) -> Result<(), crate::NetlinkError> {
     match answer {
         Err(source) if source.errno() == Some(already) => Ok(()),

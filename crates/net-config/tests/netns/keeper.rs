@@ -95,7 +95,7 @@ fn an_ipv6_address_is_local_by_the_time_it_is_reported() {
         ip(&["link", "set", "lo", "up"]);
         for _ in 0..50 {
             keeper(&[V6]).ensure().await.unwrap();
-            // Nobody listens: only the node itself can refuse.
+            // No socket listens: only the node itself can refuse.
             let answer = TcpStream::connect((V6, 443)).await.unwrap_err();
             assert_eq!(answer.kind(), ErrorKind::ConnectionRefused);
             ip(&["addr", "del", &format!("{V6}/128"), "dev", DEVICE]);
@@ -225,7 +225,7 @@ fn cleanup_removes_device_and_address_and_may_be_repeated() {
 }
 
 #[test]
-fn cleanup_keeps_a_device_with_somebody_elses_address() {
+fn cleanup_keeps_device_with_foreign_address() {
     in_namespace(async {
         keeper(&[V4]).ensure().await.unwrap();
         ip(&["addr", "add", "10.9.9.9/32", "dev", DEVICE]);

@@ -39,7 +39,7 @@ fn the_rules_read_back_and_a_second_installation_changes_nothing() {
 #[test]
 fn the_table_is_replaced_whole_and_others_are_left_alone() {
     in_namespace(async {
-        nft(&["add", "table", "inet", "somebody"]);
+        nft(&["add", "table", "inet", "foreign"]);
         let before = NoTrack::new("rhizome", sockets(&["10.1.2.3:443"]));
         let after = NoTrack::new("rhizome", sockets(&["10.1.2.4:443"]));
         before.install().await.unwrap();
@@ -54,7 +54,7 @@ fn the_table_is_replaced_whole_and_others_are_left_alone() {
         assert!(after.installed().await.unwrap());
         assert!(!before.installed().await.unwrap());
         after.remove().await.unwrap();
-        assert_eq!(nft(&["list", "tables"]).trim(), "table inet somebody");
+        assert_eq!(nft(&["list", "tables"]).trim(), "table inet foreign");
         after.remove().await.unwrap();
     });
 }
@@ -81,7 +81,7 @@ fn tracking_is_seen_where_it_is_and_not_where_it_is_not() {
         ip(&["link", "set", "lo", "up"]);
         assert!(
             !conntrack_active().unwrap(),
-            "nobody has asked for tracking here"
+            "no rule has requested tracking here"
         );
 
         track_connections();
@@ -118,8 +118,8 @@ fn connections_to_the_address_are_not_tracked_and_others_are() {
 #[test]
 fn without_the_capability_it_says_so() {
     in_namespace(async {
-        // A namespace that belongs to nobody we are: the parent's view of a fresh user namespace
-        // cannot be had on this thread, so the capability itself is given up.
+        // A namespace owned by another user would need the parent's view of a fresh user namespace,
+        // which this thread cannot obtain, so the capability itself is dropped.
         drop_net_admin();
 
         let refused = NoTrack::new("rhizome", sockets(&["10.1.2.3:443"]))

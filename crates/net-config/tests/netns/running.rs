@@ -1,4 +1,4 @@
-//! The keeper at work while somebody disturbs it.
+//! The running keeper while another process undoes its changes.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::support::*;
 
-/// What the node proxy promises for an address that somebody removes.
+/// What the node proxy promises for an address that another process removes.
 const REPAIR_LIMIT: Duration = Duration::from_secs(1);
 
 #[test]
@@ -123,7 +123,7 @@ fn events_that_overrun_the_socket_are_made_good() {
 }
 
 #[test]
-fn somebody_who_keeps_removing_the_address_does_not_make_it_spin() {
+fn keeper_limits_rate_of_repeated_repairs() {
     in_namespace(async {
         let mut running = Running::start(&[V4]).await;
         let start = Instant::now();
@@ -143,7 +143,7 @@ fn somebody_who_keeps_removing_the_address_does_not_make_it_spin() {
 }
 
 #[test]
-fn it_starts_before_it_may_and_goes_on_when_it_can() {
+fn keeper_retries_until_ipv6_is_enabled() {
     in_namespace(async {
         // The name is taken by nothing we could use, as long as IPv6 is off.
         fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();

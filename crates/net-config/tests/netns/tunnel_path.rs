@@ -31,7 +31,7 @@ use tokio::{io::AsyncReadExt, net::TcpSocket, time::timeout};
 const TUNNEL: &str = "rhizome0";
 /// On both sides: the server's own, and a pod's of the shoot.
 const SAME: [&str; 2] = ["10.0.0.5:8080", "[fd00:1::5]:8080"];
-/// Another pod of the shoot; on the server's side nobody, and the subnet's broadcast address.
+/// Another pod of the shoot; on the server's side no host, but the subnet's broadcast address.
 const OTHER: &str = "10.0.255.255:8080";
 const NETWORKS: [&str; 2] = ["10.0.0.0/8", "fd00:1::/64"];
 
@@ -49,7 +49,7 @@ fn a_bound_socket_reaches_the_shoots_pod_with_the_servers_own_address() {
 }
 
 #[test]
-fn it_does_so_under_a_strict_check_of_all_devices() {
+fn bound_socket_works_with_strict_rp_filter() {
     let world = World::new("1");
 
     for address in SAME {
@@ -185,7 +185,7 @@ impl World {
         });
     }
 
-    /// Tells everybody who connects to `address` in `namespace` the side and the caller's address.
+    /// Sends `side` and the client's address to every client of `address` in `namespace`.
     fn serve(&self, namespace: &Namespace, side: &'static str, address: &str) {
         let listener = namespace
             .run(|| TcpListener::bind(address))

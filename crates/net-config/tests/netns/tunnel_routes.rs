@@ -40,7 +40,7 @@ fn routes_and_rules_come_stay_and_go() {
 }
 
 #[test]
-fn what_an_earlier_start_left_goes_and_what_others_set_stays() {
+fn install_removes_only_its_own_stale_entries() {
     in_namespace(async {
         tunnel();
         ip(&["rule", "add", "oif", TUNNEL, "lookup", "99", "pref", "4000"]);
@@ -118,7 +118,7 @@ fn a_route_whose_source_changed_is_replaced() {
 }
 
 #[test]
-fn a_rule_of_somebody_else_that_wins_is_reported() {
+fn install_reports_a_foreign_rule_that_wins() {
     in_namespace(async {
         tunnel();
         ip(&[
@@ -243,7 +243,7 @@ fn ipv6_forwarding_is_checked_and_set_by_the_init_container() {
 #[test]
 fn the_masquerade_rule_is_one_table_that_comes_and_goes() {
     in_namespace(async {
-        nft(&["add", "table", "inet", "somebody"]);
+        nft(&["add", "table", "inet", "foreign"]);
         let rule = Masquerade::new("rhizome", TUNNEL);
         assert!(!rule.installed().await.unwrap());
 
@@ -265,7 +265,7 @@ fn the_masquerade_rule_is_one_table_that_comes_and_goes() {
         assert_eq!(nft(&["list", "table", "inet", "rhizome"]), shown);
         rule.remove().await.unwrap();
         rule.remove().await.unwrap();
-        assert_eq!(nft(&["list", "tables"]).trim(), "table inet somebody");
+        assert_eq!(nft(&["list", "tables"]).trim(), "table inet foreign");
     });
 }
 

@@ -21,7 +21,7 @@ fn reads_the_trace_of_rfc_8448() {
         001800190100010101020103010400230000003300260024001d002099381de560e4bd43d23d8e435a7dbafeb3\
         c06e51c13cae4d5413691e529aaf2c002b0003020304000d0020001e0403050306030203080408050806040105\
         01060102010402050206020202002d00020101001c00024001";
-    let record = octets(hex);
+    let record = bytes_of(hex);
     assert_eq!(
         done(&record),
         (Some("server".to_owned()), vec![], record.len())
@@ -437,7 +437,7 @@ fn done(input: &[u8]) -> (Option<String>, Vec<Vec<u8>>, usize) {
     }
 }
 
-fn octets(hex: &str) -> Vec<u8> {
+fn bytes_of(hex: &str) -> Vec<u8> {
     let digits: Vec<u32> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
     let byte = |pair: &[u32]| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits");
     digits.chunks(2).map(byte).collect()

@@ -54,7 +54,7 @@ fn those_of_least_request_are_the_least_loaded() {
 }
 
 #[test]
-fn looking_ejects_nobody_and_tells_how_long_others_are_ejected() {
+fn lookup_ejects_none_and_reports_ejection_time() {
     let cluster = cluster(Balance::Random, (0..2).map(endpoint));
     let (first, second) = (&cluster.endpoints()[0], &cluster.endpoints()[1]);
     let now = start();

@@ -174,7 +174,7 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    fn wait_until_somebody_waits(&self) {
+    fn wait_until_writer_waits(&self) {
         let state = self.0.0.lock().unwrap();
         drop(self.0.1.wait_while(state, |state| !state.waiting).unwrap());
     }
@@ -240,7 +240,7 @@ fn a_sink_that_stalls_costs_lines_and_no_time() {
     gate.change(|state| state.shut = true);
     let log = start(&gate);
     log.write(&record());
-    gate.wait_until_somebody_waits();
+    gate.wait_until_writer_waits();
     for _ in 0..MAX_LINES + 10 {
         log.write(&record());
     }
@@ -252,7 +252,7 @@ fn a_sink_that_stalls_costs_lines_and_no_time() {
 }
 
 #[test]
-fn long_lines_are_bounded_by_octets() {
+fn long_lines_are_bounded_by_bytes() {
     let gate = Gate::default();
     gate.change(|state| state.shut = true);
     let log = start(&gate);
@@ -261,7 +261,7 @@ fn long_lines_are_bounded_by_octets() {
         connect: Some(&long),
         ..record()
     });
-    gate.wait_until_somebody_waits();
+    gate.wait_until_writer_waits();
     for _ in 0..100 {
         log.write(&AccessRecord {
             connect: Some(&long),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::certs::{Authority, Identity};
-use crate::upstream::{Behaviour, Upstream};
+use crate::upstream::{Behavior, Upstream};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -41,7 +41,7 @@ impl Pair {
 #[test]
 fn bytes_go_there_and_back() {
     let pair = Pair::new();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let (agent, mut link) = pair.agent();
     assert_eq!(agent.answered("serverid"), ["one"]);
     assert_eq!(agent.answered("servercount"), ["1"]);
@@ -78,7 +78,7 @@ fn agent_errors_match_upstream() {
 #[test]
 fn destination_end_closes_connection() {
     let pair = Pair::new();
-    let source = Upstream::start(Behaviour::Source { bytes: 100_000 }).unwrap();
+    let source = Upstream::start(Behavior::Source { bytes: 100_000 }).unwrap();
     let (agent, mut link) = pair.agent();
     let id = link.dial(&source.addr().to_string()).unwrap();
     assert_eq!(link.read_to_end(id).unwrap().0.len(), 100_000);
@@ -116,7 +116,7 @@ fn agent_without_http2_or_certificate_is_refused() {
 #[test]
 fn frozen_agent_answers_when_thawed() {
     let pair = Pair::new();
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let (agent, mut link) = pair.agent();
     agent.freeze(true);
     let random = link.ask(&echo.addr().to_string()).unwrap();

@@ -10,9 +10,9 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Behaviour, Seen};
+use super::{Behavior, Seen};
 
-pub(super) async fn accept(listener: TcpListener, behaviour: Behaviour, seen: Arc<Seen>) {
+pub(super) async fn accept(listener: TcpListener, behavior: Behavior, seen: Arc<Seen>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors: let some close.
@@ -20,11 +20,11 @@ pub(super) async fn accept(listener: TcpListener, behaviour: Behaviour, seen: Ar
             continue;
         };
         let conn = Conn::new(stream, &seen);
-        let behaviour = behaviour.clone();
+        let behavior = behavior.clone();
         let seen = Arc::clone(&seen);
         tokio::spawn(async move {
             // A client that goes away is the test's affair, which sees its own end of it.
-            if let Err(error) = conn.serve(&behaviour).await
+            if let Err(error) = conn.serve(&behavior).await
                 && error.kind() == ErrorKind::ConnectionReset
             {
                 seen.resets.fetch_add(1, Ordering::Relaxed);
@@ -56,36 +56,36 @@ impl Conn {
         }
     }
 
-    async fn serve(mut self, behaviour: &Behaviour) -> std::io::Result<()> {
-        match behaviour {
-            Behaviour::AnswersAtEof => {
+    async fn serve(mut self, behavior: &Behavior) -> std::io::Result<()> {
+        match behavior {
+            Behavior::AnswersAtEof => {
                 let count = self.drain().await?;
                 self.stream.write_all(count.to_string().as_bytes()).await?;
                 self.stream.shutdown().await
             }
-            Behaviour::Closes => Ok(()),
-            Behaviour::Echo => self.echo().await,
-            Behaviour::EndsReadFirst { bytes } => {
+            Behavior::Closes => Ok(()),
+            Behavior::Echo => self.echo().await,
+            Behavior::EndsReadFirst { bytes } => {
                 SockRef::from(&self.stream).shutdown(Shutdown::Read)?;
                 self.send(*bytes).await?;
                 self.stream.shutdown().await
             }
-            Behaviour::EndsWriteFirst { greeting } => {
+            Behavior::EndsWriteFirst { greeting } => {
                 self.stream.write_all(greeting).await?;
                 self.stream.shutdown().await?;
                 self.drain().await.map(drop)
             }
-            Behaviour::NeverReads => std::future::pending().await,
-            Behaviour::Resets { after } => self.reset(*after).await,
-            Behaviour::ResetsOnRequest { bytes } => {
+            Behavior::NeverReads => std::future::pending().await,
+            Behavior::Resets { after } => self.reset(*after).await,
+            Behavior::ResetsOnRequest { bytes } => {
                 self.send(*bytes).await?;
                 let mut resetting = self.seen.resetting.subscribe();
                 // The sender is there for as long as the connection.
                 let _ = resetting.wait_for(|resetting| *resetting).await;
                 self.reset(0).await
             }
-            Behaviour::Sink => self.drain().await.map(drop),
-            Behaviour::Source { bytes } => {
+            Behavior::Sink => self.drain().await.map(drop),
+            Behavior::Source { bytes } => {
                 self.send(*bytes).await?;
                 self.stream.shutdown().await
             }

@@ -1,4 +1,4 @@
-//! Each behaviour, seen from a plain client.
+//! Each behavior, seen from a plain client.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,8 +7,8 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn connect(behaviour: Behaviour) -> (Upstream, TcpStream) {
-    let upstream = Upstream::start(behaviour).unwrap();
+fn connect(behavior: Behavior) -> (Upstream, TcpStream) {
+    let upstream = Upstream::start(behavior).unwrap();
     let stream = TcpStream::connect(upstream.addr()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     (upstream, stream)
@@ -16,7 +16,7 @@ fn connect(behaviour: Behaviour) -> (Upstream, TcpStream) {
 
 #[test]
 fn echo_sends_back_and_records() {
-    let (upstream, mut stream) = connect(Behaviour::Echo);
+    let (upstream, mut stream) = connect(Behavior::Echo);
     stream.write_all(b"PROXY").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     let mut back = Vec::new();
@@ -29,7 +29,7 @@ fn echo_sends_back_and_records() {
 
 #[test]
 fn an_answer_at_the_end_counts() {
-    let (_upstream, mut stream) = connect(Behaviour::AnswersAtEof);
+    let (_upstream, mut stream) = connect(Behavior::AnswersAtEof);
     stream.write_all(&[7; 100_000]).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     let mut back = String::new();
@@ -39,7 +39,7 @@ fn an_answer_at_the_end_counts() {
 
 #[test]
 fn ending_its_writes_leaves_its_reads() {
-    let (upstream, mut stream) = connect(Behaviour::EndsWriteFirst {
+    let (upstream, mut stream) = connect(Behavior::EndsWriteFirst {
         greeting: b"bye".to_vec(),
     });
     let mut back = Vec::new();
@@ -53,7 +53,7 @@ fn ending_its_writes_leaves_its_reads() {
 
 #[test]
 fn a_reset_is_a_reset() {
-    let (_upstream, mut stream) = connect(Behaviour::Resets { after: 4 });
+    let (_upstream, mut stream) = connect(Behavior::Resets { after: 4 });
     stream.write_all(b"four").unwrap();
     let error = stream.read_to_end(&mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -61,7 +61,7 @@ fn a_reset_is_a_reset() {
 
 #[test]
 fn resets_are_counted_and_ends_are_not() {
-    let (upstream, ended) = connect(Behaviour::Sink);
+    let (upstream, ended) = connect(Behavior::Sink);
     drop(ended);
     upstream.wait_accepted(1, LIMIT).unwrap();
     upstream.wait_closed(LIMIT).unwrap();
@@ -75,21 +75,21 @@ fn resets_are_counted_and_ends_are_not() {
 
 #[test]
 fn sources_end_and_closers_close() {
-    for (behaviour, expected) in [
-        (Behaviour::Source { bytes: 200_000 }, 200_000),
-        (Behaviour::EndsReadFirst { bytes: 10 }, 10),
-        (Behaviour::Closes, 0),
+    for (behavior, expected) in [
+        (Behavior::Source { bytes: 200_000 }, 200_000),
+        (Behavior::EndsReadFirst { bytes: 10 }, 10),
+        (Behavior::Closes, 0),
     ] {
-        let (_upstream, mut stream) = connect(behaviour.clone());
+        let (_upstream, mut stream) = connect(behavior.clone());
         let mut back = Vec::new();
         stream.read_to_end(&mut back).unwrap();
-        assert_eq!(back.len(), expected, "{behaviour:?}");
+        assert_eq!(back.len(), expected, "{behavior:?}");
     }
 }
 
 #[test]
 fn one_that_never_reads_stops_the_writer() {
-    let (upstream, mut stream) = connect(Behaviour::NeverReads);
+    let (upstream, mut stream) = connect(Behavior::NeverReads);
     upstream.wait_accepted(1, LIMIT).unwrap();
     stream.set_nonblocking(true).unwrap();
     let chunk = [7; 64 * 1024];

@@ -90,7 +90,7 @@ fn network_shared_belongs_to_all_exclusive_to_one() {
 }
 
 #[test]
-fn mapped_addresses_are_nobodys() {
+fn mapped_addresses_belong_to_no_peer() {
     let table = table(&[("::/0", 0), ("0.0.0.0/0", 1)]);
     assert_eq!(peers(&table, "::ffff:10.0.0.1"), [0; 0]);
     assert_eq!(peers(&table, "::1:0:0:1"), [0]);

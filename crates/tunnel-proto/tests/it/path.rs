@@ -495,18 +495,18 @@ fn round_trip_is_measured() {
 fn unknown_links_are_ignored() {
     let mut sim = sim(NEAR, NEAR);
     sim.run(ms(1000));
-    let (now, nobody) = (sim.now, LinkId(999));
-    sim.selector.handle_connected(now, nobody);
-    sim.selector.handle_pong(now, nobody, 0);
-    sim.selector.handle_received(now, nobody);
-    sim.selector.handle_drain(now, nobody);
-    sim.selector.handle_failed(now, nobody);
-    sim.selector.handle_unfit(now, nobody);
+    let (now, absent) = (sim.now, LinkId(999));
+    sim.selector.handle_connected(now, absent);
+    sim.selector.handle_pong(now, absent, 0);
+    sim.selector.handle_received(now, absent);
+    sim.selector.handle_drain(now, absent);
+    sim.selector.handle_failed(now, absent);
+    sim.selector.handle_unfit(now, absent);
     let link = sim.active_link();
     sim.selector.handle_pong(now, link, 12_345);
     sim.act();
     assert_eq!((sim.active(), sim.uses(ms(500))), (Some(Udp), vec![]));
-    assert_eq!(sim.selector.stats(nobody), None);
+    assert_eq!(sim.selector.stats(absent), None);
 }
 
 proptest! {

@@ -11,7 +11,7 @@ const ALL: Abilities = Abilities {
     join_udp: true,
 };
 
-/// A super-packet of IPv4 with `data` bytes behind its headers, checksum left to whoever takes it.
+/// An IPv4 super-packet with `data` bytes behind its headers, checksum left to the receiver.
 fn super_packet(gso: Gso, data: usize) -> (VnetHeader, Vec<u8>) {
     let (protocol, header, csum_offset) = match gso {
         Gso::Udp => (17, 8, 6),

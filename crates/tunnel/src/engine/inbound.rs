@@ -209,8 +209,8 @@ impl<K: Keys> Engine<K> {
             let pair = peer.and_then(|peer| peer.pairs.get(*pair));
             pair.is_some_and(|pair| Some(pair.own) == own && pair.theirs == theirs)
         });
-        let nobody = Lookup::Unknown(Dropped::Handshake.reason());
-        found.map(|(_, place, pair)| (*place, *pair)).ok_or(nobody)
+        let error = Lookup::Unknown(Dropped::Handshake.reason());
+        found.map(|(_, place, pair)| (*place, *pair)).ok_or(error)
     }
 
     /// Returns the address that handshakes are counted by.

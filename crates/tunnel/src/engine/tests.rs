@@ -193,7 +193,7 @@ fn rotation_loses_nothing_with_either_key() {
     let mut sim = Simulation::new(1, 1, Mode::Auto);
     sim.run_for(ms(1000));
     let (old, new) = (simulation::key(1), simulation::key(101));
-    // First everybody is told the new key, then it is used, then the old one goes.
+    // First every peer is given the new key, then it is used, then the old one is removed.
     sim.rotate_client_key(&[&old, &new], &[&old]);
     sim.run_for(ms(2000));
     sim.rotate_client_key(&[&old, &new], &[&new, &old]);

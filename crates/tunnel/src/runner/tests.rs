@@ -237,7 +237,7 @@ async fn thread_ends_with_last_handle() {
     let (client, mut dials, _shoot) = start(client, 2, peer("server", 1, "192.168.123.1"), None);
     while let Ok(dial) = timeout(Duration::from_millis(100), dials.next()).await {
         dial.expect("asked for while it runs")
-            .failed("nobody is there");
+            .failed("no peer listens");
     }
     drop(client);
     let ended = async { while dials.next().await.is_some() {} };

@@ -29,7 +29,7 @@ fn networks_are_one_list_without_duplicates() {
 }
 
 #[test]
-fn networks_nobody_has_are_named() {
+fn unusable_networks_are_named() {
     assert_eq!(
         findings(|errors| Networks::default().validate("networks", errors)),
         ["networks: at least one network of the shoot is needed"]

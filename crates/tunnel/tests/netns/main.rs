@@ -165,7 +165,7 @@ fn device_in_use_is_reported_busy() {
     });
     let (second, third) = outcome.unwrap();
     assert!(matches!(second, DeviceError::Busy { .. }), "{second}");
-    third.expect("it goes with whoever used it");
+    third.expect("the device is free once its handle is dropped");
 }
 
 #[test]

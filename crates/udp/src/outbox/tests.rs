@@ -143,7 +143,7 @@ async fn connected_socket_survives_earlier_errors() {
     drop(silent);
     let sender = Datagrams::new(connect(to, SIZES).unwrap(), PROBE).unwrap();
     let mut outbox = Outbox::new();
-    outbox.push(&sender, None, None, (&[], b"nobody hears this"));
+    outbox.push(&sender, None, None, (&[], b"no socket listens"));
     outbox.flush(&sender);
     // The port's answer to that, by ICMP, is what the next call is told.
     let socket = bind(to, 1, SIZES).unwrap().remove(0);

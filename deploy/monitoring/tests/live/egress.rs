@@ -9,7 +9,7 @@ use testkit::metrics::Metrics;
 use testkit::peers::kube::Egress as Way;
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::programs::{LIMIT, binary, free};
 
@@ -84,7 +84,7 @@ impl Egress {
             frontends,
             api_server: authority.client("kube-apiserver", &[], &[]).unwrap(),
             authority,
-            upstream: Upstream::start(Behaviour::Echo).unwrap(),
+            upstream: Upstream::start(Behavior::Echo).unwrap(),
         }
     }
 

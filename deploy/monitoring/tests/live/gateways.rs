@@ -8,7 +8,7 @@ use serde_json::json;
 use testkit::client_hello::ClientHello;
 use testkit::netns::{Namespace, Place};
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::programs::{LIMIT, Program, free};
 
@@ -50,7 +50,7 @@ pub(crate) struct Gateways {
 
 impl Gateways {
     pub(crate) fn start(dir: &TempDir) -> Self {
-        let upstream = Upstream::start(Behaviour::Echo).unwrap();
+        let upstream = Upstream::start(Behavior::Echo).unwrap();
         let gone = free();
         let routes = json!({
             "clusters": [

@@ -58,7 +58,7 @@ fn a_client_may_have_several_flows() {
 }
 
 #[test]
-fn a_clock_that_steps_back_makes_nobody_younger_or_older() {
+fn flow_age_is_kept_when_the_clock_steps_back() {
     let (start, mut table) = (origin(), FlowTable::new());
     let id = table.insert(start + second(5), client(1), ());
     table.touch(start, id);

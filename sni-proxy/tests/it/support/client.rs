@@ -14,7 +14,7 @@ pub(crate) struct Client {
     stream: TcpStream,
 }
 
-/// How a connection ended that nobody wanted to go on with.
+/// How a connection ended on which no more data was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The stream ended.

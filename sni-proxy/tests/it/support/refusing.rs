@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use socket2::{Domain, Socket, Type};
 
-/// A bound socket that does not listen: nobody else gets its port, and nobody answers there.
+/// A bound socket that does not listen: no other socket gets its port, and nothing answers there.
 #[derive(Debug)]
 pub(crate) struct Refusing {
     socket: Socket,

@@ -75,7 +75,7 @@ fn only_the_server_of_a_flow_may_answer_it() {
     junk.send_to(&wrapped(client.addr(), &data(7, 2)), seen.gateway)
         .unwrap();
     wait_dropped(&gateway, "unknown_sender", 1);
-    // Not even its own server is believed about somebody who never asked.
+    // Even its own server may not answer a client that has sent nothing.
     server
         .socket()
         .send_to(&wrapped(victim.addr(), &data(7, 3)), seen.gateway)

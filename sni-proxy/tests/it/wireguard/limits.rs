@@ -27,7 +27,7 @@ fn a_full_table_has_room_for_who_comes_but_not_at_the_cost_of_who_is_served() {
     gateway.wait_closed("wg", "limit", 3);
     served.exchange(&server, 1, 3);
 
-    // All are served: nobody else is, until one has been silent for a while.
+    // All three flows are served: no other client is, until one has been silent for a while.
     for claim in &claims[3..] {
         claim.exchange(&server, 1, 4);
     }

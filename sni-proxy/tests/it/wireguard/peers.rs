@@ -43,7 +43,7 @@ pub(crate) fn base64(key: &[u8; 32]) -> String {
     text + "="
 }
 
-/// A handshake initiation for the server of `key`, or of nobody.
+/// A handshake initiation for the server of `key`, or for no server.
 pub(crate) fn initiation(sender: u32, key: Option<&[u8; 32]>) -> Vec<u8> {
     let mut datagram = vec![0; 148];
     datagram[0] = 1;

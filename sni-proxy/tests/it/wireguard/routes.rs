@@ -102,7 +102,7 @@ fn a_name_is_resolved() {
     );
     let gateway = Gateway::start(&config(""), &routes);
     let client = Peer::new(&gateway);
-    // `localhost` may be ::1 as well, where nobody listens: a handshake is answered in the end.
+    // `localhost` may be ::1 as well, where no server listens: a handshake is answered in the end.
     let text = routes.replace("name: c,", "name: c, connectTimeout: 10ms,");
     gateway.dir.replace("routes.yaml", text).unwrap();
     gateway.wait_generation(2);

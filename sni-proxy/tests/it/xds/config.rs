@@ -36,7 +36,7 @@ fn outcome(dir: &TempDir, args: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_check_reads_the_certificates_and_asks_nobody() {
+fn check_reads_certificates_without_connecting() {
     for routing in [
         "{ xds: { server: \"https://controller.test:15010\", ca: ca.crt, cert: tls.crt, key: tls.key, node: gateway-0, gateway: blue, cache: cache } }",
         "{ xds: { server: \"https://[fd00::1]:15010\", ca: ca.crt, node: gateway-0, gateway: blue } }",

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use super::control::{Control, LISTENERS, asking, gateway, wait_ready};
@@ -18,7 +18,7 @@ const GENERATION: &str = "rhizome_snapshot_generation";
 const CONFIRMED: f64 = 7.0;
 
 fn echo() -> Upstream {
-    Upstream::start(Behaviour::Echo).unwrap()
+    Upstream::start(Behavior::Echo).unwrap()
 }
 
 /// Starts a gateway whose cache outlives it.
@@ -251,7 +251,7 @@ fn unreachable_server_is_retried() {
 }
 
 #[test]
-fn a_server_that_stops_cuts_nobody() {
+fn connections_stay_open_when_the_server_stops() {
     let upstream = echo();
     let control = Control::start();
     control.publish_one("a", &[upstream.addr()]);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use testkit::certs::{Authority, Identity};
 use testkit::process::Signal;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 use tls::{ClientAuth, ServerTls, ServerTlsParams};
 
@@ -77,7 +77,7 @@ impl Pki {
 }
 
 fn echo() -> Upstream {
-    Upstream::start(Behaviour::Echo).unwrap()
+    Upstream::start(Behavior::Echo).unwrap()
 }
 
 #[test]

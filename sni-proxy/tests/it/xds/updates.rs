@@ -6,7 +6,7 @@ use route::{RouteMatch, RouteSpec};
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 use xds::{GatewayParams, ResourceType};
 
@@ -19,7 +19,7 @@ const REFUSED: &str = "rhizome_snapshot_refused_total";
 const RESPONSES: &str = "rhizome_xds_responses_total";
 
 fn echo() -> Upstream {
-    Upstream::start(Behaviour::Echo).unwrap()
+    Upstream::start(Behavior::Echo).unwrap()
 }
 
 /// Tells whether a connection by `name.test` is answered by an echo.
@@ -218,7 +218,7 @@ fn invalid_update_is_refused_and_routes_stay() {
     assert!(is_served(&gateway, "a"));
     control.withdraw("thief");
 
-    // A field that nobody knows, and bytes that are no message at all.
+    // An unknown field, and bytes that are no message at all.
     let mut unknown = xds::cluster(&cluster("odd", &[upstream.addr()]))
         .remove(0)
         .body

@@ -42,7 +42,7 @@ async fn without_a_domain_names_are_taken_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_is_no_name_is_not_asked_for() {
+async fn invalid_name_is_not_resolved() {
     let names = names("cluster.local");
     for host in ["", ".", "a..b", "fe80::1%eth0", "a*b", &"a.".repeat(200)] {
         assert_eq!(full(&names, host), None, "{host}");

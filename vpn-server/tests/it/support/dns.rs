@@ -77,14 +77,14 @@ fn answer(query: &[u8], names: &BTreeMap<String, Vec<IpAddr>>) -> Option<Vec<u8>
     ]);
     answer.extend(question);
     for ip in ips {
-        let octets = match ip {
+        let bytes = match ip {
             IpAddr::V4(ip) => ip.octets().to_vec(),
             IpAddr::V6(ip) => ip.octets().to_vec(),
         };
         answer.extend([0xc0, 12]);
         answer.extend(kind.to_be_bytes());
-        answer.extend([0, 1, 0, 0, 0, 60, 0, u8::try_from(octets.len()).ok()?]);
-        answer.extend(octets);
+        answer.extend([0, 1, 0, 0, 0, 60, 0, u8::try_from(bytes.len()).ok()?]);
+        answer.extend(bytes);
     }
     Some(answer)
 }

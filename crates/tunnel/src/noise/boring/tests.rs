@@ -102,7 +102,7 @@ fn padding_is_taken_off() {
 }
 
 #[test]
-fn counters_that_nobody_may_use_are_refused() {
+fn counters_beyond_limit_are_refused() {
     let mut ends = Ends::<BoringKeys>::new();
     ends.connect();
     for counter in [u64::MAX, u64::MAX - 1024, COUNTER_END] {
