@@ -437,6 +437,8 @@ impl Load {
             let asked = dial(&frontend, self.destination);
             self.with(|counts| match asked {
                 Ok(_) => *counts.answered.entry(server).or_default() += 1,
+                // The server was told to end while it held this one.
+                Err(_) if counts.ended.contains(&server) => {}
                 Err(error) => counts.failed.push(format!("{server}: {error:#}")),
             });
             wait::pause(Duration::from_millis(50));

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::dial::{DialError, Dialer};
 use crate::link::PendingDial;
 use crate::metrics::{AgentMetrics, EndpointDialFailure};
-use crate::relay::{Means, ByteCounts, RelayEnd, relay};
+use crate::relay::{ByteCounts, Means, RelayEnd, relay};
 
 /// How long a destination may take to close a connection after all was sent to it. Closing under
 /// it while it still sends would discard what it has not taken yet. Also the time for it to receive

@@ -153,16 +153,14 @@ fn dial_waits_while_tunnel_changes_path() {
     let rig = Rig::start(&json!({}));
     let echo = Upstream::start(Behavior::Echo).unwrap();
     rig.set_status(one_client(false, false));
-    let target = echo.addr().to_string();
-    std::thread::scope(|scope| {
-        let dial = scope.spawn(|| rig.api_server().connect(&target).unwrap().map(drop));
-        let answered = wait::until("an answer", Duration::from_millis(300), || {
-            dial.is_finished()
-        });
-        assert!(answered.is_err());
-        rig.set_status(one_client(true, false));
-        assert!(dial.join().unwrap().is_ok());
+    let (api_server, target) = (rig.api_server(), echo.addr().to_string());
+    let dial = std::thread::spawn(move || api_server.connect(&target).unwrap().map(drop));
+    let answered = wait::until("an answer", Duration::from_millis(300), || {
+        dial.is_finished()
     });
+    assert!(answered.is_err());
+    rig.set_status(one_client(true, false));
+    assert!(dial.join().unwrap().is_ok());
 }
 
 #[test]
