@@ -176,7 +176,7 @@ impl Proxy {
         } else {
             PoolParams::COPYING
         };
-        let limit = connection_limit(config.limits.connections, pool.most_pipes(config.workers));
+        let limit = connection_limit(config.limits.connections, pool.max_pipes(config.workers));
         let shared = Arc::new(Shared {
             names,
             route,

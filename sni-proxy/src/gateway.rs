@@ -139,7 +139,7 @@ impl Gateway {
         } else {
             PoolParams::COPYING
         };
-        let limit = connection_limit(config.limits.connections, pool.most_pipes(workers));
+        let limit = connection_limit(config.limits.connections, pool.max_pipes(workers));
         let inherited = inherited_sockets(
             environment.listen_pid.as_deref(),
             environment.listen_fds.as_deref(),

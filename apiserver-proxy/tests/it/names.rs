@@ -18,7 +18,7 @@ fn localhost(port: u16, family: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_name_is_dialled_at_the_addresses_of_the_wanted_family() {
+fn name_is_dialed_at_wanted_family() {
     let four = Upstream::start(Behavior::Echo).unwrap();
     let port = four.addr().port();
     for (family, reason) in [

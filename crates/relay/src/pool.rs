@@ -52,7 +52,7 @@ impl PoolParams {
 
     /// Returns how many pipes `workers` pools may hold together.
     #[must_use]
-    pub fn most_pipes(&self, workers: usize) -> u64 {
+    pub fn max_pipes(&self, workers: usize) -> u64 {
         (self.pipes as u64).saturating_mul(workers as u64)
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn pick<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Option<&'c
     }
     let peers = Peers::find(cluster, cx)?;
     let endpoint = match cluster.balance() {
-        Balance::LeastRequest if peers.count <= COMPARE_ALL => peers.least_loaded(random),
+        Balance::LeastRequest if peers.count <= COMPARE_ALL => peers.lightest(random),
         Balance::LeastRequest => peers.less_loaded_of_two(random),
         Balance::Maglev => peers.by_source(),
         Balance::Random => peers.at_weight(random.below(peers.weight), None),
@@ -229,7 +229,7 @@ impl<'c, 'p> Peers<'c, 'p> {
 
     /// Returns the endpoint with the least connections for its weight, `active / weight`; among
     /// equals one at random in proportion to weight, so that weights hold without load, too.
-    fn least_loaded(&self, random: &mut SplitMix64) -> &'c Arc<Endpoint> {
+    fn lightest(&self, random: &mut SplitMix64) -> &'c Arc<Endpoint> {
         let mut least = self.first;
         let mut equals_weight = 0;
         for endpoint in self.iter() {

@@ -225,8 +225,8 @@ async fn connect(
     };
     let failures = failed.into_iter().map(|(_, error)| error);
     let failures = failures.chain(pending.into_iter().map(timeout));
-    let most_telling = failures.reduce(DialError::or_more_telling);
-    Err(most_telling.unwrap_or_else(|| timeout(SocketAddr::from(([0, 0, 0, 0], 0)))))
+    let specific = failures.reduce(DialError::or_more_specific);
+    Err(specific.unwrap_or_else(|| timeout(SocketAddr::from(([0, 0, 0, 0], 0)))))
 }
 
 async fn connect_one(network: Network, address: SocketAddr) -> Result<TcpStream, DialError> {

@@ -72,7 +72,7 @@ impl Chunks {
             drop(free);
             return current;
         }
-        if self.filled.len() == MOST_FILLED {
+        if self.filled.len() == MAX_FILLED {
             // Its slices keep it for as long as they are needed.
             self.filled.pop_front();
         }
@@ -94,7 +94,7 @@ const CHUNK: usize = 2 * PIECE;
 /// Less room than this is not worth a read.
 const LEAST: usize = 16 << 10;
 /// Chunks that are kept, those of slow tunnels among them: 1 MiB.
-const MOST_FILLED: usize = 8;
+const MAX_FILLED: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -121,23 +121,23 @@ mod tests {
             assert_eq!(piece.len(), PIECE);
             places.insert(piece.as_ptr());
             under_way.push_back(piece);
-            if under_way.len() > MOST_FILLED {
+            if under_way.len() > MAX_FILLED {
                 under_way.pop_front();
             }
         }
-        assert!(places.len() <= 2 * (MOST_FILLED + 1), "{}", places.len());
+        assert!(places.len() <= 2 * (MAX_FILLED + 1), "{}", places.len());
     }
 
     #[tokio::test]
     async fn scratch_frees_chunks_it_no_longer_needs() {
         let scratch = Scratch::default();
         let mut under_way = Vec::new();
-        for _ in 0..4 * MOST_FILLED {
+        for _ in 0..4 * MAX_FILLED {
             under_way.push(read(&scratch, PIECE).await);
         }
-        assert_eq!(scratch.0.borrow().filled.len(), MOST_FILLED);
+        assert_eq!(scratch.0.borrow().filled.len(), MAX_FILLED);
         drop(under_way);
-        for _ in 0..4 * MOST_FILLED {
+        for _ in 0..4 * MAX_FILLED {
             read(&scratch, PIECE).await;
         }
         assert_eq!(scratch.0.borrow().filled.len(), 0);

@@ -10,6 +10,7 @@
 //! nothing. Of two runs for one shoot at a time, one finds that the other has written, and begins
 //! anew with that; a route id is one shoot's by its claim. Serves nothing, and `vpn-server` never
 //! comes here: the client of Kubernetes would take its memory.
+#![forbid(unsafe_code)]
 
 mod certificates;
 mod claims;

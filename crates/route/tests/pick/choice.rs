@@ -35,7 +35,7 @@ fn every_balance_heeds_weights() {
 }
 
 #[test]
-fn least_request_evens_out_open_connections() {
+fn request_balance_evens_out_connections() {
     let few = cluster(
         Balance::LeastRequest,
         [weighted(0, 1), weighted(1, 2), weighted(2, 5)],

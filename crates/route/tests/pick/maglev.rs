@@ -27,7 +27,7 @@ fn mapping(cluster: &Cluster, now: Instant) -> BTreeMap<u32, String> {
 #[test]
 fn maglev_keeps_clients_where_they_are() {
     let now = start();
-    for (count, most_moved_too) in [(4_u32, 5), (9, 5), (40, 5)] {
+    for (count, max_moved_too) in [(4_u32, 5), (9, 5), (40, 5)] {
         let before = mapping(&cluster(Balance::Maglev, (0..count).map(endpoint)), now);
         let reversed = cluster(Balance::Maglev, (0..count).rev().map(endpoint));
         assert_eq!(before, mapping(&reversed, now), "the order does not matter");
@@ -49,7 +49,7 @@ fn maglev_keeps_clients_where_they_are() {
             .filter(|(number, address)| **address != gone && after[number] != **address)
             .count();
         assert!(
-            moved * 100 <= stayed * most_moved_too,
+            moved * 100 <= stayed * max_moved_too,
             "{moved} of {stayed} with {count}"
         );
     }

@@ -119,7 +119,7 @@ impl DialError {
     }
 
     /// Returns the one of two failures at different addresses that tells more; of equals this one.
-    pub(super) fn or_more_telling(self, other: Self) -> Self {
+    pub(super) fn or_more_specific(self, other: Self) -> Self {
         if other.weight() > self.weight() {
             other
         } else {

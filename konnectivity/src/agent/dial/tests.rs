@@ -67,7 +67,7 @@ async fn a_closed_port_is_refused_in_the_words_of_go() {
 }
 
 #[tokio::test]
-async fn most_telling_failure_is_reported() {
+async fn specific_failure_is_reported() {
     let (_kept, closed) = closed_port();
     // A connection to a group is one to nowhere, on every host and without a packet.
     let [nowhere, nowhere_v6] = ["224.0.0.1:1", "[ff0e::1]:1"].map(|text| text.parse().unwrap());
