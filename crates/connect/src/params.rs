@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// A connection that never gets a tunnel ends within `other_requests` × (`head_limit` +
 /// `answer_limit`) + `dial_limit` + `answer_limit` + `linger_limit`; how long a tunnel may live
-/// is for [`Dial::relay`](crate::Dial::relay) to say.
+/// is the caller's decision.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// Longest time for a request head to arrive whole, counted from the end of the answer before
