@@ -96,7 +96,7 @@ impl FlagError {
 /// Reads the arguments of `konnectivity-server`, its name first, and the file they name.
 ///
 /// # Errors
-/// [`FlagError`], with all invalid values at once.
+/// [`FlagError`]: the first malformed value, or all invalid ones at once.
 pub fn server(
     args: impl IntoIterator<Item = OsString>,
     environment: &Environment,
@@ -107,7 +107,7 @@ pub fn server(
 /// Reads the arguments of `konnectivity-agent`, its name first, and the file they name.
 ///
 /// # Errors
-/// [`FlagError`], with all invalid values at once.
+/// [`FlagError`]: the first malformed value, or all invalid ones at once.
 pub fn agent(
     args: impl IntoIterator<Item = OsString>,
     environment: &Environment,

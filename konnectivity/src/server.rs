@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Start with [`run`]; a connection's life is told in `listen`, `agents` and `frontends`, a dial's
-//! in `cluster`.
+//! in `tenant`.
 
 mod agents;
 mod context;

@@ -43,9 +43,12 @@ pub async fn reset_when_sent(socket: &impl AsFd, limit: Duration) {
 }
 
 /// Returns whether both directions of a connection are over, as a peer's reset leaves it. A peer that
-/// has ended one direction may still read.
-pub fn is_gone(socket: BorrowedFd<'_>) -> bool {
-    poll_now(&socket, PollFlags::empty()).intersects(PollFlags::HUP | PollFlags::ERR)
+/// has ended one direction may still read. With the write side `shut` a hang-up is the peer's end
+/// alone, and only an error counts: what it sent before may still wait to be read.
+pub fn is_gone(socket: BorrowedFd<'_>, shut: bool) -> bool {
+    let mut gone = PollFlags::ERR;
+    gone.set(PollFlags::HUP, !shut);
+    poll_now(&socket, PollFlags::empty()).intersects(gone)
 }
 
 /// Asks the kernel: the runtime's readiness was reported under another threshold. Also true for a

@@ -59,7 +59,7 @@ impl<S> Peer<'_, S> {
 ///
 /// `early` was read from downstream before and is delivered first. When a peer has failed, the
 /// other one's socket is set to reset its connection on close, behind what was read for it;
-/// delivering that takes at most [`RESET_LIMIT`]. An idle relay holds no buffer.
+/// flushing and sending that take at most [`RESET_LIMIT`] each. An idle relay holds no buffer.
 ///
 /// Dropping the future, or an end by a limit, sets the upstream socket to reset its connection.
 pub async fn relay_streams<D, U, M>(
@@ -124,6 +124,7 @@ where
         for (half, polled) in [(&mut self.rx, rx), (&mut self.tx, tx)] {
             if let Poll::Ready(Err(failure)) = polled {
                 half.state = State::Done;
+                half.held = Bytes::new();
                 // The first failure is the cause; a failed read only follows a failed write.
                 let reading = failure.reading;
                 self.failed.get_or_insert(failure).reading |= reading;
@@ -137,9 +138,13 @@ where
         if both_done {
             return Poll::Ready(Outcome::Closed);
         }
-        let (down, up) = (self.downstream.socket(), self.upstream.socket());
-        for (half, socket) in [(&mut self.rx, down), (&mut self.tx, up)] {
-            if half.poll_source_lost(cx, socket).is_ready() {
+        // An end that was passed on toward a source makes it hang up once its own end has come.
+        let (down, up) = (
+            (self.downstream.socket(), self.tx.end_passed),
+            (self.upstream.socket(), self.rx.end_passed),
+        );
+        for (half, (socket, shut)) in [(&mut self.rx, down), (&mut self.tx, up)] {
+            if half.poll_source_lost(cx, socket, shut).is_ready() {
                 let error = io::ErrorKind::ConnectionReset.into();
                 let Failure { side, error, .. } = half.direction.read_failed(error);
                 return Poll::Ready(Outcome::Reset { side, error });
@@ -327,11 +332,12 @@ impl Half {
     }
 
     /// Ready once the source of a stalled direction has been gone for [`RESET_LIMIT`], in which the
-    /// sink may accept what the source had sent.
+    /// sink may accept what the source had sent. `shut`: the write side toward it is closed.
     fn poll_source_lost(
         &mut self,
         cx: &mut Context<'_>,
         source: Option<BorrowedFd<'_>>,
+        shut: bool,
     ) -> Poll<()> {
         if self.held.is_empty() {
             self.watch = None;
@@ -348,7 +354,7 @@ impl Half {
             if watch.gone {
                 return Poll::Ready(());
             }
-            watch.gone = source.is_some_and(is_gone);
+            watch.gone = source.is_some_and(|source| is_gone(source, shut));
             let pause = if watch.gone {
                 RESET_LIMIT
             } else {

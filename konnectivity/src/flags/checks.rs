@@ -1,6 +1,6 @@
 //! Checks that both programs make.
 //!
-//! [`Checks`] collects all that is wrong, each with its flag, so that one start shows every mistake.
+//! [`Checks`] collects all invalid values, each with its flag, so that one start shows them together.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

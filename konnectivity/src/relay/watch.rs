@@ -49,7 +49,7 @@ impl Watch {
             let sleep = (self.sleep).get_or_insert_with(|| Box::pin(sleep(PERIOD)));
             ready!(sleep.as_mut().poll(cx));
             self.sleep = None;
-            if unread && fd.is_some_and(is_gone) {
+            if unread && fd.is_some_and(|fd| is_gone(fd, false)) {
                 let error = io::ErrorKind::ConnectionReset.into();
                 return Poll::Ready(RelayEnd::Socket(error));
             }

@@ -59,7 +59,7 @@ impl Context {
         StreamId(self.streams.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the number of servers that agents are told of `cluster`.
+    /// Returns the number of servers that agents are informed about `tenant`.
     pub(crate) fn server_count(&self, tenant: &TenantSpec) -> u32 {
         let counted = self.lease_count.as_ref();
         let counted = counted.and_then(|count| *count.borrow());

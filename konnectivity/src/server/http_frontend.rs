@@ -38,7 +38,7 @@ pub(crate) async fn serve<S: Stream>(mut stream: S, frontend: &Frontend) {
     let reason = tokio::select! {
         reason = served => reason,
         // A tunnel ends by itself then; everything else has a moment to end.
-        () = async { frontend.cut().await; sleep(FLUSH_TIMEOUT).await } => return,
+        reason = async { let reason = frontend.cut().await; sleep(FLUSH_TIMEOUT).await; reason } => reason,
     };
     let (received, sent) = (bytes.from_socket.get(), bytes.to_socket.get());
     frontend.log(target.as_deref(), received, sent, reason);

@@ -118,7 +118,7 @@ impl Inner {
         Ok((Arc::clone(tenant), accepted))
     }
 
-    /// Returns the judge of `cluster`, a new one when its rules have changed.
+    /// Returns the judge of `tenant`, a new one when its rules have changed.
     fn judge(&self, tenants: &Tenants, tenant: &TenantSpec, spec: &TokenSpec) -> Arc<Judge> {
         let mut judges = lock(&self.judges);
         match judges.get(&tenant.id) {

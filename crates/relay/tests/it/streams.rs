@@ -287,3 +287,28 @@ fn stream_relay_state_is_small() {
     let size = size_of_val(&relayed);
     assert!(size <= 640, "{size} bytes");
 }
+
+/// Both ends were passed on, and the sink reads slowly: the source's hang-up loses no byte.
+#[tokio::test(start_paused = true)]
+async fn hang_up_after_both_ends_loses_nothing() {
+    let (mut client, mut downstream) = pair().await;
+    let (mut server, mut upstream) = duplex(1024);
+    let (pool, counts) = (pool(), Counts::default());
+    let data = pattern(100 * 1024);
+    let (down, up) = (peer(&mut downstream), plain(&mut upstream));
+    let timers = Timers::default();
+    let relayed = relay_streams(down, up, Bytes::new(), &pool, &counts, timers);
+    let peers = async {
+        server.shutdown().await.unwrap();
+        client.write_all(&data).await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+        // The clock is paused: this passes once nothing moves anymore.
+        sleep(Duration::from_secs(60)).await;
+        let mut all = Vec::new();
+        server.read_to_end(&mut all).await.unwrap();
+        assert!(all == data, "{} bytes", all.len());
+    };
+    let (outcome, ()) = tokio::join!(relayed, peers);
+    assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
+}

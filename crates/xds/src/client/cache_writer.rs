@@ -84,6 +84,12 @@ impl CacheWriter {
 
 impl Drop for CacheWriter {
     fn drop(&mut self) {
+        // A write in progress holds the lock; one that has not begun may never begin.
+        let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut raw = self.stored.lock();
+            raw.unsaved |= raw.copies > written;
+        }
         if let Some(path) = &self.path
             && let Some(copy) = self.unsaved()
         {
