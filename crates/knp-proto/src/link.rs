@@ -157,7 +157,7 @@ impl Link {
     }
 
     /// Returns whether the stream must not be read for now, because a socket does not take its
-    /// data, its peer knows no credit, and [`Overflow::Block`] was asked for.
+    /// data, its peer knows no credit, and [`Overflow::Block`](crate::Overflow::Block) was asked for.
     #[must_use]
     pub fn is_read_blocked(&self) -> bool {
         self.blocking > 0
