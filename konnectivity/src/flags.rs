@@ -13,7 +13,6 @@ mod agent;
 mod agent_config;
 mod checks;
 mod docs;
-mod duration;
 mod log;
 mod read;
 mod server;

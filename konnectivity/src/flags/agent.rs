@@ -9,11 +9,11 @@ use serde::Serialize;
 use serde_json::Value;
 use settings::RelPath;
 
-use super::duration::GoDuration;
 use super::read::Flags;
 use super::shared::{
     BufferFlags, ENDPOINTS, IDLE, IdleFlags, LIMITS, LogFlags, RunFlags, SERVERS, SHUTDOWN,
 };
+use settings::GoDuration;
 
 const AGENT: &str = "This agent";
 

@@ -26,8 +26,8 @@ use serde_json::{Map, Value};
 use settings::{ByteSize, RelPath, yaml};
 
 use super::FlagError;
-use super::duration::GoDuration;
 use super::shared::{LogFlags, RunFlags};
+use settings::GoDuration;
 
 /// The flags of a program.
 pub(crate) trait Flags: Parser + Serialize + JsonSchema {

@@ -8,12 +8,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use settings::RelPath;
 
-use super::duration::GoDuration;
 use super::read::Flags;
 use super::shared::{
     AGENTS, BufferFlags, ENDPOINTS, IDLE, IdleFlags, LIMITS, LOGS, LogFlags, RunFlags, SERVERS,
     SHUTDOWN,
 };
+use settings::GoDuration;
 
 use crate::registry::FrontendMode;
 

@@ -17,9 +17,9 @@ use crate::pump::Liveness;
 use crate::registry::{PairPaths, SingleParams, TlsParams, TokenSpec, UdsSpec};
 
 use super::checks::{Checks, path};
-use super::duration::GoDuration;
 use super::server::ServerFlags;
 use super::tls::versions_and_suites;
+use settings::GoDuration;
 
 /// Maximum time of a dial: what 0 means, for no dial waits indefinitely.
 const MAX_DIAL_TIMEOUT: Duration = Duration::from_secs(3600);
