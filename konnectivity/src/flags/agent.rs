@@ -7,13 +7,12 @@ use clap::{Parser, ValueEnum};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use settings::RelPath;
+use settings::{GoDuration, RelPath};
 
 use super::read::Flags;
 use super::shared::{
     BufferFlags, ENDPOINTS, IDLE, IdleFlags, LIMITS, LogFlags, RunFlags, SERVERS, SHUTDOWN,
 };
-use settings::GoDuration;
 
 const AGENT: &str = "This agent";
 

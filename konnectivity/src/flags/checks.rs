@@ -8,13 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ring::rand::{SecureRandom, SystemRandom};
-use settings::{ByteSize, ConfigErrors, RelPath};
+use settings::{ByteSize, ConfigErrors, GoDuration, RelPath};
 
 use super::read::Given;
 use super::shared::{BufferFlags, IdleFlags};
 use super::{Environment, FlagError};
 use crate::registry::PairPaths;
-use settings::GoDuration;
 
 /// The share of one tunnel, `knp_proto::LinkConfig::tunnel_bytes`.
 const MIN_BUFFERED: ByteSize = ByteSize(4 << 20);

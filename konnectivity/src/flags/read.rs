@@ -23,11 +23,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use settings::{ByteSize, RelPath, yaml};
+use settings::{ByteSize, GoDuration, RelPath, yaml};
 
 use super::FlagError;
 use super::shared::{LogFlags, RunFlags};
-use settings::GoDuration;
 
 /// The flags of a program.
 pub(crate) trait Flags: Parser + Serialize + JsonSchema {

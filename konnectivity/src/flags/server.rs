@@ -6,14 +6,13 @@
 use clap::{Parser, ValueEnum};
 use schemars::JsonSchema;
 use serde::Serialize;
-use settings::RelPath;
+use settings::{GoDuration, RelPath};
 
 use super::read::Flags;
 use super::shared::{
     AGENTS, BufferFlags, ENDPOINTS, IDLE, IdleFlags, LIMITS, LOGS, LogFlags, RunFlags, SERVERS,
     SHUTDOWN,
 };
-use settings::GoDuration;
 
 use crate::registry::FrontendMode;
 
