@@ -198,7 +198,10 @@ fn pods_are_given_the_time_that_their_drain_takes() {
             .as_u64()
             .unwrap_or(30)
     };
-    for (directory, pod, objects) in pods() {
+    let patched = sidecars::patched();
+    let pod = Pod::of(&patched, "Deployment", "kube-apiserver", "kube-apiserver").unwrap();
+    let patched = (sidecars::PATCH.to_owned(), pod, patched);
+    for (directory, pod, objects) in pods().into_iter().chain([patched]) {
         let (mut longest, mut of_flags) = (0, 0);
         for map in objects.of_kind("ConfigMap") {
             for file in map["data"].as_object().unwrap().values().map(text) {

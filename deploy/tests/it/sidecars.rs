@@ -26,10 +26,10 @@ use testkit::http::Connection;
 use testkit::konnectivity::{FakeFrontend, GrpcFrontend, HttpFrontend, Tunnel};
 use testkit::netns::Place;
 use testkit::peers::kube::{KubeApiServer, KubeParams};
-use testkit::process::ChildGuard;
+use testkit::process::{ChildGuard, Signal};
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
-use testkit::wait;
+use testkit::wait::{self, Stopwatch};
 
 use crate::api::LIMIT;
 use crate::network::{GATEWAY, NODE, Network};
@@ -52,6 +52,9 @@ const SERVERS: [&str; 4] = [
     "kube-apiserver-3",
 ];
 const DEPLOYMENT: &str = "konnectivity-server";
+
+/// How long an API server that was told to end serves on: below the sidecar's `--graceful-shutdown-delay`.
+const SHUTDOWN_DELAY: Duration = Duration::from_secs(10);
 
 #[test]
 fn sidecars_serve_while_api_servers_scale() {
@@ -86,10 +89,21 @@ fn sidecars_serve_while_api_servers_scale() {
         stage.wait_links(4);
         load.wait_more();
 
+        let mut ending = dial(&stage.frontend(SERVERS[1]), destination).unwrap();
+        // Pods of a Deployment that scales down are told to end at once, and no longer led to.
         stage.route(&SERVERS[..1]);
         for server in &SERVERS[1..] {
+            stage.tell_to_end(server);
+        }
+        // Their API servers serve on.
+        wait::pause(SHUTDOWN_DELAY);
+        load.wait_more();
+        assert_eq!(ending.echo(b"still").unwrap(), b"still");
+        for server in &SERVERS[1..] {
             load.end(server);
-            stage.stop_server(server);
+        }
+        for server in &SERVERS[1..] {
+            stage.wait_end(server);
         }
         load.wait_more();
         stage.wait_links(1);
@@ -98,6 +112,17 @@ fn sidecars_serve_while_api_servers_scale() {
     });
     let counts = load.counts();
     assert!(counts.failed.is_empty(), "{counts:#?}");
+}
+
+/// Returns what the patch makes of the API servers' Deployment.
+pub(crate) fn patched() -> Objects {
+    let patch = Objects::read(PATCH).unwrap();
+    let mut patch = patch.get("Deployment", "kube-apiserver").unwrap().clone();
+    // A patch has no namespace; what it is applied to has.
+    patch["metadata"]["namespace"] = json!(SHOOT);
+    let mut built = Objects::default();
+    built.extend([patch]);
+    built
 }
 
 fn lay() -> Network {
@@ -193,13 +218,7 @@ impl<'n> Stage<'n> {
 
     /// Starts the sidecar in a pod; returns what its API server dials by.
     fn start_server(&mut self, name: &'static str) -> FakeFrontend {
-        // A patch has no namespace; what it is applied to has.
-        let patch = Objects::read(PATCH).unwrap();
-        let mut patch = patch.get("Deployment", "kube-apiserver").unwrap().clone();
-        patch["metadata"]["namespace"] = json!(SHOOT);
-        let mut built = Objects::default();
-        built.extend([patch]);
-        let built = self.built(built);
+        let built = self.built(patched());
         let pod = Pod::of(&built, "Deployment", "kube-apiserver", name).unwrap();
         let sandbox = Sandbox {
             place: Place::In(self.network.at(name)),
@@ -224,9 +243,14 @@ impl<'n> Stage<'n> {
         FakeFrontend::Grpc(GrpcFrontend::uds(&self.socket(name)).unwrap())
     }
 
-    fn stop_server(&mut self, name: &str) {
-        let child = self.servers.remove(name).unwrap();
-        assert!(child.stop(LIMIT).unwrap().success(), "{name}");
+    fn tell_to_end(&mut self, name: &str) {
+        let child = self.servers.get_mut(name).unwrap();
+        child.signal(Signal::TERM).unwrap();
+    }
+
+    fn wait_end(&mut self, name: &str) {
+        let mut child = self.servers.remove(name).unwrap();
+        assert!(child.wait_exit(LIMIT).unwrap().success(), "{name}");
     }
 
     fn start_agents(&mut self) {
@@ -408,6 +432,7 @@ fn route(dir: &TempDir, servers: &[&str]) {
 /// Requests to each server all the time.
 struct Load {
     destination: SocketAddr,
+    clock: Stopwatch,
     counts: Mutex<Counts>,
     over: AtomicBool,
 }
@@ -416,8 +441,10 @@ struct Load {
 struct Counts {
     /// Requests that were answered, by server.
     answered: BTreeMap<&'static str, u64>,
-    /// Servers that are asked no more.
+    /// Servers that are to be asked no more.
     ended: Vec<&'static str>,
+    /// Those whose last request was answered.
+    idle: Vec<&'static str>,
     failed: Vec<String>,
 }
 
@@ -425,6 +452,7 @@ impl Load {
     fn new(destination: SocketAddr) -> Self {
         Self {
             destination,
+            clock: Stopwatch::start(),
             counts: Mutex::default(),
             over: AtomicBool::new(false),
         }
@@ -434,19 +462,26 @@ impl Load {
     fn run(&self, server: &'static str, frontend: FakeFrontend) {
         self.with(|counts| *counts.answered.entry(server).or_default() = 0);
         while !self.over.load(Ordering::SeqCst) && !self.counts().ended.contains(&server) {
+            let began = self.clock.elapsed();
             let asked = dial(&frontend, self.destination);
             self.with(|counts| match asked {
                 Ok(_) => *counts.answered.entry(server).or_default() += 1,
-                // The server was told to end while it held this one.
-                Err(_) if counts.ended.contains(&server) => {}
-                Err(error) => counts.failed.push(format!("{server}: {error:#}")),
+                Err(error) => {
+                    let lasted = self.clock.elapsed() - began;
+                    let failed = format!("{server} at {began:?} for {lasted:?}: {error:#}");
+                    counts.failed.push(failed);
+                }
             });
             wait::pause(Duration::from_millis(50));
         }
+        self.with(|counts| counts.idle.push(server));
     }
 
+    /// Ends the requests to a server; returns once the last one was answered.
     fn end(&self, server: &'static str) {
         self.with(|counts| counts.ended.push(server));
+        let idle = || self.counts().idle.contains(&server);
+        wait::until("the last request to a server", LIMIT, idle).unwrap();
     }
 
     /// Waits until each server that is asked has answered some more.

@@ -50,7 +50,7 @@ pub(crate) struct Tenant {
 struct Agents {
     backends: Backends,
     links: BTreeMap<StreamId, Connected>,
-    /// Until when an agent is expected to join, while there is none.
+    /// Until when an agent is expected to join.
     expected: Option<Instant>,
 }
 
@@ -214,7 +214,6 @@ impl Tenant {
         let stream = link.stream();
         agents.backends.insert(stream, agent.clone(), identifiers);
         agents.links.insert(stream, Connected { agent, link });
-        agents.expected = None;
         self.tell_ready(&agents);
         self.joined.notify_waiters();
         let tenant = Arc::clone(self);
@@ -227,7 +226,8 @@ impl Tenant {
         agents.backends.remove(stream);
         agents.links.remove(&stream);
         if agents.links.is_empty() {
-            agents.expected = Some(Instant::now() + RETURN);
+            // The first agents of a new server may still be on their way.
+            agents.expected = agents.expected.max(Some(Instant::now() + RETURN));
         }
         self.tell_ready(&agents);
     }
@@ -476,3 +476,61 @@ const RETURN: Duration = Duration::from_secs(5);
 /// How long after the start of a server with a lease dials wait for its first agent. Agents connect within
 /// seconds of the lease; the rest is for the API server that takes it.
 const FIRST_AGENT: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use knp_proto::{Extensions, Link, LinkConfig, Strategy, TenantLimits};
+
+    use super::*;
+
+    fn tenant(has_lease: bool) -> Arc<Tenant> {
+        let spec = TenantSpec {
+            id: TenantId::new("foo"),
+            server_names: Vec::new(),
+            strategies: vec![Strategy::Default],
+            server_count: 1,
+            limits: TenantLimits::default(),
+            agent_certificates: None,
+            tokens: None,
+            frontend_certificates: None,
+            uds: None,
+        };
+        let metrics = ServerMetrics::new(&telemetry::Registry::new(), false);
+        Tenant::new(Arc::new(spec), &Budget::new(1 << 20), &metrics, has_lease)
+    }
+
+    fn join(tenant: &Arc<Tenant>) -> Joined {
+        let (extensions, config) = (Extensions::default(), LinkConfig::default());
+        let link = Link::server(tenant.limits(), StreamId(1), extensions, config).unwrap();
+        let link = LinkHandle::new(link, tenant.metrics().link().clone());
+        let agent = AgentId::new("agent");
+        tenant.join(agent, Identifiers::default(), link).unwrap()
+    }
+
+    /// Returns how long a dial without an agent waits.
+    async fn waits(tenant: &Tenant) -> Duration {
+        let target = DialTarget {
+            protocol: "tcp".to_owned(),
+            address: "10.0.0.1:443".to_owned(),
+        };
+        let began = Instant::now();
+        let dialed = tenant.dial(target, Duration::from_secs(60)).await;
+        assert_eq!(dialed.err(), Some(TunnelError::NoAgent));
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn agent_that_leaves_shortens_no_wait_for_the_first_ones() {
+        let tenant = tenant(true);
+        drop(join(&tenant));
+        assert!(waits(&tenant).await >= FIRST_AGENT - Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dials_wait_for_agents_that_left() {
+        let tenant = tenant(false);
+        assert_eq!(waits(&tenant).await, Duration::ZERO);
+        drop(join(&tenant));
+        assert!(waits(&tenant).await >= RETURN - Duration::from_secs(1));
+    }
+}
