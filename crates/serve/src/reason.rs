@@ -3,14 +3,26 @@
 //! Does not decide anything; the words are a contract with dashboards and alerts.
 
 /// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[repr(u8)]
+#[strum(serialize_all = "snake_case")]
 pub enum Reason {
     /// The PROXY header is missing, damaged or of the wrong kind.
     BadProxyHeader,
     /// Both peers finished.
     Closed,
-    /// The endpoints could not be connected for a reason other than the next two.
+    /// The endpoints could not be connected for a reason other than refusal and time.
     ConnectFailed,
     /// The endpoints refused.
     ConnectRefused,
@@ -58,62 +70,12 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Self; 24] = [
-        Self::BadProxyHeader,
-        Self::Closed,
-        Self::ConnectFailed,
-        Self::ConnectRefused,
-        Self::ConnectTimeout,
-        Self::DownstreamReset,
-        Self::Drained,
-        Self::IdleTimeout,
-        Self::Internal,
-        Self::Limit,
-        Self::Malformed,
-        Self::MaxAge,
-        Self::NoEndpoint,
-        Self::NoServerName,
-        Self::NotTls,
-        Self::PreambleTimeout,
-        Self::PreambleTooLong,
-        Self::Redirected,
-        Self::SourceDenied,
-        Self::SourceLimit,
-        Self::UnknownDestination,
-        Self::UnknownServerName,
-        Self::UntrustedProxy,
-        Self::UpstreamReset,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// Returns the label that logs and metrics use.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BadProxyHeader => "bad_proxy_header",
-            Self::Closed => "closed",
-            Self::ConnectFailed => "connect_failed",
-            Self::ConnectRefused => "connect_refused",
-            Self::ConnectTimeout => "connect_timeout",
-            Self::DownstreamReset => "downstream_reset",
-            Self::Drained => "drained",
-            Self::IdleTimeout => "idle_timeout",
-            Self::Internal => "internal",
-            Self::Limit => "limit",
-            Self::Malformed => "malformed",
-            Self::MaxAge => "max_age",
-            Self::NoEndpoint => "no_endpoint",
-            Self::NoServerName => "no_server_name",
-            Self::NotTls => "not_tls",
-            Self::PreambleTimeout => "preamble_timeout",
-            Self::PreambleTooLong => "preamble_too_long",
-            Self::Redirected => "redirected",
-            Self::SourceDenied => "source_denied",
-            Self::SourceLimit => "source_limit",
-            Self::UnknownDestination => "unknown_destination",
-            Self::UnknownServerName => "unknown_server_name",
-            Self::UntrustedProxy => "untrusted_proxy",
-            Self::UpstreamReset => "upstream_reset",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -141,8 +103,8 @@ mod tests {
 
     #[test]
     fn reasons_have_distinct_sorted_words() {
-        for (index, reason) in Reason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, index);
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
         }
         let mut words: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
         let count = words.len();

@@ -3,7 +3,7 @@
 //! Knows names and versions; which of them a configuration needs is `watch`'s.
 
 /// A kind of object.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, strum::VariantArray)]
 pub enum Kind {
     /// `DestinationRule` of Istio.
     DestinationRule,
@@ -37,22 +37,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 14] = [
-        Self::DestinationRule,
-        Self::EndpointSlice,
-        Self::Endpoints,
-        Self::EnvoyFilter,
-        Self::Gateway,
-        Self::Ingress,
-        Self::IstioGateway,
-        Self::Namespace,
-        Self::NetworkPolicy,
-        Self::Pod,
-        Self::Service,
-        Self::Shoot,
-        Self::TlsRoute,
-        Self::VirtualService,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// Returns the API group; empty for the core group.
     #[must_use]

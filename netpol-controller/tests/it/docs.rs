@@ -72,7 +72,7 @@ fn families(text: &str) -> BTreeSet<String> {
 fn the_readme_names_exit_codes_kinds_and_reasons() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let readme = std::fs::read_to_string(path).unwrap();
-    for kind in netpol_controller::state::Kind::ALL {
+    for &kind in netpol_controller::state::Kind::ALL {
         let plural = kind.plural();
         assert!(readme.contains(&format!("\"{plural}\"")), "{plural}");
     }

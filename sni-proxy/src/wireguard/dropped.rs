@@ -7,8 +7,11 @@ use tunnel_proto::mac1::ScanError;
 use tunnel_proto::wrapped::WrappedError;
 
 /// Why a datagram was not forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray,
+)]
 #[repr(u8)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum Dropped {
     /// A handshake that names a server whose key its sender does not know.
     BadMac1,
@@ -56,55 +59,11 @@ pub(super) enum Dropped {
 
 impl Dropped {
     /// Every reason, in order.
-    pub(super) const ALL: [Self; 21] = [
-        Self::BadMac1,
-        Self::BadSize,
-        Self::ClientLimit,
-        Self::ClusterLimit,
-        Self::Draining,
-        Self::FlowTable,
-        Self::NoEndpoint,
-        Self::NotWrapped,
-        Self::ReservedBits,
-        Self::RouteDisagrees,
-        Self::ScanBudget,
-        Self::ScanQueue,
-        Self::SendFailed,
-        Self::SourceDenied,
-        Self::SourceRate,
-        Self::UnknownClient,
-        Self::UnknownKind,
-        Self::UnknownMac1,
-        Self::UnknownRoute,
-        Self::UnknownSender,
-        Self::Unsolicited,
-    ];
+    pub(super) const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// Returns the word that metrics use.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::BadMac1 => "bad_mac1",
-            Self::BadSize => "bad_size",
-            Self::ClientLimit => "client_limit",
-            Self::ClusterLimit => "cluster_limit",
-            Self::Draining => "draining",
-            Self::FlowTable => "flow_table",
-            Self::NoEndpoint => "no_endpoint",
-            Self::NotWrapped => "not_wrapped",
-            Self::ReservedBits => "reserved_bits",
-            Self::RouteDisagrees => "route_disagrees",
-            Self::ScanBudget => "scan_budget",
-            Self::ScanQueue => "scan_queue",
-            Self::SendFailed => "send_failed",
-            Self::SourceDenied => "source_denied",
-            Self::SourceRate => "source_rate",
-            Self::UnknownClient => "unknown_client",
-            Self::UnknownKind => "unknown_kind",
-            Self::UnknownMac1 => "unknown_mac1",
-            Self::UnknownRoute => "unknown_route",
-            Self::UnknownSender => "unknown_sender",
-            Self::Unsolicited => "unsolicited",
-        }
+    pub(super) fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -143,8 +102,8 @@ mod tests {
 
     #[test]
     fn every_reason_has_its_own_word_at_its_own_place() {
-        for (index, reason) in Dropped::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, index);
+        for (index, reason) in Dropped::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
         }
         let mut words: Vec<&str> = Dropped::ALL.iter().map(|reason| reason.as_str()).collect();
         let count = words.len();

@@ -227,11 +227,7 @@ impl<K: Keys> Engine<K> {
             }
             Event::Use { link, transport } => {
                 tracing::info!(peer = %peer.name, ?transport, "link in use");
-                if peer
-                    .active
-                    .replace(link)
-                    .is_some_and(|before| before != link)
-                {
+                if peer.follow(link, probes, now) {
                     self.counts.path_changes += 1;
                 }
             }

@@ -215,6 +215,8 @@ pub(crate) struct Peer<N> {
     pub(crate) pairs: Vec<Pair<N>>,
     pub(crate) links: Vec<Link>,
     pub(crate) active: Option<LinkId>,
+    /// The one that was in use last, which may be gone.
+    pub(super) last_used: Option<LinkId>,
     /// Server: the place in `pairs` of what the newest packet was opened with.
     pub(crate) latest: usize,
     pub(crate) steering: Steering,
@@ -330,36 +332,37 @@ impl<N: Noise> Peer<N> {
         (new, evicted)
     }
 
-    /// Server: uses a link from now on and returns whether that is a change.
+    /// Uses a link from now on and returns whether another one was in use before.
     pub(crate) fn follow(&mut self, id: LinkId, probes: ProbeParams, now: Instant) -> bool {
         if self.active == Some(id) {
             return false;
         }
         self.active = Some(id);
+        let before = self.last_used.replace(id);
         if let Steering::Server { prober, .. } = &mut self.steering {
             let mut fresh = Prober::new(probes, Duration::ZERO, now);
             fresh.set_active(now, true);
             *prober = Some(Box::new(fresh));
         }
-        true
+        before.is_some_and(|before| before != id)
     }
 
-    /// Forgets a link. At a server another one that was heard from lately takes over.
-    pub(crate) fn forget(&mut self, id: LinkId, probes: ProbeParams, now: Instant) {
+    /// Forgets a link. At a server another one that was heard from lately takes over; true when one did.
+    pub(crate) fn forget(&mut self, id: LinkId, probes: ProbeParams, now: Instant) -> bool {
         self.links.retain(|link| link.id != id);
         if self.active != Some(id) {
-            return;
+            return false;
         }
         self.active = None;
-        if let Steering::Server { prober, .. } = &mut self.steering {
-            *prober = None;
-            let lately = self.links.iter().filter(|link| {
-                link.proven && now.saturating_duration_since(link.heard) < FALL_BACK
-            });
-            if let Some(next) = lately.max_by_key(|link| link.heard).map(|link| link.id) {
-                self.follow(next, probes, now);
-            }
-        }
+        let Steering::Server { prober, .. } = &mut self.steering else {
+            return false;
+        };
+        *prober = None;
+        let lately = self.links.iter().filter(|link| {
+            link.proven && now.saturating_duration_since(link.heard) < FALL_BACK
+        });
+        let next = lately.max_by_key(|link| link.heard).map(|link| link.id);
+        next.is_some_and(|next| self.follow(next, probes, now))
     }
 
     /// Returns what the probes of a link showed.

@@ -235,6 +235,7 @@ impl<K: Keys> Engine<K> {
             pairs: Vec::new(),
             links: Vec::new(),
             active: None,
+            last_used: None,
             latest: 0,
             steering,
             draining: false,

@@ -88,8 +88,7 @@ impl<K: Keys> Engine<K> {
             peer.latest = of.pair;
         }
         if (latest_seen && follows) || peer.active.is_none() {
-            let moved = peer.active.is_some();
-            if peer.follow(id, probes, now) && moved {
+            if peer.follow(id, probes, now) {
                 self.counts.path_changes += 1;
                 tracing::debug!(peer = %peer.name, to = %from.describe(), "path changed");
             }
@@ -190,7 +189,9 @@ impl<K: Keys> Engine<K> {
             let Some(link) = peer.link_of(&remote) else {
                 continue;
             };
-            peer.forget(link, probes, now);
+            if peer.forget(link, probes, now) {
+                self.counts.path_changes += 1;
+            }
             if let Steering::Client(selector) = &mut peer.steering {
                 selector.handle_failed(now, link);
                 self.drive_client(now, at, false, out);

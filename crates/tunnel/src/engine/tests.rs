@@ -87,8 +87,14 @@ fn udp_is_used_when_open_and_left_when_dead() {
     sim.run_for(ms(30_000));
     assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
     assert_eq!(sim.server_transport(0, 0), Some(Transport::Udp));
+    let changes = |sim: &Simulation| {
+        let ends = [&sim.clients[0], &sim.servers[0]];
+        ends.map(|end| end.engine.counts().path_changes)
+    };
+    assert_eq!(changes(&sim), [1, 1]);
     sim.udp = false;
     sim.run_for(ms(2000));
+    assert_eq!(changes(&sim), [2, 2]);
     assert_eq!(sim.transport(0, 0), Some(Transport::Tcp));
     assert_eq!(sim.server_transport(0, 0), Some(Transport::Tcp));
 }

@@ -65,7 +65,8 @@ pub(super) fn apply(state: &mut ClusterState, object: &Value) -> (Kind, ObjectKe
     let (name, version) = (&object["kind"], object["apiVersion"].as_str().unwrap());
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let kind = Kind::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .find(|kind| name == kind.name() && group == kind.group())
         .unwrap();
     let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
