@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -26,7 +26,7 @@ use testkit::http::Connection;
 use testkit::konnectivity::{FakeFrontend, GrpcFrontend, HttpFrontend, Tunnel};
 use testkit::netns::Place;
 use testkit::peers::kube::{KubeApiServer, KubeParams};
-use testkit::process::ChildGuard;
+use testkit::process::{ChildGuard, Signal};
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
@@ -52,6 +52,9 @@ const SERVERS: [&str; 4] = [
     "kube-apiserver-3",
 ];
 const DEPLOYMENT: &str = "konnectivity-server";
+
+/// How long an API server that was told to end serves on: below the sidecar's `--graceful-shutdown-delay`.
+const SHUTDOWN_DELAY: Duration = Duration::from_secs(10);
 
 #[test]
 fn sidecars_serve_while_api_servers_scale() {
@@ -86,10 +89,21 @@ fn sidecars_serve_while_api_servers_scale() {
         stage.wait_links(4);
         load.wait_more();
 
+        let mut ending = dial(&stage.frontend(SERVERS[1]), destination).unwrap();
+        // Pods of a Deployment that scales down are told to end at once, and no longer led to.
         stage.route(&SERVERS[..1]);
         for server in &SERVERS[1..] {
+            stage.tell_to_end(server);
+        }
+        // Their API servers serve on.
+        thread::sleep(SHUTDOWN_DELAY);
+        load.wait_more();
+        assert_eq!(ending.echo(b"still").unwrap(), b"still");
+        for server in &SERVERS[1..] {
             load.end(server);
-            stage.stop_server(server);
+        }
+        for server in &SERVERS[1..] {
+            stage.wait_end(server);
         }
         load.wait_more();
         stage.wait_links(1);
@@ -224,9 +238,14 @@ impl<'n> Stage<'n> {
         FakeFrontend::Grpc(GrpcFrontend::uds(&self.socket(name)).unwrap())
     }
 
-    fn stop_server(&mut self, name: &str) {
-        let child = self.servers.remove(name).unwrap();
-        assert!(child.stop(LIMIT).unwrap().success(), "{name}");
+    fn tell_to_end(&mut self, name: &str) {
+        let child = self.servers.get_mut(name).unwrap();
+        child.signal(Signal::TERM).unwrap();
+    }
+
+    fn wait_end(&mut self, name: &str) {
+        let mut child = self.servers.remove(name).unwrap();
+        assert!(child.wait_exit(LIMIT).unwrap().success(), "{name}");
     }
 
     fn start_agents(&mut self) {
@@ -408,6 +427,7 @@ fn route(dir: &TempDir, servers: &[&str]) {
 /// Requests to each server all the time.
 struct Load {
     destination: SocketAddr,
+    began: Instant,
     counts: Mutex<Counts>,
     over: AtomicBool,
 }
@@ -416,8 +436,10 @@ struct Load {
 struct Counts {
     /// Requests that were answered, by server.
     answered: BTreeMap<&'static str, u64>,
-    /// Servers that are asked no more.
+    /// Servers that are to be asked no more.
     ended: Vec<&'static str>,
+    /// Those whose last request was answered.
+    idle: Vec<&'static str>,
     failed: Vec<String>,
 }
 
@@ -425,6 +447,7 @@ impl Load {
     fn new(destination: SocketAddr) -> Self {
         Self {
             destination,
+            began: Instant::now(),
             counts: Mutex::default(),
             over: AtomicBool::new(false),
         }
@@ -434,19 +457,26 @@ impl Load {
     fn run(&self, server: &'static str, frontend: FakeFrontend) {
         self.with(|counts| *counts.answered.entry(server).or_default() = 0);
         while !self.over.load(Ordering::SeqCst) && !self.counts().ended.contains(&server) {
+            let started = Instant::now();
             let asked = dial(&frontend, self.destination);
             self.with(|counts| match asked {
                 Ok(_) => *counts.answered.entry(server).or_default() += 1,
-                // The server was told to end while it held this one.
-                Err(_) if counts.ended.contains(&server) => {}
-                Err(error) => counts.failed.push(format!("{server}: {error:#}")),
+                Err(error) => {
+                    let (began, lasted) = (started - self.began, started.elapsed());
+                    let failed = format!("{server} at {began:?} for {lasted:?}: {error:#}");
+                    counts.failed.push(failed);
+                }
             });
             wait::pause(Duration::from_millis(50));
         }
+        self.with(|counts| counts.idle.push(server));
     }
 
+    /// Ends the requests to a server; returns once the last one was answered.
     fn end(&self, server: &'static str) {
         self.with(|counts| counts.ended.push(server));
+        let idle = || self.counts().idle.contains(&server);
+        wait::until("the last request to a server", LIMIT, idle).unwrap();
     }
 
     /// Waits until each server that is asked has answered some more.

@@ -107,6 +107,20 @@ fn all_of_three_servers_are_found_in_time() {
 }
 
 #[test]
+fn added_server_is_found_while_dials_wait_for_its_agent() {
+    let found = (0..1000).filter(|seed| {
+        let mut world = World::new(forever(), &["a", "b", "c"], *seed);
+        world.run(SECOND * 600);
+        world.servers.push("d");
+        world.connector.counted(world.now, 5, Some(4));
+        world.run(SECOND * 5);
+        world.connector.connected_servers() == 4
+    });
+    let found = found.count();
+    assert!(found > 990, "{found}");
+}
+
+#[test]
 fn a_load_balancer_that_leads_to_one_server_only_is_not_hammered() {
     let mut world = World::new(ConnectParams::default(), &["a"], 1);
     world.count = 3;
@@ -138,7 +152,11 @@ fn an_outage_that_is_over_slows_no_search() {
         world.run(SECOND * 600);
         world.servers = found_again.to_vec();
         world.count = 3;
-        world.run(SECOND * 11);
+        for _ in 0..11 {
+            if world.connector.connected_servers() == 0 {
+                world.run(SECOND);
+            }
+        }
         assert!(world.connector.connected_servers() >= 1);
         world.servers.clear();
         world.run(SECOND * 2);
