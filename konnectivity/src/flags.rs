@@ -114,12 +114,14 @@ pub fn agent(
     parse(args, environment, agent_config::configure)
 }
 
-/// Returns the programs with tables of their flags, in Markdown.
+/// Returns lists of flags in Markdown: of each program alone, and of both.
 #[must_use]
-pub fn tables() -> [(&'static str, String); 2] {
+pub fn lists() -> [(&'static str, String); 3] {
+    let [server, agent, both] = docs::lists::<ServerFlags, AgentFlags>();
     [
-        ("konnectivity-server", docs::table::<ServerFlags>()),
-        ("konnectivity-agent", docs::table::<AgentFlags>()),
+        ("konnectivity-server", server),
+        ("konnectivity-agent", agent),
+        ("both programs", both),
     ]
 }
 

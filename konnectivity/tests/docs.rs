@@ -1,4 +1,4 @@
-//! Documents that are generated and committed: schemas of the files, tables of the flags.
+//! Documents that are generated and committed: schemas of the files, lists of the flags.
 
 use std::path::{Path, PathBuf};
 
@@ -22,11 +22,11 @@ fn schemas_are_up_to_date() {
 fn readme_lists_all_flags() {
     let path = document("README.md");
     let mut readme = std::fs::read_to_string(&path).unwrap();
-    for (program, table) in flags::tables() {
+    for (program, list) in flags::lists() {
         let begin = format!("<!-- flags of {program} -->\n");
         let start = readme.find(&begin).unwrap() + begin.len();
         let length = readme[start..].find("<!-- end -->").unwrap();
-        readme.replace_range(start..start + length, &table);
+        readme.replace_range(start..start + length, &list);
     }
     settings::check_doc(&path, &readme);
 }

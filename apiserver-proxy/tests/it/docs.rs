@@ -17,5 +17,6 @@ fn the_schema_of_the_configuration_is_up_to_date() {
 #[test]
 fn the_table_of_metrics_is_up_to_date() {
     let metrics = apiserver_proxy::describe_metrics();
-    settings::check_doc(&document("metrics/apiserver-proxy.md"), &metrics);
+    let command = "cargo test -p apiserver-proxy --test it docs";
+    telemetry::metrics::check_docs(&document(""), "apiserver-proxy", command, &metrics);
 }

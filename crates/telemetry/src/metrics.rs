@@ -13,6 +13,7 @@
 //! Names are exposed as registered: there is no forced `_total`, because metrics of programs that
 //! are replaced keep the names their dashboards know.
 
+mod docs;
 mod encode;
 mod histogram;
 mod value;
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::admin::Process;
 
+pub use docs::check_docs;
 pub use encode::{Encoder, Exposition, FamilyEncoder, Kind, Value};
 pub use histogram::{Buckets, Histogram};
 pub use value::{Counter, Gauge, LocalCounter, LocalGauge};

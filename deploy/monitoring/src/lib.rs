@@ -1,4 +1,4 @@
-//! Reads the alerts, recording rules, dashboards and tables of metrics of this project, for the tests
+//! Reads the alerts, recording rules, dashboards and pages of metrics of this project, for the tests
 //! that hold them against each other and against running programs.
 //!
 //! ```text
@@ -24,7 +24,7 @@ use serde_json::Value;
 
 pub use expression::{Matcher, Selector, selectors};
 pub use scrape::{Target, scrape_config};
-pub use tables::{Documented, documented, index};
+pub use tables::{Documented, documented};
 
 /// A file of rules, or of their tests.
 #[derive(Clone, Debug, Deserialize)]

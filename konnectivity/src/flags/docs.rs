@@ -1,24 +1,34 @@
-//! What documents show of the flags: the table in the README and the schema of the file.
+//! What documents show of the flags: the lists in the README and the schema of the file.
 
 use serde_json::Value;
 
 use super::read::{Flags, command, defaults, help};
 
-/// Returns a table of all flags that are not hidden, for the README.
-pub(crate) fn table<S: Flags>() -> String {
-    let (mut out, keys) = (
-        String::from("| flag | default | |\n|---|---|---|\n"),
-        defaults::<S>(),
-    );
-    let mut heading = None;
+/// A flag as the README shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shown {
+    heading: String,
+    /// With its value's name and its default.
+    name: String,
+    help: String,
+}
+
+/// Returns lists of all flags that are not hidden, for the README: those of `A` alone, of `B`
+/// alone, and of both.
+pub(crate) fn lists<A: Flags, B: Flags>() -> [String; 3] {
+    let (of_a, of_b) = (shown::<A>(), shown::<B>());
+    let (both, only_a): (Vec<_>, Vec<_>) = of_a.into_iter().partition(|flag| of_b.contains(flag));
+    let only_b = of_b.into_iter().filter(|flag| !both.contains(flag));
+    [list(only_a), list(only_b.collect()), list(both)]
+}
+
+fn shown<S: Flags>() -> Vec<Shown> {
+    let keys = defaults::<S>();
+    let mut flags = Vec::new();
     for arg in command::<S>().get_arguments() {
         let name = arg.get_long().unwrap_or_default();
         if arg.is_hide_set() || !keys.contains_key(name) {
             continue;
-        }
-        if heading != arg.get_help_heading() {
-            heading = arg.get_help_heading();
-            out += &format!("| **{}** | | |\n", heading.unwrap_or_default());
         }
         let values = arg.get_value_names().unwrap_or_default().join(" ");
         let name = match values.as_str() {
@@ -26,13 +36,36 @@ pub(crate) fn table<S: Flags>() -> String {
             values => format!("`--{name} {values}`"),
         };
         let default = match arg.get_default_values() {
-            [text] if !text.is_empty() => format!("`{}`", text.to_string_lossy()),
+            [text] if !text.is_empty() => format!(" (`{}`)", text.to_string_lossy()),
             _ => String::new(),
         };
-        let [name, help] = [name, help(arg)].map(|text| text.replace('|', "\\|"));
-        out += &format!("| {name} | {default} | {help} |\n");
+        flags.push(Shown {
+            heading: arg.get_help_heading().unwrap_or_default().to_owned(),
+            name: name + &default,
+            help: help(arg),
+        });
     }
-    out
+    flags
+}
+
+/// Lists flags below their headings, in a line those of a heading with the same help.
+fn list(mut flags: Vec<Shown>) -> String {
+    let mut out = String::new();
+    while let Some(heading) = flags.first().map(|flag| flag.heading.clone()) {
+        let (mut under, others) = flags.into_iter().partition(|flag| flag.heading == heading);
+        flags = others;
+        out += &format!("\n**{heading}**\n\n");
+        while let Some(help) = under.first().map(|flag: &Shown| flag.help.clone()) {
+            let (same, others): (Vec<_>, Vec<_>) =
+                under.into_iter().partition(|flag| flag.help == help);
+            under = others;
+            let names: Vec<_> = same.into_iter().map(|flag| flag.name).collect();
+            // The heading says it already.
+            let help = help.trim_start_matches("Accepted, has no effect: ");
+            out += &format!("- {}: {help}\n", names.join(", "));
+        }
+    }
+    out + "\n"
 }
 
 /// Returns the JSON schema of the file: that of `S`, with the defaults that clap has.

@@ -17,5 +17,6 @@ fn configuration_schema_is_up_to_date() {
 #[test]
 fn metrics_table_is_up_to_date() {
     let metrics = vpn_client::describe_metrics();
-    settings::check_doc(&document("metrics/vpn-client.md"), &metrics);
+    let command = "cargo test -p vpn-client --test it docs";
+    telemetry::metrics::check_docs(&document(""), "vpn-client", command, &metrics);
 }

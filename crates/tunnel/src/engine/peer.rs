@@ -358,9 +358,10 @@ impl<N: Noise> Peer<N> {
             return false;
         };
         *prober = None;
-        let lately = self.links.iter().filter(|link| {
-            link.proven && now.saturating_duration_since(link.heard) < FALL_BACK
-        });
+        let lately = self
+            .links
+            .iter()
+            .filter(|link| link.proven && now.saturating_duration_since(link.heard) < FALL_BACK);
         let next = lately.max_by_key(|link| link.heard).map(|link| link.id);
         next.is_some_and(|next| self.follow(next, probes, now))
     }
