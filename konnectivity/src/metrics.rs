@@ -21,9 +21,10 @@ mod server;
 mod stream;
 mod tenant;
 
+use telemetry::access_log::Sink;
 use telemetry::metrics::{Description, Gauge};
 use telemetry::process::Build;
-use telemetry::{LogControl, Registry};
+use telemetry::{AccessFormat, AccessLog, LogControl, Registry};
 
 pub(crate) use agent::{AgentMetrics, ConnectResult, EndpointDialFailure};
 pub(crate) use grpc_code::GrpcCode;
@@ -50,6 +51,9 @@ const fn build(binary: &'static str) -> Build {
 pub fn describe_server_metrics() -> Vec<Description> {
     let registry = Registry::new();
     let _ = ServerMetrics::new(&registry, true);
+    if let Ok(access_log) = AccessLog::new(AccessFormat::Off, Sink::Stdout) {
+        access_log.register(&registry);
+    }
     describe(&registry, SERVER_BUILD)
 }
 

@@ -48,20 +48,35 @@ impl Answer {
 
     /// What a CONNECT that was understood and is not served for `reason` is told.
     pub(crate) fn to_refused_connect(version: HttpVersion, reason: Reason) -> Self {
-        let (status, phrase, body) = if reason == Reason::UnknownDestination {
-            (404, "Not Found", "unknown destination")
-        } else if reason == Reason::SourceDenied {
-            (403, "Forbidden", "this client may not go there")
-        } else if reason == Reason::ConnectTimeout {
-            (
-                504,
-                "Gateway Timeout",
-                "the destination did not answer in time",
-            )
-        } else if matches!(reason, Reason::Limit | Reason::SourceLimit) {
-            (503, "Service Unavailable", "too many connections")
-        } else {
-            (503, "Service Unavailable", "no endpoint could be connected")
+        let (status, phrase, body) = match reason {
+            Reason::UnknownDestination => (404, "Not Found", "unknown destination"),
+            Reason::SourceDenied => (403, "Forbidden", "this client may not go there"),
+            Reason::ConnectTimeout => {
+                let body = "the destination did not answer in time";
+                (504, "Gateway Timeout", body)
+            }
+            Reason::Limit => (503, "Service Unavailable", "too many connections"),
+            Reason::ConnectFailed | Reason::ConnectRefused | Reason::NoEndpoint => {
+                (503, "Service Unavailable", "no endpoint could be connected")
+            }
+            // None of these ends a CONNECT that was understood and has no answer yet.
+            Reason::BadProxyHeader
+            | Reason::Closed
+            | Reason::DownstreamReset
+            | Reason::Drained
+            | Reason::IdleTimeout
+            | Reason::Internal
+            | Reason::Malformed
+            | Reason::MaxAge
+            | Reason::NoServerName
+            | Reason::NotTls
+            | Reason::PreambleTimeout
+            | Reason::PreambleTooLong
+            | Reason::Redirected
+            | Reason::SourceLimit
+            | Reason::UnknownServerName
+            | Reason::UntrustedProxy
+            | Reason::UpstreamReset => (503, "Service Unavailable", "not served"),
         };
         Self::closing(version, status, phrase, "", body)
     }

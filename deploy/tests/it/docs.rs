@@ -1,8 +1,10 @@
-//! What documents say is tested, is: the tests that they name are there.
+//! What documents say is tested, is: the tests that they name are there, and each key of a configuration is explained.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 /// Names of functions in the tests of all packages.
 fn functions() -> BTreeSet<String> {
@@ -54,5 +56,40 @@ fn the_tests_that_documents_name_are_there() {
         for test in tests {
             assert!(functions.contains(test), "{document}: no test {test}");
         }
+    }
+}
+
+/// Collects the names of all properties of a schema.
+fn properties(schema: &Value, names: &mut BTreeSet<String>) {
+    let own = schema["properties"].as_object();
+    names.extend(own.into_iter().flat_map(|own| own.keys().cloned()));
+    let of_object = schema.as_object().into_iter().flat_map(|own| own.values());
+    let of_array = schema.as_array().into_iter().flatten();
+    of_object
+        .chain(of_array)
+        .for_each(|value| properties(value, names));
+}
+
+#[test]
+fn configuration_keys_are_explained() {
+    let docs = deploy::root().parent().unwrap().join("docs");
+    let text = fs::read_to_string(docs.join("config.md")).unwrap();
+    let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
+    for program in [
+        "apiserver-proxy",
+        "netpol-controller",
+        "routes",
+        "sni-proxy",
+        "vpn-client",
+        "vpn-server",
+    ] {
+        let schema = fs::read(docs.join(format!("schema/{program}.json"))).unwrap();
+        let mut names = BTreeSet::new();
+        properties(&serde_json::from_slice(&schema).unwrap(), &mut names);
+        assert!(names.len() > 10, "{program}: {names:?}");
+        // Of Kubernetes' label selectors.
+        names.remove("operator");
+        names.retain(|name| !words.contains(name.as_str()));
+        assert!(names.is_empty(), "{program}: {names:?}");
     }
 }

@@ -28,6 +28,14 @@ fn the_table_of_metrics_is_up_to_date() {
 }
 
 #[test]
+fn operations_explain_every_reason() {
+    let text = std::fs::read_to_string(document("operations.md")).unwrap();
+    let missing = |reason: &&serve::Reason| !text.contains(&format!("`{}`", reason.as_str()));
+    let missing: Vec<_> = serve::Reason::ALL.iter().filter(missing).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
 fn the_table_lists_what_a_running_gateway_exposes() {
     let refusing = testkit::ports::free(1).unwrap()[0];
     let config = r#"

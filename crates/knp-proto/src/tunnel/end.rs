@@ -44,7 +44,7 @@ pub enum WriteError {
 #[non_exhaustive]
 pub enum EndReason {
     /// The dial was called off: by [`Link::close`](crate::Link::close) while dialing, or by the
-    /// server.
+    /// server. The label is "cancelled".
     Canceled,
     /// The agent did not answer CLOSE_REQ in time.
     CloseTimeout,
@@ -106,10 +106,19 @@ impl EndReason {
     /// it is not wanted: if not, the socket is better reset than closed.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        matches!(
-            self,
-            Self::Finished | Self::LocalClosed | Self::PeerClosed { .. }
-        )
+        match self {
+            Self::Finished | Self::LocalClosed | Self::PeerClosed { .. } => true,
+            Self::Canceled
+            | Self::CloseTimeout
+            | Self::DialFailed { .. }
+            | Self::DialTimeout
+            | Self::LingerTimeout
+            | Self::LinkLost
+            | Self::OverBudget
+            | Self::PeerReset { .. }
+            | Self::SlowConsumer
+            | Self::Violation(_) => false,
+        }
     }
 
     /// Returns what the peer said about it, if it was the peer that ended the tunnel.

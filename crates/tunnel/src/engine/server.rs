@@ -87,11 +87,10 @@ impl<K: Keys> Engine<K> {
         if latest_seen {
             peer.latest = of.pair;
         }
-        if (latest_seen && follows) || peer.active.is_none() {
-            if peer.follow(id, probes, now) {
-                self.counts.path_changes += 1;
-                tracing::debug!(peer = %peer.name, to = %from.describe(), "path changed");
-            }
+        let follows = (latest_seen && follows) || peer.active.is_none();
+        if follows && peer.follow(id, probes, now) {
+            self.counts.path_changes += 1;
+            tracing::debug!(peer = %peer.name, to = %from.describe(), "path changed");
         }
         if let Steering::Server {
             prober: Some(prober),
