@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serve::{ConnRecord, ListenerContext, Reason, WorkerHandle, WorkerSocket, accept_all};
+use serve::{ConnRecord, ListenerContext, WorkerHandle, WorkerSocket, accept_all};
 use tokio::net::TcpStream;
 
 use crate::connection::{self, Accepted};
@@ -43,12 +43,9 @@ fn accepted(
     peer: SocketAddr,
     listener: &Rc<ListenerContext>,
 ) {
-    let permit = worker.shared.admission.permit();
-    let admitted = permit.is_some();
-    let record = ConnRecord::open(listener, peer, permit);
-    if !admitted {
-        return record.close(Reason::Limit);
-    }
+    let Some(record) = ConnRecord::admit(listener, peer, &worker.shared.admission) else {
+        return;
+    };
     let accepted = Box::new(Accepted {
         downstream: stream,
         peer,

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serve::{ConnRecord, Reason, WorkerHandle, WorkerSocket, accept_all};
+use serve::{ConnRecord, WorkerHandle, WorkerSocket, accept_all};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -69,19 +69,14 @@ pub(crate) async fn run(handle: WorkerHandle, task: Task) -> io::Result<()> {
 /// Admits a connection and starts its task, or counts why not.
 fn accepted(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, listener: &Rc<Listener>) {
     let admission = &worker.shared.admission;
-    let permit = admission.permit();
-    let admitted = permit.is_some();
-    let record = ConnRecord::open(&listener.context, peer, permit);
-    if !admitted {
-        return record.close(Reason::Limit);
-    }
+    let record = ConnRecord::admit(&listener.context, peer, admission);
     // Behind a load balancer the client is known only from its header.
-    if !(listener.takes_balancer() && worker.shared.config.trusts(peer.ip())) {
-        match admission.source_permit(peer.ip()) {
-            Some(permit) => record.hold(permit),
-            None => return record.close(Reason::SourceLimit),
-        }
-    }
+    let is_client = !(listener.takes_balancer() && worker.shared.config.trusts(peer.ip()));
+    let record = match record {
+        Some(record) if is_client => record.admit_client(peer.ip(), admission),
+        record => record,
+    };
+    let Some(record) = record else { return };
     let accepted = Box::new(Accepted {
         downstream: stream,
         peer,

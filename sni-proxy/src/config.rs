@@ -18,13 +18,16 @@ use settings::{
 };
 use telemetry::LogFormat;
 
+mod connect;
 mod limits;
 mod listener;
 mod source;
 mod trace;
 
-use self::limits::{ConnectSettings, Limits};
-pub(crate) use self::limits::{Otherwise, WireGuardLimits};
+use self::connect::ConnectSettings;
+pub(crate) use self::connect::Otherwise;
+use self::limits::Limits;
+pub(crate) use self::limits::WireGuardLimits;
 pub(crate) use self::listener::ListenerConfig;
 pub use self::listener::{Protocol, ProxyProtocol};
 use self::source::RoutingSettings;

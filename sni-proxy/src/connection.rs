@@ -12,7 +12,6 @@ use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use preamble::{HttpVersion, encode_v1, encode_v2};
 use relay::{Relay, Timers};
@@ -150,22 +149,12 @@ async fn establish(
         }
     }
 
-    // The limits in time of what remains: a route's own go before the general ones; zero is none.
-    let idle = route
-        .idle_timeout()
-        .or_else(|| limits.idle_timeout.non_zero());
-    let age = route
-        .max_connection_age()
-        .or_else(|| limits.max_connection_age.non_zero());
-    let some = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
-    let deadline = some(age).map(|age| accepted + age);
+    let [idle, age] = limits.of(Some(&route));
+    let deadline = age.map(|age| accepted + age);
     Ok(Established {
         downstream,
         upstream,
-        timers: Timers {
-            idle: some(idle),
-            deadline,
-        },
+        timers: Timers { idle, deadline },
     })
 }
 

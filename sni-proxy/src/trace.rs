@@ -250,8 +250,8 @@ fn snapshot_view(shared: &Shared, published: &Published) -> SnapshotView {
 
 fn limits(shared: &Shared, question: &Question, route: Option<&Arc<Route>>) -> Limits {
     let (admission, configured) = (&shared.admission, &shared.config.limits);
-    let idle = route.and_then(|route| route.idle_timeout());
-    let age = route.and_then(|route| route.max_connection_age());
+    let route = route.map(AsRef::as_ref);
+    let [idle, age] = configured.of(route);
     let seconds = |limit: Option<std::time::Duration>| limit.unwrap_or_default().as_secs_f64();
     Limits {
         connections: admission.connections(),
@@ -260,11 +260,11 @@ fn limits(shared: &Shared, question: &Question, route: Option<&Arc<Route>>) -> L
         max_connections_per_source: admission.source_limit(),
         preamble_timeout_seconds: configured.preamble_timeout.0.as_secs_f64(),
         preamble_bytes: configured.preamble_bytes.as_usize(),
-        idle_timeout_seconds: seconds(idle.or_else(|| configured.idle_timeout.non_zero())),
-        max_connection_age_seconds: seconds(
-            age.or_else(|| configured.max_connection_age.non_zero()),
-        ),
-        of_the_route: idle.is_some() || age.is_some(),
+        idle_timeout_seconds: seconds(idle),
+        max_connection_age_seconds: seconds(age),
+        of_the_route: route.is_some_and(|route| {
+            route.idle_timeout().is_some() || route.max_connection_age().is_some()
+        }),
     }
 }
 

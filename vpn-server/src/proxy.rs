@@ -19,8 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serve::{
-    Accepting, Admission, ConnRecord, ListenerContext, Reason, WorkerHandle, WorkerSocket,
-    accept_all,
+    Accepting, Admission, ConnRecord, ListenerContext, WorkerHandle, WorkerSocket, accept_all,
 };
 use telemetry::AccessLog;
 use tls::ServerTls;
@@ -104,16 +103,9 @@ impl Worker {
         listener: &Rc<ListenerContext>,
     ) {
         let admission = &self.shared.admission;
-        let permit = admission.permit();
-        let admitted = permit.is_some();
-        let record = ConnRecord::open(listener, peer, permit);
-        if !admitted {
-            return record.close(Reason::Limit);
-        }
-        match admission.source_permit(peer.ip()) {
-            Some(permit) => record.hold(permit),
-            None => return record.close(Reason::SourceLimit),
-        }
+        let record = ConnRecord::admit(listener, peer, admission);
+        let record = record.and_then(|record| record.admit_client(peer.ip(), admission));
+        let Some(record) = record else { return };
         let worker = Rc::clone(self);
         self.handle
             .connections

@@ -5,7 +5,7 @@
 //! connection and is what `/connections` shows; addresses and names appear only here.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use route::{Endpoint, Route};
 use telemetry::access_log::{AccessLog, AccessRecord};
 use tokio::time::Instant;
 
-use crate::admission::{Permit, SourcePermit};
+use crate::admission::{Admission, Permit, SourcePermit};
 use crate::metrics::ListenerMetrics;
 use crate::reason::Reason;
 
@@ -109,6 +109,35 @@ impl ConnRecord {
     #[must_use]
     pub fn info(&self) -> &Rc<ConnInfo> {
         &self.info
+    }
+
+    /// Opens the record of a connection that was just accepted; at the limit it ends at once, and there is
+    /// nothing to serve.
+    #[must_use]
+    pub fn admit(
+        listener: &Rc<ListenerContext>,
+        peer: SocketAddr,
+        admission: &Arc<Admission>,
+    ) -> Option<Self> {
+        let permit = admission.permit();
+        let admitted = permit.is_some();
+        let record = Self::open(listener, peer, permit);
+        if !admitted {
+            record.close(Reason::Limit);
+            return None;
+        }
+        Some(record)
+    }
+
+    /// Counts the connection among the client's; at the client's limit it ends, and there is nothing to serve.
+    #[must_use]
+    pub fn admit_client(self, client: IpAddr, admission: &Arc<Admission>) -> Option<Self> {
+        let Some(permit) = admission.source_permit(client) else {
+            self.close(Reason::SourceLimit);
+            return None;
+        };
+        self.hold(permit);
+        Some(self)
     }
 
     /// Ends the record with its reason.
