@@ -146,9 +146,6 @@ impl Controller {
 
 /// Measures what was asked for and prints it. For `churn` that is done in a network of its own, as
 /// root or in a user namespace, since no endpoint may be on loopback.
-///
-/// # Errors
-/// When the API server does not start, or nothing could be measured.
 pub(crate) fn run(asked: &Controller, output: &Output) -> Result<ExitCode> {
     asked.check()?;
     let churn = asked.asks_for(Case::Churn);

@@ -45,9 +45,6 @@ pub(crate) struct Destination {
 
 impl Destination {
     /// Starts the listeners at `ip`, on ports the kernel picks.
-    ///
-    /// # Errors
-    /// When a listener cannot be bound or the thread not be started.
     pub(crate) fn start(ip: IpAddr) -> Result<Self> {
         let bind = |behavior| {
             let listener = std::net::TcpListener::bind((ip, 0)).context("binding a destination")?;

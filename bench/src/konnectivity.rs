@@ -103,9 +103,6 @@ enum Case {
 }
 
 /// Measures what was asked for and prints it.
-///
-/// # Errors
-/// When something cannot be started or measured.
 pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
     let What::Suite(asked) = &asked.what;
     let cpus = asked.cpus.clone().unwrap_or_default().bind_load()?;

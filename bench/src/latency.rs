@@ -20,9 +20,6 @@ pub(crate) struct Latencies {
 
 impl Latencies {
     /// Makes an empty histogram.
-    ///
-    /// # Errors
-    /// Never with the bounds used here; the library cannot know that.
     pub(crate) fn new() -> Result<Self> {
         let nanoseconds =
             Histogram::new_with_bounds(SHORTEST, LONGEST, DIGITS).context("making a histogram")?;
@@ -36,9 +33,6 @@ impl Latencies {
     }
 
     /// Adds everything that `other` counted.
-    ///
-    /// # Errors
-    /// When `other` has other bounds, which none here has.
     pub(crate) fn add(&mut self, other: &Self) -> Result<()> {
         self.nanoseconds
             .add(&other.nanoseconds)

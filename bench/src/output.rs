@@ -22,9 +22,6 @@ pub(crate) struct Output {
 impl Output {
     /// Writes `run` to standard output and the failures to standard error, and returns the exit
     /// status.
-    ///
-    /// # Errors
-    /// When standard output cannot be written to.
     pub(crate) fn deliver(&self, run: &Run, failures: &[String]) -> Result<ExitCode> {
         let mut out = stdout().lock();
         if self.json {

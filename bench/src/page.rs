@@ -38,9 +38,6 @@ enum File {
 }
 
 /// Reads the files and writes the page.
-///
-/// # Errors
-/// When a file cannot be read or holds something else, or the page cannot be written.
 pub(crate) fn run(asked: &Saved) -> Result<ExitCode> {
     let mut runs = Vec::new();
     for file in &asked.files {

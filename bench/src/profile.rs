@@ -200,9 +200,6 @@ impl Profile {
     }
 
     /// Returns the program's path; `None` when there is none.
-    ///
-    /// # Errors
-    /// When it is not there; the text says what to do.
     pub(crate) fn binary(&self, given: &programs::Given) -> Result<Option<PathBuf>> {
         let Some(program) = &self.program else {
             return Ok(None);

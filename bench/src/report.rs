@@ -113,9 +113,6 @@ impl Run {
     }
 
     /// Writes facts, table and legend.
-    ///
-    /// # Errors
-    /// When `out` cannot be written to.
     pub(crate) fn table(&self, out: &mut impl Write) -> io::Result<()> {
         for (name, text) in &self.facts {
             writeln!(out, "{name:13} {text}")?;

@@ -68,9 +68,6 @@ struct Lab<'a> {
 
 /// Measures what was asked for and prints it: in a network of its own as root, else on this
 /// machine's loopback.
-///
-/// # Errors
-/// When nothing could be measured.
 pub(crate) fn run(asked: &Routes, output: &Output) -> Result<ExitCode> {
     let sizes = &asked.names;
     ensure!(

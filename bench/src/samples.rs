@@ -158,9 +158,6 @@ impl Samples {
     }
 
     /// Adds the latencies of one repetition.
-    ///
-    /// # Errors
-    /// As [`Latencies::add`].
     pub(crate) fn add_latencies(
         &mut self,
         setup: &str,

@@ -47,9 +47,6 @@ pub(crate) use self::args::Tls;
 
 /// Measures what was asked for and prints it: in a network of its own as root, else on this
 /// machine's loopback.
-///
-/// # Errors
-/// When a profile is none, or nothing could be measured.
 pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
     limits::raise()?;
     interrupt::watch()?;

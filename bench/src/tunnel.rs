@@ -40,9 +40,6 @@ use crate::{interrupt, machine};
 pub(crate) use self::args::Tunnel;
 
 /// Measures what was asked for and prints it.
-///
-/// # Errors
-/// When namespaces cannot be made, or nothing could be measured.
 pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
     if let Privileges::Elsewhere(status) = acquire()? {
         let failed = !status.success();

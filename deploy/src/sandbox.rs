@@ -52,9 +52,6 @@ pub struct Account {
 
 impl Sandbox<'_> {
     /// Prepares a container of `pod`; ConfigMaps and Secrets are those in `objects`.
-    ///
-    /// # Errors
-    /// When the manifest asks for what is not there, or is not understood.
     pub fn command(&self, container: Container<'_>, objects: &Objects) -> Result<Command> {
         let pod = container.pod;
         let own = self.directory.join(&pod.name);
@@ -102,9 +99,6 @@ impl Sandbox<'_> {
     }
 
     /// Starts a container.
-    ///
-    /// # Errors
-    /// As [`Sandbox::command`], and when it cannot be started.
     pub fn start(&self, container: Container<'_>, objects: &Objects) -> Result<ChildGuard> {
         let command = self.command(container, objects)?;
         let name = &container.pod.name;
@@ -113,9 +107,6 @@ impl Sandbox<'_> {
     }
 
     /// Runs a container to its end.
-    ///
-    /// # Errors
-    /// As [`Sandbox::command`], and when it ends otherwise than with 0.
     pub fn run(&self, container: Container<'_>, objects: &Objects) -> Result<()> {
         command::run(&mut self.command(container, objects)?).map(drop)
     }
@@ -145,9 +136,6 @@ impl Sandbox<'_> {
 
 /// Prepares what a probe of a container runs in it, as its process `pid` is seen here: with its files,
 /// network and rights. Nothing where the probe runs nothing.
-///
-/// # Errors
-/// When the manifest is not understood, or `nsenter` is missing.
 pub fn probe_command(container: Container<'_>, kind: &str, pid: u32) -> Result<Option<Command>> {
     let Some(arguments) = container.probe_arguments(kind)? else {
         return Ok(None);

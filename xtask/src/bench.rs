@@ -101,9 +101,6 @@ impl Part {
 }
 
 /// Measures, and writes what was found.
-///
-/// # Errors
-/// When the machine is busy, or something cannot be installed, built, run or written.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     console.chapter("The standard suite");

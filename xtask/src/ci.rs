@@ -10,9 +10,6 @@ use crate::tools::Tool;
 use crate::{counts, test, tidy, workspace};
 
 /// Runs every check, even after one has failed, and the tests last.
-///
-/// # Errors
-/// When a tool cannot be installed or started.
 pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     let mut good = true;

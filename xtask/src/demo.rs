@@ -56,9 +56,6 @@ struct Programs {
 }
 
 /// Builds, shows, cleans up. The exit code tells whether every step went well.
-///
-/// # Errors
-/// When it could not even start; the text says what to do.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     let say = |text: &str| console.say(&format!("  {text}"));

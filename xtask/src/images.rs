@@ -68,9 +68,6 @@ const fn image(name: &'static str, package: &'static str, user: &'static str) ->
 }
 
 /// Builds the images, tries them out and writes what is in them.
-///
-/// # Errors
-/// When something cannot be built or started at all.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     let images = chosen(&options.only)?;

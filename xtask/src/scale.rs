@@ -19,9 +19,6 @@ use crate::test::status;
 use crate::workspace;
 
 /// Builds the release binaries and has them measured.
-///
-/// # Errors
-/// When something could not be built or started.
 pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     console.chapter("Scale: the controller and gateways with a large cluster");

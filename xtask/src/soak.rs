@@ -43,9 +43,6 @@ const CONNECTION_BYTES: u64 = 2 * 1024;
 const CHUNK: usize = 128 * 1024;
 
 /// Builds the release binaries, measures them and prints what was found.
-///
-/// # Errors
-/// When something could not be built or started.
 pub(crate) fn run() -> Result<ExitCode> {
     let mut console = Console::new();
     console.chapter("Soak: memory and descriptors of the release builds");

@@ -24,9 +24,6 @@ pub(crate) struct Options {
 }
 
 /// Installs what is missing, builds, and runs; without arguments the soak as well.
-///
-/// # Errors
-/// When something cannot be installed or started.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     console.chapter("What the tests need");
@@ -77,9 +74,6 @@ fn as_root(command: Command) -> Result<Command> {
 }
 
 /// Runs a command with its words on screen, and tells whether it ended well.
-///
-/// # Errors
-/// When it cannot be started.
 pub(crate) fn status(command: &mut Command) -> Result<bool> {
     let status = command
         .status()

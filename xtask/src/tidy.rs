@@ -22,9 +22,6 @@ struct Breach {
 }
 
 /// Checks every file git knows or could add, and lists what breaks a rule.
-///
-/// # Errors
-/// When the files cannot be listed or read.
 pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     let root = workspace::root();

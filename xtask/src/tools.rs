@@ -22,9 +22,6 @@ pub(crate) enum Tool {
 
 impl Tool {
     /// Prepares a run of the tool in the workspace's root, installing it first if need be.
-    ///
-    /// # Errors
-    /// When it cannot be installed.
     pub(crate) fn command(self, console: &Console) -> Result<Command> {
         let mut command = Command::new(
             self.program()

@@ -22,9 +22,6 @@ pub(super) const EACH: usize = 20;
 pub(super) const NETWORK: &str = "10.64.0.0/10";
 
 /// Creates so many namespaces with all that is in them, unless they are there.
-///
-/// # Errors
-/// When the API server refuses.
 pub(super) fn fill(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     if lab.routed > 0 {
         return Ok(());

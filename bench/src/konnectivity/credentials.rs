@@ -37,9 +37,6 @@ pub(crate) struct Credentials {
 
 impl Credentials {
     /// Makes them in `dir`. Servers are called `localhost` and `127.0.0.1`.
-    ///
-    /// # Errors
-    /// When a key cannot be made or a file not be written.
     pub(crate) fn make(dir: &TempDir) -> Result<Self> {
         let names = ["localhost", "127.0.0.1"];
         let agents = Authority::new("bench-agents")?;
@@ -62,9 +59,6 @@ impl Credentials {
 
 /// Builds the TLS settings of a frontend's client. `alpn` is `h2` with gRPC and `http/1.1` without.
 /// No session is resumed, as kube-apiserver resumes none.
-///
-/// # Errors
-/// When a file cannot be read or is not what it should be.
 pub(crate) fn client_config(
     ca: &Path,
     identity: &IdentityFiles,

@@ -85,9 +85,6 @@ pub(crate) enum Frontend {
 impl Frontend {
     /// Opens a tunnel to `target`. The caller bounds the wait; dropped half way, the connection is
     /// closed.
-    ///
-    /// # Errors
-    /// When the server cannot be reached or refuses, with its words.
     pub(crate) async fn dial(&self, target: SocketAddr) -> io::Result<Tunnel> {
         let target = target.to_string();
         match self {

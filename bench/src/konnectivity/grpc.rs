@@ -33,9 +33,6 @@ pub(crate) struct GrpcTunnel {
 /// Opens a tunnel to `target` over `stream`, at whose other end is `authority`.
 ///
 /// Dropped half way, it closes the connection without a word.
-///
-/// # Errors
-/// When HTTP/2 or gRPC fails, or with the text of the server's refusal.
 pub(crate) async fn dial<S>(stream: S, authority: &str, target: &str) -> io::Result<GrpcTunnel>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -85,9 +82,6 @@ where
 
 impl GrpcTunnel {
     /// Asks for the end of the tunnel and waits until it is confirmed, at most ten seconds.
-    ///
-    /// # Errors
-    /// When the answer does not come.
     pub(crate) async fn close(mut self) -> io::Result<()> {
         self.packets.send(Packet::CloseRequest {
             connect_id: self.connect_id,

@@ -87,9 +87,6 @@ impl Outcome {
 }
 
 /// Opens a tunnel within [`DIAL_LIMIT`].
-///
-/// # Errors
-/// When that fails.
 pub(crate) async fn dial(frontend: &Frontend, target: SocketAddr) -> Result<Tunnel> {
     timeout(DIAL_LIMIT, frontend.dial(target))
         .await
@@ -98,9 +95,6 @@ pub(crate) async fn dial(frontend: &Frontend, target: SocketAddr) -> Result<Tunn
 }
 
 /// Opens `count` tunnels, a few at a time.
-///
-/// # Errors
-/// When one fails.
 pub(crate) async fn hold(
     frontend: &Frontend,
     target: SocketAddr,
@@ -133,9 +127,6 @@ pub(crate) async fn close(tunnels: Vec<Tunnel>) {
 
 /// Moves `bytes` on each of `streams` tunnels to or from `target`, a sink or a source, and returns
 /// how long that took from the first byte asked for to the last one received.
-///
-/// # Errors
-/// When a tunnel fails, or after [`BULK_LIMIT`].
 pub(crate) async fn bulk(
     frontend: &Frontend,
     target: SocketAddr,
@@ -198,9 +189,6 @@ async fn send(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
 }
 
 /// Sends 64 bytes to `target`, an echo, and waits for them, on each connection over and over.
-///
-/// # Errors
-/// When a tunnel cannot be opened or fails.
 pub(crate) async fn pings(frontend: &Frontend, target: SocketAddr, load: Load) -> Result<Outcome> {
     let tunnels = hold(frontend, target, load.connections).await?;
     let start = Instant::now();
@@ -243,9 +231,6 @@ async fn pings_of_one(mut tunnel: Tunnel, load: Load, start: Instant) -> Result<
 }
 
 /// Dials `target`, an echo, exchanges eight bytes and closes, on each connection over and over.
-///
-/// # Errors
-/// When one fails.
 pub(crate) async fn dials(frontend: &Frontend, target: SocketAddr, load: Load) -> Result<Outcome> {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
@@ -291,9 +276,6 @@ async fn dials_of_one(
 }
 
 /// Dials `count` times, `at_once` of them at a time, exchanges eight bytes and closes.
-///
-/// # Errors
-/// When one fails.
 pub(crate) async fn many_dials(
     frontend: &Frontend,
     target: SocketAddr,

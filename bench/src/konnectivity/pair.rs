@@ -52,9 +52,6 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Starts both and waits until a dial can succeed.
-    ///
-    /// # Errors
-    /// When one does not start or the agent does not arrive, with the end of its log.
     pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Self> {
         let dir = TempDir::new("bench-knp")?;
         let credentials = Credentials::make(&dir)?;
@@ -83,17 +80,11 @@ impl Pair {
     }
 
     /// Stops the agent in its tracks (SIGSTOP).
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn freeze_agent(&mut self) -> Result<()> {
         self.agent.signal(Signal::STOP)
     }
 
     /// Lets the agent go on (SIGCONT).
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn thaw_agent(&mut self) -> Result<()> {
         self.agent.signal(Signal::CONT)
     }

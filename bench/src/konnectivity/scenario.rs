@@ -43,9 +43,6 @@ pub(crate) struct Lab {
 
 impl Lab {
     /// Starts a runtime on this thread, and a destination at `ip`.
-    ///
-    /// # Errors
-    /// When one cannot be started.
     pub(crate) fn new(ip: IpAddr) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -117,9 +114,6 @@ impl Target {
     }
 
     /// Starts a pair.
-    ///
-    /// # Errors
-    /// As [`Pair::start`].
     pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Self> {
         if transport == Transport::Direct {
             return Ok(Self::direct());

@@ -22,18 +22,12 @@ impl Side {
     }
 
     /// Reads what the process uses; `None` when its id is not known.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn usage(self) -> Result<Option<Usage>> {
         self.pid.map(usage).transpose()
     }
 
     /// Scrapes one metric, summed over its labels; `None` when the address is not known or the
     /// metric not there.
-    ///
-    /// # Errors
-    /// When the program does not answer.
     pub(crate) fn metric(self, name: &str) -> Result<Option<f64>> {
         let Some(health) = self.health else {
             return Ok(None);

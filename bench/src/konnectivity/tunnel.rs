@@ -32,9 +32,6 @@ pub(crate) enum Tunnel {
 impl Tunnel {
     /// Closes the tunnel the way a kube-apiserver does: with gRPC it asks and waits for the
     /// answer, with the others it closes the socket.
-    ///
-    /// # Errors
-    /// When gRPC's answer does not come.
     pub(crate) async fn close(self) -> io::Result<()> {
         match self {
             Self::Grpc(tunnel) => tunnel.close().await,

@@ -59,9 +59,6 @@ struct Written {
 }
 
 /// Returns the profiles that come with this program, in the order in which they are measured.
-///
-/// # Errors
-/// When one is no profile, which a test rules out.
 pub(crate) fn embedded() -> Result<Vec<Profile>> {
     EMBEDDED
         .iter()
@@ -72,9 +69,6 @@ pub(crate) fn embedded() -> Result<Vec<Profile>> {
 }
 
 /// Reads a user's profile, which may extend one of ours.
-///
-/// # Errors
-/// When it cannot be read, or is no profile; the text names line and key.
 pub(crate) fn load(path: &Path) -> Result<Profile> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("reading the profile {}", path.display()))?;
@@ -82,9 +76,6 @@ pub(crate) fn load(path: &Path) -> Result<Profile> {
 }
 
 /// Reads a profile's text; `origin` is the name that errors give it.
-///
-/// # Errors
-/// As [`load`].
 pub(crate) fn read(text: &str, origin: &Path) -> Result<Profile> {
     let mut written: Written = settings::yaml::from_str(text, origin)?;
     if let Some(base) = written.extends.take() {

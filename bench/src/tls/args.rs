@@ -74,9 +74,6 @@ impl Tls {
     }
 
     /// Returns lengths and sizes, idle connections as far as the limit of open files carries them.
-    ///
-    /// # Errors
-    /// When a number is none that a duration can have, or nothing would be done.
     pub(crate) fn extent(&self) -> Result<Extent> {
         let seconds = |seconds| Duration::try_from_secs_f64(seconds).context("seconds");
         ensure!(self.in_flight > 0, "--in-flight 0 connects nothing");
@@ -95,9 +92,6 @@ impl Tls {
     }
 
     /// Returns the processors.
-    ///
-    /// # Errors
-    /// When the kernel does not say which there are.
     pub(crate) fn cpus(&self) -> Result<Cpus> {
         self.cpus.clone().map_or_else(Cpus::apart, Ok)
     }

@@ -50,9 +50,6 @@ pub(crate) struct Outcome {
 }
 
 /// Moves bytes between us and `backend` through `address` for a while.
-///
-/// # Errors
-/// When a connection cannot be opened or ends early, or nothing arrives.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,

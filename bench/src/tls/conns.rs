@@ -44,9 +44,6 @@ pub(crate) struct Outcome {
 
 /// Opens connections to `address` for a while, which say `words` in turn: a byte that is echoed at
 /// their end.
-///
-/// # Errors
-/// When not a single one comes through, or the proxy ends.
 pub(crate) fn run(
     address: SocketAddr,
     words: &[Words],

@@ -33,10 +33,6 @@ pub(crate) struct Outcome {
 }
 
 /// Returns the resident memory that each of `count` connections has, KiB.
-///
-/// # Errors
-/// When one cannot be opened, when some before them are not closed in time, or the proxy's processes are
-/// not known.
 pub(crate) fn each(
     address: SocketAddr,
     opening: &Opening,
@@ -51,10 +47,6 @@ pub(crate) fn each(
 }
 
 /// Opens `count` connections, leaves them idle, and closes them.
-///
-/// # Errors
-/// When one cannot be opened, when they are not closed in time, or the proxy's processes are not
-/// known.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,

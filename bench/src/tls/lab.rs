@@ -55,9 +55,6 @@ pub(crate) struct Subject<'a> {
 
 impl Lab<'_> {
     /// Measures one case.
-    ///
-    /// # Errors
-    /// When something cannot be started, or the load fails; with the end of the program's log.
     pub(crate) fn measure(&mut self, subject: Subject<'_>, case: Case) -> Result<()> {
         let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into())?;
         let (target, route) = self.start(subject, backend.address())?;

@@ -95,9 +95,6 @@ impl Opening {
 
 impl Words {
     /// Connects to `address` and says them, on a socket that blocks, for at most [`LIMIT`] a step.
-    ///
-    /// # Errors
-    /// When there is no listener, or no answer in time, or with another status than 200.
     pub(crate) fn dial(&self, address: SocketAddr) -> Result<TcpStream> {
         let what = || format!("opening a connection to {address}");
         let mut stream = TcpStream::connect_timeout(&address, LIMIT).with_context(what)?;
@@ -130,9 +127,6 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Takes what came; nothing is the end of the connection.
-    ///
-    /// # Errors
-    /// When that is the end, or the status is not 200.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             bail!("closed in the middle of an answer");

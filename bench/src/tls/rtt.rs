@@ -24,9 +24,6 @@ pub(crate) struct Outcome {
 }
 
 /// Sends and receives for a while.
-///
-/// # Errors
-/// When the connection cannot be opened or ends, or other bytes come back than were sent.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,

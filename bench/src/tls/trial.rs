@@ -20,9 +20,6 @@ use crate::programs::Given;
 
 /// Tries `profile` by each of its listeners and writes what came of it, a line each; tells whether
 /// all went well.
-///
-/// # Errors
-/// When `out` cannot be written to.
 pub(crate) fn run(profile: &Profile, given: &Given, out: &mut impl Write) -> Result<bool> {
     let cpus = Cpus::default().bind_load()?;
     let mut good = true;

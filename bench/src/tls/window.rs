@@ -70,9 +70,6 @@ impl Meter {
     }
 
     /// Reads all clocks.
-    ///
-    /// # Errors
-    /// When the proxy has ended.
     pub(crate) fn read(&self) -> Result<Reading> {
         let own = clock_gettime(ClockId::ProcessCPUTime);
         Ok(Reading {
@@ -84,9 +81,6 @@ impl Meter {
     }
 
     /// Returns the proxy's resident memory, KiB; `None` when its processes are not known.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn resident_kib(&self) -> Result<Option<f64>> {
         let resident = self.tree.as_ref().map(Tree::resident_kib).transpose()?;
         Ok(resident.map(|kib| kib as f64))

@@ -96,9 +96,6 @@ impl Tunnel {
     }
 
     /// Returns our programs.
-    ///
-    /// # Errors
-    /// When one is not where it should be.
     pub(crate) fn programs(&self) -> Result<Programs> {
         Ok(Programs {
             server: program(self.server.as_ref(), "vpn-server")?,

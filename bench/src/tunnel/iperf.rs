@@ -41,17 +41,11 @@ pub(crate) struct Moved {
 }
 
 /// Moves bytes to `inner`. Logs go to `dir`.
-///
-/// # Errors
-/// When iperf3 is not there, cannot connect or says nothing of use.
 pub(crate) fn run(network: &Network, inner: Inner, dir: &Path, bulk: Bulk) -> Result<Moved> {
     between([&network.server, &network.client], inner, PORT, dir, bulk)
 }
 
 /// Moves bytes from the gateway to the client without a tunnel.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn run_beside(network: &Network, dir: &Path, bulk: Bulk) -> Result<Moved> {
     let ends = [&network.gateway, &network.client];
     between(ends, Inner::routed(CLIENT), PORT + 1, dir, bulk)

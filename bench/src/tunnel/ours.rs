@@ -41,9 +41,6 @@ pub(crate) struct Programs {
 }
 
 /// Starts the server, and the gateway if asked for.
-///
-/// # Errors
-/// When something does not start.
 pub(super) fn prepare(
     programs: &Programs,
     network: &Network,

@@ -106,9 +106,6 @@ pub(crate) struct Tunnel {
 
 impl Tunnel {
     /// Starts everything but the near end.
-    ///
-    /// # Errors
-    /// When something does not start.
     pub(crate) fn prepare(setup: Setup, network: &Network, programs: &Programs) -> Result<Self> {
         network.set_congestion(setup.congestion())?;
         let dir = TempDir::new("bench-tunnel")?;
@@ -128,9 +125,6 @@ impl Tunnel {
     }
 
     /// Starts the near end, and returns how long it took from there until a ping came back.
-    ///
-    /// # Errors
-    /// When it does not start, or nothing comes back within [`DIAL_LIMIT`]; with the ends of logs.
     pub(crate) fn dial(&mut self, network: &Network) -> Result<Duration> {
         let clock = Stopwatch::start();
         let near = match std::mem::replace(&mut self.parts.near, Near::None) {
@@ -157,9 +151,6 @@ impl Tunnel {
     }
 
     /// Returns the CPU time that the processes of `roles` have used so far, in seconds.
-    ///
-    /// # Errors
-    /// When one has ended.
     pub(crate) fn cpu(&mut self, roles: &[Role]) -> Result<f64> {
         let of_role = |(role, _): &&mut (Role, Guard)| roles.contains(role);
         let all = self.parts.running.iter_mut().filter(of_role);
@@ -172,9 +163,6 @@ impl Tunnel {
     }
 
     /// Returns the resident memory of `role`'s process, MiB; `None` when there is none.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn resident(&mut self, role: Role) -> Result<Option<f64>> {
         let found = self.parts.running.iter_mut().find(|(of, _)| *of == role);
         found

@@ -28,9 +28,6 @@ pub struct ApiServer(Server);
 
 impl ApiServer {
     /// Serves for `shoot` on a socket that is bound already, in any namespace.
-    ///
-    /// # Errors
-    /// When the identity cannot be used or no thread can be started.
     pub fn start(listener: TcpListener, shoot: &str, identity: &Identity) -> Result<Self> {
         let shoot: Arc<str> = Arc::from(shoot);
         let answer = move |request: Request, peer| {
@@ -44,9 +41,6 @@ impl ApiServer {
     }
 
     /// Binds a free port of `127.0.0.1` and serves there.
-    ///
-    /// # Errors
-    /// As [`ApiServer::start`].
     pub fn on_loopback(shoot: &str, identity: &Identity) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("binding a port")?;
         Self::start(listener, shoot, identity)

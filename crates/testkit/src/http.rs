@@ -23,8 +23,7 @@ use anyhow::Result;
 
 /// Opens a connection, asks once for `path`, and closes it.
 ///
-/// # Errors
-/// When a step fails; the text names it, and [`error_kind`] finds the socket's own reason.
+/// Fails when a step fails; the text names it, and [`error_kind`] finds the socket's own reason.
 pub fn get(target: &Target, path: &str) -> Result<Response> {
     Connection::open(target)?.get(path)
 }

@@ -163,9 +163,6 @@ pub struct Link {
 impl Link {
     /// Lays a line whose devices take packets of `mtu` bytes, without any impairment so far. The
     /// devices are up and have no addresses, not even of IPv6's own accord.
-    ///
-    /// # Errors
-    /// When a device cannot be made (it takes root of the namespaces) or no thread started.
     pub fn lay(one: End<'_>, other: End<'_>, mtu: u16, seed: u64) -> Result<Self> {
         let devices = [device(one, mtu)?, device(other, mtu)?];
         let shared = Arc::new(Shared::new()?);

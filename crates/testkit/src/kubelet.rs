@@ -43,9 +43,6 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Serves for `node` on a socket that is bound already, in any namespace.
-    ///
-    /// # Errors
-    /// When the identity cannot be used or no thread can be started.
     pub fn start(listener: TcpListener, node: &str, identity: &Identity) -> Result<Self> {
         let node: Arc<str> = Arc::from(node);
         let events = watch::Sender::new(1);

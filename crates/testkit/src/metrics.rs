@@ -26,9 +26,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Reads a scrape.
-    ///
-    /// # Errors
-    /// When a line is none of the format's; the text shows it.
     pub fn parse(text: &str) -> Result<Self> {
         let samples = text
             .lines()

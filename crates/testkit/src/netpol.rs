@@ -170,9 +170,6 @@ impl fmt::Display for Verdict {
 impl Cluster {
     /// Puts a cluster together from its namespaces with their labels and its NetworkPolicies, as an
     /// API server returns them.
-    ///
-    /// # Errors
-    /// When an API server would not have taken a policy: the text says which, and why.
     pub fn new<'a>(
         namespaces: BTreeMap<String, Labels>,
         policies: impl IntoIterator<Item = &'a Value>,

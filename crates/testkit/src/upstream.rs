@@ -74,18 +74,12 @@ struct Seen {
 
 impl Upstream {
     /// Binds a free port of `127.0.0.1`.
-    ///
-    /// # Errors
-    /// When no port can be bound or no thread started.
     pub fn start(behavior: Behavior) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("binding a port")?;
         Self::serve(listener, behavior)
     }
 
     /// Serves on a socket that is bound already, in whatever namespace.
-    ///
-    /// # Errors
-    /// When the socket cannot be used or no thread started.
     pub fn serve(listener: TcpListener, behavior: Behavior) -> Result<Self> {
         let addr = listener
             .local_addr()
@@ -150,9 +144,6 @@ impl Upstream {
     }
 
     /// Waits until `count` connections have been accepted.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn wait_accepted(&self, count: usize, limit: Duration) -> Result<()> {
         wait::until(&format!("{count} connections"), limit, || {
             self.accepted() >= count
@@ -165,17 +156,11 @@ impl Upstream {
     }
 
     /// Waits until the other side has reset `count` connections.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn wait_resets(&self, count: usize, limit: Duration) -> Result<()> {
         wait::until(&format!("{count} resets"), limit, || self.resets() >= count)
     }
 
     /// Waits until no connection is open.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn wait_closed(&self, limit: Duration) -> Result<()> {
         wait::until("all connections to close", limit, || self.open() == 0)
     }

@@ -62,17 +62,11 @@ impl Stopwatch {
 }
 
 /// Polls `condition` every 10 ms until it holds.
-///
-/// # Errors
-/// After `limit`; the text names `what` was awaited.
 pub fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {
     until_some(what, limit, || condition().then_some(()))
 }
 
 /// Polls `probe` every 10 ms until it yields a value, and returns that.
-///
-/// # Errors
-/// After `limit`; the text names `what` was awaited.
 pub fn until_some<T>(
     what: &str,
     limit: Duration,
@@ -91,9 +85,6 @@ pub fn until_some<T>(
 }
 
 /// Polls a fallible `probe` until it succeeds, and returns its value.
-///
-/// # Errors
-/// The probe's last error, after `limit`.
 pub fn until_ok<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Result<T>) -> Result<T> {
     let deadline = Deadline::after(limit);
     loop {

@@ -88,9 +88,6 @@ impl Target {
 
 /// Returns the configuration `name`, scraping each second, with `targets` instead of what it would
 /// discover; the file of those is written to `dir`. `replaced` texts of it become others.
-///
-/// # Errors
-/// When it cannot be read, has nothing to scrape, or has a job without discovery.
 pub fn scrape_config(
     name: &str,
     targets: &[Target],

@@ -24,9 +24,6 @@ pub struct Documented {
 }
 
 /// Returns every family that programs document, by name.
-///
-/// # Errors
-/// When a table cannot be read, or two programs mean different things by one name.
 pub fn documented() -> Result<BTreeMap<String, Documented>> {
     let mut all: BTreeMap<String, Documented> = BTreeMap::new();
     for path in crate::files("../../docs/metrics", "md")? {
@@ -70,9 +67,6 @@ pub fn documented() -> Result<BTreeMap<String, Documented>> {
 }
 
 /// Returns the index over all tables, as Markdown.
-///
-/// # Errors
-/// As [`documented`].
 pub fn index() -> Result<String> {
     let all = documented()?;
     let mut text = String::from(

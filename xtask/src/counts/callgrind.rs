@@ -32,9 +32,6 @@ impl Count {
 }
 
 /// Counts every workload of `program`.
-///
-/// # Errors
-/// When a tool is missing, the program fails, or what callgrind wrote is not understood.
 pub(super) fn count(program: &Path, dir: &TempDir) -> Result<Vec<Count>> {
     let random = fixed_random(dir)?;
     let out = dir.join("callgrind.out");

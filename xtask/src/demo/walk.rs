@@ -36,9 +36,6 @@ pub(super) struct Stage {
 }
 
 /// Walks every path and returns what is running at the end.
-///
-/// # Errors
-/// When the stage cannot be built: nothing could be shown on it.
 pub(super) fn all(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage> {
     let mut stage = build(console, programs, dir)?;
     by_server_name(console, &stage);

@@ -22,9 +22,6 @@ pub(super) struct Lists(Vec<PathBuf>);
 
 impl Lists {
     /// Has the lists of all programs of the workspace made, which takes some seconds.
-    ///
-    /// # Errors
-    /// When the tool cannot be installed or fails.
     pub(super) fn make(console: &Console) -> Result<Self> {
         let mut tool = Tool::Cyclonedx.command(console)?;
         tool.args(["--format=json", "--spec-version=1.5", "--describe=binaries"]);
@@ -48,9 +45,6 @@ impl Lists {
 
     /// Writes the list of `program` to `path`, with the program's checksum and without the place of
     /// the workspace on this machine; returns how many components it names.
-    ///
-    /// # Errors
-    /// When there is no such list, or it cannot be written.
     pub(super) fn write(&self, image: &Image, program: &Path, path: &Path) -> Result<usize> {
         let file = format!("{}{SUFFIX}", image.name);
         let list = self.0.iter().find(|list| list.ends_with(&file));

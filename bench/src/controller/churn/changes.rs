@@ -47,9 +47,6 @@ pub(super) struct Seen {
 }
 
 /// Makes all changes, and waits until the last one is in effect everywhere.
-///
-/// # Errors
-/// When the API server refuses one, or one is not in effect within [`LIMIT`].
 pub(super) fn run(cluster: &Cluster<'_>, plan: &Plan) -> Result<Seen> {
     thread::scope(|scope| {
         let (mut watchers, mut tell) = (Vec::new(), Vec::new());

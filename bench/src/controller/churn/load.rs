@@ -84,9 +84,6 @@ impl Hold {
 }
 
 /// Holds them, until its input ends.
-///
-/// # Errors
-/// When a connection cannot be opened, or the process that started this one has ended.
 pub(crate) fn hold(asked: &Hold) -> Result<ExitCode> {
     limits::raise()?;
     let port = shoots::port(asked.nth, asked.of);

@@ -30,9 +30,6 @@ pub(crate) enum Stalled {
 }
 
 /// Stalls `count` tunnels for `length`, while others exchange 64 bytes and dial.
-///
-/// # Errors
-/// When a tunnel cannot be opened or another fails.
 pub(crate) fn stall(
     lab: &mut Lab,
     target: &Target,
@@ -171,9 +168,6 @@ async fn others(
 }
 
 /// Freezes the agent, gives up `count` dials, lets the agent go on and looks at what is left.
-///
-/// # Errors
-/// When the agent is not ours to freeze, or does not come back.
 pub(crate) fn abandon(lab: &mut Lab, target: &mut Target, count: usize) -> Result<()> {
     let case = format!("abandon ×{count}");
     let echo = lab.destination.address(Behavior::Echo);
@@ -209,9 +203,6 @@ async fn give_up(frontend: &Frontend, echo: SocketAddr, count: usize) {
 }
 
 /// Dials `count` times, sixteen at a time, and looks at what is left.
-///
-/// # Errors
-/// When a dial fails.
 pub(crate) fn soak(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("soak, {count} dials");
     let echo = lab.destination.address(Behavior::Echo);

@@ -11,9 +11,6 @@ use crate::konnectivity::load;
 
 /// Reads a fresh pair's memory, holds `count` idle tunnels and reads it again. The pair is used up
 /// by that: what it has touched once, it keeps.
-///
-/// # Errors
-/// When a tunnel fails.
 pub(crate) fn idle(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("idle ×{count}");
     let echo = lab.destination.address(Behavior::Echo);

@@ -8,9 +8,6 @@ use crate::destination::Behavior;
 use crate::konnectivity::load::{self, Direction, Load, Outcome};
 
 /// Moves `bytes` on each of `streams` tunnels one way.
-///
-/// # Errors
-/// When a tunnel fails.
 pub(crate) fn bulk(
     lab: &mut Lab,
     target: &Target,
@@ -36,9 +33,6 @@ pub(crate) fn bulk(
 }
 
 /// Sends 64 bytes there and back.
-///
-/// # Errors
-/// When a tunnel fails.
 pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
     let echo = lab.destination.address(Behavior::Echo);
     let before = target.usage()?;
@@ -48,9 +42,6 @@ pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
 }
 
 /// Dials, exchanges eight bytes and closes.
-///
-/// # Errors
-/// When a dial fails.
 pub(crate) fn dials(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
     let echo = lab.destination.address(Behavior::Echo);
     let before = target.usage()?;

@@ -54,9 +54,6 @@ pub(super) struct Skip {
 impl Skip {
     /// Takes what came, and returns the command and how many bytes are behind it; `None` while
     /// it has not come.
-    ///
-    /// # Errors
-    /// When this is no handshake, or no command follows.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Option<(Command, usize)>> {
         let missing = HEAD.saturating_sub(self.seen).min(bytes.len());
         let head = self.head.iter_mut().skip(self.seen);

@@ -23,8 +23,7 @@ pub struct Connection {
 impl Connection {
     /// Dials, says what [`Proxy`] asks for, and finishes the TLS handshake.
     ///
-    /// # Errors
-    /// When a step fails; the text names it. A CONNECT answered otherwise than by 2xx carries
+    /// Fails when a step fails; the text names it. A CONNECT answered otherwise than by 2xx carries
     /// [`RefusedByProxy`].
     pub fn open(target: &Target) -> Result<Self> {
         let addr = target.addr;
@@ -50,18 +49,12 @@ impl Connection {
     }
 
     /// Asks for `path` and reads the whole answer.
-    ///
-    /// # Errors
-    /// When the socket fails, the answer is no HTTP/1.1, or a limit is passed.
     pub fn get(&mut self, path: &str) -> Result<Response> {
         self.request("GET", path, None)
     }
 
     /// Sends a request with an optional JSON body, a merge patch if the method is PATCH, and reads
     /// the whole answer.
-    ///
-    /// # Errors
-    /// As [`Connection::get`].
     pub fn request(&mut self, method: &str, path: &str, body: Option<&str>) -> Result<Response> {
         self.send(method, path, body)
             .with_context(|| format!("sending {method} {path}"))?;
@@ -72,9 +65,6 @@ impl Connection {
     }
 
     /// Asks for `path` and reads the answer as it comes: a Kubernetes watch.
-    ///
-    /// # Errors
-    /// When the answer is not 200 in chunks.
     pub fn watch(mut self, path: &str) -> Result<Watch> {
         self.send("GET", path, None)
             .with_context(|| format!("sending GET {path}"))?;
@@ -92,9 +82,6 @@ impl Connection {
     }
 
     /// Asks for `path` and leaves the body, which must have a length, to be read in pieces.
-    ///
-    /// # Errors
-    /// When the answer is not 200 with a length.
     pub fn body(mut self, path: &str) -> Result<Body> {
         self.send("GET", path, None)
             .with_context(|| format!("sending GET {path}"))?;
@@ -110,9 +97,6 @@ impl Connection {
     }
 
     /// Asks at `path` to speak `protocol` from there on, whatever that is.
-    ///
-    /// # Errors
-    /// When the answer is not 101.
     pub fn upgrade(mut self, path: &str, protocol: &str) -> Result<Upgraded> {
         self.headers.extend([
             ("Connection".to_owned(), "Upgrade".to_owned()),
@@ -164,9 +148,6 @@ pub struct Upgraded(BufReader<Stream>);
 
 impl Upgraded {
     /// Sends `bytes` and waits for as many in return.
-    ///
-    /// # Errors
-    /// When the connection ends before, or a limit is passed.
     pub fn exchange(&mut self, bytes: &[u8]) -> Result<Vec<u8>> {
         self.0.get_mut().write_all(bytes).context("sending")?;
         self.0.get_mut().flush().context("sending")?;

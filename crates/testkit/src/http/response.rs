@@ -24,9 +24,6 @@ impl Response {
     }
 
     /// Reads the body as JSON.
-    ///
-    /// # Errors
-    /// When it is none; the text shows its start.
     pub fn json(&self) -> Result<serde_json::Value> {
         serde_json::from_slice(&self.body).with_context(|| {
             format!(
@@ -59,9 +56,6 @@ impl Watch {
     }
 
     /// Waits for the next event; `None` when the server ended the watch in good order.
-    ///
-    /// # Errors
-    /// When the connection breaks, a limit is passed, or an event is no JSON.
     pub fn next_event(&mut self) -> Result<Option<serde_json::Value>> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
@@ -100,9 +94,6 @@ impl Body {
     }
 
     /// Waits for the next `bytes` bytes, or as many as are left.
-    ///
-    /// # Errors
-    /// When the connection ends before, or a limit is passed.
     pub fn next(&mut self, bytes: usize) -> Result<Vec<u8>> {
         let wanted = usize::try_from(self.left).map_or(bytes, |left| left.min(bytes));
         let bytes = read_exactly(&mut self.stream, wanted)?;

@@ -113,17 +113,13 @@ pub enum DialRule {
 
 /// Opens an agent's stream and leaves everything else to the test.
 ///
-/// # Errors
-/// When the connection or its handshakes fail; a refused stream is an [`End`] of the wire instead.
+/// Fails when the connection or its handshakes fail; a refused stream is an [`End`] of the wire instead.
 pub fn connect(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Wire> {
     connect_with(target, metadata, Control::default())
 }
 
 /// Does as [`connect`], but reads nothing of what the server sends before [`Wire::hear`], not even
 /// its settings.
-///
-/// # Errors
-/// As of [`connect`].
 pub fn connect_deaf(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Wire> {
     let control = Control::default();
     control.deafen(true);
@@ -164,17 +160,11 @@ struct State {
 
 impl FakeAgent {
     /// Connects and waits for the head of the answer.
-    ///
-    /// # Errors
-    /// When the server refuses.
     pub fn start(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Self> {
         Self::start_split(target, metadata, usize::MAX)
     }
 
     /// Connects, and cuts everything it sends into DATA frames of `frame` bytes.
-    ///
-    /// # Errors
-    /// As [`FakeAgent::start`].
     pub fn start_split(
         target: &AgentTarget,
         metadata: &AgentMetadata,
@@ -184,9 +174,6 @@ impl FakeAgent {
     }
 
     /// Connects another agent that shares this one's thread, for there may be thousands.
-    ///
-    /// # Errors
-    /// As [`FakeAgent::start`].
     pub fn another(&self, target: &AgentTarget, metadata: &AgentMetadata) -> Result<Self> {
         Self::on(self.engine.clone(), target, metadata, usize::MAX)
     }
@@ -248,9 +235,6 @@ impl FakeAgent {
     }
 
     /// Waits until it was asked for `count` dials.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn wait_dials(&self, count: usize, limit: Duration) -> Result<()> {
         wait::until(&format!("{count} dials"), limit, || {
             locked(&self.state.dials).len() >= count
@@ -282,9 +266,6 @@ impl FakeAgent {
     }
 
     /// Sends `count` pings, each as soon as the one before is answered.
-    ///
-    /// # Errors
-    /// When one is not answered, or the server ends the connection.
     pub fn ping(&mut self, count: usize) -> Result<()> {
         let pings = &mut self.pings;
         let all = async {
@@ -309,9 +290,6 @@ impl FakeAgent {
     }
 
     /// Sends a packet of the test's own.
-    ///
-    /// # Errors
-    /// When the stream has ended or takes nothing.
     pub fn send(&self, packet: Packet) -> Result<()> {
         self.engine
             .wait(LIMIT, self.out.send(packet))

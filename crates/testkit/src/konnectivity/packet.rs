@@ -66,9 +66,6 @@ impl Packet {
     }
 
     /// Reads a message, strictly: a field that the description does not have is an error.
-    ///
-    /// # Errors
-    /// When it is no packet of the description.
     pub fn decode(message: &[u8]) -> Result<Self> {
         let wire = Wire::decode(message)?;
         // Unknown fields are skipped, and so not in what is encoded again.

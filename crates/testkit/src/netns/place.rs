@@ -29,9 +29,6 @@ impl Place<'_> {
     }
 
     /// Runs `job` there, see [`Namespace::run`].
-    ///
-    /// # Errors
-    /// When the namespace cannot be entered.
     pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> Result<T> {
         match self {
             Self::Here => Ok(job()),
@@ -40,18 +37,12 @@ impl Place<'_> {
     }
 
     /// Binds a TCP socket there.
-    ///
-    /// # Errors
-    /// When the address cannot be bound.
     pub fn bind(self, addr: SocketAddr) -> Result<TcpListener> {
         self.run(|| TcpListener::bind(addr))?
             .with_context(|| format!("binding {addr}"))
     }
 
     /// Returns `count` ports that are free there at `127.0.0.1`.
-    ///
-    /// # Errors
-    /// When no socket can be bound.
     pub fn free_ports(self, count: usize) -> Result<Vec<u16>> {
         self.run(|| ports::free_at(IpAddr::V4(Ipv4Addr::LOCALHOST), count))?
     }

@@ -7,9 +7,6 @@ use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 
 /// Returns the cache's directory, made if need be.
-///
-/// # Errors
-/// When there is neither `XDG_CACHE_HOME` nor `HOME`, or it cannot be made.
 pub fn directory() -> Result<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())
@@ -29,9 +26,6 @@ pub struct Lock {
 }
 
 /// Waits until no other process fills the cache.
-///
-/// # Errors
-/// When the lock file cannot be opened or locked.
 pub fn lock() -> Result<Lock> {
     let path = directory()?.join("lock");
     let file = File::options()

@@ -25,9 +25,6 @@ pub struct Program {
 
 impl Program {
     /// Returns the program.
-    ///
-    /// # Errors
-    /// When it is neither in `PATH` nor in the cache.
     pub fn binary(&self) -> Result<PathBuf> {
         command::find(self.name)
             .or_else(|| self.cached().ok().filter(|path| path.is_file()))
@@ -38,9 +35,6 @@ impl Program {
     }
 
     /// Builds the program and keeps it in the cache, unless it is there.
-    ///
-    /// # Errors
-    /// When it cannot be fetched or built.
     pub fn install(&self, say: &dyn Fn(&str)) -> Result<PathBuf> {
         if let Ok(path) = self.binary() {
             return Ok(path);

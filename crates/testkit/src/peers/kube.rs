@@ -78,9 +78,6 @@ pub struct KubeApiServer {
 impl KubeApiServer {
     /// Starts etcd and kube-apiserver with their files in `dir`, signs a certificate, and waits
     /// for `/readyz`.
-    ///
-    /// # Errors
-    /// When one is not installed, ends, or is not ready within 90 s; the text shows its log's end.
     pub fn start(place: Place<'_>, dir: &Path, params: &KubeParams) -> Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let (etcd, etcd_addr) = start_etcd(place, dir)?;
@@ -117,9 +114,6 @@ impl KubeApiServer {
 
     /// Starts it anew, with the same address, certificate and etcd, after it has ended or was
     /// killed, and waits for `/readyz`.
-    ///
-    /// # Errors
-    /// As [`KubeApiServer::start`].
     pub fn start_again(&mut self, place: Place<'_>) -> Result<()> {
         let log = self.server.log_path().to_owned();
         self.server = ChildGuard::spawn("kube-apiserver", &self.command, &log)?;
@@ -170,9 +164,6 @@ impl KubeApiServer {
     }
 
     /// Writes a kubeconfig whose server is `addr`, by that server name if one is given.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn write_kubeconfig(
         &self,
         path: &Path,
@@ -201,9 +192,6 @@ impl KubeApiServer {
     }
 
     /// Creates a node whose kubelet is at `kubelet`.
-    ///
-    /// # Errors
-    /// When the API server cannot be reached or refuses.
     pub fn create_node(&self, place: Place<'_>, name: &str, kubelet: SocketAddr) -> Result<()> {
         let node = serde_json::json!({
             "apiVersion": "v1",
@@ -235,9 +223,6 @@ impl KubeApiServer {
 }
 
 /// Returns the program: `$KUBEBUILDER_ASSETS/kube-apiserver`, then our own build in the cache.
-///
-/// # Errors
-/// When there is neither.
 pub fn binary() -> Result<PathBuf> {
     let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
     assets

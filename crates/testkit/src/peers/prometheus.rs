@@ -31,9 +31,6 @@ pub struct Prometheus<'n> {
 impl<'n> Prometheus<'n> {
     /// Starts it in `place` on a free port of `127.0.0.1`, with its files in `dir`, and waits until
     /// it is ready. Names of files in `config` are relative to `dir`.
-    ///
-    /// # Errors
-    /// When it is not installed, or not ready within 30 s; the text shows its log's end.
     pub fn start(place: Place<'n>, dir: &Path, config: &str) -> Result<Self> {
         let program = command::require("prometheus")?;
         let path = dir.join("prometheus.yml");
@@ -68,9 +65,6 @@ impl<'n> Prometheus<'n> {
     }
 
     /// Evaluates an expression now; returns the samples of its result.
-    ///
-    /// # Errors
-    /// When it does not answer, or not with success; the text has what it says.
     pub fn query(&self, expression: &str) -> Result<Vec<Value>> {
         let answer = self.get(&format!("/api/v1/query?query={}", encoded(expression)))?;
         list(&answer["data"]["result"])
@@ -78,18 +72,12 @@ impl<'n> Prometheus<'n> {
     }
 
     /// Returns the label sets of all series that a selector matches.
-    ///
-    /// # Errors
-    /// As [`Prometheus::query`].
     pub fn series(&self, selector: &str) -> Result<Vec<Value>> {
         let answer = self.get(&format!("/api/v1/series?match[]={}", encoded(selector)))?;
         list(&answer["data"]).with_context(|| format!("the series of {selector}: {answer}"))
     }
 
     /// Returns every rule, with its health and what it fired.
-    ///
-    /// # Errors
-    /// As [`Prometheus::query`].
     pub fn rules(&self) -> Result<Vec<Value>> {
         let answer = self.get("/api/v1/rules")?;
         let groups = list(&answer["data"]["groups"]).context("groups of rules")?;
@@ -98,9 +86,6 @@ impl<'n> Prometheus<'n> {
     }
 
     /// Returns the targets that are scraped, with their health.
-    ///
-    /// # Errors
-    /// As [`Prometheus::query`].
     pub fn targets(&self) -> Result<Vec<Value>> {
         let answer = self.get("/api/v1/targets?state=active")?;
         list(&answer["data"]["activeTargets"]).context("targets")
@@ -134,9 +119,6 @@ impl<'n> Prometheus<'n> {
 }
 
 /// Runs `promtool` in `dir`, and returns what it printed.
-///
-/// # Errors
-/// When it is not installed, or finds something wrong; the text has its words.
 pub fn promtool(dir: &Path, arguments: &[&str]) -> Result<String> {
     let mut promtool = Command::new(command::require("promtool")?);
     command::run(promtool.current_dir(dir).args(arguments))

@@ -51,9 +51,6 @@ impl Program {
     }
 
     /// Returns the program.
-    ///
-    /// # Errors
-    /// When it is not installed; the text says how it gets here.
     pub fn binary(self) -> Result<PathBuf> {
         match self {
             Self::BoringTun => BORINGTUN.binary(),
@@ -67,9 +64,6 @@ impl Program {
 
     /// Starts it in `namespace` with a device that has no addresses, keys or peers yet, and waits
     /// until it can be told some. Logs go into `dir`.
-    ///
-    /// # Errors
-    /// When it is not installed, or not up within 20 s; the text shows the end of its log.
     pub fn start(self, namespace: &Namespace, dir: &Path) -> Result<Wireguard> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
@@ -111,9 +105,6 @@ impl Wireguard {
     }
 
     /// Runs `wg set DEVICE` with `words`, as wg(8) has them.
-    ///
-    /// # Errors
-    /// When `wg` is missing or refuses.
     pub fn set(&self, words: &[&str]) -> Result<()> {
         let mut wg = Command::new(command::require("wg")?);
         command::run(wg.args(["set", &self.device]).args(words))?;
@@ -132,9 +123,6 @@ pub struct KeyPair {
 
 impl KeyPair {
     /// Makes a pair with wireguard-tools.
-    ///
-    /// # Errors
-    /// When `wg` is missing.
     pub fn generate() -> Result<Self> {
         let wg = command::require("wg")?;
         let dir = TempDir::new("wg-key")?;
@@ -151,9 +139,6 @@ impl KeyPair {
 }
 
 /// Installs what is missing of those that Debian 12 has no package for.
-///
-/// # Errors
-/// When one cannot be had.
 pub fn install(say: &dyn Fn(&str)) -> Result<()> {
     BORINGTUN.install(say)?;
     GOTATUN.install(say)?;

@@ -68,9 +68,6 @@ impl Keys {
     }
 
     /// Makes a private key in the world's directory, with `vpn-server keygen`.
-    ///
-    /// # Errors
-    /// When there is such a file already, or the program fails.
     pub fn generate(&self, name: &str) -> Result<KeyFile> {
         let path = self.dir.join(name);
         let mut keygen = Command::new(&self.program);

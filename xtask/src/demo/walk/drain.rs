@@ -81,9 +81,6 @@ pub(super) fn show(
 
 /// Keeps connecting, several clients at a time, until no connection is accepted any more; returns how many
 /// requests were served.
-///
-/// # Errors
-/// When one was neither served nor refused, or the port stays open too long.
 fn knock_until_refused(stage: &Stage) -> Result<u32> {
     let shoot = &stage.shoots[0];
     let target = stage.by_name(shoot);

@@ -11,9 +11,6 @@ use crate::peers::{apt, cache, packages};
 use crate::wait::Stopwatch;
 
 /// Builds the program unless it is there; about seven minutes of processor time and 3 GB of disk.
-///
-/// # Errors
-/// When Debian's tools or sources cannot be had, or the build fails; the text names the log.
 pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
     if let Ok(path) = super::binary() {
         return Ok(path);
