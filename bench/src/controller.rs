@@ -83,7 +83,6 @@ struct Lab<'a> {
     cluster: Cluster<'a>,
     changes: usize,
     churn: churn::Asked,
-    /// Routed Services there are.
     routed: usize,
     samples: Samples,
     progress: Progress,
@@ -150,11 +149,7 @@ pub(crate) fn run(asked: &Controller, output: &Output) -> Result<ExitCode> {
     asked.check()?;
     let churn = asked.asks_for(Case::Churn);
     if churn && let Privileges::Elsewhere(status) = acquire()? {
-        return Ok(if status.success() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        });
+        return Ok(ExitCode::from(u8::from(!status.success())));
     }
     limits::raise()?;
     interrupt::watch()?;

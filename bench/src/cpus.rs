@@ -20,13 +20,10 @@ pub(crate) struct Cpus {
 /// What is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// The konnectivity agent.
     Agent,
-    /// Ourselves: clients and destination.
     Load,
     /// What is between clients and destination.
     Proxy,
-    /// The konnectivity server.
     Server,
 }
 

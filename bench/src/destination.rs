@@ -13,23 +13,19 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use anyhow::{Context, Result};
+use testkit::background::Background;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 /// What a destination does with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behavior {
-    /// Sends back what comes.
     Echo,
-    /// Never reads.
     Hold,
-    /// Takes bytes.
     Sink,
-    /// Gives bytes.
     Source,
 }
 
@@ -39,8 +35,7 @@ pub(crate) struct Destination {
     addresses: [(Behavior, SocketAddr); 4],
     open: Arc<AtomicUsize>,
     release: watch::Sender<u64>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    _thread: Background,
 }
 
 impl Destination {
@@ -61,34 +56,19 @@ impl Destination {
         let addresses = [0, 1, 2, 3].map(|nth: usize| (bound[nth].0, bound[nth].1));
         let open = Arc::new(AtomicUsize::new(0));
         let (release, released) = watch::channel(0);
-        let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("starting the destination's runtime")?;
         let counter = Arc::clone(&open);
-        let thread = thread::Builder::new()
-            .name("destination".to_owned())
-            .spawn(move || {
-                runtime.block_on(async move {
-                    for (behavior, _, listener) in bound {
-                        tokio::spawn(accept(
-                            listener,
-                            behavior,
-                            Arc::clone(&counter),
-                            released.clone(),
-                        ));
-                    }
-                    let _ = stopped.await;
-                });
-            })
-            .context("starting the destination's thread")?;
+        let thread = Background::spawn("destination", move || async move {
+            for (behavior, _, listener) in bound {
+                let accepting = accept(listener, behavior, Arc::clone(&counter), released.clone());
+                tokio::spawn(accepting);
+            }
+            std::future::pending().await
+        })?;
         Ok(Self {
             addresses,
             open,
             release,
-            stop: Some(stop),
-            thread: Some(thread),
+            _thread: thread,
         })
     }
 
@@ -111,15 +91,6 @@ impl Destination {
     /// Closes the connections that are held.
     pub(crate) fn release(&self) {
         self.release.send_modify(|generation| *generation += 1);
-    }
-}
-
-impl Drop for Destination {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -33,10 +33,6 @@ impl Output {
             let _ = writeln!(stderr(), "failed: {failure}");
         }
         let held = failures.is_empty() && run.judged().1 == 0;
-        Ok(if self.require && !held {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
-        })
+        Ok(ExitCode::from(u8::from(self.require && !held)))
     }
 }

@@ -45,11 +45,9 @@ use crate::programs;
 /// Something to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
-    /// What results call it.
     pub(crate) name: String,
     /// What it is, in a line.
     pub(crate) about: String,
-    /// What connections may begin with.
     pub(crate) listeners: Vec<Listener>,
     /// What can be measured of it.
     pub(crate) cases: Vec<Case>,
@@ -107,7 +105,6 @@ struct Program {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Origin {
-    /// Beside this program.
     Beside,
     /// In `PATH`, else where the tests keep what Debian has no package for.
     Cache,
@@ -133,10 +130,8 @@ struct Apply {
     /// Files that are written anew, in this order.
     #[serde(default)]
     write: Vec<String>,
-    /// How.
     #[serde(default)]
     by: Writing,
-    /// What the program gets then.
     signal: Option<Told>,
     /// A UNIX socket, a template.
     socket: Option<String>,

@@ -17,9 +17,7 @@ use crate::samples::{self, Better, Bound, Figure, Samples, Series};
 /// What is known of a figure before it is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Known {
-    /// The target of our programs.
     pub(crate) must: Option<Bound>,
-    /// What a peer reached.
     pub(crate) peer: Option<f64>,
 }
 
@@ -34,7 +32,6 @@ pub(crate) struct Run {
     pub(crate) compared: String,
     /// One for each figure of each case and setup.
     pub(crate) rows: Vec<Row>,
-    /// Distributions of latency.
     pub(crate) curves: Vec<Curve>,
 }
 
@@ -50,7 +47,6 @@ pub(crate) struct Row {
     /// The lowest and the highest, where repetitions differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) range: Option<(f64, f64)>,
-    /// Repetitions.
     pub(crate) count: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) must: Option<Bound>,

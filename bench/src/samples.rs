@@ -9,11 +9,8 @@ use crate::latency::Latencies;
 /// What a value says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Figure {
-    /// What was measured.
     pub(crate) name: &'static str,
-    /// In what.
     pub(crate) unit: &'static str,
-    /// Which way is better.
     pub(crate) better: Better,
 }
 
@@ -35,9 +32,7 @@ impl Figure {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
-    /// The higher one.
     Higher,
-    /// The lower one.
     Lower,
 }
 
@@ -45,9 +40,7 @@ pub(crate) enum Better {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bound {
-    /// Not below it.
     AtLeast(f64),
-    /// Not above it.
     AtMost(f64),
 }
 
@@ -66,9 +59,7 @@ impl Bound {
 pub(crate) struct Series {
     /// Through what: a transport, or `direct`.
     pub(crate) setup: String,
-    /// Which load.
     pub(crate) case: String,
-    /// Which figure of it.
     pub(crate) figure: Figure,
     /// Where it is on an axis, when the same was measured at several places of one.
     pub(crate) at: Option<At>,
@@ -80,7 +71,6 @@ pub(crate) struct Series {
 pub(crate) struct At {
     /// What there is more or less of.
     pub(crate) axis: &'static str,
-    /// How much of it.
     pub(crate) value: f64,
 }
 
@@ -113,11 +103,8 @@ impl Series {
 /// The latencies of one case.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
-    /// Through what.
     pub(crate) setup: String,
-    /// Which load.
     pub(crate) case: String,
-    /// All repetitions together.
     pub(crate) latencies: Latencies,
 }
 

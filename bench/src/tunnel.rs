@@ -43,11 +43,7 @@ pub(crate) use self::args::Tunnel;
 pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
     if let Privileges::Elsewhere(status) = acquire()? {
         let failed = !status.success();
-        return Ok(if failed {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
-        });
+        return Ok(ExitCode::from(u8::from(failed)));
     }
     interrupt::watch()?;
     let programs = asked.programs()?;

@@ -90,6 +90,16 @@ impl Console {
         value
     }
 
+    /// Runs a step that yields nothing but what it found.
+    pub(crate) fn check(
+        &mut self,
+        chapter: &str,
+        name: &str,
+        work: impl FnOnce() -> Result<String>,
+    ) -> Option<()> {
+        self.step(chapter, name, || Ok(((), work()?)))
+    }
+
     /// Prints one line per step, and returns whether all went well.
     pub(crate) fn table(&self) -> bool {
         self.chapter("Result");

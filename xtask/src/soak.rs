@@ -55,22 +55,18 @@ pub(crate) fn run() -> Result<ExitCode> {
     let (gateway, node) = (program("sni-proxy")?, program("apiserver-proxy")?);
     let runtime = Runtime::new().context("starting a runtime")?;
     let echo = runtime.block_on(echo())?;
-    console.step("node proxy", "memory, connections, descriptors", || {
+    console.check("node proxy", "memory, connections, descriptors", || {
         node_proxy(node, &runtime, echo)
     });
-    console.step(
+    console.check(
         "gateway",
         "memory, connections, reloads, descriptors",
         || sni_proxy(gateway, &runtime, echo),
     );
-    Ok(if console.table() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!console.table())))
 }
 
-fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<((), String)> {
+fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<String> {
     let dir = TempDir::new("soak-node")?;
     let [listen, probes] = two_ports()?;
     dir.write(
@@ -89,10 +85,10 @@ fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<(()
     drop(held);
     runtime.block_on(bulk(listen, Vec::new))?;
     descriptors(&mut told, &child, idle)?;
-    Ok(((), told.join(", ")))
+    Ok(told.join(", "))
 }
 
-fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<((), String)> {
+fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<String> {
     let dir = TempDir::new("soak-gateway")?;
     let [tls, node] = two_ports()?;
     let routes = |count: usize| {
@@ -164,7 +160,7 @@ fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<((),
         GATEWAY_AFTER_KIB,
         "KiB",
     )?;
-    Ok(((), told.join(", ")))
+    Ok(told.join(", "))
 }
 
 fn server_name(i: usize) -> String {

@@ -42,11 +42,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         files.len(),
         breaches.len()
     ));
-    Ok(if breaches.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!breaches.is_empty())))
 }
 
 /// Hosts of the package registries that this machine is set up with.

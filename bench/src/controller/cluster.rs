@@ -26,7 +26,6 @@ const FILLERS: usize = 8;
 pub(crate) struct Cluster<'a> {
     /// The network that everything is in; so must be the thread that uses this.
     pub(crate) place: Place<'a>,
-    /// Where configurations and logs are.
     pub(crate) dir: PathBuf,
     server: KubeApiServer,
     kubeconfig: PathBuf,
@@ -34,7 +33,6 @@ pub(crate) struct Cluster<'a> {
 
 /// A running controller.
 pub(crate) struct Running {
-    /// Its process.
     pub(crate) child: ChildGuard,
     probes: SocketAddr,
 }
@@ -100,11 +98,7 @@ impl<'a> Cluster<'a> {
 
     /// Returns an address without a listener.
     pub(crate) fn free_address(&self) -> Result<SocketAddr> {
-        let port = self.place.free_ports(1)?.first().copied();
-        Ok(SocketAddr::from((
-            [127, 0, 0, 1],
-            port.context("a free port")?,
-        )))
+        self.place.free_address()
     }
 
     /// Starts a controller with `controllers` as that part of its configuration.

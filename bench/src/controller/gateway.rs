@@ -14,9 +14,7 @@ use super::cluster::soon;
 
 /// A running one.
 pub(super) struct Gateway {
-    /// Its process.
     pub(super) child: ChildGuard,
-    /// Where it takes TLS.
     pub(super) tls: SocketAddr,
     started: Stopwatch,
     probes: SocketAddr,

@@ -27,15 +27,10 @@ use crate::cpus::{Bound, Role};
 /// What to start.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
-    /// The agent.
     pub(crate) agent: PathBuf,
-    /// More flags for it.
     pub(crate) agent_args: Vec<String>,
-    /// Where they run.
     pub(crate) cpus: Bound,
-    /// The server.
     pub(crate) server: PathBuf,
-    /// More flags for it.
     pub(crate) server_args: Vec<String>,
 }
 
@@ -43,7 +38,6 @@ pub(crate) struct Programs {
 pub(crate) struct Pair {
     agent: ChildGuard,
     server: ChildGuard,
-    /// How to dial through it.
     pub(crate) frontend: Frontend,
     /// Where both show their metrics, and their process ids.
     pub(crate) sides: (Side, Side),

@@ -33,11 +33,8 @@ use crate::samples::{Figure, Samples};
 
 /// What every scenario needs.
 pub(crate) struct Lab {
-    /// Where the load runs.
     pub(crate) runtime: Runtime,
-    /// Where it goes.
     pub(crate) destination: Destination,
-    /// What was found.
     pub(crate) samples: Samples,
 }
 
@@ -71,6 +68,27 @@ impl Lab {
         self.samples.add_latencies(setup, case, latencies)
     }
 
+    /// Adds the median, the 99th percentile and the longest, as `figures`.
+    fn add_quantiles(
+        &mut self,
+        target: &Target,
+        case: &str,
+        [p50, p99, max]: [Figure; 3],
+        latencies: &Latencies,
+    ) {
+        self.add(target, case, p50, micros(latencies.quantile(0.5)));
+        self.add(target, case, p99, micros(latencies.quantile(0.99)));
+        self.add(target, case, max, micros(latencies.max()));
+    }
+
+    /// Adds how much resident memory each program has more than `before`.
+    fn add_growth(&mut self, target: &Target, case: &str, now: &Usages, before: &Usages) {
+        let (server, agent) = now.growth_since(before);
+        let mib = |grown: Option<f64>| Some(grown? / 1024.0);
+        self.add_some(target, case, figure::SERVER_GROWTH, mib(server));
+        self.add_some(target, case, figure::AGENT_GROWTH, mib(agent));
+    }
+
     /// Lets time pass for what runs beside the load.
     fn rest(&self, time: Duration) {
         self.runtime
@@ -91,11 +109,8 @@ impl Lab {
 pub(crate) struct Target {
     /// What it is called in the results.
     pub(crate) transport: Transport,
-    /// How to dial.
     pub(crate) frontend: Frontend,
-    /// The server.
     pub(crate) server: Side,
-    /// The agent.
     pub(crate) agent: Side,
     /// The programs, when they were started here.
     pub(crate) pair: Option<Pair>,
@@ -164,18 +179,20 @@ impl Usages {
 
     /// Returns how much each one's resident memory has grown since `before`, in KiB.
     fn growth_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
-        let of = |now: Option<Usage>, then: Option<Usage>| {
-            Some(now?.rss_kib as f64 - then?.rss_kib as f64)
-        };
-        (of(self.server, before.server), of(self.agent, before.agent))
+        self.more_than(before, |usage| usage.rss_kib as f64)
     }
 
     /// Returns how many descriptors each one has more than `before`.
     fn descriptors_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
-        let of = |now: Option<Usage>, then: Option<Usage>| {
-            Some(now?.descriptors as f64 - then?.descriptors as f64)
-        };
-        (of(self.server, before.server), of(self.agent, before.agent))
+        self.more_than(before, |usage| usage.descriptors as f64)
+    }
+
+    fn more_than(&self, before: &Self, of: fn(Usage) -> f64) -> (Option<f64>, Option<f64>) {
+        let more = |now: Option<Usage>, then: Option<Usage>| Some(of(now?) - of(then?));
+        (
+            more(self.server, before.server),
+            more(self.agent, before.agent),
+        )
     }
 }
 

@@ -42,11 +42,7 @@ pub(crate) fn run(asked: &Profiles) -> Result<ExitCode> {
             list(&profile, &given, &mut out)?
         };
     }
-    Ok(if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!good)))
 }
 
 fn list(profile: &Profile, given: &Given, out: &mut impl Write) -> Result<bool> {

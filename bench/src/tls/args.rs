@@ -56,11 +56,8 @@ pub(crate) struct Tls {
 pub(crate) struct Extent {
     /// New connections under way at a time.
     pub(crate) in_flight: usize,
-    /// Idle connections.
     pub(crate) idle: usize,
-    /// What does not count yet.
     pub(crate) warm_up: Duration,
-    /// What counts.
     pub(crate) length: Duration,
 }
 

@@ -30,13 +30,9 @@ pub(crate) enum Direction {
 /// How many connections, which way, how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// At once.
     pub(crate) connections: usize,
-    /// Which way.
     pub(crate) direction: Direction,
-    /// What does not count yet.
     pub(crate) warm_up: Duration,
-    /// What counts.
     pub(crate) length: Duration,
 }
 
@@ -45,7 +41,6 @@ pub(crate) struct Load {
 pub(crate) struct Outcome {
     /// Bytes that arrived within the time that counts.
     pub(crate) bytes: u64,
-    /// What it took.
     pub(crate) spent: Spent,
 }
 

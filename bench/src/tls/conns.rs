@@ -22,9 +22,7 @@ use crate::poller::{EventFlags, Poller, connect, receive, send};
 pub(crate) struct Load {
     /// The most under way at a time.
     pub(crate) in_flight: usize,
-    /// What does not count yet.
     pub(crate) warm_up: Duration,
-    /// What counts.
     pub(crate) length: Duration,
 }
 
@@ -38,7 +36,6 @@ pub(crate) struct Outcome {
     pub(crate) failed: u64,
     /// From when one began to its byte.
     pub(crate) latencies: Latencies,
-    /// What it took.
     pub(crate) spent: Spent,
 }
 
@@ -104,11 +101,8 @@ struct Connection {
 }
 
 enum Phase {
-    /// Not connected yet.
     Connect,
-    /// Asked for a CONNECT.
     Answer(Answer),
-    /// Everything is sent.
     Byte,
 }
 

@@ -22,11 +22,8 @@ use super::window::{Meter, Spent};
 pub(crate) struct Outcome {
     /// With no connection, but after some.
     pub(crate) before: f64,
-    /// With all of them.
     pub(crate) held: f64,
-    /// After they are gone.
     pub(crate) after: f64,
-    /// How many they were.
     pub(crate) count: usize,
     /// What it took to have them and do nothing.
     pub(crate) idle: Spent,

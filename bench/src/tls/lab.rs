@@ -28,28 +28,19 @@ use crate::samples::{Figure, Samples};
 
 /// What all cases have in common, and what was found.
 pub(crate) struct Lab<'a> {
-    /// What was asked for.
     pub(crate) asked: &'a Tls,
-    /// Lengths and sizes.
     pub(crate) extent: Extent,
-    /// Where everything runs.
     pub(crate) place: Place<'a>,
-    /// On which processors.
     pub(crate) cpus: &'a Bound,
-    /// Programs that were named.
     pub(crate) given: &'a Given,
-    /// The results.
     pub(crate) samples: Samples,
-    /// What was disturbed twice.
     pub(crate) disturbed: Vec<String>,
 }
 
 /// A profile behind one of its listeners.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
-    /// What is measured.
     pub(crate) profile: &'a Profile,
-    /// What connections begin with.
     pub(crate) listener: Listener,
 }
 

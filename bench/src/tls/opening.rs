@@ -22,7 +22,6 @@ use crate::profile::{Listener, Route};
 /// The openings of one listener and route.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
-    /// In front of everything.
     before: Vec<u8>,
     /// Whether `before` is answered before anything else may be sent.
     answered: bool,
@@ -32,7 +31,6 @@ pub(crate) struct Opening {
 /// What is sent at once, and what is sent once that was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Words {
-    /// At once.
     pub(crate) first: Vec<u8>,
     /// After an HTTP head with status 200; `None` when everything was sent.
     pub(crate) then: Option<Vec<u8>>,

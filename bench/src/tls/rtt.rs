@@ -17,9 +17,7 @@ use crate::latency::Latencies;
 /// What came of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// One each round trip.
     pub(crate) latencies: Latencies,
-    /// What it took.
     pub(crate) spent: Spent,
 }
 

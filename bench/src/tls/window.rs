@@ -36,7 +36,6 @@ pub(crate) struct Reading {
 /// What a stretch of load took.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spent {
-    /// Time that passed.
     pub(crate) wall: Duration,
     /// CPU time of the proxy's processes; `None` when there are none, or they are not known.
     pub(crate) proxy: Option<Duration>,

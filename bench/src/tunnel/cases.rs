@@ -25,13 +25,10 @@ use crate::samples::{Figure, Samples};
 
 /// Where tunnels are laid, and what was found.
 pub(crate) struct Lab {
-    /// Joined by cables.
     pub(crate) short: Network,
     /// With a line that can be impaired.
     pub(crate) long: Network,
-    /// Ours.
     pub(crate) programs: Programs,
-    /// The results.
     pub(crate) samples: Samples,
 }
 

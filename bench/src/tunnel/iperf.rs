@@ -19,9 +19,7 @@ use super::running::Inner;
 /// What to move.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bulk {
-    /// Streams at once.
     pub(crate) streams: u32,
-    /// For how long.
     pub(crate) length: Duration,
     /// From the client to the server.
     pub(crate) reverse: bool,
@@ -32,7 +30,6 @@ pub(crate) struct Bulk {
 /// What was moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Moved {
-    /// Bytes that arrived.
     pub(crate) bytes: f64,
     /// Bits a second, as the receiver saw them.
     pub(crate) rate: f64,

@@ -20,11 +20,8 @@ use testkit::netns::{End, Namespace, cable};
 pub(crate) struct Network {
     /// The line between client and gateway, if it is a bad one.
     pub(crate) link: Option<Link>,
-    /// Where tunnels are dialed from.
     pub(crate) client: Namespace,
-    /// What is between.
     pub(crate) gateway: Namespace,
-    /// Where tunnels end.
     pub(crate) server: Namespace,
 }
 

@@ -19,8 +19,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testkit::certs::Authority;
 use testkit::command;
-use testkit::http::{self, Target};
-use testkit::netns::Namespace;
+use testkit::http::Target;
+use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
 
@@ -30,11 +30,8 @@ use super::running::{Guard, Inner, Near, Parts, Role};
 /// Our programs.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
-    /// `vpn-server`.
     pub(crate) server: PathBuf,
-    /// `vpn-client`.
     pub(crate) client: PathBuf,
-    /// `sni-proxy`.
     pub(crate) gateway: PathBuf,
     /// What of both ends' configuration is otherwise.
     pub(crate) set: Value,
@@ -69,10 +66,7 @@ pub(super) fn prepare(
         let log = dir.join(format!("{name}.log"));
         let mut child = ChildGuard::spawn(name, &command, &log)?;
         let target = Target::plain(SocketAddr::from(([127, 0, 0, 1], probes)));
-        child.wait_ready(LIMIT, || {
-            let asked = namespace.run(|| http::get(&target, "/healthz"));
-            matches!(asked, Ok(Ok(answer)) if answer.status == 200)
-        })?;
+        child.wait_ready(LIMIT, || Place::In(namespace).is_ok(&target, "/healthz"))?;
         anyhow::Ok(Guard::Child(child))
     };
     let server = start(&network.server, &programs.server, "server", SERVER_PROBES)?;

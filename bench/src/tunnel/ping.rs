@@ -24,9 +24,7 @@ use crate::latency::Latencies;
 /// What became of the requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Pings {
-    /// How long answers took.
     pub(crate) latencies: Latencies,
-    /// Requests that were due.
     pub(crate) sent: usize,
 }
 

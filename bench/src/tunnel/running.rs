@@ -27,22 +27,16 @@ use super::{openvpn, wireguard};
 /// Which part of a tunnel a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The end that dials.
     Client,
-    /// The end that is dialed.
     Server,
-    /// What is between.
     Gateway,
 }
 
 /// A process of a tunnel.
 #[derive(Debug)]
 pub(super) enum Guard {
-    /// Any.
     Child(ChildGuard),
-    /// Envoy as the gateway.
     Envoy(Envoy),
-    /// A WireGuard of others.
     Wireguard(Wireguard),
 }
 
@@ -77,7 +71,6 @@ impl Inner {
 
 /// How the near end is started.
 pub(super) enum Near {
-    /// It is there already.
     None,
     /// By a command; its log goes to the file.
     Command(Command, PathBuf),
@@ -87,20 +80,15 @@ pub(super) enum Near {
 
 /// What a kind of tunnel has prepared.
 pub(super) struct Parts {
-    /// What runs.
     pub(super) running: Vec<(Role, Guard)>,
-    /// Where load goes.
     pub(super) inner: Inner,
-    /// What does not yet.
     pub(super) near: Near,
 }
 
 /// A tunnel that is prepared or up. Processes end before their directory goes.
 pub(crate) struct Tunnel {
-    /// Which it is.
     pub(crate) setup: Setup,
     parts: Parts,
-    /// Keys, configurations and logs.
     pub(crate) dir: TempDir,
 }
 

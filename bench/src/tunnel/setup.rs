@@ -42,7 +42,6 @@ pub(crate) enum Setup {
 /// How a tunnel is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Not at all.
     None,
     /// Ours, by the transport that the client's configuration names.
     Rhizome {
@@ -51,9 +50,7 @@ pub(crate) enum Kind {
         /// Through our gateway.
         gateway: bool,
     },
-    /// WireGuard of others.
     Wireguard(Program),
-    /// OpenVPN.
     Openvpn {
         /// By TCP, through Envoy.
         tcp: bool,

@@ -194,10 +194,7 @@ impl World {
         // Taken out meanwhile: the question borrows the world.
         let mut child = self.slot(part)?.take();
         let namespace = self.namespace(part);
-        let ready = || {
-            let asked = namespace.run(|| http::get(&target, "/readyz"));
-            matches!(asked, Ok(Ok(answer)) if answer.status == 200)
-        };
+        let ready = || Place::In(namespace).is_ok(&target, "/readyz");
         let started = child.as_mut().context("it was not started");
         let waited = started.and_then(|child| child.wait_ready(LIMIT, ready));
         *self.slot(part)? = child;

@@ -16,11 +16,9 @@ use testkit::tempdir::TempDir;
 /// What one workload took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
-    /// Its name.
     pub(super) name: String,
     /// How many pieces of work it is.
     pub(super) times: u64,
-    /// Instructions of all of them.
     pub(super) instructions: u64,
 }
 

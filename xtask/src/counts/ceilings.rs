@@ -23,9 +23,7 @@ pub(super) enum Verdict {
     Cheaper(f64),
     /// So many percent above.
     Dearer(f64),
-    /// Nothing was agreed on.
     New,
-    /// Close enough.
     Same,
 }
 

@@ -43,7 +43,7 @@ pub(super) fn print(console: &Console, stage: &Stage, dir: &Path) {
         console.say("  # the pod of shoot a, from the seed, through the tunnel");
         console.say(&format!("  {curl} https://{}/version", tunnel::POD));
     }
-    let pid = stage.gateway.child.pid();
+    let pid = stage.gateway.pid();
     console.say("  # the gateway: its page, figures, routes and connections; a drain");
     console.say(&format!("  {seed} curl -s http://127.0.0.1:9901/"));
     console.say(&format!("  {seed} curl -s http://127.0.0.1:9901/metrics"));

@@ -53,9 +53,7 @@ pub(super) struct Built {
     tag: String,
     /// The user it runs as, as numbers.
     pub(super) user: String,
-    /// The program in it.
     entry: String,
-    /// The image as a file.
     pub(super) archive: PathBuf,
 }
 

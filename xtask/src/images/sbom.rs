@@ -14,7 +14,7 @@ use testkit::command;
 
 use super::Image;
 use crate::console::Console;
-use crate::tools::Tool;
+use crate::tools;
 use crate::workspace;
 
 /// Lists of the programs of the workspace, where the tool leaves them: beside the manifests.
@@ -23,7 +23,7 @@ pub(super) struct Lists(Vec<PathBuf>);
 impl Lists {
     /// Has the lists of all programs of the workspace made, which takes some seconds.
     pub(super) fn make(console: &Console) -> Result<Self> {
-        let mut tool = Tool::Cyclonedx.command(console)?;
+        let mut tool = tools::CYCLONEDX.command(console)?;
         tool.args(["--format=json", "--spec-version=1.5", "--describe=binaries"]);
         tool.args(["--no-build-deps", "--target", &workspace::host()?]);
         // The same program has the same list.

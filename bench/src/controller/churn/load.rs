@@ -52,11 +52,8 @@ pub(super) struct Outcome {
     pub(super) probes: usize,
     /// The longest that one waited for its byte.
     pub(super) longest_ms: f64,
-    /// Held ones that ended.
     pub(super) lost: u64,
-    /// New ones that came through.
     pub(super) new_per_second: f64,
-    /// New ones that did not.
     pub(super) failed: u64,
 }
 

@@ -7,11 +7,8 @@ use anyhow::{Result, bail, ensure};
 pub(crate) enum Command {
     /// Echo, by a thread that blocks.
     Block,
-    /// Echo.
     Echo,
-    /// Send without end.
     Generate,
-    /// Throw away.
     Sink,
     /// Tell the address that the connection came to, four bytes of IPv4, then echo.
     Where,

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::Namespace;
+use crate::http::{self, Target};
 use crate::ports;
 
 /// Where something runs.
@@ -40,6 +41,20 @@ impl Place<'_> {
     pub fn bind(self, addr: SocketAddr) -> Result<TcpListener> {
         self.run(|| TcpListener::bind(addr))?
             .with_context(|| format!("binding {addr}"))
+    }
+
+    /// Returns an address of `127.0.0.1` there on which nothing listens.
+    pub fn free_address(self) -> Result<SocketAddr> {
+        let port = self.free_ports(1)?.first().copied();
+        let port = port.context("a free port")?;
+        Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    /// Tells whether `GET path` is answered with 200 there.
+    #[must_use]
+    pub fn is_ok(self, target: &Target, path: &str) -> bool {
+        let answer = self.run(|| http::get(target, path));
+        matches!(answer, Ok(Ok(answer)) if answer.status == 200)
     }
 
     /// Returns `count` ports that are free there at `127.0.0.1`.

@@ -13,8 +13,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::certs::Authority;
 use crate::command;
-use crate::http::{self, Connection, Target};
+use crate::http::{Connection, Target};
 use crate::netns::Place;
+use crate::peers::cache;
 use crate::process::ChildGuard;
 
 pub use build::install;
@@ -84,11 +85,7 @@ impl KubeApiServer {
         let authority = Authority::new("kube-apiserver-test")?;
         let addr = match params.address.port() {
             0 => {
-                let port = place
-                    .free_ports(1)?
-                    .first()
-                    .copied()
-                    .context("a free port")?;
+                let port = place.free_address()?.port();
                 SocketAddr::new(params.address.ip(), port)
             }
             _ => params.address,
@@ -122,9 +119,8 @@ impl KubeApiServer {
 
     fn wait_ready(&mut self, place: Place<'_>) -> Result<()> {
         let target = self.target().timeout(Duration::from_secs(2));
-        self.server.wait_ready(Duration::from_secs(90), || {
-            matches!(place.run(|| http::get(&target, "/readyz")), Ok(Ok(answer)) if answer.status == 200)
-        })
+        let ready = || place.is_ok(&target, "/readyz");
+        self.server.wait_ready(Duration::from_secs(90), ready)
     }
 
     /// Returns where its etcd answers HTTP, without TLS.
@@ -228,7 +224,7 @@ pub fn binary() -> Result<PathBuf> {
     assets
         .map(|assets| assets.join("kube-apiserver"))
         .filter(|path| path.is_file())
-        .or_else(|| build::cached().ok().filter(|path| path.is_file()))
+        .or_else(|| cache::find(build::FILE))
         .context(
             "kube-apiserver is missing: set KUBEBUILDER_ASSETS, or let `cargo xtask test` build it",
         )
@@ -279,9 +275,8 @@ fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, SocketAddr)> 
     let mut child = ChildGuard::spawn("etcd", &command, &dir.join("etcd.log"))?;
     let addr = SocketAddr::from(([127, 0, 0, 1], client));
     let target = Target::plain(addr);
-    child.wait_ready(Duration::from_secs(30), || {
-        matches!(place.run(|| http::get(&target, "/health")), Ok(Ok(answer)) if answer.status == 200)
-    })?;
+    let ready = || place.is_ok(&target, "/health");
+    child.wait_ready(Duration::from_secs(30), ready)?;
     Ok((child, addr))
 }
 

@@ -35,8 +35,7 @@ impl<'n> Prometheus<'n> {
         let program = command::require("prometheus")?;
         let path = dir.join("prometheus.yml");
         std::fs::write(&path, config).with_context(|| format!("writing {}", path.display()))?;
-        let port = place.free_ports(1)?.first().copied();
-        let addr = SocketAddr::from(([127, 0, 0, 1], port.context("a free port")?));
+        let addr = place.free_address()?;
         let mut command = place.command(program);
         command.arg(format!("--config.file={}", path.display()));
         command.arg(format!(
@@ -56,10 +55,7 @@ impl<'n> Prometheus<'n> {
             addr,
         };
         let (target, place) = (this.target(), this.place());
-        let ready = || {
-            let answer = place.run(|| http::get(&target, "/-/ready"));
-            matches!(answer, Ok(Ok(answer)) if answer.status == 200)
-        };
+        let ready = || place.is_ok(&target, "/-/ready");
         this.child.wait_ready(Duration::from_secs(30), ready)?;
         Ok(this)
     }

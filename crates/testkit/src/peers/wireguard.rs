@@ -56,8 +56,7 @@ impl Program {
             Self::BoringTun => BORINGTUN.binary(),
             Self::GotaTun => GOTATUN.binary(),
             Self::WireguardGo2022 => command::require("wireguard-go"),
-            Self::WireguardGo2023 => Some(unpacked()?)
-                .filter(|path| path.is_file())
+            Self::WireguardGo2023 => cache::find(FILE_2023)
                 .context("wireguard-go of Debian 13 is missing; `cargo xtask test` fetches it"),
         }
     }
@@ -148,41 +147,32 @@ pub fn install(say: &dyn Fn(&str)) -> Result<()> {
 /// Fetches wireguard-go of Debian 13 with apt, which checks its signature, by lists and a cache of
 /// their own: what this machine has installed, and from where, stays as it is.
 fn install_2023(say: &dyn Fn(&str)) -> Result<()> {
-    if Program::WireguardGo2023.binary().is_ok() {
-        return Ok(());
-    }
-    let _lock = cache::lock()?;
-    say("apt-get download wireguard-go, of Debian 13, to be unpacked beside");
-    let dir = TempDir::new("apt")?;
-    let sources = format!("deb {KEYRING} {} trixie main\n", apt::archive()?);
-    let sources = dir.write("sources.list", sources)?;
-    for directory in ["lists/partial", "cache/archives/partial"] {
-        std::fs::create_dir_all(dir.join(directory)).context("making apt's directories")?;
-    }
-    let set = |key: &str, value: &Path| format!("--option={key}={}", value.display());
-    let options = [
-        set("Dir::Etc::SourceList", &sources),
-        set("Dir::Etc::SourceParts", Path::new("/dev/null")),
-        set("Dir::State::Lists", &dir.join("lists")),
-        set("Dir::Cache", &dir.join("cache")),
-        "--quiet".to_owned(),
-    ];
-    for words in [&["update"][..], &["download", "wireguard-go"]] {
-        let mut apt = Command::new("apt-get");
-        command::run(apt.current_dir(dir.path()).args(&options).args(words))?;
-    }
-    let mut unpack = Command::new("sh");
-    unpack.current_dir(dir.path());
-    command::run(unpack.args(["-c", "dpkg-deb --extract wireguard-go_*.deb unpacked"]))?;
-    let path = unpacked()?;
-    let fresh = path.with_extension("fresh");
-    std::fs::copy(dir.join("unpacked/usr/bin/wireguard-go"), &fresh)
-        .context("copying wireguard-go into the cache")?;
-    std::fs::rename(&fresh, &path).context("moving wireguard-go into its place")
-}
-
-fn unpacked() -> Result<PathBuf> {
-    Ok(cache::directory()?.join("wireguard-go-0.0.20231211"))
+    cache::fill(FILE_2023, |path| {
+        say("apt-get download wireguard-go, of Debian 13, to be unpacked beside");
+        let dir = TempDir::new("apt")?;
+        let sources = format!("deb {KEYRING} {} trixie main\n", apt::archive()?);
+        let sources = dir.write("sources.list", sources)?;
+        for directory in ["lists/partial", "cache/archives/partial"] {
+            std::fs::create_dir_all(dir.join(directory)).context("making apt's directories")?;
+        }
+        let set = |key: &str, value: &Path| format!("--option={key}={}", value.display());
+        let options = [
+            set("Dir::Etc::SourceList", &sources),
+            set("Dir::Etc::SourceParts", Path::new("/dev/null")),
+            set("Dir::State::Lists", &dir.join("lists")),
+            set("Dir::Cache", &dir.join("cache")),
+            "--quiet".to_owned(),
+        ];
+        for words in [&["update"][..], &["download", "wireguard-go"]] {
+            let mut apt = Command::new("apt-get");
+            command::run(apt.current_dir(dir.path()).args(&options).args(words))?;
+        }
+        let mut unpack = Command::new("sh");
+        unpack.current_dir(dir.path());
+        command::run(unpack.args(["-c", "dpkg-deb --extract wireguard-go_*.deb unpacked"]))?;
+        cache::install(&dir.join("unpacked/usr/bin/wireguard-go"), path)
+    })
+    .map(drop)
 }
 
 /// Returns whether a device can be configured. `wg` is not asked for this: it deletes a
@@ -199,6 +189,7 @@ fn listens(namespace: &Namespace, device: &str) -> bool {
         .any(|line| line.ends_with(&socket) && line.split_whitespace().nth(3) == Some("00010000"))
 }
 
+const FILE_2023: &str = "wireguard-go-0.0.20231211";
 const KEYRING: &str = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]";
 
 const BORINGTUN: crates::Program = crates::Program {
