@@ -17,7 +17,6 @@ pub(crate) struct Cpus {
     by_role: BTreeMap<Role, Vec<usize>>,
 }
 
-/// What is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Agent,

@@ -29,7 +29,6 @@ pub(crate) struct Saved {
     out: PathBuf,
 }
 
-/// What a file may hold.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum File {

@@ -19,27 +19,23 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 pub(crate) use rustix::event::epoll::EventFlags;
 
-/// An epoll instance.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
 }
 
 impl Poller {
-    /// Makes one.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC).context("making an epoll instance")?,
         })
     }
 
-    /// Watches `socket` for `flags`.
     pub(crate) fn add(&self, socket: impl AsFd, number: u64, flags: EventFlags) -> Result<()> {
         epoll::add(&self.epoll, socket, EventData::new_u64(number), flags)
             .context("watching a socket")
     }
 
-    /// Watches `socket` for other `flags`.
     pub(crate) fn change(&self, socket: impl AsFd, number: u64, flags: EventFlags) -> Result<()> {
         epoll::modify(&self.epoll, socket, EventData::new_u64(number), flags)
             .context("watching a socket")

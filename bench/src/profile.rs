@@ -42,7 +42,6 @@ pub(crate) use self::written::read as load_profile;
 
 use crate::programs;
 
-/// Something to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
     pub(crate) name: String,
@@ -61,6 +60,8 @@ pub(crate) struct Profile {
     values: BTreeMap<String, String>,
     workers: usize,
     apply: Option<Apply>,
+    /// Where it listens, and its process, when it was not started here.
+    running: Option<(SocketAddr, Option<u32>)>,
 }
 
 /// What a connection begins with.
@@ -92,7 +93,6 @@ pub(crate) enum Case {
     Rtt,
 }
 
-/// A program, by name.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Program {
@@ -150,7 +150,6 @@ enum Writing {
     Rewrite,
 }
 
-/// A signal.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 enum Told {
@@ -189,9 +188,16 @@ impl Profile {
         self.listeners.contains(&listener) && self.cases.contains(&case)
     }
 
+    /// Makes the profile of a gateway that runs already.
+    pub(crate) fn of_running(address: SocketAddr, process: Option<u32>) -> Result<Self> {
+        let mut profile = written::read("name: running\n", "running".as_ref())?;
+        profile.running = Some((address, process));
+        Ok(profile)
+    }
+
     /// Tells whether there is no program at all.
     pub(crate) fn is_direct(&self) -> bool {
-        self.program.is_none()
+        self.program.is_none() && self.running.is_none()
     }
 
     /// Returns the program's path; `None` when there is none.

@@ -21,7 +21,6 @@ pub(crate) struct Known {
     pub(crate) peer: Option<f64>,
 }
 
-/// Everything one run found.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Run {
     /// The subcommand, or the part of the suite.
@@ -108,7 +107,6 @@ impl Run {
         (held, holds.len() - held)
     }
 
-    /// Writes facts, table and legend.
     pub(crate) fn table(&self, out: &mut impl Write) -> io::Result<()> {
         for (name, text) in &self.facts {
             writeln!(out, "{name:13} {text}")?;
@@ -185,7 +183,6 @@ impl Row {
         self.range.map(spread).unwrap_or_default()
     }
 
-    /// Returns the highest value.
     pub(crate) fn high(&self) -> f64 {
         self.range.map_or(self.median, |(_, high)| high)
     }

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::Latencies;
 
-/// What a value says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
@@ -54,7 +53,6 @@ impl Bound {
     }
 }
 
-/// The values of one figure.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     /// Through what: a transport, or `direct`.
@@ -100,7 +98,6 @@ impl Series {
     }
 }
 
-/// The latencies of one case.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
     pub(crate) setup: String,
@@ -116,7 +113,6 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Adds one value.
     pub(crate) fn add(&mut self, setup: &str, case: &str, figure: Figure, value: f64) {
         self.insert(setup, case, None, figure, value);
     }
@@ -163,17 +159,29 @@ impl Samples {
         Ok(())
     }
 
-    /// Returns how latencies are spread.
     pub(crate) fn curves(&self) -> &[Curve] {
         &self.curves
     }
 
-    /// Returns all series.
     pub(crate) fn series(&self) -> &[Series] {
         &self.series
     }
 
-    /// Returns one series' median.
+    /// Returns the best median of a figure among the setups that count.
+    pub(crate) fn best(
+        &self,
+        case: &str,
+        figure: Figure,
+        counts: impl Fn(&str) -> bool,
+    ) -> Option<f64> {
+        let same = |one: &&Series| one.case == case && one.figure == figure && counts(&one.setup);
+        let medians = self.series.iter().filter(same).map(Series::median);
+        medians.reduce(match figure.better {
+            Better::Higher => f64::max,
+            Better::Lower => f64::min,
+        })
+    }
+
     pub(crate) fn median(&self, setup: &str, case: &str, figure: Figure) -> Option<f64> {
         self.series
             .iter()

@@ -61,7 +61,6 @@ impl<'a> Container<'a> {
     }
 
     /// Returns its name.
-    #[must_use]
     pub fn name(&self) -> &'a str {
         self.spec["name"].as_str().unwrap_or_default()
     }

@@ -107,7 +107,6 @@ fn decoded(text: &str) -> Result<String> {
 }
 
 /// Returns the directory of the manifests.
-#[must_use]
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

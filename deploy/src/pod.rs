@@ -58,7 +58,6 @@ impl Pod {
     }
 
     /// Returns the group that its volumes are given.
-    #[must_use]
     pub fn fs_group(&self) -> Option<u64> {
         self.spec["securityContext"]["fsGroup"].as_u64()
     }

@@ -112,7 +112,6 @@ impl Sandbox<'_> {
     }
 
     /// Returns the directory that is the host's file system for paths of the host.
-    #[must_use]
     pub fn host(&self) -> PathBuf {
         self.directory.join("host")
     }
@@ -182,7 +181,6 @@ fn sysctls(pod: &Pod) -> Vec<(String, String)> {
 
 /// Tells whether a user or group of this number exists in our user namespace: in one that a user
 /// without privileges has made, none does but root.
-#[must_use]
 pub(crate) fn is_mapped(id: u32) -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let number = |word: Option<&str>| word.and_then(|word| word.parse::<u64>().ok());

@@ -44,7 +44,6 @@ impl Console {
         }
     }
 
-    /// Prints a line.
     pub(crate) fn say(&self, text: &str) {
         println!("{text}");
         let _ = std::io::stdout().flush();

@@ -18,9 +18,10 @@ use testkit::client_hello::ClientHello;
 use testkit::process::{ChildGuard, Usage};
 use testkit::proxy_header;
 use testkit::tempdir::TempDir;
+use testkit::upstream::{Behavior, Upstream};
 use testkit::{ports, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
 use crate::console::Console;
@@ -54,7 +55,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     };
     let (gateway, node) = (program("sni-proxy")?, program("apiserver-proxy")?);
     let runtime = Runtime::new().context("starting a runtime")?;
-    let echo = runtime.block_on(echo())?;
+    let upstream = Upstream::start(Behavior::Echo)?;
+    let echo = upstream.addr();
     console.check("node proxy", "memory, connections, descriptors", || {
         node_proxy(node, &runtime, echo)
     });
@@ -236,21 +238,6 @@ fn descriptors(told: &mut Vec<String>, child: &ChildGuard, before: Usage) -> Res
     .with_context(|| format!("{:?} before, now {:?}", before.descriptors, child.usage()))?;
     told.push(format!("descriptors back to {}", before.descriptors));
     Ok(())
-}
-
-/// Serves every connection what it sends, on the current runtime.
-async fn echo() -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let addr = listener.local_addr()?;
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let (mut read, mut write) = stream.split();
-                let _ = tokio::io::copy(&mut read, &mut write).await;
-            });
-        }
-    });
-    Ok(addr)
 }
 
 /// Opens `count` connections, each of which has sent `first` and received an echo of it.

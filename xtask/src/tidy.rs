@@ -12,7 +12,6 @@ use testkit::command;
 use crate::console::Console;
 use crate::workspace;
 
-/// One breach of a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Breach {
     /// The file, relative to the root; with a line where there is one.

@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Returns the workspace's root.
 pub(crate) fn root() -> &'static Path {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
     ours.parent().unwrap_or(ours)

@@ -74,7 +74,6 @@ impl Asked {
         self.held.min(most())
     }
 
-    /// Tells how it is done.
     pub(super) fn fact(&self) -> String {
         format!(
             "{} connections through each of {} gateways, of at most {} that {} open files a \
@@ -99,7 +98,6 @@ fn most() -> usize {
     most.saturating_sub(SPARE).max(1)
 }
 
-/// Measures with so many namespaces.
 pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     lab.progress.step("churn: objects are created");
     shoots::fill(lab, spaces)?;

@@ -22,7 +22,6 @@ use testkit::wait;
 /// Connections that fill the API server at the same time.
 const FILLERS: usize = 8;
 
-/// A cluster without nodes.
 pub(crate) struct Cluster<'a> {
     /// The network that everything is in; so must be the thread that uses this.
     pub(crate) place: Place<'a>,
@@ -31,7 +30,6 @@ pub(crate) struct Cluster<'a> {
     kubeconfig: PathBuf,
 }
 
-/// A running controller.
 pub(crate) struct Running {
     pub(crate) child: ChildGuard,
     probes: SocketAddr,
@@ -121,7 +119,6 @@ impl<'a> Cluster<'a> {
 }
 
 impl Running {
-    /// Waits until everything is known.
     pub(crate) fn wait_ready(&self) -> Result<()> {
         let target = Target::plain(self.probes);
         let ready = || http::get(&target, "/readyz").is_ok_and(|answer| answer.status == 200);

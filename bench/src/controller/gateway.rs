@@ -12,7 +12,6 @@ use testkit::wait::Stopwatch;
 use super::Lab;
 use super::cluster::soon;
 
-/// A running one.
 pub(super) struct Gateway {
     pub(super) child: ChildGuard,
     pub(super) tls: SocketAddr,

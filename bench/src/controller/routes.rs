@@ -14,7 +14,6 @@ use crate::latency::Latencies;
 const ROUTES: &str = "rhizome_netpol_routes";
 const PUSHED: &str = "rhizome_xds_push_bytes_total";
 
-/// Measures with so many namespaces.
 pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     lab.progress.step("routes: objects are created");
     shoots::fill(lab, spaces)?;

@@ -73,7 +73,6 @@ pub(super) fn space(index: usize) -> (String, Value) {
     ("/api/v1/namespaces".to_owned(), object)
 }
 
-/// Returns a shoot's Service.
 pub(super) fn routed(index: usize, own: usize) -> (String, Value) {
     let object = json!({
         "metadata": { "name": service(own), "annotations": { NAMES: name(index, own) } },
@@ -86,7 +85,6 @@ pub(super) fn routed(index: usize, own: usize) -> (String, Value) {
     (collection(index, "services"), object)
 }
 
-/// Returns a shoot's Endpoints.
 pub(super) fn backends(index: usize, own: usize, last: u8, gateways: usize) -> (String, Value) {
     let object = json!({
         "metadata": { "name": service(own) },

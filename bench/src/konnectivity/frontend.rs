@@ -57,7 +57,6 @@ impl Transport {
     }
 }
 
-/// A way to destinations.
 #[derive(Clone)]
 pub(crate) enum Frontend {
     Direct,

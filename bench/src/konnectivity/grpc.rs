@@ -148,7 +148,6 @@ impl AsyncWrite for GrpcTunnel {
     }
 }
 
-/// A gRPC stream of packets.
 #[derive(Debug)]
 struct Packets {
     send: SendStream<Bytes>,

@@ -35,7 +35,6 @@ pub(crate) enum Direction {
     Up,
 }
 
-/// A load of operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) connections: usize,
@@ -46,7 +45,6 @@ pub(crate) struct Load {
     pub(crate) interval: Option<Duration>,
 }
 
-/// What a load came to.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Of every operation that counts. What was not answered counts for as long as was waited.
@@ -67,7 +65,6 @@ impl Outcome {
         })
     }
 
-    /// Returns answered operations per second.
     pub(crate) fn rate(&self) -> f64 {
         let answered = self.latencies.count().saturating_sub(self.unanswered);
         answered as f64 / self.length.as_secs_f64()

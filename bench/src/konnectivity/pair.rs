@@ -24,7 +24,6 @@ use super::frontend::{Frontend, Transport};
 use super::side::{Side, status};
 use crate::cpus::{Bound, Role};
 
-/// What to start.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
     pub(crate) agent: PathBuf,
@@ -34,7 +33,6 @@ pub(crate) struct Programs {
     pub(crate) server_args: Vec<String>,
 }
 
-/// A running pair.
 pub(crate) struct Pair {
     agent: ChildGuard,
     server: ChildGuard,
@@ -99,7 +97,6 @@ impl Drop for Pair {
     }
 }
 
-/// Addresses of one pair.
 struct Plan {
     transport: Transport,
     socket: PathBuf,

@@ -31,7 +31,6 @@ use crate::destination::Destination;
 use crate::latency::Latencies;
 use crate::samples::{Figure, Samples};
 
-/// What every scenario needs.
 pub(crate) struct Lab {
     pub(crate) runtime: Runtime,
     pub(crate) destination: Destination,
@@ -128,7 +127,6 @@ impl Target {
         }
     }
 
-    /// Starts a pair.
     pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Self> {
         if transport == Transport::Direct {
             return Ok(Self::direct());
@@ -161,7 +159,6 @@ impl Target {
     }
 }
 
-/// What both programs use.
 #[derive(Clone, Copy)]
 struct Usages {
     server: Option<Usage>,

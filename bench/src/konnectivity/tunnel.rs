@@ -19,7 +19,6 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Stream for S {}
 
-/// How a tunnel is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Close {
     /// By a message that the peer confirms.
@@ -30,7 +29,6 @@ pub(crate) enum Close {
     Socket,
 }
 
-/// An open tunnel.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     stream: Box<dyn Stream>,

@@ -6,7 +6,6 @@ use super::{Listener, Route};
 use crate::cpus::Bound;
 use crate::programs::Given;
 
-/// Where and with what.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting<'a> {
     /// Our own network, or a namespace.

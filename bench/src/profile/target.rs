@@ -67,10 +67,10 @@ impl Target {
             .free_ports(1 + profile.ports.len())?
             .into_iter();
         let mut port = || ports.next().context("too few ports");
-        let address = if profile.is_direct() {
-            first.backend
-        } else {
-            loopback(port()?)
+        let address = match profile.running {
+            Some((address, _)) => address,
+            None if profile.is_direct() => first.backend,
+            None => loopback(port()?),
         };
         let mut named = Map::new();
         for name in &profile.ports {
@@ -114,7 +114,6 @@ impl Target {
         Ok(())
     }
 
-    /// Waits until it listens.
     fn wait_listening(&mut self) -> Result<()> {
         let address = self.address;
         match &mut self.child {
@@ -123,7 +122,6 @@ impl Target {
         }
     }
 
-    /// Returns where connections go.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -144,9 +142,11 @@ impl Target {
         self.child.as_mut()
     }
 
-    /// Finds its processes; `None` when there is no program.
+    /// Finds its processes; `None` when there are none, or they are not known.
     pub(crate) fn tree(&self) -> Option<Tree> {
-        self.child.as_ref().map(ChildGuard::pid).map(Tree::of)
+        let started = self.child.as_ref().map(ChildGuard::pid);
+        let running = self.profile.running.and_then(|(_, process)| process);
+        started.or(running).map(Tree::of)
     }
 
     /// Tells whether it can be told of one more name.

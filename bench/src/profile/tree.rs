@@ -28,7 +28,6 @@ impl Tree {
         Self { pids }
     }
 
-    /// Returns how many there are.
     pub(crate) fn len(&self) -> usize {
         self.pids.len()
     }

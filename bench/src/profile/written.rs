@@ -146,6 +146,7 @@ impl Written {
             values: self.values,
             workers: self.workers.unwrap_or(1),
             apply: self.apply,
+            running: None,
             name,
         })
     }

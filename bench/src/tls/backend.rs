@@ -77,7 +77,6 @@ impl Backend {
         })
     }
 
-    /// Returns where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -113,7 +112,6 @@ impl Drop for Backend {
     }
 }
 
-/// What the thread has.
 struct Serving {
     poller: Poller,
     listener: TcpListener,
@@ -140,7 +138,6 @@ enum State {
     Sink,
 }
 
-/// What becomes of a connection.
 enum Next {
     Close,
     HandOver,

@@ -18,7 +18,6 @@ use super::opening::Opening;
 use super::window::{Meter, Reading, Spent};
 use crate::poller::{EventFlags, Poller, discard, send};
 
-/// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the backend to the client.
@@ -36,7 +35,6 @@ pub(crate) struct Load {
     pub(crate) length: Duration,
 }
 
-/// What came of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Bytes that arrived within the time that counts.

@@ -26,7 +26,6 @@ pub(crate) struct Load {
     pub(crate) length: Duration,
 }
 
-/// What came of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Connections that were over within the time that counts.

@@ -6,14 +6,13 @@
 //!                    └─▶ idle for a while ─▶ close all ─▶ the backend has none ─▶ rest: after
 //! ```
 
-use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testkit::wait;
 
-use super::backend::{Backend, Command};
+use super::backend::Backend;
 use super::opening::Opening;
 use super::window::{Meter, Spent};
 
@@ -97,16 +96,10 @@ fn resident(meter: &Meter) -> Result<f64> {
 }
 
 fn open(address: SocketAddr, opening: &Opening, count: usize) -> Result<Vec<TcpStream>> {
-    let words = opening.canned(Command::Echo, b"!");
     let mut connections = Vec::with_capacity(count);
     for nth in 0..count {
-        let mut stream = words
-            .dial(address)
-            .with_context(|| format!("with {nth} connections open"))?;
-        let mut byte = [0; 1];
-        stream.read_exact(&mut byte).context("receiving")?;
-        ensure!(byte == *b"!", "another byte came back");
-        connections.push(stream);
+        let stream = opening.echoing(address);
+        connections.push(stream.with_context(|| format!("with {nth} connections open"))?);
     }
     Ok(connections)
 }

@@ -6,7 +6,7 @@
 //!
 //! Everything is started anew for each, so that no case inherits another's memory.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -45,9 +45,8 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Lab<'_> {
-    /// Measures one case.
     pub(crate) fn measure(&mut self, subject: Subject<'_>, case: Case) -> Result<()> {
-        let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into())?;
+        let backend = Backend::start(self.asked.backend())?;
         let (target, route) = self.start(subject, backend.address())?;
         let opening = self.opening(subject, &route);
         let through = Through {

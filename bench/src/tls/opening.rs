@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
 
@@ -111,6 +111,17 @@ impl Words {
             }
             stream.write_all(then).with_context(what)?;
         }
+        Ok(stream)
+    }
+}
+
+impl Opening {
+    /// Opens a connection on which a byte has come back, and which echoes what follows.
+    pub(crate) fn echoing(&self, address: SocketAddr) -> Result<TcpStream> {
+        let mut stream = self.canned(Command::Echo, b"!").dial(address)?;
+        let mut byte = [0; 1];
+        stream.read_exact(&mut byte).context("receiving")?;
+        ensure!(byte == *b"!", "another byte came back");
         Ok(stream)
     }
 }

@@ -14,7 +14,6 @@ use super::opening::Opening;
 use super::window::{Meter, Spent};
 use crate::latency::Latencies;
 
-/// What came of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) latencies: Latencies,

@@ -17,14 +17,12 @@ use testkit::wait::Stopwatch;
 
 use crate::profile::{Target, Tree};
 
-/// Reads clocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {
     tree: Option<Tree>,
     clock: Stopwatch,
 }
 
-/// All clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     at: Duration,
@@ -68,7 +66,6 @@ impl Meter {
         self.clock.elapsed()
     }
 
-    /// Reads all clocks.
     pub(crate) fn read(&self) -> Result<Reading> {
         let own = clock_gettime(ClockId::ProcessCPUTime);
         Ok(Reading {

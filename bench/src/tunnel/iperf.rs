@@ -16,7 +16,6 @@ use testkit::process::ChildGuard;
 use super::network::{CLIENT, Network};
 use super::running::Inner;
 
-/// What to move.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bulk {
     pub(crate) streams: u32,
@@ -27,7 +26,6 @@ pub(crate) struct Bulk {
     pub(crate) congestion: &'static str,
 }
 
-/// What was moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Moved {
     pub(crate) bytes: f64,

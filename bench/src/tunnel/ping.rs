@@ -21,7 +21,6 @@ use testkit::wait::Stopwatch;
 use super::running::Inner;
 use crate::latency::Latencies;
 
-/// What became of the requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Pings {
     pub(crate) latencies: Latencies,
@@ -36,7 +35,6 @@ impl Pings {
     }
 }
 
-/// A raw socket.
 #[derive(Debug)]
 pub(crate) struct Pinger {
     socket: Socket,

@@ -32,7 +32,6 @@ pub(crate) enum Role {
     Gateway,
 }
 
-/// A process of a tunnel.
 #[derive(Debug)]
 pub(super) enum Guard {
     Child(ChildGuard),
@@ -133,7 +132,6 @@ impl Tunnel {
             .map_err(|error| self.explain(error))
     }
 
-    /// Returns where load goes.
     pub(crate) fn inner(&self) -> Inner {
         self.parts.inner
     }

@@ -39,7 +39,6 @@ pub(crate) enum Setup {
     OpenvpnTcpBbr,
 }
 
-/// How a tunnel is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     None,
@@ -58,7 +57,6 @@ pub(crate) enum Kind {
 }
 
 impl Setup {
-    /// Returns what results call it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => DIRECT,
@@ -75,7 +73,6 @@ impl Setup {
         }
     }
 
-    /// Returns how it is made.
     pub(crate) fn kind(self) -> Kind {
         let rhizome = |transport, gateway| Kind::Rhizome { transport, gateway };
         match self {

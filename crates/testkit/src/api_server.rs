@@ -47,25 +47,21 @@ impl ApiServer {
     }
 
     /// Returns where it listens.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.0.addr
     }
 
     /// Returns how many connections were accepted so far.
-    #[must_use]
     pub fn accepted(&self) -> usize {
         self.0.counts.accepted()
     }
 
     /// Returns how many connections are open now.
-    #[must_use]
     pub fn open(&self) -> usize {
         self.0.counts.open()
     }
 
     /// Returns how many requests were answered, watches that still run among them.
-    #[must_use]
     pub fn requests(&self) -> usize {
         self.0.counts.requests()
     }
@@ -120,16 +116,8 @@ fn watch(shoot: Arc<str>) -> Response {
 }
 
 fn big(bytes: u64) -> Response {
-    let kind = "application/octet-stream";
-    https::pieces(kind, Some(bytes), move |mut pieces| async move {
-        let chunk = bytes::Bytes::from(vec![b'x'; 64 * 1024]);
-        let mut left = bytes;
-        while left > 0 {
-            let part = usize::try_from(left).map_or(chunk.len(), |left| left.min(chunk.len()));
-            pieces.send(chunk.slice(..part)).await?;
-            left -= part as u64;
-        }
-        Some(())
+    https::bytes(bytes, |range| {
+        vec![b'x'; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)]
     })
 }
 

@@ -60,7 +60,6 @@ impl Authority {
     }
 
     /// Returns the authority's certificate, PEM.
-    #[must_use]
     pub fn pem(&self) -> &str {
         &self.pem
     }

@@ -29,7 +29,6 @@ pub fn output(command: &mut Command) -> Result<Output> {
 }
 
 /// Writes a command down the way a person would type it.
-#[must_use]
 pub fn line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
@@ -41,7 +40,6 @@ pub fn line(command: &Command) -> String {
 }
 
 /// Finds a program by name in `PATH`, or where Debian keeps what only root is expected to run.
-#[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);

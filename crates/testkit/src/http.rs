@@ -29,7 +29,6 @@ pub fn get(target: &Target, path: &str) -> Result<Response> {
 }
 
 /// Returns the reason a socket gave, wherever it is in the chain: refused and reset differ.
-#[must_use]
 pub fn error_kind(error: &anyhow::Error) -> Option<io::ErrorKind> {
     error
         .chain()

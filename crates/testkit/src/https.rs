@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -150,6 +151,23 @@ where
     response
 }
 
+/// Makes a response of so many bytes, of which `chunk` returns those in a range.
+pub(crate) fn bytes<C>(length: u64, chunk: impl Fn(Range<u64>) -> C + Send + 'static) -> Response
+where
+    C: Into<Bytes> + Send + 'static,
+{
+    let kind = "application/octet-stream";
+    pieces(kind, Some(length), move |mut pieces| async move {
+        let mut at = 0;
+        while at < length {
+            let end = length.min(at + CHUNK);
+            pieces.send(chunk(at..end)).await?;
+            at = end;
+        }
+        Some(())
+    })
+}
+
 /// Where the pieces of a body go.
 pub(crate) struct Pieces(Sender<Bytes, Infallible>);
 
@@ -184,6 +202,9 @@ pub(crate) fn parameter<'a>(request: &'a Request, name: &str) -> &'a str {
 pub(crate) fn number(request: &Request, name: &str) -> u64 {
     parameter(request, name).parse().unwrap_or_default()
 }
+
+/// A multiple of eight, so that each chunk of a pattern begins with a whole word.
+const CHUNK: u64 = 64 * 1024;
 
 /// Counts a connection for as long as it lives.
 struct Open(Arc<Counts>);

@@ -43,13 +43,11 @@ impl Namespace {
     }
 
     /// Returns the name, as `ip netns exec` takes it.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the file that stands for the namespace.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new(DIRECTORY).join(&self.name)
     }
@@ -69,7 +67,6 @@ impl Namespace {
     }
 
     /// Prepares `program` to run inside the namespace.
-    #[must_use]
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("ip");
         command
@@ -95,6 +92,12 @@ impl Namespace {
         self.ip(&args)?;
         self.ip(&["link", "set", device, "up"])?;
         Ok(())
+    }
+
+    /// Returns an end of a cable here: a device of that name, at most 15 bytes.
+    pub fn end<'a>(&'a self, device: &'a str) -> End<'a> {
+        let namespace = self;
+        End { namespace, device }
     }
 
     /// Routes `destination` (a CIDR or `default`) by the next hop `via`.

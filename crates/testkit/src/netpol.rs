@@ -136,7 +136,6 @@ pub struct Side {
 
 impl Verdict {
     /// Tells whether the connection is let through.
-    #[must_use]
     pub fn allowed(&self) -> bool {
         self.egress.open() && self.ingress.open()
     }
@@ -200,13 +199,11 @@ impl Cluster {
     }
 
     /// Tells whether a connection from one end to a port of the other is let through.
-    #[must_use]
     pub fn allows(&self, from: End<'_>, to: End<'_>, protocol: Protocol, port: u16) -> bool {
         self.connection(from, to, protocol, port).allowed()
     }
 
     /// As [`Cluster::allows`], with the policies that decide.
-    #[must_use]
     pub fn connection(&self, from: End<'_>, to: End<'_>, protocol: Protocol, port: u16) -> Verdict {
         let mut verdict = Verdict::default();
         // Nothing keeps a pod from itself.

@@ -57,32 +57,27 @@ impl ChildGuard {
     }
 
     /// Returns the process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Returns the name given at the start.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the log's path.
-    #[must_use]
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
     /// Returns everything written so far.
-    #[must_use]
     pub fn log(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Returns the last `lines` lines written so far.
-    #[must_use]
     pub fn log_tail(&self, lines: usize) -> String {
         let log = self.log();
         let all: Vec<&str> = log.lines().collect();
@@ -242,7 +237,6 @@ impl Drop for ChildGuard {
 }
 
 /// Tells whether a process ended because of `signal`.
-#[must_use]
 pub fn ended_by(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal.as_raw())
 }

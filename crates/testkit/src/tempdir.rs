@@ -28,13 +28,11 @@ impl TempDir {
     }
 
     /// Returns the directory's path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the path of `name` in the directory.
-    #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }

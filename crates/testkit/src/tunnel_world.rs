@@ -34,7 +34,7 @@ use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
 use crate::upstream::{Behavior, Upstream};
 
-pub use files::{Credentials, KeyFile, Keys};
+pub use files::{Credentials, KeyFile, Keys, merge};
 pub use held::{Held, PAUSE, Report};
 pub use network::{Addresses, GATEWAY, GATEWAY_V6, NODE, Network, POD, POD_V6, SERVICE, SeedRange};
 
@@ -155,7 +155,6 @@ impl World {
     }
 
     /// Returns every program there can be.
-    #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         let mut parts = vec![Part::Gateway];
         parts.extend((0..self.params.servers).map(Part::Server));
@@ -216,7 +215,6 @@ impl World {
 
     /// Returns a metric of a program, summed over every series with `labels`; `None` while there is
     /// no such series or no answer.
-    #[must_use]
     pub fn metric(&self, part: Part, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let text = self.probe(part, "/metrics").ok()?.text();
         Metrics::parse(&text).ok()?.value(name, labels)
@@ -224,7 +222,6 @@ impl World {
 
     /// Returns what dials `authority` (`host:port` in the shoot) through a server's proxy, with the
     /// API server's certificate.
-    #[must_use]
     pub fn target(&self, server: usize, authority: &str) -> Target {
         let addr = SocketAddr::new(self.network.addresses.server(server), PROXY_PORT);
         Target::plain(addr).timeout(LIMIT).proxy(Proxy::ConnectTls {
@@ -255,7 +252,6 @@ impl World {
     ///
     /// # Panics
     /// When there is no such client.
-    #[must_use]
     pub fn link(&self, client: usize) -> &Link {
         &self.network.links[client]
     }
@@ -264,7 +260,6 @@ impl World {
     ///
     /// # Panics
     /// When the world has no such program.
-    #[must_use]
     pub fn namespace(&self, part: Part) -> &Namespace {
         match part {
             Part::Gateway => &self.network.gateway,
@@ -274,7 +269,6 @@ impl World {
     }
 
     /// Prepares a run of a program with its configuration.
-    #[must_use]
     pub fn command(&self, part: Part) -> Command {
         let program: &Path = match part {
             Part::Gateway => &self.programs.gateway,

@@ -103,38 +103,32 @@ impl Upstream {
     }
 
     /// Returns where it listens.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// Returns how many connections were accepted so far.
-    #[must_use]
     pub fn accepted(&self) -> usize {
         self.seen.accepted.load(Ordering::Relaxed)
     }
 
     /// Returns how many connections are open now.
-    #[must_use]
     pub fn open(&self) -> usize {
         self.seen.open.load(Ordering::Relaxed)
     }
 
     /// Returns how many bytes were read, over all connections.
-    #[must_use]
     pub fn received(&self) -> u64 {
         self.seen.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns how many connections the other side reset.
-    #[must_use]
     pub fn resets(&self) -> usize {
         self.seen.resets.load(Ordering::Relaxed)
     }
 
     /// Returns the first bytes (to 16 KiB) each connection sent, in the order of acceptance: PROXY
     /// headers and ClientHellos.
-    #[must_use]
     pub fn beginnings(&self) -> Vec<Vec<u8>> {
         self.seen
             .beginnings

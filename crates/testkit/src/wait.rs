@@ -19,7 +19,6 @@ pub struct Deadline {
 
 impl Deadline {
     /// Returns the deadline `limit` from now.
-    #[must_use]
     pub fn after(limit: Duration) -> Self {
         Self {
             at: Instant::now() + limit,
@@ -27,13 +26,11 @@ impl Deadline {
     }
 
     /// Returns the time that is left, zero when it has passed.
-    #[must_use]
     pub fn left(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
     /// Tells whether the deadline has passed.
-    #[must_use]
     pub fn passed(self) -> bool {
         self.left().is_zero()
     }
@@ -47,7 +44,6 @@ pub struct Stopwatch {
 
 impl Stopwatch {
     /// Starts a clock.
-    #[must_use]
     pub fn start() -> Self {
         Self {
             started: Instant::now(),
@@ -55,7 +51,6 @@ impl Stopwatch {
     }
 
     /// Returns the time since the start.
-    #[must_use]
     pub fn elapsed(self) -> Duration {
         self.started.elapsed()
     }

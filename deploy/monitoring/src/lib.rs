@@ -72,7 +72,6 @@ pub struct Panel {
 impl Panel {
     /// Returns the expression as Grafana asks it with everything chosen and `interval` as the
     /// interval of rates.
-    #[must_use]
     pub fn resolved(&self, interval: &str) -> String {
         let expr = self.expr.replace("$__rate_interval", interval);
         expr.replace("$namespace", ".*").replace("$instance", ".*")
@@ -80,7 +79,6 @@ impl Panel {
 }
 
 /// Returns the directory of this package.
-#[must_use]
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

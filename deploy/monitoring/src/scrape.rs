@@ -28,7 +28,6 @@ pub struct Target {
 
 impl Target {
     /// Returns the kubelet of a node.
-    #[must_use]
     pub fn node(name: &str, address: &str) -> Self {
         Self {
             role: "node",
@@ -38,7 +37,6 @@ impl Target {
     }
 
     /// Returns a port of a pod of this project's.
-    #[must_use]
     pub fn pod(
         namespace: &str,
         name: &str,
@@ -55,7 +53,6 @@ impl Target {
     }
 
     /// Returns a container without ports of a pod of this project's, perhaps one that only begins it.
-    #[must_use]
     pub fn container(
         namespace: &str,
         name: &str,

@@ -13,7 +13,6 @@ use anyhow::{Context, Result, ensure};
 use testkit::command;
 use testkit::tempdir::TempDir;
 
-/// What one workload took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) name: String,
@@ -29,7 +28,6 @@ impl Count {
     }
 }
 
-/// Counts every workload of `program`.
 pub(super) fn count(program: &Path, dir: &TempDir) -> Result<Vec<Count>> {
     let random = fixed_random(dir)?;
     let out = dir.join("callgrind.out");

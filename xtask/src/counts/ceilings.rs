@@ -16,7 +16,6 @@ pub(super) struct Ceilings {
     by_name: BTreeMap<String, f64>,
 }
 
-/// How a count compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
     /// So many percent below: the ceiling is loose.

@@ -23,7 +23,6 @@ pub(super) struct Shoot {
 }
 
 impl Shoot {
-    /// Starts the stand-in.
     pub(super) fn with_stand_in(letter: char, seed: &Namespace) -> Result<Self> {
         let authority = Authority::new(&format!("ca of shoot {letter}"))?;
         let identity = authority.server(&certificate_names(letter))?;

@@ -18,7 +18,7 @@ use testkit::api_server::ApiServer;
 use testkit::certs::{Authority, Identity, IdentityFiles};
 use testkit::command;
 use testkit::http::{Proxy, Target};
-use testkit::netns::{End, Namespace, Place, cable};
+use testkit::netns::{Namespace, Place, cable};
 use testkit::process::ChildGuard;
 
 use super::Programs;
@@ -56,7 +56,6 @@ struct Key {
     public: String,
 }
 
-/// One end of the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
@@ -204,7 +203,6 @@ impl Key {
 }
 
 impl Side {
-    /// Inside its namespace.
     fn probes(self) -> SocketAddr {
         let port = match self {
             Self::Client => 16920,
@@ -228,7 +226,6 @@ impl Side {
         process::metric(place, self.probes(), name, labels)
     }
 
-    /// Tells whether it uses `transport`.
     pub(super) fn uses(self, place: &Namespace, transport: &str) -> bool {
         let labels = [("transport", transport)];
         self.metric(place, "rhizome_tunnel_peer_transport", &labels)
@@ -239,14 +236,8 @@ impl Side {
 /// Makes the server's namespace, with a cable to the seed.
 pub(super) fn lay(seed: &Namespace) -> Result<Namespace> {
     let place = Namespace::new("vpn-server")?;
-    let near = End {
-        namespace: seed,
-        device: "pods0",
-    };
-    let far = End {
-        namespace: &place,
-        device: "eth0",
-    };
+    let near = seed.end("pods0");
+    let far = place.end("eth0");
     cable(near, far)?;
     seed.add_address("pods0", &format!("{SEED}/24"))?;
     place.add_address("eth0", &format!("{SERVER}/24"))?;

@@ -33,7 +33,6 @@ pub(crate) enum EngineName {
     Docker,
 }
 
-/// One that works here.
 pub(super) enum Engine {
     Buildah { store: PathBuf },
     Docker,
@@ -48,7 +47,6 @@ impl fmt::Display for Engine {
     }
 }
 
-/// An image.
 pub(super) struct Built {
     tag: String,
     /// The user it runs as, as numbers.

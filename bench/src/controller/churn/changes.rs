@@ -24,7 +24,6 @@ use crate::probe::ask;
 use crate::tls::backend::Command;
 use crate::tls::opening::{Opening, Words};
 
-/// What is changed.
 pub(super) struct Plan {
     pub(super) spaces: usize,
     pub(super) gateways: Vec<SocketAddr>,

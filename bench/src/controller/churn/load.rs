@@ -45,7 +45,6 @@ pub(crate) struct Hold {
     pub(super) seconds: u32,
 }
 
-/// What became of the connections.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Outcome {
     /// How often each one held was pinged.
@@ -58,7 +57,6 @@ pub(super) struct Outcome {
 }
 
 impl Hold {
-    /// Returns it as flags.
     pub(super) fn arguments(&self) -> [String; 6] {
         [
             format!("--gateway={}", self.gateway),

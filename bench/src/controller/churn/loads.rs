@@ -53,7 +53,6 @@ impl Load {
         self.say()
     }
 
-    /// Waits until it has looked.
     pub(super) fn outcome(mut self) -> Result<Outcome> {
         self.hear()
     }

@@ -20,7 +20,6 @@ use crate::konnectivity::frontend::Frontend;
 use crate::konnectivity::load::{self, Load, Outcome};
 use crate::konnectivity::tunnel::Tunnel;
 
-/// The side that stops reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stalled {
     /// The destination, while the client sends.

@@ -114,7 +114,6 @@ impl Connection {
     }
 
     /// Leaves HTTP aside: both sides say what they like from here on.
-    #[must_use]
     pub fn raw(self) -> Upgraded {
         Upgraded(self.stream)
     }

@@ -18,7 +18,6 @@ pub struct Response {
 
 impl Response {
     /// Returns the body as text; what is no UTF-8 is replaced.
-    #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -34,7 +33,6 @@ impl Response {
     }
 
     /// Returns the first header of that name, in any case.
-    #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         find(&self.headers, name)
     }
@@ -88,7 +86,6 @@ impl Body {
     }
 
     /// Returns how many bytes have not been read.
-    #[must_use]
     pub fn left(&self) -> u64 {
         self.left
     }

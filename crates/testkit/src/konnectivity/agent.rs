@@ -54,7 +54,6 @@ pub struct AgentTarget {
 
 impl AgentTarget {
     /// Returns a target whose certificate is for `127.0.0.1`.
-    #[must_use]
     pub fn new(addr: SocketAddr, authority_pem: &str, identity: Option<&Identity>) -> Self {
         Self {
             addr,
@@ -72,7 +71,6 @@ pub struct AgentMetadata(pub Vec<(String, String)>);
 
 impl AgentMetadata {
     /// Returns what an agent without identifiers and token sends.
-    #[must_use]
     pub fn new(id: &str) -> Self {
         Self(Vec::new())
             .with("agentid", id)
@@ -80,21 +78,18 @@ impl AgentMetadata {
     }
 
     /// Adds a value; earlier ones of the same key stay.
-    #[must_use]
     pub fn with(mut self, key: &str, value: &str) -> Self {
         self.0.push((key.to_owned(), value.to_owned()));
         self
     }
 
     /// Takes out all values of a key.
-    #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.0.retain(|(found, _)| found != key);
         self
     }
 
     /// Puts `value` in place of all values of a key.
-    #[must_use]
     pub fn replaced(self, key: &str, value: &str) -> Self {
         self.without(key).with(key, value)
     }
@@ -215,7 +210,6 @@ impl FakeAgent {
     }
 
     /// Returns a value of the server's answer, `serverid` for example; all of them, if several.
-    #[must_use]
     pub fn answered(&self, key: &str) -> Vec<String> {
         let values = self.head.get_all(key).iter();
         values
@@ -229,7 +223,6 @@ impl FakeAgent {
     }
 
     /// Returns the addresses it was asked to dial.
-    #[must_use]
     pub fn dials(&self) -> Vec<String> {
         locked(&self.state.dials).clone()
     }
@@ -242,25 +235,21 @@ impl FakeAgent {
     }
 
     /// Returns how many connections it holds open.
-    #[must_use]
     pub fn tunnels(&self) -> usize {
         self.state.open.load(Ordering::SeqCst)
     }
 
     /// Returns what it received, but for DATA.
-    #[must_use]
     pub fn seen(&self) -> Vec<Packet> {
         locked(&self.state.seen).clone()
     }
 
     /// Returns how its stream ended, nothing while it lives.
-    #[must_use]
     pub fn ended(&self) -> Option<End> {
         locked(&self.state.end).clone()
     }
 
     /// Returns how many pings came in.
-    #[must_use]
     pub fn pings(&self) -> usize {
         self.control.pings()
     }

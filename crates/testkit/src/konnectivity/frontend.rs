@@ -67,7 +67,6 @@ pub struct Tunnel {
 impl Tunnel {
     /// Returns what came together with the answer's head: nothing, unless the destination spoke
     /// first. kube-apiserver gives up when it is not empty.
-    #[must_use]
     pub fn early(&self) -> &[u8] {
         match &self.reader.0 {
             Reading::Grpc { .. } => &[],
@@ -117,7 +116,6 @@ enum Reading {
 
 impl TunnelReader {
     /// Returns the text of the CLOSE_RSP that ended a gRPC tunnel.
-    #[must_use]
     pub fn end(&self) -> Option<&str> {
         match &self.0 {
             Reading::Grpc { end, .. } => end.as_deref(),

@@ -37,7 +37,6 @@ pub enum Packet {
 
 impl Packet {
     /// Makes a DATA packet.
-    #[must_use]
     pub fn data(connect_id: i64, data: impl Into<Vec<u8>>) -> Self {
         Self::Data {
             connect_id,
@@ -46,7 +45,6 @@ impl Packet {
     }
 
     /// Returns the connection it belongs to.
-    #[must_use]
     pub fn connect_id(&self) -> Option<i64> {
         match self {
             Self::CloseReq { connect_id }
@@ -60,7 +58,6 @@ impl Packet {
     }
 
     /// Returns the message, without gRPC's five bytes.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         Wire::from(self.clone()).encode_to_vec()
     }

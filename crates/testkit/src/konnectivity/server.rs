@@ -49,7 +49,6 @@ pub struct ServerOptions {
 
 impl ServerOptions {
     /// Returns upstream's defaults for a server called `id`.
-    #[must_use]
     pub fn new(id: &str, identity: &Identity) -> Self {
         Self {
             id: id.to_owned(),
@@ -124,7 +123,6 @@ impl FakeServer {
     }
 
     /// Returns where it listens.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -149,7 +147,6 @@ impl FakeServer {
     }
 
     /// Returns how many TCP connections came in.
-    #[must_use]
     pub fn accepted(&self) -> u32 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
@@ -167,7 +164,6 @@ pub struct AgentLink {
 
 impl AgentLink {
     /// Returns all values of a key of the agent's metadata.
-    #[must_use]
     pub fn said(&self, key: &str) -> Vec<String> {
         values(&self.metadata, key)
     }

@@ -269,7 +269,6 @@ impl Wire {
     }
 
     /// Returns how many pings came in on the connection.
-    #[must_use]
     pub fn pings(&self) -> usize {
         self.sender.control.pings()
     }

@@ -21,7 +21,6 @@ pub enum Place<'a> {
 
 impl Place<'_> {
     /// Prepares `program` to run there.
-    #[must_use]
     pub fn command(self, program: impl AsRef<Path>) -> Command {
         match self {
             Self::Here => Command::new(program.as_ref()),
@@ -51,7 +50,6 @@ impl Place<'_> {
     }
 
     /// Tells whether `GET path` is answered with 200 there.
-    #[must_use]
     pub fn is_ok(self, target: &Target, path: &str) -> bool {
         let answer = self.run(|| http::get(target, path));
         matches!(answer, Ok(Ok(answer)) if answer.status == 200)

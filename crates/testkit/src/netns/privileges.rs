@@ -34,7 +34,6 @@ pub fn acquire() -> Result<Privileges> {
 }
 
 /// Tells whether we are root: of the machine, or of a user namespace.
-#[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

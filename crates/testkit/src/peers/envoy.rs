@@ -66,7 +66,6 @@ impl Envoy {
     }
 
     /// Returns where its admin port is: `/stats`, `/clusters`, `/config_dump`.
-    #[must_use]
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }

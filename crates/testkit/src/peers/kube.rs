@@ -38,7 +38,6 @@ pub struct KubeParams {
 
 impl KubeParams {
     /// Returns the parameters of an API server at `address` that also answers to `names`.
-    #[must_use]
     pub fn new(address: SocketAddr, names: &[&str]) -> Self {
         Self {
             address,
@@ -51,7 +50,6 @@ impl KubeParams {
 
     /// Has it reach kubelets the way that the file `selector` says ([`Egress::write`]), by their
     /// internal addresses, and verify them by the authority in the file `kubelet_authority`.
-    #[must_use]
     pub fn kubelets(mut self, selector: &Path, kubelet_authority: &Path) -> Self {
         self.arguments.extend([
             format!("--egress-selector-config-file={}", selector.display()),
@@ -124,37 +122,31 @@ impl KubeApiServer {
     }
 
     /// Returns where its etcd answers HTTP, without TLS.
-    #[must_use]
     pub fn etcd_addr(&self) -> SocketAddr {
         self.etcd
     }
 
     /// Returns where it listens.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// Returns the authority of its certificate, PEM.
-    #[must_use]
     pub fn authority_pem(&self) -> &str {
         &self.authority_pem
     }
 
     /// Returns the token of a member of `system:masters`.
-    #[must_use]
     pub fn token(&self) -> &'static str {
         TOKEN
     }
 
     /// Returns a target that reaches it directly, with the token.
-    #[must_use]
     pub fn target(&self) -> Target {
         self.target_at(self.addr)
     }
 
     /// Returns a target that reaches it by way of `addr`, with the token.
-    #[must_use]
     pub fn target_at(&self, addr: SocketAddr) -> Target {
         Target::tls(addr, &self.authority_pem).bearer(TOKEN)
     }

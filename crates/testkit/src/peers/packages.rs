@@ -79,7 +79,6 @@ const fn need(probe: &'static str, packages: &'static [&'static str]) -> Need {
 }
 
 /// Returns those of `needs` that are not there.
-#[must_use]
 pub fn missing(needs: &[Need]) -> Vec<Need> {
     needs
         .iter()

@@ -88,7 +88,6 @@ impl<'n> Prometheus<'n> {
     }
 
     /// Returns the end of its log.
-    #[must_use]
     pub fn log_tail(&self) -> String {
         self.child.log_tail(20)
     }

@@ -40,7 +40,6 @@ impl Program {
     ];
 
     /// Returns what tables and errors call it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::BoringTun => "boringtun",
@@ -93,7 +92,6 @@ pub struct Wireguard {
 
 impl Wireguard {
     /// Returns the device's name.
-    #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }

@@ -276,7 +276,7 @@ fn route(index: usize) -> usize {
 }
 
 /// Sets the keys of `more` in `config`, those of objects one by one.
-fn merge(config: &mut Value, more: &Value) -> Result<()> {
+pub fn merge(config: &mut Value, more: &Value) -> Result<()> {
     let more = more.as_object().context("an object to be merged")?;
     for (key, value) in more {
         let slot = &mut config[key];

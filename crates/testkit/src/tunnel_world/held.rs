@@ -62,7 +62,6 @@ impl Held {
     }
 
     /// Tells how it goes.
-    #[must_use]
     pub fn report(&self) -> Report {
         let progress = self.shared.lock();
         let mut report = progress.report.clone();

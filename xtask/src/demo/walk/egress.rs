@@ -16,7 +16,6 @@ use crate::demo::Programs;
 use crate::demo::gateway::{self, Extra};
 use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity};
 
-/// How the kubelet is asked.
 struct Way {
     target: Target,
 }

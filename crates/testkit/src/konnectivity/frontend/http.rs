@@ -39,7 +39,6 @@ enum Place {
 
 impl HttpFrontend {
     /// Returns a frontend that connects to a Unix socket.
-    #[must_use]
     pub fn uds(path: &Path) -> Self {
         Self(Place::Uds(path.to_owned()))
     }
