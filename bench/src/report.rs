@@ -205,7 +205,8 @@ impl Row {
         }
     }
 
-    fn cells(&self, direct: Option<f64>) -> [String; COLUMNS] {
+    /// Returns the cells of a table.
+    pub(crate) fn cells(&self, direct: Option<f64>) -> [String; COLUMNS] {
         [
             self.setup.clone(),
             self.case.clone(),

@@ -8,33 +8,27 @@ use serde::Deserialize;
 
 use super::{Apply, Case, FileTemplate, Listener, Profile, Program};
 
+macro_rules! embedded {
+    ($($name:literal),*) => {
+        &[$(($name, include_str!(concat!("../../profiles/", $name, ".yaml")))),*]
+    };
+}
+
 /// The profiles that come with this program: file name and text.
-pub(super) const EMBEDDED: &[(&str, &str)] = &[
-    ("direct", include_str!("../../profiles/direct.yaml")),
-    ("copy-loop", include_str!("../../profiles/copy-loop.yaml")),
-    ("rhizome", include_str!("../../profiles/rhizome.yaml")),
-    (
-        "rhizome-copy",
-        include_str!("../../profiles/rhizome-copy.yaml"),
-    ),
-    ("rhizome-2", include_str!("../../profiles/rhizome-2.yaml")),
-    (
-        "rhizome-yaml",
-        include_str!("../../profiles/rhizome-yaml.yaml"),
-    ),
-    ("envoy", include_str!("../../profiles/envoy.yaml")),
-    ("envoy-32k", include_str!("../../profiles/envoy-32k.yaml")),
-    ("haproxy", include_str!("../../profiles/haproxy.yaml")),
-    (
-        "haproxy-splice",
-        include_str!("../../profiles/haproxy-splice.yaml"),
-    ),
-    (
-        "haproxy-map",
-        include_str!("../../profiles/haproxy-map.yaml"),
-    ),
-    ("nginx", include_str!("../../profiles/nginx.yaml")),
-    ("sniproxy", include_str!("../../profiles/sniproxy.yaml")),
+pub(super) const EMBEDDED: &[(&str, &str)] = embedded![
+    "direct",
+    "copy-loop",
+    "rhizome",
+    "rhizome-copy",
+    "rhizome-2",
+    "rhizome-yaml",
+    "envoy",
+    "envoy-32k",
+    "haproxy",
+    "haproxy-splice",
+    "haproxy-map",
+    "nginx",
+    "sniproxy"
 ];
 
 /// A profile's file. What is not given comes from the one it extends.

@@ -305,6 +305,3 @@ impl Wanted<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -159,6 +159,3 @@ impl Upstream {
         wait::until("all connections to close", limit, || self.open() == 0)
     }
 }
-
-#[cfg(test)]
-mod tests;

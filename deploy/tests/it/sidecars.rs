@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -29,7 +29,7 @@ use testkit::peers::kube::{KubeApiServer, KubeParams};
 use testkit::process::{ChildGuard, Signal};
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
-use testkit::wait;
+use testkit::wait::{self, Stopwatch};
 
 use crate::api::LIMIT;
 use crate::network::{GATEWAY, NODE, Network};
@@ -96,7 +96,7 @@ fn sidecars_serve_while_api_servers_scale() {
             stage.tell_to_end(server);
         }
         // Their API servers serve on.
-        thread::sleep(SHUTDOWN_DELAY);
+        wait::pause(SHUTDOWN_DELAY);
         load.wait_more();
         assert_eq!(ending.echo(b"still").unwrap(), b"still");
         for server in &SERVERS[1..] {
@@ -427,7 +427,7 @@ fn route(dir: &TempDir, servers: &[&str]) {
 /// Requests to each server all the time.
 struct Load {
     destination: SocketAddr,
-    began: Instant,
+    began: Stopwatch,
     counts: Mutex<Counts>,
     over: AtomicBool,
 }
@@ -447,7 +447,7 @@ impl Load {
     fn new(destination: SocketAddr) -> Self {
         Self {
             destination,
-            began: Instant::now(),
+            began: Stopwatch::start(),
             counts: Mutex::default(),
             over: AtomicBool::new(false),
         }
@@ -457,12 +457,13 @@ impl Load {
     fn run(&self, server: &'static str, frontend: FakeFrontend) {
         self.with(|counts| *counts.answered.entry(server).or_default() = 0);
         while !self.over.load(Ordering::SeqCst) && !self.counts().ended.contains(&server) {
-            let started = Instant::now();
+            let started = Stopwatch::start();
             let asked = dial(&frontend, self.destination);
             self.with(|counts| match asked {
                 Ok(_) => *counts.answered.entry(server).or_default() += 1,
                 Err(error) => {
-                    let (began, lasted) = (started - self.began, started.elapsed());
+                    let lasted = started.elapsed();
+                    let began = self.began.elapsed().saturating_sub(lasted);
                     let failed = format!("{server} at {began:?} for {lasted:?}: {error:#}");
                     counts.failed.push(failed);
                 }
