@@ -10,6 +10,7 @@
 //! Each connection ends when its peer closes it, `hold`'s when they are released. The number of
 //! open connections is known at any time: what is left open after a test has leaked.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 /// What a destination does with a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Behavior {
     Echo,
     Hold,
@@ -32,7 +33,7 @@ pub(crate) enum Behavior {
 /// The running listeners; dropping it stops them and closes what is open.
 #[derive(Debug)]
 pub(crate) struct Destination {
-    addresses: [(Behavior, SocketAddr); 4],
+    addresses: BTreeMap<Behavior, SocketAddr>,
     open: Arc<AtomicUsize>,
     release: watch::Sender<u64>,
     _thread: Background,
@@ -45,15 +46,17 @@ impl Destination {
             let listener = std::net::TcpListener::bind((ip, 0)).context("binding a destination")?;
             listener.set_nonblocking(true).context("a destination")?;
             let addr = listener.local_addr().context("a destination")?;
-            Ok::<_, anyhow::Error>((behavior, addr, listener))
+            Ok((behavior, addr, listener))
         };
-        let bound = [
-            bind(Behavior::Echo)?,
-            bind(Behavior::Hold)?,
-            bind(Behavior::Sink)?,
-            bind(Behavior::Source)?,
+        let all = [
+            Behavior::Echo,
+            Behavior::Hold,
+            Behavior::Sink,
+            Behavior::Source,
         ];
-        let addresses = [0, 1, 2, 3].map(|nth: usize| (bound[nth].0, bound[nth].1));
+        let bound: Vec<_> = all.into_iter().map(bind).collect::<Result<_>>()?;
+        let addresses = bound.iter().map(|(behavior, addr, _)| (*behavior, *addr));
+        let addresses = addresses.collect();
         let open = Arc::new(AtomicUsize::new(0));
         let (release, released) = watch::channel(0);
         let counter = Arc::clone(&open);
@@ -74,13 +77,7 @@ impl Destination {
 
     /// Returns the address at which connections are treated like that.
     pub(crate) fn address(&self, behavior: Behavior) -> SocketAddr {
-        let [echo, hold, sink, source] = self.addresses;
-        match behavior {
-            Behavior::Echo => echo.1,
-            Behavior::Hold => hold.1,
-            Behavior::Sink => sink.1,
-            Behavior::Source => source.1,
-        }
+        self.addresses[&behavior]
     }
 
     /// Returns how many connections are open.

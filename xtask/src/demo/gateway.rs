@@ -94,7 +94,7 @@ fn write_routes_with(
         .map(|extra| cluster(&extra.cluster, extra.endpoint));
     let clusters: Vec<Value> = shoots
         .iter()
-        .map(|shoot| cluster(&shoot.cluster(), shoot.endpoint()))
+        .map(|shoot| cluster(&shoot.cluster, shoot.endpoint))
         .chain(more_clusters)
         .collect();
     let more = more.iter().map(|extra| {
@@ -104,15 +104,15 @@ fn write_routes_with(
     });
     let by_name = named
         .iter()
-        .map(|shoot| json!({ "serverNames": [shoot.host()], "cluster": shoot.cluster() }))
+        .map(|shoot| json!({ "serverNames": [shoot.host], "cluster": shoot.cluster }))
         .chain(more);
     let by_address = shoots.iter().map(|shoot| {
-        let destination = format!("{}/32", shoot.service());
-        json!({ "destinations": [destination], "port": 443, "cluster": shoot.cluster() })
+        let destination = format!("{}/32", shoot.service);
+        json!({ "destinations": [destination], "port": 443, "cluster": shoot.cluster })
     });
-    let by_header = shoots.iter().map(
-        |shoot| json!({ "connectDestinations": [shoot.cluster()], "cluster": shoot.cluster() }),
-    );
+    let by_header = shoots
+        .iter()
+        .map(|shoot| json!({ "connectDestinations": [shoot.cluster], "cluster": shoot.cluster }));
     let routes: Vec<Value> = by_name.chain(by_address).chain(by_header).collect();
     replace_routes(dir, &render(&clusters, &routes))
 }

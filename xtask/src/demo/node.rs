@@ -44,7 +44,7 @@ fn configuration(shoot: &Shoot, mode: Mode, listen: SocketAddr) -> serde_json::V
         Mode::Connect => json!({
             "address": gateway::NODE.to_string(),
             "mode": "http-connect",
-            "destination": shoot.cluster(),
+            "destination": shoot.cluster,
         }),
         Mode::Proxy => json!({
             "address": gateway::NODE.to_string(),

@@ -282,7 +282,7 @@ pub(super) fn start_client(
 fn destination(shoot: &Shoot) -> String {
     format!(
         "outbound|1194||vpn-seed-server.{}.svc.cluster.local",
-        shoot.technical_id()
+        shoot.technical_id
     )
 }
 

@@ -91,7 +91,7 @@ fn build(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage
             let start = |index: usize| {
                 let shoot = &shoots[index];
                 let node = &network.shoots[index].node;
-                let how = (Mode::Proxy, shoot.service());
+                let how = (Mode::Proxy, shoot.service);
                 node::start(&programs["apiserver-proxy"], node, dir, shoot, how)
             };
             Ok((
@@ -113,7 +113,7 @@ fn build(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage
 fn by_server_name(console: &mut Console, stage: &Stage) {
     console.chapter("A user reaches each API server by TLS server name, through one address");
     for shoot in &stage.shoots {
-        let name = format!("user → {} → shoot {}", shoot.host(), shoot.letter);
+        let name = format!("user → {} → shoot {}", shoot.host, shoot.letter);
         console.check(NAME, &name, || {
             let detail = stage.ask_by_name(shoot)?;
             Ok(detail)
@@ -225,13 +225,13 @@ fn timed_out(error: &anyhow::Error) -> bool {
 fn address(mode: Mode, shoot: &Shoot) -> IpAddr {
     match mode {
         Mode::Connect => IpAddr::from([10, 1, 2, 3]),
-        Mode::Proxy => shoot.service(),
+        Mode::Proxy => shoot.service,
     }
 }
 
 impl Stage {
     fn by_name(&self, shoot: &Shoot) -> Target {
-        shoot.target(gateway::TLS).server_name(&shoot.host())
+        shoot.target(gateway::TLS).server_name(&shoot.host)
     }
 
     /// Asks a shoot for its name as a user does.

@@ -169,7 +169,7 @@ fn without_certificate(console: &mut Console, stage: &Stage) {
                     .metric(&tunnel.place, failed, &[])
                     .is_ok_and(|count| count >= 1.0)
             })?;
-            let elsewhere = stage.shoots[0].endpoint();
+            let elsewhere = stage.shoots[0].endpoint;
             let mut curl = tunnel.credentials.curl(seed, true)?;
             curl.args(["--write-out", "%{http_connect}", "--output", "/dev/null"]);
             let output = command::output(curl.arg(format!("https://{elsewhere}/version")))?;
@@ -266,7 +266,7 @@ fn not_backwards(console: &mut Console, stage: &Stage) {
             let no_peer = [("reason", "no_peer")];
             let count = || Side::Client.metric(node, DROPPED, &no_peer);
             let before = count()?;
-            let elsewhere = stage.shoots[0].endpoint();
+            let elsewhere = stage.shoots[0].endpoint;
             let route = elsewhere.ip().to_string();
             node.ip(&["route", "add", &route, "dev", tunnel::DEVICE])?;
             let knocked = knock(node, elsewhere);
