@@ -13,6 +13,7 @@
 //! Connections are kept alive. It is no API server: it stores nothing and authenticates no one.
 
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,25 +46,13 @@ impl ApiServer {
         let listener = TcpListener::bind("127.0.0.1:0").context("binding a port")?;
         Self::start(listener, shoot, identity)
     }
+}
 
-    /// Returns where it listens.
-    pub fn addr(&self) -> SocketAddr {
-        self.0.addr
-    }
+impl Deref for ApiServer {
+    type Target = Server;
 
-    /// Returns how many connections were accepted so far.
-    pub fn accepted(&self) -> usize {
-        self.0.counts.accepted()
-    }
-
-    /// Returns how many connections are open now.
-    pub fn open(&self) -> usize {
-        self.0.counts.open()
-    }
-
-    /// Returns how many requests were answered, watches that still run among them.
-    pub fn requests(&self) -> usize {
-        self.0.counts.requests()
+    fn deref(&self) -> &Server {
+        &self.0
     }
 }
 

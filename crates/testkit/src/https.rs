@@ -31,35 +31,40 @@ pub(crate) type Response = http::Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// A running server. Dropping it closes its connections and its port.
 #[derive(Debug)]
-pub(crate) struct Server {
-    pub(crate) addr: SocketAddr,
-    pub(crate) counts: Arc<Counts>,
+pub struct Server {
+    addr: SocketAddr,
+    counts: Arc<Counts>,
     _thread: Background,
 }
 
-/// What a server has counted.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+struct Counts {
     accepted: AtomicUsize,
     open: AtomicUsize,
     requests: AtomicUsize,
 }
 
-impl Counts {
-    pub(crate) fn accepted(&self) -> usize {
-        self.accepted.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn requests(&self) -> usize {
-        self.requests.load(Ordering::Relaxed)
-    }
-}
-
 impl Server {
+    /// Returns where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Returns how many connections were accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.counts.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many connections are open now.
+    pub fn open(&self) -> usize {
+        self.counts.open.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many requests were answered, watches that still run among them.
+    pub fn requests(&self) -> usize {
+        self.counts.requests.load(Ordering::Relaxed)
+    }
+
     /// Serves on a socket that is bound already, in any namespace.
     pub(crate) fn start<F, A>(
         name: &str,

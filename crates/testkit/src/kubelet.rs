@@ -19,7 +19,8 @@
 //! Every answer ends its connection, so that one request is one connection. It runs nothing and
 //! authenticates no one.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,24 +60,17 @@ impl Kubelet {
         Ok(Self { server, events })
     }
 
-    /// Returns where it listens.
-    pub fn addr(&self) -> SocketAddr {
-        self.server.addr
-    }
-
-    /// Returns how many connections were accepted so far.
-    pub fn accepted(&self) -> usize {
-        self.server.counts.accepted()
-    }
-
-    /// Returns how many connections are open now.
-    pub fn open(&self) -> usize {
-        self.server.counts.open()
-    }
-
     /// Lets every reader of `/events` have one more.
     pub fn release(&self) {
         self.events.send_modify(|events| *events += 1);
+    }
+}
+
+impl Deref for Kubelet {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
     }
 }
 

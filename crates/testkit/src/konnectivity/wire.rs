@@ -250,7 +250,20 @@ impl Wire {
 
     /// Waits for the head of the answer; client's end only.
     pub fn head(&mut self, limit: Duration) -> Result<HeaderMap> {
-        self.receiver.head(limit)
+        let receiver = &mut self.receiver;
+        loop {
+            if let Some(head) = &receiver.head {
+                return Ok(head.clone());
+            }
+            if let Some(end) = &receiver.end {
+                bail!("refused: {end:?}");
+            }
+            match receiver.arrival(limit)? {
+                Arrival::End(end) => receiver.end = Some(end),
+                Arrival::Head(head) => receiver.head = Some(head),
+                Arrival::Packet(packet) => bail!("{packet:?} before any head"),
+            }
+        }
     }
 
     /// Stops everything on the connection as SIGSTOP would, or goes on with it.
@@ -319,22 +332,6 @@ impl WireReceiver {
                 Arrival::Head(head) => self.head = Some(head),
                 Arrival::Packet(packet) if wanted(&packet) => return Ok(packet),
                 Arrival::Packet(packet) => self.stash.push_back(packet),
-            }
-        }
-    }
-
-    fn head(&mut self, limit: Duration) -> Result<HeaderMap> {
-        loop {
-            if let Some(head) = &self.head {
-                return Ok(head.clone());
-            }
-            if let Some(end) = &self.end {
-                bail!("refused: {end:?}");
-            }
-            match self.arrival(limit)? {
-                Arrival::End(end) => self.end = Some(end),
-                Arrival::Head(head) => self.head = Some(head),
-                Arrival::Packet(packet) => bail!("{packet:?} before any head"),
             }
         }
     }
