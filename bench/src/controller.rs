@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use testkit::netns::Place;
 use testkit::netns::privileges::{Privileges, acquire};
@@ -33,7 +33,6 @@ use crate::machine::Facts;
 use crate::output::Output;
 use crate::programs::program;
 use crate::progress::Progress;
-use crate::report::Run;
 use crate::samples::{Figure, Samples};
 use crate::tls::network;
 use crate::{interrupt, limits, machine};
@@ -83,14 +82,12 @@ struct Lab<'a> {
     cluster: Cluster<'a>,
     changes: usize,
     churn: churn::Asked,
-    /// Routed Services there are.
     routed: usize,
     samples: Samples,
     progress: Progress,
 }
 
 impl Lab<'_> {
-    /// Gateways that share the shoots.
     fn gateways(&self) -> usize {
         self.churn.gateways
     }
@@ -99,7 +96,6 @@ impl Lab<'_> {
         self.samples.add(SETUP, case, figure, value);
     }
 
-    /// Adds the delays of changes.
     fn delays(&mut self, case: &str, delays: &Latencies) -> Result<()> {
         let ms = |took: Duration| took.as_secs_f64() * 1e3;
         self.add(case, figure::DELAY_P50, ms(delays.quantile(0.5)));
@@ -146,18 +142,11 @@ impl Controller {
 
 /// Measures what was asked for and prints it. For `churn` that is done in a network of its own, as
 /// root or in a user namespace, since no endpoint may be on loopback.
-///
-/// # Errors
-/// When the API server does not start, or nothing could be measured.
 pub(crate) fn run(asked: &Controller, output: &Output) -> Result<ExitCode> {
     asked.check()?;
     let churn = asked.asks_for(Case::Churn);
     if churn && let Privileges::Elsewhere(status) = acquire()? {
-        return Ok(if status.success() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        });
+        return Ok(ExitCode::from(u8::from(!status.success())));
     }
     limits::raise()?;
     interrupt::watch()?;
@@ -193,18 +182,13 @@ fn measured(asked: &Controller, output: &Output, place: Place<'_>) -> Result<Exi
         samples, progress, ..
     } = lab;
     drop(progress);
-    if samples.series().is_empty() {
-        bail!("nothing could be measured:\n{}", failures.join("\n"));
-    }
-    facts.push(("load after", machine::load_average()));
-    let run = Run::new(&samples, &facts, "", |_, case, figure| {
+    output.finish(&samples, facts, &failures, "", |_, case, figure| {
         if asked.by_default() {
             known::known(case, figure)
         } else {
             known::always(case, figure)
         }
-    });
-    output.deliver(&run, &failures)
+    })
 }
 
 fn facts(asked: &Controller) -> Facts {

@@ -30,9 +30,6 @@ pub(crate) struct CopyLoop {
 }
 
 /// Runs until it is ended from outside.
-///
-/// # Errors
-/// When it cannot listen, or the kernel refuses to tell what happens.
 pub(crate) fn run(asked: &CopyLoop) -> Result<ExitCode> {
     let listener = TcpListener::bind(asked.listen)
         .with_context(|| format!("listening at {}", asked.listen))?;

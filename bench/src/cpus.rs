@@ -17,16 +17,12 @@ pub(crate) struct Cpus {
     by_role: BTreeMap<Role, Vec<usize>>,
 }
 
-/// What is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// The konnectivity agent.
     Agent,
-    /// Ourselves: clients and destination.
     Load,
     /// What is between clients and destination.
     Proxy,
-    /// The konnectivity server.
     Server,
 }
 
@@ -72,9 +68,6 @@ impl std::str::FromStr for Cpus {
 
 impl Cpus {
     /// Puts a proxy and the load on a processor each, where we may use two; else nothing is bound.
-    ///
-    /// # Errors
-    /// When the kernel does not say which we may use.
     pub(crate) fn apart() -> Result<Self> {
         let [proxy, load, ..] = allowed()?[..] else {
             return Ok(Self::default());
@@ -87,9 +80,6 @@ impl Cpus {
 
     /// Binds this thread, and the ones it will start, to the load's processors. Returns where
     /// everything else may run.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub(crate) fn bind_load(&self) -> Result<Bound> {
         let all = allowed()?;
         if let Some(cpus) = self.by_role.get(&Role::Load) {
@@ -124,9 +114,6 @@ pub(crate) struct Bound {
 
 impl Bound {
     /// Returns the command that starts `program` on the processors of `role`.
-    ///
-    /// # Errors
-    /// When `taskset` is needed and not there.
     pub(crate) fn command(&self, role: Role, program: &std::path::Path) -> Result<Command> {
         if self.cpus.by_role.is_empty() {
             return Ok(Command::new(program));
@@ -152,9 +139,6 @@ impl Bound {
 }
 
 /// Binds a thread of ours (this one without a number) to processors.
-///
-/// # Errors
-/// When the kernel refuses.
 pub(crate) fn bind(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu));

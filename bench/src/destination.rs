@@ -10,100 +10,74 @@
 //! Each connection ends when its peer closes it, `hold`'s when they are released. The number of
 //! open connections is known at any time: what is left open after a test has leaked.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use anyhow::{Context, Result};
+use testkit::background::Background;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 /// What a destination does with a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Behavior {
-    /// Sends back what comes.
     Echo,
-    /// Never reads.
     Hold,
-    /// Takes bytes.
     Sink,
-    /// Gives bytes.
     Source,
 }
 
 /// The running listeners; dropping it stops them and closes what is open.
 #[derive(Debug)]
 pub(crate) struct Destination {
-    addresses: [(Behavior, SocketAddr); 4],
+    addresses: BTreeMap<Behavior, SocketAddr>,
     open: Arc<AtomicUsize>,
     release: watch::Sender<u64>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    _thread: Background,
 }
 
 impl Destination {
     /// Starts the listeners at `ip`, on ports the kernel picks.
-    ///
-    /// # Errors
-    /// When a listener cannot be bound or the thread not be started.
     pub(crate) fn start(ip: IpAddr) -> Result<Self> {
         let bind = |behavior| {
             let listener = std::net::TcpListener::bind((ip, 0)).context("binding a destination")?;
             listener.set_nonblocking(true).context("a destination")?;
             let addr = listener.local_addr().context("a destination")?;
-            Ok::<_, anyhow::Error>((behavior, addr, listener))
+            Ok((behavior, addr, listener))
         };
-        let bound = [
-            bind(Behavior::Echo)?,
-            bind(Behavior::Hold)?,
-            bind(Behavior::Sink)?,
-            bind(Behavior::Source)?,
+        let all = [
+            Behavior::Echo,
+            Behavior::Hold,
+            Behavior::Sink,
+            Behavior::Source,
         ];
-        let addresses = [0, 1, 2, 3].map(|nth: usize| (bound[nth].0, bound[nth].1));
+        let bound: Vec<_> = all.into_iter().map(bind).collect::<Result<_>>()?;
+        let addresses = bound.iter().map(|(behavior, addr, _)| (*behavior, *addr));
+        let addresses = addresses.collect();
         let open = Arc::new(AtomicUsize::new(0));
         let (release, released) = watch::channel(0);
-        let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("starting the destination's runtime")?;
         let counter = Arc::clone(&open);
-        let thread = thread::Builder::new()
-            .name("destination".to_owned())
-            .spawn(move || {
-                runtime.block_on(async move {
-                    for (behavior, _, listener) in bound {
-                        tokio::spawn(accept(
-                            listener,
-                            behavior,
-                            Arc::clone(&counter),
-                            released.clone(),
-                        ));
-                    }
-                    let _ = stopped.await;
-                });
-            })
-            .context("starting the destination's thread")?;
+        let thread = Background::spawn("destination", move || async move {
+            for (behavior, _, listener) in bound {
+                let accepting = accept(listener, behavior, Arc::clone(&counter), released.clone());
+                tokio::spawn(accepting);
+            }
+            std::future::pending().await
+        })?;
         Ok(Self {
             addresses,
             open,
             release,
-            stop: Some(stop),
-            thread: Some(thread),
+            _thread: thread,
         })
     }
 
     /// Returns the address at which connections are treated like that.
     pub(crate) fn address(&self, behavior: Behavior) -> SocketAddr {
-        let [echo, hold, sink, source] = self.addresses;
-        match behavior {
-            Behavior::Echo => echo.1,
-            Behavior::Hold => hold.1,
-            Behavior::Sink => sink.1,
-            Behavior::Source => source.1,
-        }
+        self.addresses[&behavior]
     }
 
     /// Returns how many connections are open.
@@ -114,15 +88,6 @@ impl Destination {
     /// Closes the connections that are held.
     pub(crate) fn release(&self) {
         self.release.send_modify(|generation| *generation += 1);
-    }
-}
-
-impl Drop for Destination {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

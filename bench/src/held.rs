@@ -40,9 +40,6 @@ struct Seen {
 impl Held {
     /// Opens a connection by each of `words`, which end with a byte that is echoed, and pings them
     /// until it is dropped, with `pause` between two pings.
-    ///
-    /// # Errors
-    /// When one cannot be opened.
     pub(crate) fn start(
         address: SocketAddr,
         words: impl IntoIterator<Item = Words>,
@@ -70,9 +67,6 @@ impl Held {
     }
 
     /// Forgets what was seen so far, once all have been pinged.
-    ///
-    /// # Errors
-    /// When that takes too long.
     pub(crate) fn watch(&self) -> Result<()> {
         self.turn()?;
         self.seen.longest.store(0, Ordering::Relaxed);
@@ -81,9 +75,6 @@ impl Held {
 
     /// Waits until all have been pinged once more, and returns the longest round trip and how many
     /// connections were lost.
-    ///
-    /// # Errors
-    /// When that takes too long.
     pub(crate) fn seen(&self) -> Result<(Duration, usize)> {
         self.turn()?;
         let longest = Duration::from_nanos(self.seen.longest.load(Ordering::Relaxed));

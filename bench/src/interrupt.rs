@@ -9,9 +9,6 @@ use testkit::{netns, tempdir};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// From now on SIGINT, SIGTERM and SIGHUP end the process in good order.
-///
-/// # Errors
-/// When signals cannot be watched or no thread can be started.
 pub(crate) fn watch() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 
 use self::frontend::Transport;
@@ -42,7 +42,6 @@ use crate::machine;
 use crate::output::Output;
 use crate::programs::program;
 use crate::progress::Progress;
-use crate::report::Run;
 
 /// Load through a konnectivity server and its agent, which are started for it.
 #[derive(Args, Debug)]
@@ -103,9 +102,6 @@ enum Case {
 }
 
 /// Measures what was asked for and prints it.
-///
-/// # Errors
-/// When something cannot be started or measured.
 pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
     let What::Suite(asked) = &asked.what;
     let cpus = asked.cpus.clone().unwrap_or_default().bind_load()?;
@@ -116,12 +112,7 @@ pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
     facts.push(("server", machine::version(&programs.server)));
     facts.push(("agent", machine::version(&programs.agent)));
     let failures = measure(&mut lab, &programs, asked)?;
-    if lab.samples.series().is_empty() {
-        bail!("nothing could be measured:\n{}", failures.join("\n"));
-    }
-    facts.push(("load after", machine::load_average()));
-    let run = Run::new(&lab.samples, &facts, "", known::known);
-    output.deliver(&run, &failures)
+    output.finish(&lab.samples, facts, &failures, "", known::known)
 }
 
 impl Suite {
@@ -152,10 +143,7 @@ impl Suite {
 
 /// Runs everything, and returns what failed: a table with a gap says more than none.
 fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<String>> {
-    let mut steps = Steps {
-        progress: Progress::new(asked.steps()),
-        failures: Vec::new(),
-    };
+    let mut steps = Steps(Progress::new(asked.steps()));
     if asked.has(Case::Idle) {
         for transport in &asked.transport {
             steps.step(lab, &format!("{}: memory", transport.as_str()), |lab| {
@@ -165,7 +153,7 @@ fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<Stri
         }
     }
     if !asked.has(Case::Speed) && !asked.has(Case::Harm) {
-        return Ok(steps.failures);
+        return Ok(steps.failures());
     }
     let mut targets = vec![Target::direct()];
     for transport in &asked.transport {
@@ -185,21 +173,18 @@ fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<Stri
             steps.harm(lab, target);
         }
     }
-    Ok(steps.failures)
+    Ok(steps.failures())
 }
 
-struct Steps {
-    progress: Progress,
-    failures: Vec<String>,
-}
+struct Steps(Progress);
 
 impl Steps {
-    /// One failure does not end the others.
     fn step(&mut self, lab: &mut Lab, what: &str, work: impl FnOnce(&mut Lab) -> Result<()>) {
-        self.progress.step(what);
-        if let Err(error) = work(lab) {
-            self.failures.push(format!("{what}: {error:#}"));
-        }
+        self.0.run(what, || work(lab));
+    }
+
+    fn failures(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.0.failures)
     }
 
     fn speed(&mut self, lab: &mut Lab, target: &Target, asked: &Suite) {

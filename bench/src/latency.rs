@@ -19,26 +19,17 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// Makes an empty histogram.
-    ///
-    /// # Errors
-    /// Never with the bounds used here; the library cannot know that.
     pub(crate) fn new() -> Result<Self> {
         let nanoseconds =
             Histogram::new_with_bounds(SHORTEST, LONGEST, DIGITS).context("making a histogram")?;
         Ok(Self { nanoseconds })
     }
 
-    /// Counts one operation.
     pub(crate) fn record(&mut self, took: Duration) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(LONGEST);
         self.nanoseconds.saturating_record(nanoseconds);
     }
 
-    /// Adds everything that `other` counted.
-    ///
-    /// # Errors
-    /// When `other` has other bounds, which none here has.
     pub(crate) fn add(&mut self, other: &Self) -> Result<()> {
         self.nanoseconds
             .add(&other.nanoseconds)
@@ -71,7 +62,6 @@ impl Latencies {
         Duration::from_nanos(self.nanoseconds.max())
     }
 
-    /// Returns how many were counted.
     pub(crate) fn count(&self) -> u64 {
         self.nanoseconds.len()
     }

@@ -4,9 +4,6 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the limit of open files as far as the kernel lets us; what is started later inherits it.
-///
-/// # Errors
-/// When the kernel refuses.
 pub(crate) fn raise() -> Result<()> {
     let now = getrlimit(Resource::Nofile);
     let most = Rlimit {

@@ -3,10 +3,12 @@
 use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::report::Run;
+use crate::machine::{self, Facts};
+use crate::report::{Known, Run};
+use crate::samples::{Figure, Samples};
 
 /// Flags about results.
 #[derive(Args, Debug)]
@@ -20,12 +22,25 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    /// Ends a run as [`Output::deliver`] does; fails when nothing was measured.
+    pub(crate) fn finish(
+        &self,
+        samples: &Samples,
+        mut facts: Facts,
+        failures: &[String],
+        compared: &str,
+        known: impl Fn(&str, &str, Figure) -> Known,
+    ) -> Result<ExitCode> {
+        if samples.series().is_empty() {
+            bail!("nothing could be measured:\n{}", failures.join("\n"));
+        }
+        facts.push(("load after", machine::load_average()));
+        self.deliver(&Run::new(samples, &facts, compared, known), failures)
+    }
+
     /// Writes `run` to standard output and the failures to standard error, and returns the exit
     /// status.
-    ///
-    /// # Errors
-    /// When standard output cannot be written to.
-    pub(crate) fn deliver(&self, run: &Run, failures: &[String]) -> Result<ExitCode> {
+    fn deliver(&self, run: &Run, failures: &[String]) -> Result<ExitCode> {
         let mut out = stdout().lock();
         if self.json {
             writeln!(out, "{}", serde_json::to_string(run)?).context("writing the result")?;
@@ -36,10 +51,6 @@ impl Output {
             let _ = writeln!(stderr(), "failed: {failure}");
         }
         let held = failures.is_empty() && run.judged().1 == 0;
-        Ok(if self.require && !held {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
-        })
+        Ok(ExitCode::from(u8::from(self.require && !held)))
     }
 }

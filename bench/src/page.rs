@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Deserialize;
 
-use crate::report::{Row, Run, number};
+use crate::report::{Row, Run};
 
 /// Makes a page of results that `--json` printed, or of the suite's.
 #[derive(Args, Debug)]
@@ -29,7 +29,6 @@ pub(crate) struct Saved {
     out: PathBuf,
 }
 
-/// What a file may hold.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum File {
@@ -38,9 +37,6 @@ enum File {
 }
 
 /// Reads the files and writes the page.
-///
-/// # Errors
-/// When a file cannot be read or holds something else, or the page cannot be written.
 pub(crate) fn run(asked: &Saved) -> Result<ExitCode> {
     let mut runs = Vec::new();
     for file in &asked.files {
@@ -87,11 +83,10 @@ fn section(html: &mut String, run: &Run) -> Result<()> {
     writeln!(
         html,
         "<details><summary>All figures</summary><table>\n\
-         <tr><th>case<th>setup<th>figure<th>median<th>range<th>direct<th>target<th><th>× peer</tr>"
+         <tr><th>setup<th>case<th>figure<th>median<th>range<th>direct<th>target<th><th>× peer</tr>"
     )?;
     for row in &run.rows {
-        let direct = run.direct(row).map(number).unwrap_or_default();
-        writeln!(html, "{}", line(row, &direct))?;
+        writeln!(html, "{}", line(row, run.direct(row)))?;
     }
     writeln!(
         html,
@@ -101,26 +96,13 @@ fn section(html: &mut String, run: &Run) -> Result<()> {
     Ok(())
 }
 
-fn line(row: &Row, direct: &str) -> String {
-    let figure = format!("{}, {}", row.figure, row.unit);
-    let verdict = row.verdict();
-    let times = row.times().map(number).unwrap_or_default();
-    let cells = [
-        &row.case,
-        &row.setup,
-        &figure,
-        &number(row.median),
-        &row.spread(),
-        direct,
-        &row.target(),
-        verdict,
-        &times,
-    ];
+fn line(row: &Row, direct: Option<f64>) -> String {
+    let cells = row.cells(direct);
     let cells: String = cells
         .iter()
         .map(|cell| format!("<td>{}</td>", escape(cell)))
         .collect();
-    format!("<tr class=\"{verdict}\">{cells}</tr>")
+    format!("<tr class=\"{}\">{cells}</tr>", row.verdict())
 }
 
 /// Returns `text` with the characters that have a meaning in HTML replaced.

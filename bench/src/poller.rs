@@ -19,54 +19,35 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 pub(crate) use rustix::event::epoll::EventFlags;
 
-/// An epoll instance.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
 }
 
 impl Poller {
-    /// Makes one.
-    ///
-    /// # Errors
-    /// When the kernel has none left.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC).context("making an epoll instance")?,
         })
     }
 
-    /// Watches `socket` for `flags`.
-    ///
-    /// # Errors
-    /// When it is watched already, or the kernel has no room.
     pub(crate) fn add(&self, socket: impl AsFd, number: u64, flags: EventFlags) -> Result<()> {
         epoll::add(&self.epoll, socket, EventData::new_u64(number), flags)
             .context("watching a socket")
     }
 
-    /// Watches `socket` for other `flags`.
-    ///
-    /// # Errors
-    /// When it is not watched.
     pub(crate) fn change(&self, socket: impl AsFd, number: u64, flags: EventFlags) -> Result<()> {
         epoll::modify(&self.epoll, socket, EventData::new_u64(number), flags)
             .context("watching a socket")
     }
 
     /// No longer watches `socket`.
-    ///
-    /// # Errors
-    /// When it was not watched.
     pub(crate) fn remove(&self, socket: impl AsFd) -> Result<()> {
         epoll::delete(&self.epoll, socket).context("watching a socket no longer")
     }
 
     /// Waits for at most `limit` (whole milliseconds), for ever without one, and returns what
     /// happened; nothing, when nothing did.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> Result<Vec<(u64, EventFlags)>> {
         let limit = limit.map(Timespec::try_from).transpose();
         let limit = limit.context("a time to wait")?;
@@ -85,9 +66,6 @@ impl Poller {
 }
 
 /// Begins to connect to `address`, with a socket that never blocks.
-///
-/// # Errors
-/// When there is no socket or port left, or no listener; the errno says which.
 pub(crate) fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
@@ -103,9 +81,6 @@ pub(crate) fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
 }
 
 /// Sends what the socket takes of `bytes` now; 0 when it takes nothing, or is not connected yet.
-///
-/// # Errors
-/// When the connection is gone.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
         match rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL) {
@@ -117,18 +92,12 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
 }
 
 /// Receives what is there; `None` when that is nothing yet, 0 bytes at the end.
-///
-/// # Errors
-/// When the connection is gone.
 pub(crate) fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize>, Errno> {
     with_flags(socket, into, RecvFlags::empty())
 }
 
 /// As [`receive`], but throws away what is there: the kernel copies nothing into `into`, whose
 /// length is the most that is thrown away at once (tcp(7), `MSG_TRUNC`).
-///
-/// # Errors
-/// When the connection is gone.
 pub(crate) fn discard(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize>, Errno> {
     with_flags(socket, into, RecvFlags::TRUNC)
 }

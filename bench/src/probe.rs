@@ -10,9 +10,6 @@ use testkit::wait::{self, Stopwatch};
 use crate::tls::opening::Words;
 
 /// Connects each half millisecond until a byte comes back, and returns what `clock` says then.
-///
-/// # Errors
-/// After `limit`.
 pub(crate) fn until_answered(
     address: SocketAddr,
     words: &Words,
@@ -30,9 +27,6 @@ pub(crate) fn until_answered(
 }
 
 /// Connects, says `words` and returns the first bytes that come back.
-///
-/// # Errors
-/// When fewer come: a proxy that does not know the name closes or resets.
 pub(crate) fn ask<const N: usize>(address: SocketAddr, words: &Words) -> std::io::Result<[u8; N]> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_LIMIT)?;
     stream.set_nodelay(true)?;

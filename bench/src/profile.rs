@@ -42,14 +42,11 @@ pub(crate) use self::written::read as load_profile;
 
 use crate::programs;
 
-/// Something to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
-    /// What results call it.
     pub(crate) name: String,
     /// What it is, in a line.
     pub(crate) about: String,
-    /// What connections may begin with.
     pub(crate) listeners: Vec<Listener>,
     /// What can be measured of it.
     pub(crate) cases: Vec<Case>,
@@ -63,6 +60,8 @@ pub(crate) struct Profile {
     values: BTreeMap<String, String>,
     workers: usize,
     apply: Option<Apply>,
+    /// Where it listens, and its process, when it was not started here.
+    running: Option<(SocketAddr, Option<u32>)>,
 }
 
 /// What a connection begins with.
@@ -94,7 +93,6 @@ pub(crate) enum Case {
     Rtt,
 }
 
-/// A program, by name.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Program {
@@ -107,7 +105,6 @@ struct Program {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Origin {
-    /// Beside this program.
     Beside,
     /// In `PATH`, else where the tests keep what Debian has no package for.
     Cache,
@@ -133,10 +130,8 @@ struct Apply {
     /// Files that are written anew, in this order.
     #[serde(default)]
     write: Vec<String>,
-    /// How.
     #[serde(default)]
     by: Writing,
-    /// What the program gets then.
     signal: Option<Told>,
     /// A UNIX socket, a template.
     socket: Option<String>,
@@ -155,7 +150,6 @@ enum Writing {
     Rewrite,
 }
 
-/// A signal.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 enum Told {
@@ -194,15 +188,19 @@ impl Profile {
         self.listeners.contains(&listener) && self.cases.contains(&case)
     }
 
+    /// Makes the profile of a gateway that runs already.
+    pub(crate) fn of_running(address: SocketAddr, process: Option<u32>) -> Result<Self> {
+        let mut profile = written::read("name: running\n", "running".as_ref())?;
+        profile.running = Some((address, process));
+        Ok(profile)
+    }
+
     /// Tells whether there is no program at all.
     pub(crate) fn is_direct(&self) -> bool {
-        self.program.is_none()
+        self.program.is_none() && self.running.is_none()
     }
 
     /// Returns the program's path; `None` when there is none.
-    ///
-    /// # Errors
-    /// When it is not there; the text says what to do.
     pub(crate) fn binary(&self, given: &programs::Given) -> Result<Option<PathBuf>> {
         let Some(program) = &self.program else {
             return Ok(None);

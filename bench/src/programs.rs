@@ -5,9 +5,6 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 /// Returns the program that was `given`, else the one called `name` beside this one.
-///
-/// # Errors
-/// When it is not there.
 pub(crate) fn program(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
     let path = match given {
         Some(path) => path.clone(),
@@ -32,9 +29,6 @@ pub(crate) struct Given {
 
 impl Given {
     /// Reads `NAME=PATH`s.
-    ///
-    /// # Errors
-    /// When one is something else.
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
         let pairs = words.iter().map(|word| {
             let (name, path) = word

@@ -8,19 +8,28 @@ pub(crate) struct Progress {
     shown: bool,
     done: usize,
     steps: usize,
+    /// What went wrong so far: a table with a gap says more than none.
+    pub(crate) failures: Vec<String>,
 }
 
 impl Progress {
-    /// Expects `steps` steps.
     pub(crate) fn new(steps: usize) -> Self {
         Self {
             shown: stderr().is_terminal(),
             done: 0,
             steps,
+            failures: Vec::new(),
         }
     }
 
-    /// Begins the next step.
+    /// Does the next step, and keeps its failure.
+    pub(crate) fn run(&mut self, what: &str, work: impl FnOnce() -> anyhow::Result<()>) {
+        self.step(what);
+        if let Err(error) = work() {
+            self.failures.push(format!("{what}: {error:#}"));
+        }
+    }
+
     pub(crate) fn step(&mut self, what: &str) {
         self.done += 1;
         if self.shown {

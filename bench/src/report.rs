@@ -17,13 +17,10 @@ use crate::samples::{self, Better, Bound, Figure, Samples, Series};
 /// What is known of a figure before it is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Known {
-    /// The target of our programs.
     pub(crate) must: Option<Bound>,
-    /// What a peer reached.
     pub(crate) peer: Option<f64>,
 }
 
-/// Everything one run found.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Run {
     /// The subcommand, or the part of the suite.
@@ -34,7 +31,6 @@ pub(crate) struct Run {
     pub(crate) compared: String,
     /// One for each figure of each case and setup.
     pub(crate) rows: Vec<Row>,
-    /// Distributions of latency.
     pub(crate) curves: Vec<Curve>,
 }
 
@@ -50,7 +46,6 @@ pub(crate) struct Row {
     /// The lowest and the highest, where repetitions differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) range: Option<(f64, f64)>,
-    /// Repetitions.
     pub(crate) count: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) must: Option<Bound>,
@@ -112,10 +107,6 @@ impl Run {
         (held, holds.len() - held)
     }
 
-    /// Writes facts, table and legend.
-    ///
-    /// # Errors
-    /// When `out` cannot be written to.
     pub(crate) fn table(&self, out: &mut impl Write) -> io::Result<()> {
         for (name, text) in &self.facts {
             writeln!(out, "{name:13} {text}")?;
@@ -192,7 +183,6 @@ impl Row {
         self.range.map(spread).unwrap_or_default()
     }
 
-    /// Returns the highest value.
     pub(crate) fn high(&self) -> f64 {
         self.range.map_or(self.median, |(_, high)| high)
     }
@@ -215,7 +205,8 @@ impl Row {
         }
     }
 
-    fn cells(&self, direct: Option<f64>) -> [String; COLUMNS] {
+    /// Returns the cells of a table.
+    pub(crate) fn cells(&self, direct: Option<f64>) -> [String; COLUMNS] {
         [
             self.setup.clone(),
             self.case.clone(),

@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use testkit::netns::{Place, privileges};
 
@@ -27,7 +27,6 @@ use crate::output::Output;
 use crate::profile::{Case, Chosen, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
-use crate::report::Run;
 use crate::samples::{At, Samples};
 use crate::tls::backend::Backend;
 use crate::tls::{network, present};
@@ -56,7 +55,6 @@ pub(crate) struct Routes {
     cpus: Option<Cpus>,
 }
 
-/// What every repetition needs.
 struct Lab<'a> {
     place: Place<'a>,
     backend: Backend,
@@ -68,9 +66,6 @@ struct Lab<'a> {
 
 /// Measures what was asked for and prints it: in a network of its own as root, else on this
 /// machine's loopback.
-///
-/// # Errors
-/// When nothing could be measured.
 pub(crate) fn run(asked: &Routes, output: &Output) -> Result<ExitCode> {
     let sizes = &asked.names;
     ensure!(
@@ -115,18 +110,14 @@ fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) ->
     let profiles = present(chosen, &lab.given, &mut facts);
     let mut samples = Samples::default();
     let failures = rounds(&lab, asked, &profiles, &mut samples);
-    if samples.series().is_empty() {
-        bail!("nothing could be measured:\n{}", failures.join("\n"));
-    }
     compare(&mut samples, &asked.names);
-    facts.push(("load after", machine::load_average()));
-    let run = Run::new(
+    output.finish(
         &samples,
-        &facts,
+        facts,
+        &failures,
         "the best of the others, in this run",
         |setup, case, figure| known::known(&samples, setup, case, figure),
-    );
-    output.deliver(&run, &failures)
+    )
 }
 
 const MAX_NAMES: u32 = 100_000;
@@ -144,29 +135,26 @@ fn rounds(
         .collect();
     let mut users: Vec<&Profile> = profiles.iter().collect();
     let mut progress = Progress::new((tables.len() + users.len()) * asked.rounds);
-    let mut failures = Vec::new();
     for _ in 0..asked.rounds {
         for (names, profile) in &tables {
             let what = format!("{}, {}: table", profile.name, case(*names));
-            progress.step(&what);
-            let mut found = Found::new();
-            if let Err(error) = measure::table(lab, profile, *names, &mut found) {
-                failures.push(format!("{what}: {error:#}"));
-            }
-            keep(samples, &profile.name, *names, found);
+            progress.run(&what, || {
+                let mut found = Found::new();
+                let measured = measure::table(lab, profile, *names, &mut found);
+                keep(samples, &profile.name, *names, found);
+                measured
+            });
         }
         for profile in &users {
-            let what = format!("{}: connections", profile.name);
-            progress.step(&what);
-            let mut each = |names, found| keep(samples, &profile.name, names, found);
-            if let Err(error) = measure::connections(lab, profile, &asked.names, &mut each) {
-                failures.push(format!("{what}: {error:#}"));
-            }
+            progress.run(&format!("{}: connections", profile.name), || {
+                let mut each = |names, found| keep(samples, &profile.name, names, found);
+                measure::connections(lab, profile, &asked.names, &mut each)
+            });
         }
         tables.reverse();
         users.reverse();
     }
-    failures
+    std::mem::take(&mut progress.failures)
 }
 
 fn keep(samples: &mut Samples, setup: &str, names: u32, found: Found) {

@@ -6,14 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::Latencies;
 
-/// What a value says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Figure {
-    /// What was measured.
     pub(crate) name: &'static str,
-    /// In what.
     pub(crate) unit: &'static str,
-    /// Which way is better.
     pub(crate) better: Better,
 }
 
@@ -35,9 +31,7 @@ impl Figure {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
-    /// The higher one.
     Higher,
-    /// The lower one.
     Lower,
 }
 
@@ -45,9 +39,7 @@ pub(crate) enum Better {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bound {
-    /// Not below it.
     AtLeast(f64),
-    /// Not above it.
     AtMost(f64),
 }
 
@@ -61,14 +53,11 @@ impl Bound {
     }
 }
 
-/// The values of one figure.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     /// Through what: a transport, or `direct`.
     pub(crate) setup: String,
-    /// Which load.
     pub(crate) case: String,
-    /// Which figure of it.
     pub(crate) figure: Figure,
     /// Where it is on an axis, when the same was measured at several places of one.
     pub(crate) at: Option<At>,
@@ -80,7 +69,6 @@ pub(crate) struct Series {
 pub(crate) struct At {
     /// What there is more or less of.
     pub(crate) axis: &'static str,
-    /// How much of it.
     pub(crate) value: f64,
 }
 
@@ -110,14 +98,10 @@ impl Series {
     }
 }
 
-/// The latencies of one case.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
-    /// Through what.
     pub(crate) setup: String,
-    /// Which load.
     pub(crate) case: String,
-    /// All repetitions together.
     pub(crate) latencies: Latencies,
 }
 
@@ -129,7 +113,6 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Adds one value.
     pub(crate) fn add(&mut self, setup: &str, case: &str, figure: Figure, value: f64) {
         self.insert(setup, case, None, figure, value);
     }
@@ -158,9 +141,6 @@ impl Samples {
     }
 
     /// Adds the latencies of one repetition.
-    ///
-    /// # Errors
-    /// As [`Latencies::add`].
     pub(crate) fn add_latencies(
         &mut self,
         setup: &str,
@@ -179,17 +159,29 @@ impl Samples {
         Ok(())
     }
 
-    /// Returns how latencies are spread.
     pub(crate) fn curves(&self) -> &[Curve] {
         &self.curves
     }
 
-    /// Returns all series.
     pub(crate) fn series(&self) -> &[Series] {
         &self.series
     }
 
-    /// Returns one series' median.
+    /// Returns the best median of a figure among the setups that count.
+    pub(crate) fn best(
+        &self,
+        case: &str,
+        figure: Figure,
+        counts: impl Fn(&str) -> bool,
+    ) -> Option<f64> {
+        let same = |one: &&Series| one.case == case && one.figure == figure && counts(&one.setup);
+        let medians = self.series.iter().filter(same).map(Series::median);
+        medians.reduce(match figure.better {
+            Better::Higher => f64::max,
+            Better::Lower => f64::min,
+        })
+    }
+
     pub(crate) fn median(&self, setup: &str, case: &str, figure: Figure) -> Option<f64> {
         self.series
             .iter()

@@ -30,7 +30,7 @@ mod tests;
 use std::io::{Write, stderr};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use testkit::netns::{Place, privileges};
 
 use self::lab::{Lab, Subject};
@@ -39,20 +39,24 @@ use crate::output::Output;
 use crate::profile::{Case, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
-use crate::report::Run;
 use crate::samples::Samples;
 use crate::{interrupt, limits, machine};
 
 pub(crate) use self::args::Tls;
 
-/// Measures what was asked for and prints it: in a network of its own as root, else on this
-/// machine's loopback.
-///
-/// # Errors
-/// When a profile is none, or nothing could be measured.
+/// Measures what was asked for and prints it: in a network of its own as root, else, or when a
+/// gateway runs already, on this machine's loopback.
 pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
     limits::raise()?;
     interrupt::watch()?;
+    if asked.at.is_some() {
+        return measured(
+            asked,
+            output,
+            Place::Here,
+            "this machine's, as the gateway's",
+        );
+    }
     if !privileges::is_root() {
         let why = "this machine's, with its limits of ports: not root";
         let _ = writeln!(stderr(), "network: {why}");
@@ -78,7 +82,7 @@ fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Re
     facts.push(("processors", cpus.asked().to_string()));
     facts.push(("network", network.to_owned()));
     facts.push(("idle conns", extent.idle.to_string()));
-    let profiles = present(asked.chosen.profiles()?, &given, &mut facts);
+    let profiles = present(asked.profiles()?, &given, &mut facts);
     let mut lab = Lab {
         asked,
         extent,
@@ -89,30 +93,17 @@ fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Re
         disturbed: Vec::new(),
     };
     let failures = rounds(&mut lab, &profiles);
-    if lab.samples.series().is_empty() {
-        bail!("nothing could be measured:\n{}", failures.join("\n"));
-    }
-    facts.push(("load after", machine::load_average()));
     if !lab.disturbed.is_empty() {
         facts.push(("disturbed", lab.disturbed.join("; ")));
     }
-    deliver(output, &lab.samples, &facts, &failures)
-}
-
-/// Prints the result, and says how the program ends.
-fn deliver(
-    output: &Output,
-    samples: &Samples,
-    facts: &Facts,
-    failures: &[String],
-) -> Result<ExitCode> {
-    let run = Run::new(
+    let samples = &lab.samples;
+    output.finish(
         samples,
         facts,
+        &failures,
         "the best of the others in this run",
         |setup, case, figure| known::known(samples, setup, case, figure),
-    );
-    output.deliver(&run, failures)
+    )
 }
 
 /// Returns those of `profiles` whose programs are there; tells of the others.
@@ -144,20 +135,16 @@ fn rounds(lab: &mut Lab<'_>, profiles: &[Profile]) -> Vec<String> {
     let mut steps = steps(&lab.asked.listener, &lab.asked.cases(), profiles);
     let later = steps.iter().filter(|(_, case)| *case != Case::Idle).count();
     let mut progress = Progress::new(steps.len() + later * lab.asked.rounds.saturating_sub(1));
-    let mut failures = Vec::new();
     for _ in 0..lab.asked.rounds {
         for (subject, case) in &steps {
             let (name, listener) = (&subject.profile.name, subject.listener.as_str());
             let what = format!("{name}: {listener} {}", case.as_str());
-            progress.step(&what);
-            if let Err(error) = lab.measure(*subject, *case) {
-                failures.push(format!("{what}: {error:#}"));
-            }
+            progress.run(&what, || lab.measure(*subject, *case));
         }
         steps.retain(|(_, case)| *case != Case::Idle);
         steps.reverse();
     }
-    failures
+    std::mem::take(&mut progress.failures)
 }
 
 /// Returns what to measure of whom, all profiles of one case in a row.

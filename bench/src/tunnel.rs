@@ -24,7 +24,7 @@ mod wireguard;
 use std::io::{Write, stderr};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use testkit::netns::privileges::{Privileges, acquire};
 
 use self::args::Case;
@@ -33,24 +33,16 @@ use self::network::Network;
 use self::setup::Setup;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::report::Run;
 use crate::samples::Samples;
 use crate::{interrupt, machine};
 
 pub(crate) use self::args::Tunnel;
 
 /// Measures what was asked for and prints it.
-///
-/// # Errors
-/// When namespaces cannot be made, or nothing could be measured.
 pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
     if let Privileges::Elsewhere(status) = acquire()? {
         let failed = !status.success();
-        return Ok(if failed {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
-        });
+        return Ok(ExitCode::from(u8::from(failed)));
     }
     interrupt::watch()?;
     let programs = asked.programs()?;
@@ -75,18 +67,14 @@ pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
         samples: Samples::default(),
     };
     let failures = rounds(&mut lab, asked, &setups);
-    if lab.samples.series().is_empty() {
-        bail!("nothing could be measured:\n{}", failures.join("\n"));
-    }
-    facts.push(("load after", machine::load_average()));
     let samples = &lab.samples;
-    let run = Run::new(
+    output.finish(
         samples,
-        &facts,
+        facts,
+        &failures,
         "wireguard-go of Debian 13; by TCP, OpenVPN through Envoy; in this run",
         |setup, case, figure| known::known(samples, setup, case, figure),
-    );
-    output.deliver(&run, &failures)
+    )
 }
 
 /// Runs every round, and returns what failed: a table with a gap says more than none.
@@ -103,17 +91,14 @@ fn rounds(lab: &mut Lab, asked: &Tunnel, setups: &[Setup]) -> Vec<String> {
         steps.extend(idle.into_iter().chain(rest).map(|case| (*setup, case)));
     }
     let mut progress = Progress::new(steps.len() * asked.rounds);
-    let mut failures = Vec::new();
     for _ in 0..asked.rounds {
         for (setup, case) in &steps {
-            progress.step(&format!("{}: {case:?}", setup.name()));
-            if let Err(error) = measure(lab, asked, *setup, *case) {
-                failures.push(format!("{}: {case:?}: {error:#}", setup.name()));
-            }
+            let what = format!("{}: {case:?}", setup.name());
+            progress.run(&what, || measure(lab, asked, *setup, *case));
         }
         steps.reverse();
     }
-    failures
+    std::mem::take(&mut progress.failures)
 }
 
 fn measure(lab: &mut Lab, asked: &Tunnel, setup: Setup, case: Case) -> Result<()> {

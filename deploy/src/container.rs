@@ -61,15 +61,11 @@ impl<'a> Container<'a> {
     }
 
     /// Returns its name.
-    #[must_use]
     pub fn name(&self) -> &'a str {
         self.spec["name"].as_str().unwrap_or_default()
     }
 
     /// Returns the program in its image: the image is `rhizome/PROGRAM:TAG` and starts that.
-    ///
-    /// # Errors
-    /// When the image is none of ours.
     pub fn program(&self) -> Result<&'a str> {
         let image = self.spec["image"].as_str().unwrap_or_default();
         let name = image.strip_prefix("rhizome/");
@@ -80,9 +76,6 @@ impl<'a> Container<'a> {
     }
 
     /// Returns its environment, with what ConfigMaps among `objects` and the pod say.
-    ///
-    /// # Errors
-    /// When a ConfigMap is missing, or a value comes from where this does not look.
     pub fn environment(&self, objects: &Objects) -> Result<BTreeMap<String, String>> {
         let mut all = BTreeMap::new();
         for source in list(&self.spec["envFrom"]) {
@@ -112,9 +105,6 @@ impl<'a> Container<'a> {
     }
 
     /// Returns its arguments with `$(NAME)` replaced, as the kubelet does.
-    ///
-    /// # Errors
-    /// As [`Container::environment`]; and when it has a command, which images of ours need not.
     pub fn arguments(&self, objects: &Objects) -> Result<Vec<String>> {
         if !self.spec["command"].is_null() {
             bail!("{} has a command: the image knows its program", self.name());
@@ -132,9 +122,6 @@ impl<'a> Container<'a> {
     }
 
     /// Returns what it may do: its own security context, and the pod's where that says nothing.
-    ///
-    /// # Errors
-    /// When no user is given: an image of ours names none.
     pub fn rights(&self) -> Result<Rights> {
         let (own, pods) = (
             &self.spec["securityContext"],
@@ -186,9 +173,6 @@ impl<'a> Container<'a> {
 
     /// Returns the words behind the program's that one of its probes runs in the container, if that
     /// runs something.
-    ///
-    /// # Errors
-    /// When it is not the image's own program, which is all that an image of ours has.
     pub fn probe_arguments(&self, kind: &str) -> Result<Option<Vec<String>>> {
         let Some(command) = self.spec[kind]["exec"]["command"].as_array() else {
             return Ok(None);

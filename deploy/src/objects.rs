@@ -15,9 +15,6 @@ pub struct Objects(Vec<Value>);
 
 impl Objects {
     /// Builds the kustomization in `directory`, relative to [`root`].
-    ///
-    /// # Errors
-    /// When `kubectl` is missing or refuses, or prints what cannot be read.
     pub fn build(directory: &str) -> Result<Self> {
         let directory = root().join(directory);
         let mut kubectl = Command::new(command::require("kubectl")?);
@@ -26,9 +23,6 @@ impl Objects {
     }
 
     /// Reads the objects of a file, relative to [`root`].
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn read(file: &str) -> Result<Self> {
         let path = root().join(file);
         let text = std::fs::read_to_string(&path);
@@ -36,9 +30,6 @@ impl Objects {
     }
 
     /// Reads documents of YAML, with `---` between them; `origin` is what errors call them.
-    ///
-    /// # Errors
-    /// When one is no YAML.
     pub fn parse(text: &str, origin: &Path) -> Result<Self> {
         let mut documents = vec![String::new()];
         for line in text.lines() {
@@ -64,9 +55,6 @@ impl Objects {
     }
 
     /// Returns the object of that kind and name.
-    ///
-    /// # Errors
-    /// When there is none, or there are several.
     pub fn get(&self, kind: &str, name: &str) -> Result<&Value> {
         let mut found = self
             .of_kind(kind)
@@ -79,9 +67,6 @@ impl Objects {
     }
 
     /// Returns the files of a ConfigMap or Secret.
-    ///
-    /// # Errors
-    /// When there is no such object, or it holds what is no text.
     pub fn files(&self, kind: &str, name: &str) -> Result<BTreeMap<String, String>> {
         let object = self.get(kind, name)?;
         let entries = |key: &str| object[key].as_object().into_iter().flatten();
@@ -122,15 +107,11 @@ fn decoded(text: &str) -> Result<String> {
 }
 
 /// Returns the directory of the manifests.
-#[must_use]
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Returns every directory below [`root`] with a kustomization, relative to it and sorted.
-///
-/// # Errors
-/// When a directory cannot be read.
 pub fn kustomizations() -> Result<Vec<String>> {
     let (mut waiting, mut found) = (vec![PathBuf::new()], Vec::new());
     while let Some(relative) = waiting.pop() {

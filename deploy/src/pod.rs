@@ -21,9 +21,6 @@ pub struct Pod {
 
 impl Pod {
     /// Makes the pod `name` of a workload (`Deployment`, `DaemonSet` or `StatefulSet`).
-    ///
-    /// # Errors
-    /// When there is no such workload, or it has no namespace.
     pub fn of(objects: &Objects, kind: &str, workload: &str, name: &str) -> Result<Self> {
         let object = objects.get(kind, workload)?;
         let namespace = object["metadata"]["namespace"].as_str();
@@ -45,9 +42,6 @@ impl Pod {
     }
 
     /// Returns a container by its name.
-    ///
-    /// # Errors
-    /// When there is none.
     pub fn container(&self, name: &str) -> Result<Container<'_>> {
         let found = self.containers().find(|own| own.name() == name);
         found.with_context(|| format!("pod {} has no container {name}", self.name))
@@ -64,7 +58,6 @@ impl Pod {
     }
 
     /// Returns the group that its volumes are given.
-    #[must_use]
     pub fn fs_group(&self) -> Option<u64> {
         self.spec["securityContext"]["fsGroup"].as_u64()
     }

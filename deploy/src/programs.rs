@@ -8,9 +8,6 @@ use testkit::command;
 
 /// Returns the program `name` that was built beside this test, and builds it when it is not there:
 /// a run of the workspace builds all, one of this package alone none of them.
-///
-/// # Errors
-/// When it cannot be built.
 pub fn program(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding our own program")?;
     // TARGET/PROFILE/deps/TEST

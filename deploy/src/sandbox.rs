@@ -52,9 +52,6 @@ pub struct Account {
 
 impl Sandbox<'_> {
     /// Prepares a container of `pod`; ConfigMaps and Secrets are those in `objects`.
-    ///
-    /// # Errors
-    /// When the manifest asks for what is not there, or is not understood.
     pub fn command(&self, container: Container<'_>, objects: &Objects) -> Result<Command> {
         let pod = container.pod;
         let own = self.directory.join(&pod.name);
@@ -102,9 +99,6 @@ impl Sandbox<'_> {
     }
 
     /// Starts a container.
-    ///
-    /// # Errors
-    /// As [`Sandbox::command`], and when it cannot be started.
     pub fn start(&self, container: Container<'_>, objects: &Objects) -> Result<ChildGuard> {
         let command = self.command(container, objects)?;
         let name = &container.pod.name;
@@ -113,15 +107,11 @@ impl Sandbox<'_> {
     }
 
     /// Runs a container to its end.
-    ///
-    /// # Errors
-    /// As [`Sandbox::command`], and when it ends otherwise than with 0.
     pub fn run(&self, container: Container<'_>, objects: &Objects) -> Result<()> {
         command::run(&mut self.command(container, objects)?).map(drop)
     }
 
     /// Returns the directory that is the host's file system for paths of the host.
-    #[must_use]
     pub fn host(&self) -> PathBuf {
         self.directory.join("host")
     }
@@ -145,9 +135,6 @@ impl Sandbox<'_> {
 
 /// Prepares what a probe of a container runs in it, as its process `pid` is seen here: with its files,
 /// network and rights. Nothing where the probe runs nothing.
-///
-/// # Errors
-/// When the manifest is not understood, or `nsenter` is missing.
 pub fn probe_command(container: Container<'_>, kind: &str, pid: u32) -> Result<Option<Command>> {
     let Some(arguments) = container.probe_arguments(kind)? else {
         return Ok(None);
@@ -194,7 +181,6 @@ fn sysctls(pod: &Pod) -> Vec<(String, String)> {
 
 /// Tells whether a user or group of this number exists in our user namespace: in one that a user
 /// without privileges has made, none does but root.
-#[must_use]
 pub(crate) fn is_mapped(id: u32) -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let number = |word: Option<&str>| word.and_then(|word| word.parse::<u64>().ok());

@@ -29,9 +29,7 @@ impl Mount {
 
 /// What a script is to run.
 pub(crate) struct Run<'a> {
-    /// An empty directory.
     pub(crate) root: &'a Path,
-    /// What `/etc` has.
     pub(crate) etc: &'a Path,
     pub(crate) program: &'a Path,
     pub(crate) arguments: &'a [String],

@@ -14,10 +14,6 @@ use crate::pod::Pod;
 
 /// Puts every volume of `pod` below `directory`, and returns where each is by its name. Paths of the
 /// host are those below `host`, but for devices.
-///
-/// # Errors
-/// When a ConfigMap or Secret is missing, a host has not what the volume demands, or a volume is of a
-/// kind that is not known here.
 pub(crate) fn prepare(
     pod: &Pod,
     objects: &Objects,

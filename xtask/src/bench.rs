@@ -87,23 +87,13 @@ impl Part {
     }
 
     /// The name of its run in the results.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tls => "tls",
-            Self::Conns => "conns",
-            Self::Routes => "routes",
-            Self::Tunnel => "tunnel",
-            Self::Long => "long",
-            Self::Konnectivity => "konnectivity",
-            Self::Controller => "controller",
-        }
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
 /// Measures, and writes what was found.
-///
-/// # Errors
-/// When the machine is busy, or something cannot be installed, built, run or written.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     console.chapter("The standard suite");
@@ -121,11 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     for part in parts {
         measure(&mut console, bench, part);
     }
-    Ok(if console.table() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!console.table())))
 }
 
 /// Looks whether the machine has time for this: by its load average.
@@ -151,7 +137,7 @@ fn look(console: &Console, anyway: bool) -> Result<()> {
 
 fn measure(console: &mut Console, bench: &Path, part: Part) {
     let command = format!("rhizome-bench {}", part.arguments());
-    console.step("measure", &command, || {
+    console.check("measure", &command, || {
         let clock = Stopwatch::start();
         let mut command = Command::new(bench);
         command.args(part.arguments().split(' ')).arg("--json");
@@ -159,9 +145,9 @@ fn measure(console: &mut Console, bench: &Path, part: Part) {
         let output = run.stderr(Stdio::inherit()).output()?;
         ensure!(output.status.success(), "it ended with {}", output.status);
         let run = serde_json::from_slice(&output.stdout).context("reading its result")?;
-        save(&workspace::root().join(RESULTS), part.name(), run)?;
+        save(&workspace::root().join(RESULTS), &part.name(), run)?;
         let minutes = clock.elapsed().as_secs_f64() / 60.0;
-        Ok(((), format!("{minutes:.1} min")))
+        Ok(format!("{minutes:.1} min"))
     });
 }
 

@@ -6,13 +6,10 @@ use anyhow::Result;
 
 use crate::console::Console;
 use crate::test::status;
-use crate::tools::Tool;
+use crate::tools;
 use crate::{counts, test, tidy, workspace};
 
 /// Runs every check, even after one has failed, and the tests last.
-///
-/// # Errors
-/// When a tool cannot be installed or started.
 pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     let mut good = true;
@@ -24,11 +21,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     good &= tidy::run()? == ExitCode::SUCCESS;
     good &= counts::run(&counts::Options::default())? == ExitCode::SUCCESS;
     good &= test::run(&test::Options::default())? == ExitCode::SUCCESS;
-    Ok(if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!good)))
 }
 
 fn checks(console: &Console) -> Result<Vec<(&'static str, Command)>> {
@@ -54,7 +47,7 @@ fn checks(console: &Console) -> Result<Vec<(&'static str, Command)>> {
         "--quiet",
     ]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
-    let mut deny = Tool::Deny.command(console)?;
+    let mut deny = tools::DENY.command(console)?;
     deny.args(["check", "bans", "licenses", "sources"]);
     Ok(vec![
         ("Format", cargo(&["fmt", "--all", "--check"])),

@@ -44,7 +44,6 @@ impl Console {
         }
     }
 
-    /// Prints a line.
     pub(crate) fn say(&self, text: &str) {
         println!("{text}");
         let _ = std::io::stdout().flush();
@@ -88,6 +87,16 @@ impl Console {
         self.print(&step);
         self.steps.push(step);
         value
+    }
+
+    /// Runs a step that yields nothing but what it found.
+    pub(crate) fn check(
+        &mut self,
+        chapter: &str,
+        name: &str,
+        work: impl FnOnce() -> Result<String>,
+    ) -> Option<()> {
+        self.step(chapter, name, || Ok(((), work()?)))
     }
 
     /// Prints one line per step, and returns whether all went well.

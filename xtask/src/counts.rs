@@ -34,9 +34,6 @@ pub(crate) struct Options {
 }
 
 /// Counts, and compares with or writes `bench/counts.json`.
-///
-/// # Errors
-/// When callgrind is missing, or something cannot be built or run.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     console.chapter("Instructions of the hot paths");

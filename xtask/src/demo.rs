@@ -17,16 +17,18 @@ mod invitation;
 mod konnectivity;
 mod network;
 mod node;
+mod process;
 mod shoot;
 mod tunnel;
 mod walk;
 mod watcher;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use testkit::netns::{self, privileges};
 use testkit::peers::packages;
@@ -44,21 +46,10 @@ pub(crate) struct Options {
     keep: bool,
 }
 
-/// The programs shown.
-#[derive(Clone, Debug)]
-struct Programs {
-    sni_proxy: PathBuf,
-    apiserver_proxy: PathBuf,
-    konnectivity_server: PathBuf,
-    konnectivity_agent: PathBuf,
-    vpn_server: PathBuf,
-    vpn_client: PathBuf,
-}
+/// The programs shown, by name.
+type Programs = BTreeMap<String, PathBuf>;
 
 /// Builds, shows, cleans up. The exit code tells whether every step went well.
-///
-/// # Errors
-/// When it could not even start; the text says what to do.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     let say = |text: &str| console.say(&format!("  {text}"));
@@ -84,20 +75,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 fn build() -> Result<Programs> {
     let built = workspace::build_as_tested()?;
-    let program = |name: &str| {
-        built
-            .get(name)
-            .cloned()
-            .with_context(|| format!("cargo has built no program {name}"))
-    };
-    Ok(Programs {
-        sni_proxy: program("sni-proxy")?,
-        apiserver_proxy: program("apiserver-proxy")?,
-        konnectivity_server: program("konnectivity-server")?,
-        konnectivity_agent: program("konnectivity-agent")?,
-        vpn_server: program("vpn-server")?,
-        vpn_client: program("vpn-client")?,
-    })
+    for name in PROGRAMS {
+        ensure!(
+            built.contains_key(name),
+            "cargo has built no program {name}"
+        );
+    }
+    Ok(built)
 }
 
 /// Runs the show on a thread of its own, so that a signal can end it at any point: the caller then
@@ -144,12 +128,16 @@ fn show(options: Options, programs: &Programs, dir: &Path) -> Result<ExitCode> {
             thread::park();
         }
     }
-    Ok(if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!good)))
 }
 
 /// What shells report for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
+const PROGRAMS: [&str; 6] = [
+    "sni-proxy",
+    "apiserver-proxy",
+    "konnectivity-server",
+    "konnectivity-agent",
+    "vpn-server",
+    "vpn-client",
+];

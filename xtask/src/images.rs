@@ -68,9 +68,6 @@ const fn image(name: &'static str, package: &'static str, user: &'static str) ->
 }
 
 /// Builds the images, tries them out and writes what is in them.
-///
-/// # Errors
-/// When something cannot be built or started at all.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     let images = chosen(&options.only)?;
@@ -87,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let lists = Lists::make(&console)?;
     for image in images {
         let program = &programs[image.name];
-        console.step("image", image.name, || {
+        console.check("image", image.name, || {
             let size = fs::metadata(program)?.len();
             ensure!(size <= LIMIT, "{size} bytes, above the limit of {LIMIT}");
             let built = engine.build(image.name, VERSION, &context, &out)?;
@@ -112,15 +109,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
                 mebibytes(packed),
                 built.user,
             );
-            Ok(((), told))
+            Ok(told)
         });
     }
     console.say(&format!("\n  images and lists: {}", out.display()));
-    Ok(if console.table() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!console.table())))
 }
 
 fn chosen(only: &[String]) -> Result<Vec<&'static Image>> {

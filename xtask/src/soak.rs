@@ -18,9 +18,10 @@ use testkit::client_hello::ClientHello;
 use testkit::process::{ChildGuard, Usage};
 use testkit::proxy_header;
 use testkit::tempdir::TempDir;
+use testkit::upstream::{Behavior, Upstream};
 use testkit::{ports, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
 use crate::console::Console;
@@ -43,9 +44,6 @@ const CONNECTION_BYTES: u64 = 2 * 1024;
 const CHUNK: usize = 128 * 1024;
 
 /// Builds the release binaries, measures them and prints what was found.
-///
-/// # Errors
-/// When something could not be built or started.
 pub(crate) fn run() -> Result<ExitCode> {
     let mut console = Console::new();
     console.chapter("Soak: memory and descriptors of the release builds");
@@ -57,23 +55,20 @@ pub(crate) fn run() -> Result<ExitCode> {
     };
     let (gateway, node) = (program("sni-proxy")?, program("apiserver-proxy")?);
     let runtime = Runtime::new().context("starting a runtime")?;
-    let echo = runtime.block_on(echo())?;
-    console.step("node proxy", "memory, connections, descriptors", || {
+    let upstream = Upstream::start(Behavior::Echo)?;
+    let echo = upstream.addr();
+    console.check("node proxy", "memory, connections, descriptors", || {
         node_proxy(node, &runtime, echo)
     });
-    console.step(
+    console.check(
         "gateway",
         "memory, connections, reloads, descriptors",
         || sni_proxy(gateway, &runtime, echo),
     );
-    Ok(if console.table() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!console.table())))
 }
 
-fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<((), String)> {
+fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<String> {
     let dir = TempDir::new("soak-node")?;
     let [listen, probes] = two_ports()?;
     dir.write(
@@ -92,10 +87,10 @@ fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<(()
     drop(held);
     runtime.block_on(bulk(listen, Vec::new))?;
     descriptors(&mut told, &child, idle)?;
-    Ok(((), told.join(", ")))
+    Ok(told.join(", "))
 }
 
-fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<((), String)> {
+fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<String> {
     let dir = TempDir::new("soak-gateway")?;
     let [tls, node] = two_ports()?;
     let routes = |count: usize| {
@@ -167,7 +162,7 @@ fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<((),
         GATEWAY_AFTER_KIB,
         "KiB",
     )?;
-    Ok(((), told.join(", ")))
+    Ok(told.join(", "))
 }
 
 fn server_name(i: usize) -> String {
@@ -243,21 +238,6 @@ fn descriptors(told: &mut Vec<String>, child: &ChildGuard, before: Usage) -> Res
     .with_context(|| format!("{:?} before, now {:?}", before.descriptors, child.usage()))?;
     told.push(format!("descriptors back to {}", before.descriptors));
     Ok(())
-}
-
-/// Serves every connection what it sends, on the current runtime.
-async fn echo() -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let addr = listener.local_addr()?;
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let (mut read, mut write) = stream.split();
-                let _ = tokio::io::copy(&mut read, &mut write).await;
-            });
-        }
-    });
-    Ok(addr)
 }
 
 /// Opens `count` connections, each of which has sent `first` and received an echo of it.

@@ -13,7 +13,7 @@ use testkit::peers;
 
 use crate::console::Console;
 use crate::soak;
-use crate::tools::Tool;
+use crate::tools;
 
 /// What is passed on.
 #[derive(Clone, Debug, Default, Args)]
@@ -24,9 +24,6 @@ pub(crate) struct Options {
 }
 
 /// Installs what is missing, builds, and runs; without arguments the soak as well.
-///
-/// # Errors
-/// When something cannot be installed or started.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     console.chapter("What the tests need");
@@ -38,11 +35,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     console.chapter("Building the tests (dev profile; from nothing about 10 minutes on 2 CPUs)");
     // Built first and apart: inside a user namespace there is no network to fetch crates by.
-    if !status(Tool::Nextest.command(&console)?.args(RUN).arg("--no-run"))? {
+    if !status(tools::NEXTEST.command(&console)?.args(RUN).arg("--no-run"))? {
         return Ok(ExitCode::FAILURE);
     }
     console.chapter("Tests (about 10 minutes on 2 CPUs)");
-    let mut nextest = as_root(Tool::Nextest.command(&console)?)?;
+    let mut nextest = as_root(tools::NEXTEST.command(&console)?)?;
     nextest.env("NEXTEST_TEST_THREADS", at_once().to_string());
     if std::env::var_os(BACKTRACE).is_none() {
         // An error that a test prints says what failed and of what; its backtrace, of this process
@@ -50,11 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         nextest.env(BACKTRACE, "0");
     }
     good &= status(nextest.args(RUN).args(&options.nextest))?;
-    Ok(if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!good)))
 }
 
 /// How many tests run at once: one more than there are processors, since most wait more than they
@@ -77,9 +70,6 @@ fn as_root(command: Command) -> Result<Command> {
 }
 
 /// Runs a command with its words on screen, and tells whether it ended well.
-///
-/// # Errors
-/// When it cannot be started.
 pub(crate) fn status(command: &mut Command) -> Result<bool> {
     let status = command
         .status()

@@ -12,7 +12,6 @@ use testkit::command;
 use crate::console::Console;
 use crate::workspace;
 
-/// One breach of a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Breach {
     /// The file, relative to the root; with a line where there is one.
@@ -22,9 +21,6 @@ struct Breach {
 }
 
 /// Checks every file git knows or could add, and lists what breaks a rule.
-///
-/// # Errors
-/// When the files cannot be listed or read.
 pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     let root = workspace::root();
@@ -45,11 +41,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         files.len(),
         breaches.len()
     ));
-    Ok(if breaches.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!breaches.is_empty())))
 }
 
 /// Hosts of the package registries that this machine is set up with.

@@ -9,54 +9,38 @@ use testkit::peers::crates::Program;
 use crate::console::Console;
 use crate::workspace;
 
-/// A cargo subcommand from the registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tool {
-    /// Lists what is in a program.
-    Cyclonedx,
-    /// Checks dependencies: licenses, duplicates, sources.
-    Deny,
-    /// Runs tests, each in a process of its own.
-    Nextest,
+/// A cargo subcommand from the registry, at the newest version that the pinned toolchain builds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tool {
+    name: &'static str,
+    version: &'static str,
+}
+
+/// Lists what is in a program.
+pub(crate) const CYCLONEDX: Tool = tool("cargo-cyclonedx", "0.5.9");
+/// Checks dependencies: licenses, duplicates, sources.
+pub(crate) const DENY: Tool = tool("cargo-deny", "0.20.2");
+/// Runs tests, each in a process of its own.
+pub(crate) const NEXTEST: Tool = tool("cargo-nextest", "0.9.143");
+
+const fn tool(name: &'static str, version: &'static str) -> Tool {
+    Tool { name, version }
 }
 
 impl Tool {
     /// Prepares a run of the tool in the workspace's root, installing it first if need be.
-    ///
-    /// # Errors
-    /// When it cannot be installed.
     pub(crate) fn command(self, console: &Console) -> Result<Command> {
-        let mut command = Command::new(
-            self.program()
-                .install(&|text| console.say(&format!("  {text}")))?,
-        );
-        command
-            .arg(self.subcommand())
-            .current_dir(workspace::root());
-        Ok(command)
-    }
-
-    fn program(self) -> Program {
-        let (name, version) = match self {
-            Self::Cyclonedx => ("cargo-cyclonedx", "0.5.9"),
-            Self::Deny => ("cargo-deny", "0.20.2"),
-            Self::Nextest => ("cargo-nextest", "0.9.143"),
-        };
-        Program {
-            name,
-            package: name,
-            // The newest that the pinned toolchain builds.
-            version,
+        let program = Program {
+            name: self.name,
+            package: self.name,
+            version: self.version,
             // Fast enough for what is asked of them.
             optimised: false,
-        }
-    }
-
-    fn subcommand(self) -> &'static str {
-        match self {
-            Self::Cyclonedx => "cyclonedx",
-            Self::Deny => "deny",
-            Self::Nextest => "nextest",
-        }
+        };
+        let say = |text: &str| console.say(&format!("  {text}"));
+        let mut command = Command::new(program.install(&say)?);
+        command.arg(self.name.trim_start_matches("cargo-"));
+        command.current_dir(workspace::root());
+        Ok(command)
     }
 }

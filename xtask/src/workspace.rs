@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Returns the workspace's root.
 pub(crate) fn root() -> &'static Path {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
     ours.parent().unwrap_or(ours)
@@ -33,9 +32,6 @@ pub(crate) fn cargo() -> Command {
 /// Builds `packages` as they are shipped, cargo's words on screen, and returns the programs by
 /// name: release profile, one static file each, since images hold nothing else. The target is
 /// named because only then do the flags spare build scripts and macros, which cannot be static.
-///
-/// # Errors
-/// When the build fails.
 pub(crate) fn build(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo();
     let host = host()?;
@@ -59,9 +55,6 @@ pub(crate) fn build(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
 }
 
 /// Builds the programs of `package` in the profile of that name, as [`build`] does.
-///
-/// # Errors
-/// When the build fails.
 pub(crate) fn build_in(profile: &str, package: &str) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo();
     command.args([
@@ -78,9 +71,6 @@ pub(crate) fn build_in(profile: &str, package: &str) -> Result<BTreeMap<String, 
 
 /// Builds all programs as the tests do, in the dev profile, and returns them by name, so that what is
 /// built for the demo is not compiled again for the tests.
-///
-/// # Errors
-/// When the build fails.
 pub(crate) fn build_as_tested() -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo();
     // An example makes cargo choose the features of dependencies that tests are built with.
@@ -109,9 +99,6 @@ fn programs(command: &mut Command) -> Result<BTreeMap<String, PathBuf>> {
 }
 
 /// Returns the triple of this machine, as the compiler names it.
-///
-/// # Errors
-/// When the compiler does not say.
 pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let output = Command::new(rustc)

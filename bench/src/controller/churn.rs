@@ -50,9 +50,6 @@ pub(super) struct Asked {
 
 impl Asked {
     /// Refuses what cannot be done with so many shoots.
-    ///
-    /// # Errors
-    /// With the flag that is wrong.
     pub(super) fn check(&self, routes: usize) -> Result<()> {
         ensure!(
             (1..=MAX_GATEWAYS).contains(&self.gateways),
@@ -77,7 +74,6 @@ impl Asked {
         self.held.min(most())
     }
 
-    /// Tells how it is done.
     pub(super) fn fact(&self) -> String {
         format!(
             "{} connections through each of {} gateways, of at most {} that {} open files a \
@@ -102,10 +98,6 @@ fn most() -> usize {
     most.saturating_sub(SPARE).max(1)
 }
 
-/// Measures with so many namespaces.
-///
-/// # Errors
-/// When something does not start, ends, or a change does not take effect.
 pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     lab.progress.step("churn: objects are created");
     shoots::fill(lab, spaces)?;

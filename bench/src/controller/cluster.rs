@@ -22,28 +22,21 @@ use testkit::wait;
 /// Connections that fill the API server at the same time.
 const FILLERS: usize = 8;
 
-/// A cluster without nodes.
 pub(crate) struct Cluster<'a> {
     /// The network that everything is in; so must be the thread that uses this.
     pub(crate) place: Place<'a>,
-    /// Where configurations and logs are.
     pub(crate) dir: PathBuf,
     server: KubeApiServer,
     kubeconfig: PathBuf,
 }
 
-/// A running controller.
 pub(crate) struct Running {
-    /// Its process.
     pub(crate) child: ChildGuard,
     probes: SocketAddr,
 }
 
 impl<'a> Cluster<'a> {
     /// Starts an API server with nothing in it, in `place`.
-    ///
-    /// # Errors
-    /// When it is not installed or does not start.
     pub(crate) fn start(dir: &TempDir, place: Place<'a>) -> Result<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let params = KubeParams::new(address, &[]);
@@ -59,17 +52,11 @@ impl<'a> Cluster<'a> {
     }
 
     /// Returns a connection that requests follow each other on.
-    ///
-    /// # Errors
-    /// When the API server does not take it.
     pub(crate) fn connection(&self) -> Result<Connection> {
         Connection::open(&self.server.target())
     }
 
     /// Creates objects, each by the path of its collection, several at a time.
-    ///
-    /// # Errors
-    /// When one is refused.
     pub(crate) fn fill(&self, objects: &[(String, Value)]) -> Result<()> {
         let share = objects.len().div_ceil(FILLERS).max(1);
         std::thread::scope(|scope| {
@@ -103,29 +90,16 @@ impl<'a> Cluster<'a> {
     }
 
     /// Returns the CPU time of the API server so far.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn processor_time(&mut self) -> Result<Duration> {
         Ok(self.server.child().usage()?.cpu_time)
     }
 
     /// Returns an address without a listener.
-    ///
-    /// # Errors
-    /// When there is none left.
     pub(crate) fn free_address(&self) -> Result<SocketAddr> {
-        let port = self.place.free_ports(1)?.first().copied();
-        Ok(SocketAddr::from((
-            [127, 0, 0, 1],
-            port.context("a free port")?,
-        )))
+        self.place.free_address()
     }
 
     /// Starts a controller with `controllers` as that part of its configuration.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub(crate) fn controller(&self, program: &Path, controllers: &str) -> Result<Running> {
         let probes = self.free_address()?;
         let config = self.dir.join("controller.yaml");
@@ -145,10 +119,6 @@ impl<'a> Cluster<'a> {
 }
 
 impl Running {
-    /// Waits until everything is known.
-    ///
-    /// # Errors
-    /// After two minutes.
     pub(crate) fn wait_ready(&self) -> Result<()> {
         let target = Target::plain(self.probes);
         let ready = || http::get(&target, "/readyz").is_ok_and(|answer| answer.status == 200);
@@ -164,9 +134,6 @@ impl Running {
     }
 
     /// Returns the sum of a family's samples that have these labels; 0 without any.
-    ///
-    /// # Errors
-    /// When it cannot be asked.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
         let metrics = self.metrics()?;
         Ok(metrics.matching(name, labels).map(|one| one.value).sum())
@@ -174,9 +141,6 @@ impl Running {
 }
 
 /// Asks every millisecond until `condition` holds.
-///
-/// # Errors
-/// After ten seconds, or the condition's.
 pub(crate) fn soon(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let clock = wait::Stopwatch::start();
     while !condition()? {

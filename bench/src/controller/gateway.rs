@@ -12,11 +12,8 @@ use testkit::wait::Stopwatch;
 use super::Lab;
 use super::cluster::soon;
 
-/// A running one.
 pub(super) struct Gateway {
-    /// Its process.
     pub(super) child: ChildGuard,
-    /// Where it takes TLS.
     pub(super) tls: SocketAddr,
     started: Stopwatch,
     probes: SocketAddr,
@@ -24,9 +21,6 @@ pub(super) struct Gateway {
 
 impl Gateway {
     /// Starts one called `name`, with one worker.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub(super) fn start(lab: &Lab<'_>, xds: SocketAddr, name: &str) -> Result<Self> {
         let place = lab.cluster.place;
         let free = place.free_ports(2)?;
@@ -56,9 +50,6 @@ impl Gateway {
     }
 
     /// Waits until it is ready, and returns how long that took from its start.
-    ///
-    /// # Errors
-    /// After ten seconds.
     pub(super) fn wait_ready(&self) -> Result<Duration> {
         let target = Target::plain(self.probes);
         soon("the gateway to be ready", || {
@@ -68,9 +59,6 @@ impl Gateway {
     }
 
     /// Makes sure that the first routes in effect were so many.
-    ///
-    /// # Errors
-    /// When they were not: ready with a part of them would be worse than not ready.
     pub(super) fn had_all_at_first(&self, routes: usize) -> Result<()> {
         let mut log = String::new();
         // The log is written behind the gateway's back, and may be behind its readiness.

@@ -25,10 +25,6 @@ const ERRORS: &str = "rhizome_netpol_write_errors_total";
 /// Gardener's number of workers; the default is 5.
 const CONTROLLERS: &str = "  networkPolicy: { concurrentSyncs: 20 }\n";
 
-/// Measures with so many namespaces.
-///
-/// # Errors
-/// When the API server or the controller fails.
 pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     lab.progress.step("policies: objects are created");
     lab.cluster.fill(&namespaces(spaces))?;

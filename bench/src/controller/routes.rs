@@ -14,10 +14,6 @@ use crate::latency::Latencies;
 const ROUTES: &str = "rhizome_netpol_routes";
 const PUSHED: &str = "rhizome_xds_push_bytes_total";
 
-/// Measures with so many namespaces.
-///
-/// # Errors
-/// When the API server, the controller or the gateway fails.
 pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     lab.progress.step("routes: objects are created");
     shoots::fill(lab, spaces)?;
@@ -33,9 +29,6 @@ pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
 }
 
 /// Starts a controller that serves routes at `xds`, and waits until it has all of them.
-///
-/// # Errors
-/// When it does not start, or has another number of them.
 pub(super) fn controller(lab: &Lab<'_>, xds: SocketAddr) -> Result<(Running, Duration)> {
     let controllers = format!(
         "  networkPolicy: {{ enabled: false }}\n  routing:\n    enabled: true\n    \

@@ -22,9 +22,6 @@ pub(super) const EACH: usize = 20;
 pub(super) const NETWORK: &str = "10.64.0.0/10";
 
 /// Creates so many namespaces with all that is in them, unless they are there.
-///
-/// # Errors
-/// When the API server refuses.
 pub(super) fn fill(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     if lab.routed > 0 {
         return Ok(());
@@ -76,7 +73,6 @@ pub(super) fn space(index: usize) -> (String, Value) {
     ("/api/v1/namespaces".to_owned(), object)
 }
 
-/// Returns a shoot's Service.
 pub(super) fn routed(index: usize, own: usize) -> (String, Value) {
     let object = json!({
         "metadata": { "name": service(own), "annotations": { NAMES: name(index, own) } },
@@ -89,7 +85,6 @@ pub(super) fn routed(index: usize, own: usize) -> (String, Value) {
     (collection(index, "services"), object)
 }
 
-/// Returns a shoot's Endpoints.
 pub(super) fn backends(index: usize, own: usize, last: u8, gateways: usize) -> (String, Value) {
     let object = json!({
         "metadata": { "name": service(own) },

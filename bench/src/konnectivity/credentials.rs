@@ -11,11 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
-use testkit::certs::{Authority, IdentityFiles};
+use testkit::certs::{self, Authority, Identity, IdentityFiles};
 use testkit::tempdir::TempDir;
 
 /// Paths of everything a server and an agent are started with.
@@ -23,13 +21,10 @@ use testkit::tempdir::TempDir;
 pub(crate) struct Credentials {
     /// The authority of [`Self::cluster`] and [`Self::agent`].
     pub(crate) agents_ca: PathBuf,
-    /// The agent's.
     pub(crate) agent: IdentityFiles,
     /// A client's of the frontend.
     pub(crate) apiserver: IdentityFiles,
-    /// The server's for agents.
     pub(crate) cluster: IdentityFiles,
-    /// The server's for frontends.
     pub(crate) frontend: IdentityFiles,
     /// The authority of [`Self::frontend`] and [`Self::apiserver`].
     pub(crate) frontend_ca: PathBuf,
@@ -37,9 +32,6 @@ pub(crate) struct Credentials {
 
 impl Credentials {
     /// Makes them in `dir`. Servers are called `localhost` and `127.0.0.1`.
-    ///
-    /// # Errors
-    /// When a key cannot be made or a file not be written.
     pub(crate) fn make(dir: &TempDir) -> Result<Self> {
         let names = ["localhost", "127.0.0.1"];
         let agents = Authority::new("bench-agents")?;
@@ -62,40 +54,15 @@ impl Credentials {
 
 /// Builds the TLS settings of a frontend's client. `alpn` is `h2` with gRPC and `http/1.1` without.
 /// No session is resumed, as kube-apiserver resumes none.
-///
-/// # Errors
-/// When a file cannot be read or is not what it should be.
 pub(crate) fn client_config(
     ca: &Path,
     identity: &IdentityFiles,
     grpc: bool,
 ) -> Result<Arc<ClientConfig>> {
-    let mut roots = RootCertStore::empty();
-    for cert in certificates(ca)? {
-        roots
-            .add(cert)
-            .with_context(|| format!("trusting {}", ca.display()))?;
-    }
-    let key = PrivateKeyDer::from_pem_file(&identity.key)
-        .with_context(|| format!("reading {}", identity.key.display()))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("choosing TLS versions")?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(certificates(&identity.cert)?, key)
-        .context("using our certificate")?;
-    config.alpn_protocols = vec![if grpc {
-        b"h2".into()
-    } else {
-        b"http/1.1".into()
-    }];
+    let ca = std::fs::read_to_string(ca).with_context(|| format!("reading {}", ca.display()))?;
+    let alpn = if grpc { "h2" } else { "http/1.1" };
+    let config = certs::mutual_client_config(&ca, Some(&Identity::read(identity)?), &[alpn])?;
+    let mut config = Arc::unwrap_or_clone(config);
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .with_context(|| format!("reading {}", path.display()))
 }

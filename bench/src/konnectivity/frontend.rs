@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use super::grpc;
-use super::tunnel::Tunnel;
+use super::tunnel::{Close, Stream, Tunnel};
 
 /// A kind of frontend, and of socket below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -57,10 +57,8 @@ impl Transport {
     }
 }
 
-/// A way to destinations.
 #[derive(Clone)]
 pub(crate) enum Frontend {
-    /// Nothing between.
     Direct,
     /// TLS to an address, under a name.
     Tls {
@@ -73,7 +71,6 @@ pub(crate) enum Frontend {
         /// Our certificate and its authority.
         config: Arc<rustls::ClientConfig>,
     },
-    /// A UNIX socket.
     Uds {
         /// gRPC, else HTTP CONNECT.
         grpc: bool,
@@ -85,13 +82,10 @@ pub(crate) enum Frontend {
 impl Frontend {
     /// Opens a tunnel to `target`. The caller bounds the wait; dropped half way, the connection is
     /// closed.
-    ///
-    /// # Errors
-    /// When the server cannot be reached or refuses, with its words.
     pub(crate) async fn dial(&self, target: SocketAddr) -> io::Result<Tunnel> {
         let target = target.to_string();
         match self {
-            Self::Direct => Ok(Tunnel::Tcp(tcp(&target).await?)),
+            Self::Direct => Ok(Tunnel::new(tcp(&target).await?, Close::Socket)),
             Self::Tls {
                 grpc,
                 addr,
@@ -100,25 +94,30 @@ impl Frontend {
             } => {
                 let stream = tcp(&addr.to_string()).await?;
                 let tls = TlsConnector::from(Arc::clone(config));
-                let mut stream = tls.connect(name.clone(), stream).await?;
-                if *grpc {
-                    let tunnel = grpc::dial(stream, &name.to_str(), &target).await?;
-                    return Ok(Tunnel::Grpc(Box::new(tunnel)));
-                }
-                connect(&mut stream, &target).await?;
-                Ok(Tunnel::Tls(Box::new(stream)))
+                let stream = tls.connect(name.clone(), stream).await?;
+                through(stream, *grpc, &name.to_str(), &target, Close::Sent).await
             }
             Self::Uds { grpc, path } => {
-                let mut stream = UnixStream::connect(path).await?;
-                if *grpc {
-                    let tunnel = grpc::dial(stream, "localhost", &target).await?;
-                    return Ok(Tunnel::Grpc(Box::new(tunnel)));
-                }
-                connect(&mut stream, &target).await?;
-                Ok(Tunnel::Unix(stream))
+                let stream = UnixStream::connect(path).await?;
+                through(stream, *grpc, "localhost", &target, Close::Socket).await
             }
         }
     }
+}
+
+async fn through(
+    mut stream: impl Stream + 'static,
+    grpc: bool,
+    authority: &str,
+    target: &str,
+    close: Close,
+) -> io::Result<Tunnel> {
+    if grpc {
+        let tunnel = grpc::dial(stream, authority, target).await?;
+        return Ok(Tunnel::new(tunnel, Close::Confirmed));
+    }
+    connect(&mut stream, target).await?;
+    Ok(Tunnel::new(stream, close))
 }
 
 async fn tcp(addr: &str) -> io::Result<TcpStream> {
@@ -128,30 +127,23 @@ async fn tcp(addr: &str) -> io::Result<TcpStream> {
 }
 
 /// Asks for a tunnel in kube-apiserver's words.
-async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut S,
-    target: &str,
-) -> io::Result<()> {
+async fn connect(stream: &mut impl Stream, target: &str) -> io::Result<()> {
     let request = format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     let mut head = Vec::with_capacity(256);
-    let end = loop {
-        if let Some(at) = head.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-            break at + 4;
-        }
-        if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
-            let text = String::from_utf8_lossy(&head).into_owned();
-            return Err(io::Error::other(format!("no answer to CONNECT: {text:?}")));
-        }
+    let refused = |head: &[u8]| {
+        let text = String::from_utf8_lossy(head).into_owned();
+        Err(io::Error::other(format!("CONNECT refused: {text:?}")))
     };
-    if !head.starts_with(b"HTTP/1.1 200 ") {
-        let text = String::from_utf8_lossy(&head).into_owned();
-        return Err(io::Error::other(format!("CONNECT refused: {text:?}")));
+    while !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
+            return refused(&head);
+        }
     }
-    // No destination here speaks first, so these bytes belong to no tunnel.
-    if head.len() > end {
-        return Err(io::Error::other("bytes behind the answer to CONNECT"));
+    // No destination here speaks first, so nothing may follow the head.
+    if !head.starts_with(b"HTTP/1.1 200 ") || !head.ends_with(b"\r\n\r\n") {
+        return refused(&head);
     }
     Ok(())
 }

@@ -10,7 +10,6 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
@@ -27,15 +26,13 @@ pub(crate) struct GrpcTunnel {
     packets: Packets,
     connect_id: ConnectId,
     unread: Bytes,
+    closing: bool,
     ended: bool,
 }
 
 /// Opens a tunnel to `target` over `stream`, at whose other end is `authority`.
 ///
 /// Dropped half way, it closes the connection without a word.
-///
-/// # Errors
-/// When HTTP/2 or gRPC fails, or with the text of the server's refusal.
 pub(crate) async fn dial<S>(stream: S, authority: &str, target: &str) -> io::Result<GrpcTunnel>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -79,48 +76,20 @@ where
         packets,
         connect_id,
         unread: Bytes::new(),
+        closing: false,
         ended: false,
     })
 }
 
 impl GrpcTunnel {
-    /// Asks for the end of the tunnel and waits until it is confirmed, at most ten seconds.
-    ///
-    /// # Errors
-    /// When the answer does not come.
-    pub(crate) async fn close(mut self) -> io::Result<()> {
-        self.packets.send(Packet::CloseRequest {
-            connect_id: self.connect_id,
-        })?;
-        let closed = async {
-            while !self.ended {
-                self.unread.clear();
-                std::future::poll_fn(|cx| self.poll_data(cx)).await?;
-            }
-            Ok(())
-        };
-        tokio::time::timeout(CLOSE_LIMIT, closed)
-            .await
-            .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no CLOSE_RSP")))
-    }
-
     /// Waits for bytes to read, or for the end.
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.unread.is_empty() && !self.ended {
-            match ready!(self.packets.poll_next(cx))? {
-                None | Some(Packet::CloseResponse { .. }) => self.ended = true,
-                Some(Packet::Data { data, .. }) => self.unread = data,
-                Some(
-                    Packet::CloseDial { .. }
-                    | Packet::CloseRequest { .. }
-                    | Packet::Credit { .. }
-                    | Packet::DialRequest { .. }
-                    | Packet::DialResponse { .. }
-                    | Packet::Drain
-                    | Packet::Empty
-                    | Packet::Fin { .. }
-                    | Packet::Unknown { .. },
-                ) => {}
+            let packet = ready!(self.packets.poll_next(cx))?;
+            if let Some(Packet::Data { data, .. }) = packet {
+                self.unread = data;
+            } else if matches!(packet, None | Some(Packet::CloseResponse { .. })) {
+                self.ended = true;
             }
         }
         Poll::Ready(Ok(()))
@@ -165,12 +134,20 @@ impl AsyncWrite for GrpcTunnel {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Asks for the end of the tunnel and waits until it is confirmed.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let connect_id = self.connect_id;
+        if !std::mem::replace(&mut self.closing, true) {
+            self.packets.send(Packet::CloseRequest { connect_id })?;
+        }
+        while !self.ended {
+            self.unread.clear();
+            ready!(self.poll_data(cx))?;
+        }
         Poll::Ready(Ok(()))
     }
 }
 
-/// A gRPC stream of packets.
 #[derive(Debug)]
 struct Packets {
     send: SendStream<Bytes>,
@@ -286,5 +263,3 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 const LARGEST_WRITE: usize = 32 * 1024;
 /// gRPC's five bytes and the fields around the bytes of a DATA packet, at most.
 const DATA_HEAD: usize = 32;
-/// As long as kube-apiserver waits.
-const CLOSE_LIMIT: Duration = Duration::from_secs(10);

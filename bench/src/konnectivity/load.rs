@@ -31,35 +31,27 @@ pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// Which way bytes go, seen from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// From the destination.
     Down,
-    /// To the destination.
     Up,
 }
 
-/// A load of operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Connections at once.
     pub(crate) connections: usize,
     /// Time whose operations do not count.
     pub(crate) warm_up: Duration,
-    /// Time whose operations count.
     pub(crate) length: Duration,
     /// Time between operations of one connection; none is as fast as answers come.
     pub(crate) interval: Option<Duration>,
 }
 
-/// What a load came to.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Of every operation that counts. What was not answered counts for as long as was waited.
     pub(crate) latencies: Latencies,
     /// Operations, those of the warm-up included.
     pub(crate) all: u64,
-    /// Operations without an answer.
     pub(crate) unanswered: u64,
-    /// The time that counts.
     pub(crate) length: Duration,
 }
 
@@ -73,7 +65,6 @@ impl Outcome {
         })
     }
 
-    /// Returns answered operations per second.
     pub(crate) fn rate(&self) -> f64 {
         let answered = self.latencies.count().saturating_sub(self.unanswered);
         answered as f64 / self.length.as_secs_f64()
@@ -87,9 +78,6 @@ impl Outcome {
 }
 
 /// Opens a tunnel within [`DIAL_LIMIT`].
-///
-/// # Errors
-/// When that fails.
 pub(crate) async fn dial(frontend: &Frontend, target: SocketAddr) -> Result<Tunnel> {
     timeout(DIAL_LIMIT, frontend.dial(target))
         .await
@@ -98,9 +86,6 @@ pub(crate) async fn dial(frontend: &Frontend, target: SocketAddr) -> Result<Tunn
 }
 
 /// Opens `count` tunnels, a few at a time.
-///
-/// # Errors
-/// When one fails.
 pub(crate) async fn hold(
     frontend: &Frontend,
     target: SocketAddr,
@@ -133,9 +118,6 @@ pub(crate) async fn close(tunnels: Vec<Tunnel>) {
 
 /// Moves `bytes` on each of `streams` tunnels to or from `target`, a sink or a source, and returns
 /// how long that took from the first byte asked for to the last one received.
-///
-/// # Errors
-/// When a tunnel fails, or after [`BULK_LIMIT`].
 pub(crate) async fn bulk(
     frontend: &Frontend,
     target: SocketAddr,
@@ -198,15 +180,39 @@ async fn send(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
 }
 
 /// Sends 64 bytes to `target`, an echo, and waits for them, on each connection over and over.
-///
-/// # Errors
-/// When a tunnel cannot be opened or fails.
 pub(crate) async fn pings(frontend: &Frontend, target: SocketAddr, load: Load) -> Result<Outcome> {
     let tunnels = hold(frontend, target, load.connections).await?;
+    all(tunnels.into_iter().map(Work::Ping), load).await
+}
+
+/// Dials `target`, an echo, exchanges eight bytes and closes, on each connection over and over.
+pub(crate) async fn dials(frontend: &Frontend, target: SocketAddr, load: Load) -> Result<Outcome> {
+    let dialers = (0..load.connections).map(|_| Work::Dial(frontend.clone(), target));
+    all(dialers, load).await
+}
+
+/// What one connection does over and over.
+enum Work {
+    Dial(Frontend, SocketAddr),
+    Ping(Tunnel),
+}
+
+impl Work {
+    async fn once(&mut self) -> Result<()> {
+        match self {
+            Self::Dial(frontend, target) => one_dial(frontend, *target).await.context("a dial"),
+            Self::Ping(tunnel) => exchange(tunnel, &[0x33; 64], &mut [0; 64])
+                .await
+                .context("a round trip"),
+        }
+    }
+}
+
+async fn all(works: impl Iterator<Item = Work>, load: Load) -> Result<Outcome> {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
-    for (nth, tunnel) in tunnels.into_iter().enumerate() {
-        tasks.spawn(pings_of_one(tunnel, load, start + load.offset(nth)));
+    for (nth, work) in works.enumerate() {
+        tasks.spawn(repeat(work, load, start + load.offset(nth)));
     }
     let mut sum = Outcome::new(load.length)?;
     while let Some(one) = tasks.join_next().await {
@@ -215,85 +221,35 @@ pub(crate) async fn pings(frontend: &Frontend, target: SocketAddr, load: Load) -
     Ok(sum)
 }
 
-async fn pings_of_one(mut tunnel: Tunnel, load: Load, start: Instant) -> Result<Outcome> {
+async fn repeat(mut work: Work, load: Load, start: Instant) -> Result<Outcome> {
     let (counts, end) = (start + load.warm_up, start + load.warm_up + load.length);
     let mut outcome = Outcome::new(load.length)?;
     let mut pacer = Pacer::new(load.interval, start);
-    let (ping, mut pong) = ([0x33; 64], [0; 64]);
     loop {
         let from = pacer.next().await;
         if from >= end {
             break;
         }
-        let answer = timeout_at(end + GRACE, exchange(&mut tunnel, &ping, &mut pong)).await;
+        let answer = timeout_at(end + GRACE, work.once()).await;
         outcome.all += 1;
         if from >= counts {
             outcome.latencies.record(from.elapsed());
         }
         match answer {
-            Ok(answer) => answer.context("a round trip")?,
+            Ok(answer) => answer?,
             Err(_) => {
                 outcome.unanswered += 1;
                 return Ok(outcome);
             }
         }
     }
-    tunnel.close().await.context("closing a tunnel")?;
+    if let Work::Ping(tunnel) = work {
+        tunnel.close().await.context("closing a tunnel")?;
+    }
     Ok(outcome)
 }
 
-/// Dials `target`, an echo, exchanges eight bytes and closes, on each connection over and over.
-///
-/// # Errors
-/// When one fails.
-pub(crate) async fn dials(frontend: &Frontend, target: SocketAddr, load: Load) -> Result<Outcome> {
-    let start = Instant::now();
-    let mut tasks = JoinSet::new();
-    for nth in 0..load.connections {
-        let frontend = frontend.clone();
-        let start = start + load.offset(nth);
-        tasks.spawn(async move { dials_of_one(&frontend, target, load, start).await });
-    }
-    let mut sum = Outcome::new(load.length)?;
-    while let Some(one) = tasks.join_next().await {
-        sum.add(&one.context("a dialer's task")??)?;
-    }
-    Ok(sum)
-}
-
-async fn dials_of_one(
-    frontend: &Frontend,
-    target: SocketAddr,
-    load: Load,
-    start: Instant,
-) -> Result<Outcome> {
-    let (counts, end) = (start + load.warm_up, start + load.warm_up + load.length);
-    let mut outcome = Outcome::new(load.length)?;
-    let mut pacer = Pacer::new(load.interval, start);
-    loop {
-        let from = pacer.next().await;
-        if from >= end {
-            return Ok(outcome);
-        }
-        let answer = timeout_at(end + GRACE, one_dial(frontend, target)).await;
-        outcome.all += 1;
-        if from >= counts {
-            outcome.latencies.record(from.elapsed());
-        }
-        match answer {
-            Ok(answer) => answer.context("a dial")?,
-            Err(_) => {
-                outcome.unanswered += 1;
-                return Ok(outcome);
-            }
-        }
-    }
-}
-
 /// Dials `count` times, `at_once` of them at a time, exchanges eight bytes and closes.
-///
-/// # Errors
-/// When one fails.
 pub(crate) async fn many_dials(
     frontend: &Frontend,
     target: SocketAddr,

@@ -24,26 +24,18 @@ use super::frontend::{Frontend, Transport};
 use super::side::{Side, status};
 use crate::cpus::{Bound, Role};
 
-/// What to start.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
-    /// The agent.
     pub(crate) agent: PathBuf,
-    /// More flags for it.
     pub(crate) agent_args: Vec<String>,
-    /// Where they run.
     pub(crate) cpus: Bound,
-    /// The server.
     pub(crate) server: PathBuf,
-    /// More flags for it.
     pub(crate) server_args: Vec<String>,
 }
 
-/// A running pair.
 pub(crate) struct Pair {
     agent: ChildGuard,
     server: ChildGuard,
-    /// How to dial through it.
     pub(crate) frontend: Frontend,
     /// Where both show their metrics, and their process ids.
     pub(crate) sides: (Side, Side),
@@ -52,9 +44,6 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Starts both and waits until a dial can succeed.
-    ///
-    /// # Errors
-    /// When one does not start or the agent does not arrive, with the end of its log.
     pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Self> {
         let dir = TempDir::new("bench-knp")?;
         let credentials = Credentials::make(&dir)?;
@@ -83,17 +72,11 @@ impl Pair {
     }
 
     /// Stops the agent in its tracks (SIGSTOP).
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn freeze_agent(&mut self) -> Result<()> {
         self.agent.signal(Signal::STOP)
     }
 
     /// Lets the agent go on (SIGCONT).
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn thaw_agent(&mut self) -> Result<()> {
         self.agent.signal(Signal::CONT)
     }
@@ -114,7 +97,6 @@ impl Drop for Pair {
     }
 }
 
-/// Addresses of one pair.
 struct Plan {
     transport: Transport,
     socket: PathBuf,

@@ -31,21 +31,14 @@ use crate::destination::Destination;
 use crate::latency::Latencies;
 use crate::samples::{Figure, Samples};
 
-/// What every scenario needs.
 pub(crate) struct Lab {
-    /// Where the load runs.
     pub(crate) runtime: Runtime,
-    /// Where it goes.
     pub(crate) destination: Destination,
-    /// What was found.
     pub(crate) samples: Samples,
 }
 
 impl Lab {
     /// Starts a runtime on this thread, and a destination at `ip`.
-    ///
-    /// # Errors
-    /// When one cannot be started.
     pub(crate) fn new(ip: IpAddr) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -74,6 +67,27 @@ impl Lab {
         self.samples.add_latencies(setup, case, latencies)
     }
 
+    /// Adds the median, the 99th percentile and the longest, as `figures`.
+    fn add_quantiles(
+        &mut self,
+        target: &Target,
+        case: &str,
+        [p50, p99, max]: [Figure; 3],
+        latencies: &Latencies,
+    ) {
+        self.add(target, case, p50, micros(latencies.quantile(0.5)));
+        self.add(target, case, p99, micros(latencies.quantile(0.99)));
+        self.add(target, case, max, micros(latencies.max()));
+    }
+
+    /// Adds how much resident memory each program has more than `before`.
+    fn add_growth(&mut self, target: &Target, case: &str, now: &Usages, before: &Usages) {
+        let (server, agent) = now.growth_since(before);
+        let mib = |grown: Option<f64>| Some(grown? / 1024.0);
+        self.add_some(target, case, figure::SERVER_GROWTH, mib(server));
+        self.add_some(target, case, figure::AGENT_GROWTH, mib(agent));
+    }
+
     /// Lets time pass for what runs beside the load.
     fn rest(&self, time: Duration) {
         self.runtime
@@ -94,11 +108,8 @@ impl Lab {
 pub(crate) struct Target {
     /// What it is called in the results.
     pub(crate) transport: Transport,
-    /// How to dial.
     pub(crate) frontend: Frontend,
-    /// The server.
     pub(crate) server: Side,
-    /// The agent.
     pub(crate) agent: Side,
     /// The programs, when they were started here.
     pub(crate) pair: Option<Pair>,
@@ -116,10 +127,6 @@ impl Target {
         }
     }
 
-    /// Starts a pair.
-    ///
-    /// # Errors
-    /// As [`Pair::start`].
     pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Self> {
         if transport == Transport::Direct {
             return Ok(Self::direct());
@@ -152,7 +159,6 @@ impl Target {
     }
 }
 
-/// What both programs use.
 #[derive(Clone, Copy)]
 struct Usages {
     server: Option<Usage>,
@@ -170,18 +176,20 @@ impl Usages {
 
     /// Returns how much each one's resident memory has grown since `before`, in KiB.
     fn growth_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
-        let of = |now: Option<Usage>, then: Option<Usage>| {
-            Some(now?.rss_kib as f64 - then?.rss_kib as f64)
-        };
-        (of(self.server, before.server), of(self.agent, before.agent))
+        self.more_than(before, |usage| usage.rss_kib as f64)
     }
 
     /// Returns how many descriptors each one has more than `before`.
     fn descriptors_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
-        let of = |now: Option<Usage>, then: Option<Usage>| {
-            Some(now?.descriptors as f64 - then?.descriptors as f64)
-        };
-        (of(self.server, before.server), of(self.agent, before.agent))
+        self.more_than(before, |usage| usage.descriptors as f64)
+    }
+
+    fn more_than(&self, before: &Self, of: fn(Usage) -> f64) -> (Option<f64>, Option<f64>) {
+        let more = |now: Option<Usage>, then: Option<Usage>| Some(of(now?) - of(then?));
+        (
+            more(self.server, before.server),
+            more(self.agent, before.agent),
+        )
     }
 }
 

@@ -1,10 +1,10 @@
 //! One of the two programs, seen from outside: what it uses, and what its metrics say.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use testkit::http::{self, Target};
 use testkit::metrics::Metrics;
 use testkit::process::{Usage, usage};
 
@@ -22,44 +22,25 @@ impl Side {
     }
 
     /// Reads what the process uses; `None` when its id is not known.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn usage(self) -> Result<Option<Usage>> {
         self.pid.map(usage).transpose()
     }
 
     /// Scrapes one metric, summed over its labels; `None` when the address is not known or the
     /// metric not there.
-    ///
-    /// # Errors
-    /// When the program does not answer.
     pub(crate) fn metric(self, name: &str) -> Result<Option<f64>> {
         let Some(health) = self.health else {
             return Ok(None);
         };
-        let text = request(health, "/metrics").context("scraping metrics")?;
-        let (_, body) = text.split_once("\r\n\r\n").context("scraping metrics")?;
-        Ok(Metrics::parse(body)?.value(name, &[]))
+        let answer = http::get(&Target::plain(health).timeout(LIMIT), "/metrics")?;
+        Ok(Metrics::parse(&answer.text())?.value(name, &[]))
     }
 }
 
 /// Returns the status that `GET path` is answered with; `None` without an answer.
 pub(crate) fn status(addr: SocketAddr, path: &str) -> Option<u16> {
-    let text = request(addr, path).ok()?;
-    text.split(' ').nth(1)?.parse().ok()
-}
-
-fn request(addr: SocketAddr, path: &str) -> Result<String> {
-    let mut stream = TcpStream::connect_timeout(&addr, LIMIT)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
-    // Version 1.0, so that the body comes as it is and ends with the connection.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n")?;
-    let mut bytes = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    let answer = http::get(&Target::plain(addr).timeout(LIMIT), path);
+    answer.ok().map(|answer| answer.status)
 }
 
 const LIMIT: Duration = Duration::from_secs(5);
-const LONGEST: u64 = 16 << 20;

@@ -6,92 +6,70 @@
 //!
 //! Does not dial: [`Frontend`](super::frontend::Frontend) does.
 
+use std::fmt::Debug;
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::client::TlsStream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
-use super::grpc::GrpcTunnel;
+/// What carries a tunnel.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
 
-/// An open tunnel.
+impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Stream for S {}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Close {
+    /// By a message that the peer confirms.
+    Confirmed,
+    /// By a message; the peer may have closed first.
+    Sent,
+    /// With its socket.
+    Socket,
+}
+
 #[derive(Debug)]
-pub(crate) enum Tunnel {
-    /// Packets of a gRPC frontend.
-    Grpc(Box<GrpcTunnel>),
-    /// No proxy at all.
-    Tcp(TcpStream),
-    /// HTTP CONNECT over TLS.
-    Tls(Box<TlsStream<TcpStream>>),
-    /// HTTP CONNECT over a UNIX socket.
-    Unix(UnixStream),
+pub(crate) struct Tunnel {
+    stream: Box<dyn Stream>,
+    close: Close,
 }
 
 impl Tunnel {
+    pub(crate) fn new(stream: impl Stream + 'static, close: Close) -> Self {
+        let stream = Box::new(stream);
+        Self { stream, close }
+    }
+
     /// Closes the tunnel the way a kube-apiserver does: with gRPC it asks and waits for the
-    /// answer, with the others it closes the socket.
-    ///
-    /// # Errors
-    /// When gRPC's answer does not come.
-    pub(crate) async fn close(self) -> io::Result<()> {
-        match self {
-            Self::Grpc(tunnel) => tunnel.close().await,
-            Self::Tls(mut stream) => {
-                // The peer may have closed first.
-                let _ = stream.shutdown().await;
+    /// answer, at most ten seconds, with the others it closes the socket.
+    pub(crate) async fn close(mut self) -> io::Result<()> {
+        match self.close {
+            Close::Confirmed => timeout(CLOSE_LIMIT, self.stream.shutdown())
+                .await
+                .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no CLOSE_RSP"))),
+            Close::Sent => {
+                let _ = self.stream.shutdown().await;
                 Ok(())
             }
-            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            Close::Socket => Ok(()),
         }
     }
 }
 
-impl AsyncRead for Tunnel {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Grpc(tunnel) => Pin::new(tunnel.as_mut()).poll_read(cx, buf),
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
+impl Deref for Tunnel {
+    type Target = dyn Stream;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.stream
     }
 }
 
-impl AsyncWrite for Tunnel {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Grpc(tunnel) => Pin::new(tunnel.as_mut()).poll_write(cx, buf),
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Grpc(_) => Poll::Ready(Ok(())),
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Grpc(_) => Poll::Ready(Ok(())),
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+impl DerefMut for Tunnel {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.stream
     }
 }
+
+/// As long as kube-apiserver waits.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);

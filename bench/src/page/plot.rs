@@ -11,9 +11,6 @@ use crate::report::{DIRECT, Row, Run, number};
 use crate::samples::Bound;
 
 /// Returns every plot of `run`: figures along an axis, bars of what several setups have, latencies.
-///
-/// # Errors
-/// When one cannot be drawn.
 pub(super) fn all(run: &Run) -> Result<Vec<String>> {
     let along = unique(run.rows.iter().filter_map(|row| {
         let (axis, _) = row.at.as_ref()?;

@@ -25,9 +25,6 @@ pub(crate) struct Chosen {
 
 impl Chosen {
     /// Returns the profiles asked for: without names those that are standard.
-    ///
-    /// # Errors
-    /// When a name is unknown, two profiles have one name, or a file is no profile.
     pub(crate) fn profiles(&self) -> Result<Vec<Profile>> {
         let mut all = self.all()?;
         if self.only.is_empty() {
@@ -37,9 +34,6 @@ impl Chosen {
     }
 
     /// Returns the profiles asked for: without names all there are.
-    ///
-    /// # Errors
-    /// As [`Chosen::profiles`].
     pub(crate) fn all(&self) -> Result<Vec<Profile>> {
         let mut known = written::embedded()?;
         for path in &self.profile {
@@ -72,9 +66,6 @@ impl Chosen {
     }
 
     /// Returns the programs that were named.
-    ///
-    /// # Errors
-    /// When one is not `NAME=PATH`.
     pub(crate) fn given(&self) -> Result<Given> {
         Given::parse(&self.program)
     }

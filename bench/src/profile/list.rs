@@ -25,9 +25,6 @@ pub(crate) struct Profiles {
 
 /// Writes the list or one profile's file, or tries; fails when a program is missing, or something
 /// did not work.
-///
-/// # Errors
-/// When there is no such profile, or standard output is gone.
 pub(crate) fn run(asked: &Profiles) -> Result<ExitCode> {
     let mut out = stdout().lock();
     if let Some(name) = &asked.name {
@@ -45,11 +42,7 @@ pub(crate) fn run(asked: &Profiles) -> Result<ExitCode> {
             list(&profile, &given, &mut out)?
         };
     }
-    Ok(if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!good)))
 }
 
 fn list(profile: &Profile, given: &Given, out: &mut impl Write) -> Result<bool> {

@@ -16,9 +16,6 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde_json::Value;
 
 /// Returns `template` with `facts` filled in; `what` is the name that errors give it.
-///
-/// # Errors
-/// When it is no template, or names what is not known.
 pub(super) fn render(what: &str, template: &str, facts: &Value) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);

@@ -7,13 +7,11 @@ use serde_json::{Value, json};
 /// A name, and where its connections go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// The server name.
     pub(crate) name: String,
     /// The destination in a PROXY header, with port 443.
     pub(crate) destination: Ipv4Addr,
     /// The value of a CONNECT's header, and the name of a cluster.
     pub(crate) cluster: String,
-    /// Where it goes.
     pub(crate) backend: SocketAddr,
 }
 

@@ -6,17 +6,13 @@ use super::{Listener, Route};
 use crate::cpus::Bound;
 use crate::programs::Given;
 
-/// Where and with what.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting<'a> {
     /// Our own network, or a namespace.
     pub(crate) place: Place<'a>,
-    /// Processors.
     pub(crate) cpus: &'a Bound,
     /// Programs named on the command line.
     pub(crate) given: &'a Given,
-    /// What connections begin with.
     pub(crate) listener: Listener,
-    /// The table.
     pub(crate) routes: Vec<Route>,
 }

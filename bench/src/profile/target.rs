@@ -49,10 +49,6 @@ pub(crate) struct Change {
 impl Target {
     /// Starts `profile`, waits until it listens, and a moment longer. Without a program the address is that of the
     /// first route's backend.
-    ///
-    /// # Errors
-    /// When it is not there, a template is wrong, or it does not listen within [`START_LIMIT`]; the
-    /// text shows the end of its log.
     pub(crate) fn start(profile: &Profile, setting: &Setting<'_>) -> Result<Self> {
         let mut target = Self::launch(profile, setting)?;
         target.wait_listening()?;
@@ -63,9 +59,6 @@ impl Target {
     }
 
     /// As [`Target::start`], without waiting until it listens.
-    ///
-    /// # Errors
-    /// As there.
     pub(crate) fn launch(profile: &Profile, setting: &Setting<'_>) -> Result<Self> {
         let dir = TempDir::new("bench-target")?;
         let first = setting.routes.first().context("a table without routes")?;
@@ -74,10 +67,10 @@ impl Target {
             .free_ports(1 + profile.ports.len())?
             .into_iter();
         let mut port = || ports.next().context("too few ports");
-        let address = if profile.is_direct() {
-            first.backend
-        } else {
-            loopback(port()?)
+        let address = match profile.running {
+            Some((address, _)) => address,
+            None if profile.is_direct() => first.backend,
+            None => loopback(port()?),
         };
         let mut named = Map::new();
         for name in &profile.ports {
@@ -121,10 +114,6 @@ impl Target {
         Ok(())
     }
 
-    /// Waits until it listens.
-    ///
-    /// # Errors
-    /// As [`Target::start`].
     fn wait_listening(&mut self) -> Result<()> {
         let address = self.address;
         match &mut self.child {
@@ -133,7 +122,6 @@ impl Target {
         }
     }
 
-    /// Returns where connections go.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -154,9 +142,11 @@ impl Target {
         self.child.as_mut()
     }
 
-    /// Finds its processes; `None` when there is no program.
+    /// Finds its processes; `None` when there are none, or they are not known.
     pub(crate) fn tree(&self) -> Option<Tree> {
-        self.child.as_ref().map(ChildGuard::pid).map(Tree::of)
+        let started = self.child.as_ref().map(ChildGuard::pid);
+        let running = self.profile.running.and_then(|(_, process)| process);
+        started.or(running).map(Tree::of)
     }
 
     /// Tells whether it can be told of one more name.
@@ -165,9 +155,6 @@ impl Target {
     }
 
     /// Prepares to tell it of one more name: everything but the telling.
-    ///
-    /// # Errors
-    /// When the profile does not say how that is done, or a template is wrong.
     pub(crate) fn prepare(&mut self, route: Route) -> Result<Change> {
         let name = self.profile.name.clone();
         let apply = self.profile.apply.clone();
@@ -202,9 +189,6 @@ impl Target {
     }
 
     /// Tells it what was prepared. That it is in effect can only be seen by a connection.
-    ///
-    /// # Errors
-    /// When a file cannot be written, the program has ended, or refuses.
     pub(crate) fn tell(&mut self, change: &Change) -> Result<()> {
         for (path, text) in &change.files {
             match change.by {

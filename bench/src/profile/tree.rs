@@ -28,15 +28,11 @@ impl Tree {
         Self { pids }
     }
 
-    /// Returns how many there are.
     pub(crate) fn len(&self) -> usize {
         self.pids.len()
     }
 
     /// Returns the CPU time of all together.
-    ///
-    /// # Errors
-    /// When the first one has ended.
     pub(crate) fn cpu_time(&self) -> Result<Duration> {
         let mut all = Duration::ZERO;
         for (nth, pid) in self.pids.iter().enumerate() {
@@ -51,9 +47,6 @@ impl Tree {
     }
 
     /// Returns the resident memory of all together, KiB; what two of them share counts twice.
-    ///
-    /// # Errors
-    /// When the first one has ended.
     pub(crate) fn resident_kib(&self) -> Result<u64> {
         let mut all = 0;
         for (nth, pid) in self.pids.iter().enumerate() {

@@ -8,33 +8,27 @@ use serde::Deserialize;
 
 use super::{Apply, Case, FileTemplate, Listener, Profile, Program};
 
+macro_rules! embedded {
+    ($($name:literal),*) => {
+        &[$(($name, include_str!(concat!("../../profiles/", $name, ".yaml")))),*]
+    };
+}
+
 /// The profiles that come with this program: file name and text.
-pub(super) const EMBEDDED: &[(&str, &str)] = &[
-    ("direct", include_str!("../../profiles/direct.yaml")),
-    ("copy-loop", include_str!("../../profiles/copy-loop.yaml")),
-    ("rhizome", include_str!("../../profiles/rhizome.yaml")),
-    (
-        "rhizome-copy",
-        include_str!("../../profiles/rhizome-copy.yaml"),
-    ),
-    ("rhizome-2", include_str!("../../profiles/rhizome-2.yaml")),
-    (
-        "rhizome-yaml",
-        include_str!("../../profiles/rhizome-yaml.yaml"),
-    ),
-    ("envoy", include_str!("../../profiles/envoy.yaml")),
-    ("envoy-32k", include_str!("../../profiles/envoy-32k.yaml")),
-    ("haproxy", include_str!("../../profiles/haproxy.yaml")),
-    (
-        "haproxy-splice",
-        include_str!("../../profiles/haproxy-splice.yaml"),
-    ),
-    (
-        "haproxy-map",
-        include_str!("../../profiles/haproxy-map.yaml"),
-    ),
-    ("nginx", include_str!("../../profiles/nginx.yaml")),
-    ("sniproxy", include_str!("../../profiles/sniproxy.yaml")),
+pub(super) const EMBEDDED: &[(&str, &str)] = embedded![
+    "direct",
+    "copy-loop",
+    "rhizome",
+    "rhizome-copy",
+    "rhizome-2",
+    "rhizome-yaml",
+    "envoy",
+    "envoy-32k",
+    "haproxy",
+    "haproxy-splice",
+    "haproxy-map",
+    "nginx",
+    "sniproxy"
 ];
 
 /// A profile's file. What is not given comes from the one it extends.
@@ -59,9 +53,6 @@ struct Written {
 }
 
 /// Returns the profiles that come with this program, in the order in which they are measured.
-///
-/// # Errors
-/// When one is no profile, which a test rules out.
 pub(crate) fn embedded() -> Result<Vec<Profile>> {
     EMBEDDED
         .iter()
@@ -72,9 +63,6 @@ pub(crate) fn embedded() -> Result<Vec<Profile>> {
 }
 
 /// Reads a user's profile, which may extend one of ours.
-///
-/// # Errors
-/// When it cannot be read, or is no profile; the text names line and key.
 pub(crate) fn load(path: &Path) -> Result<Profile> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("reading the profile {}", path.display()))?;
@@ -82,9 +70,6 @@ pub(crate) fn load(path: &Path) -> Result<Profile> {
 }
 
 /// Reads a profile's text; `origin` is the name that errors give it.
-///
-/// # Errors
-/// As [`load`].
 pub(crate) fn read(text: &str, origin: &Path) -> Result<Profile> {
     let mut written: Written = settings::yaml::from_str(text, origin)?;
     if let Some(base) = written.extends.take() {
@@ -155,6 +140,7 @@ impl Written {
             values: self.values,
             workers: self.workers.unwrap_or(1),
             apply: self.apply,
+            running: None,
             name,
         })
     }

@@ -6,30 +6,21 @@ use crate::samples::Figure;
 pub(crate) const START: Figure = Figure::lower("start", "ms");
 /// CPU time until then.
 pub(crate) const START_CPU: Figure = Figure::lower("cpu of the start", "s");
-/// Resident memory of all processes with the table loaded and no connection yet.
 pub(crate) const RESIDENT: Figure = Figure::lower("resident", "MiB");
-/// From when a file with one more name is put in place, or a message sent, until the name answers; of
-/// each of the changes.
+/// From when a file with one more name is put in place, or a message sent, until the name answers.
 pub(crate) const APPLY: Figure = Figure::lower("apply one more name", "ms");
 /// CPU time until then, with that of pings and probes.
 pub(crate) const APPLY_CPU: Figure = Figure::lower("cpu of the apply", "ms");
 /// Resident memory of all processes afterwards, old ones that still have connections included.
 pub(crate) const RESIDENT_AFTER: Figure = Figure::lower("resident after apply", "MiB");
-/// Processes afterwards.
 pub(crate) const PROCESSES: Figure = Figure::lower("processes after apply", "count");
-/// The longest round trip of the held connections meanwhile.
 pub(crate) const STALL: Figure = Figure::lower("longest stall", "ms");
-/// Held connections that ended.
 pub(crate) const LOST: Figure = Figure::lower("connections lost", "count");
 /// One name after the other, each when the one before answers.
 pub(crate) const CHANGES: Figure = Figure::higher("changes", "per s");
-/// CPU time of a new connection.
 pub(crate) const CPU_EACH: Figure = Figure::lower("cpu per connection", "µs");
-/// New connections.
 pub(crate) const CONNECTIONS: Figure = Figure::higher("connections", "per s");
-/// Memory of an idle connection.
 pub(crate) const IDLE: Figure = Figure::lower("memory per idle connection", "KiB");
 /// How much more a connection takes than with the smallest table of the run.
 pub(crate) const CPU_MORE: Figure = Figure::lower("cpu per connection, more", "%");
-/// How much more memory.
 pub(crate) const IDLE_MORE: Figure = Figure::lower("memory per idle connection, more", "%");

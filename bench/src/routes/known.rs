@@ -2,7 +2,7 @@
 
 use super::figure as of;
 use crate::report::{DIRECT, Known};
-use crate::samples::{Better, Bound, Figure, Samples};
+use crate::samples::{Bound, Figure, Samples};
 
 /// The setups with targets: the routing file as JSON, and as YAML.
 const OURS: &str = "rhizome";
@@ -15,7 +15,9 @@ pub(crate) fn known(samples: &Samples, setup: &str, case: &str, figure: Figure) 
     }
     Known {
         must: must(setup, case, figure),
-        peer: best(samples, case, figure),
+        peer: samples.best(case, figure, |setup| {
+            !setup.starts_with(OURS) && setup != DIRECT
+        }),
     }
 }
 
@@ -33,20 +35,6 @@ fn must(setup: &str, case: &str, figure: Figure) -> Option<Bound> {
         _ => return None,
     };
     Some(Bound::AtMost(most))
-}
-
-/// The best median of the others.
-fn best(samples: &Samples, case: &str, figure: Figure) -> Option<f64> {
-    let others = samples.series().iter().filter(|one| {
-        let ours = one.setup.starts_with(OURS) || one.setup == DIRECT;
-        !ours && one.case == case && one.figure == figure
-    });
-    others
-        .map(|one| one.median())
-        .reduce(|one, other| match figure.better {
-            Better::Higher => one.max(other),
-            Better::Lower => one.min(other),
-        })
 }
 
 /// The case that has targets of its own; see [`case`](super::case).

@@ -30,9 +30,6 @@ use crate::tls::window::Meter;
 pub(super) type Found = Vec<(Figure, f64)>;
 
 /// Starts `profile` with so many names, and changes them. What was found before an error stays.
-///
-/// # Errors
-/// When it does not start or a name does not take effect, with the end of its log.
 pub(super) fn table(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> Result<()> {
     let (mut target, mut spent) = launched(lab, profile, names)?;
     found.push((of::START, millis(spent)));
@@ -54,9 +51,6 @@ pub(super) fn table(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Fo
 
 /// Starts `profile` with each number of names, and uses all of them, in turns. What is found of
 /// one is passed on with its number of names.
-///
-/// # Errors
-/// When one does not start or a connection fails, with the end of its log.
 pub(super) fn connections(
     lab: &Lab<'_>,
     profile: &Profile,

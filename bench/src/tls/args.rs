@@ -1,6 +1,6 @@
 //! Flags of `rhizome-bench tls`.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::cpus::Cpus;
 use crate::limits;
-use crate::profile::{Case, Chosen, Listener, Route};
+use crate::profile::{Case, Chosen, Listener, Profile, Route};
 
 /// Load through gateways that pass TLS through: ours, and those of others in the same run.
 #[derive(Args, Debug)]
@@ -46,6 +46,19 @@ pub(crate) struct Tls {
     /// one for the proxy, the second one for everything else.
     #[arg(long)]
     cpus: Option<Cpus>,
+    /// Measure a gateway that runs already, beside none: its address. By `--server-name` it routes to
+    /// `--backend`.
+    #[arg(long, value_name = "ADDRESS", requires_all = ["backend", "server_name"])]
+    pub(crate) at: Option<SocketAddr>,
+    /// Where the backend of such a gateway listens.
+    #[arg(long, value_name = "ADDRESS", requires = "at")]
+    backend: Option<SocketAddr>,
+    /// The server name that such a gateway routes to it.
+    #[arg(long, value_name = "NAME", requires = "at")]
+    server_name: Option<String>,
+    /// The process of such a gateway, for its CPU time and memory.
+    #[arg(long, value_name = "PID", requires = "at")]
+    pid: Option<u32>,
     /// Give ClientHellos a key share of 1216 bytes, as post-quantum ones have.
     #[arg(long)]
     pub(crate) post_quantum: bool,
@@ -56,11 +69,8 @@ pub(crate) struct Tls {
 pub(crate) struct Extent {
     /// New connections under way at a time.
     pub(crate) in_flight: usize,
-    /// Idle connections.
     pub(crate) idle: usize,
-    /// What does not count yet.
     pub(crate) warm_up: Duration,
-    /// What counts.
     pub(crate) length: Duration,
 }
 
@@ -74,9 +84,6 @@ impl Tls {
     }
 
     /// Returns lengths and sizes, idle connections as far as the limit of open files carries them.
-    ///
-    /// # Errors
-    /// When a number is none that a duration can have, or nothing would be done.
     pub(crate) fn extent(&self) -> Result<Extent> {
         let seconds = |seconds| Duration::try_from_secs_f64(seconds).context("seconds");
         ensure!(self.in_flight > 0, "--in-flight 0 connects nothing");
@@ -94,17 +101,31 @@ impl Tls {
         })
     }
 
-    /// Returns the processors.
-    ///
-    /// # Errors
-    /// When the kernel does not say which there are.
+    pub(crate) fn profiles(&self) -> Result<Vec<Profile>> {
+        let Some(address) = self.at else {
+            return self.chosen.profiles();
+        };
+        let mut all = self.chosen.profiles()?;
+        all.retain(Profile::is_direct);
+        all.push(Profile::of_running(address, self.pid)?);
+        Ok(all)
+    }
+
+    pub(crate) fn backend(&self) -> SocketAddr {
+        self.backend
+            .unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into())
+    }
+
     pub(crate) fn cpus(&self) -> Result<Cpus> {
         self.cpus.clone().map_or_else(Cpus::apart, Ok)
     }
 
     /// Returns the table, and the route that connections are for.
     pub(crate) fn routes(&self, backend: SocketAddr) -> (Vec<Route>, Route) {
-        let asked = Route::numbered(self.names.saturating_sub(1), backend);
+        let mut asked = Route::numbered(self.names.saturating_sub(1), backend);
+        if let Some(name) = &self.server_name {
+            asked.name.clone_from(name);
+        }
         (Route::table(self.names, backend), asked)
     }
 }

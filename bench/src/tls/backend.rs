@@ -53,9 +53,6 @@ struct Counts {
 
 impl Backend {
     /// Listens on `address` and starts a thread.
-    ///
-    /// # Errors
-    /// When one cannot be obtained.
     pub(crate) fn start(address: SocketAddr) -> Result<Self> {
         let listener = listen(address)?;
         let address = listener.local_addr().context("a backend's address")?;
@@ -80,7 +77,6 @@ impl Backend {
         })
     }
 
-    /// Returns where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -102,9 +98,6 @@ impl Backend {
     }
 
     /// Binds its thread, and those it will start, to processors.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub(crate) fn bind(&self, processors: &[usize]) -> Result<()> {
         cpus::bind(Some(self.thread_id), processors)
     }
@@ -119,7 +112,6 @@ impl Drop for Backend {
     }
 }
 
-/// What the thread has.
 struct Serving {
     poller: Poller,
     listener: TcpListener,
@@ -146,7 +138,6 @@ enum State {
     Sink,
 }
 
-/// What becomes of a connection.
 enum Next {
     Close,
     HandOver,
@@ -360,9 +351,6 @@ fn answer_blocking(connection: Connection) -> Result<()> {
 }
 
 /// Listens with a queue that is long enough for any load here.
-///
-/// # Errors
-/// When the address is taken, or is none of this machine.
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
     let what = || format!("listening on {address}");
     let socket =

@@ -18,7 +18,6 @@ use super::opening::Opening;
 use super::window::{Meter, Reading, Spent};
 use crate::poller::{EventFlags, Poller, discard, send};
 
-/// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the backend to the client.
@@ -30,29 +29,20 @@ pub(crate) enum Direction {
 /// How many connections, which way, how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// At once.
     pub(crate) connections: usize,
-    /// Which way.
     pub(crate) direction: Direction,
-    /// What does not count yet.
     pub(crate) warm_up: Duration,
-    /// What counts.
     pub(crate) length: Duration,
 }
 
-/// What came of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Bytes that arrived within the time that counts.
     pub(crate) bytes: u64,
-    /// What it took.
     pub(crate) spent: Spent,
 }
 
 /// Moves bytes between us and `backend` through `address` for a while.
-///
-/// # Errors
-/// When a connection cannot be opened or ends early, or nothing arrives.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,

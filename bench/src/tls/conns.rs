@@ -22,13 +22,10 @@ use crate::poller::{EventFlags, Poller, connect, receive, send};
 pub(crate) struct Load {
     /// The most under way at a time.
     pub(crate) in_flight: usize,
-    /// What does not count yet.
     pub(crate) warm_up: Duration,
-    /// What counts.
     pub(crate) length: Duration,
 }
 
-/// What came of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Connections that were over within the time that counts.
@@ -38,15 +35,11 @@ pub(crate) struct Outcome {
     pub(crate) failed: u64,
     /// From when one began to its byte.
     pub(crate) latencies: Latencies,
-    /// What it took.
     pub(crate) spent: Spent,
 }
 
 /// Opens connections to `address` for a while, which say `words` in turn: a byte that is echoed at
 /// their end.
-///
-/// # Errors
-/// When not a single one comes through, or the proxy ends.
 pub(crate) fn run(
     address: SocketAddr,
     words: &[Words],
@@ -107,11 +100,8 @@ struct Connection {
 }
 
 enum Phase {
-    /// Not connected yet.
     Connect,
-    /// Asked for a CONNECT.
     Answer(Answer),
-    /// Everything is sent.
     Byte,
 }
 

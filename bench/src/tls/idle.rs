@@ -6,14 +6,13 @@
 //!                    └─▶ idle for a while ─▶ close all ─▶ the backend has none ─▶ rest: after
 //! ```
 
-use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testkit::wait;
 
-use super::backend::{Backend, Command};
+use super::backend::Backend;
 use super::opening::Opening;
 use super::window::{Meter, Spent};
 
@@ -22,21 +21,14 @@ use super::window::{Meter, Spent};
 pub(crate) struct Outcome {
     /// With no connection, but after some.
     pub(crate) before: f64,
-    /// With all of them.
     pub(crate) held: f64,
-    /// After they are gone.
     pub(crate) after: f64,
-    /// How many they were.
     pub(crate) count: usize,
     /// What it took to have them and do nothing.
     pub(crate) idle: Spent,
 }
 
 /// Returns the resident memory that each of `count` connections has, KiB.
-///
-/// # Errors
-/// When one cannot be opened, when some before them are not closed in time, or the proxy's processes are
-/// not known.
 pub(crate) fn each(
     address: SocketAddr,
     opening: &Opening,
@@ -51,10 +43,6 @@ pub(crate) fn each(
 }
 
 /// Opens `count` connections, leaves them idle, and closes them.
-///
-/// # Errors
-/// When one cannot be opened, when they are not closed in time, or the proxy's processes are not
-/// known.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,
@@ -108,16 +96,10 @@ fn resident(meter: &Meter) -> Result<f64> {
 }
 
 fn open(address: SocketAddr, opening: &Opening, count: usize) -> Result<Vec<TcpStream>> {
-    let words = opening.canned(Command::Echo, b"!");
     let mut connections = Vec::with_capacity(count);
     for nth in 0..count {
-        let mut stream = words
-            .dial(address)
-            .with_context(|| format!("with {nth} connections open"))?;
-        let mut byte = [0; 1];
-        stream.read_exact(&mut byte).context("receiving")?;
-        ensure!(byte == *b"!", "another byte came back");
-        connections.push(stream);
+        let stream = opening.echoing(address);
+        connections.push(stream.with_context(|| format!("with {nth} connections open"))?);
     }
     Ok(connections)
 }

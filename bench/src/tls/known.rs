@@ -9,7 +9,7 @@
 
 use super::figure as of;
 use crate::report::{DIRECT, Known};
-use crate::samples::{Better, Bound, Figure, Samples};
+use crate::samples::{Bound, Figure, Samples};
 
 /// Returns what is known of a figure, beside the others of the run.
 pub(crate) fn known(samples: &Samples, setup: &str, case: &str, figure: Figure) -> Known {
@@ -28,14 +28,8 @@ fn is_ours(setup: &str) -> bool {
 }
 
 fn best_peer(samples: &Samples, case: &str, figure: Figure) -> Option<f64> {
-    let others = samples.series().iter().filter(|one| {
-        let same = one.case == case && one.figure == figure;
-        same && ![DIRECT, LOOP].contains(&one.setup.as_str()) && !is_ours(&one.setup)
-    });
-    let medians = others.map(|one| one.median());
-    medians.reduce(match figure.better {
-        Better::Higher => f64::max,
-        Better::Lower => f64::min,
+    samples.best(case, figure, |setup| {
+        ![DIRECT, LOOP].contains(&setup) && !is_ours(setup)
     })
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Everything is started anew for each, so that no case inherits another's memory.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -28,38 +28,25 @@ use crate::samples::{Figure, Samples};
 
 /// What all cases have in common, and what was found.
 pub(crate) struct Lab<'a> {
-    /// What was asked for.
     pub(crate) asked: &'a Tls,
-    /// Lengths and sizes.
     pub(crate) extent: Extent,
-    /// Where everything runs.
     pub(crate) place: Place<'a>,
-    /// On which processors.
     pub(crate) cpus: &'a Bound,
-    /// Programs that were named.
     pub(crate) given: &'a Given,
-    /// The results.
     pub(crate) samples: Samples,
-    /// What was disturbed twice.
     pub(crate) disturbed: Vec<String>,
 }
 
 /// A profile behind one of its listeners.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
-    /// What is measured.
     pub(crate) profile: &'a Profile,
-    /// What connections begin with.
     pub(crate) listener: Listener,
 }
 
 impl Lab<'_> {
-    /// Measures one case.
-    ///
-    /// # Errors
-    /// When something cannot be started, or the load fails; with the end of the program's log.
     pub(crate) fn measure(&mut self, subject: Subject<'_>, case: Case) -> Result<()> {
-        let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into())?;
+        let backend = Backend::start(self.asked.backend())?;
         let (target, route) = self.start(subject, backend.address())?;
         let opening = self.opening(subject, &route);
         let through = Through {

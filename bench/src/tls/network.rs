@@ -6,9 +6,6 @@ use anyhow::{Context, Result};
 use testkit::netns::Namespace;
 
 /// Makes it, as root.
-///
-/// # Errors
-/// When `ip` or the kernel refuses.
 pub(crate) fn make() -> Result<Namespace> {
     let namespace = Namespace::new("bench-tls")?;
     namespace.run(|| {

@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
 
@@ -22,7 +22,6 @@ use crate::profile::{Listener, Route};
 /// The openings of one listener and route.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
-    /// In front of everything.
     before: Vec<u8>,
     /// Whether `before` is answered before anything else may be sent.
     answered: bool,
@@ -32,7 +31,6 @@ pub(crate) struct Opening {
 /// What is sent at once, and what is sent once that was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Words {
-    /// At once.
     pub(crate) first: Vec<u8>,
     /// After an HTTP head with status 200; `None` when everything was sent.
     pub(crate) then: Option<Vec<u8>>,
@@ -95,9 +93,6 @@ impl Opening {
 
 impl Words {
     /// Connects to `address` and says them, on a socket that blocks, for at most [`LIMIT`] a step.
-    ///
-    /// # Errors
-    /// When there is no listener, or no answer in time, or with another status than 200.
     pub(crate) fn dial(&self, address: SocketAddr) -> Result<TcpStream> {
         let what = || format!("opening a connection to {address}");
         let mut stream = TcpStream::connect_timeout(&address, LIMIT).with_context(what)?;
@@ -120,6 +115,17 @@ impl Words {
     }
 }
 
+impl Opening {
+    /// Opens a connection on which a byte has come back, and which echoes what follows.
+    pub(crate) fn echoing(&self, address: SocketAddr) -> Result<TcpStream> {
+        let mut stream = self.canned(Command::Echo, b"!").dial(address)?;
+        let mut byte = [0; 1];
+        stream.read_exact(&mut byte).context("receiving")?;
+        ensure!(byte == *b"!", "another byte came back");
+        Ok(stream)
+    }
+}
+
 /// The answer to a CONNECT, as far as it has come.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
@@ -130,9 +136,6 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Takes what came; nothing is the end of the connection.
-    ///
-    /// # Errors
-    /// When that is the end, or the status is not 200.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             bail!("closed in the middle of an answer");

@@ -14,19 +14,13 @@ use super::opening::Opening;
 use super::window::{Meter, Spent};
 use crate::latency::Latencies;
 
-/// What came of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// One each round trip.
     pub(crate) latencies: Latencies,
-    /// What it took.
     pub(crate) spent: Spent,
 }
 
 /// Sends and receives for a while.
-///
-/// # Errors
-/// When the connection cannot be opened or ends, or other bytes come back than were sent.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,

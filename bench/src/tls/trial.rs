@@ -4,15 +4,15 @@
 //! start ─▶ a byte there and back by the first name ─▶ one more name ─▶ a byte by either
 //! ```
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::Write;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use testkit::netns::Place;
 use testkit::wait;
 
-use super::backend::{Backend, Command};
+use super::backend::Backend;
 use super::opening::Opening;
 use crate::cpus::{Bound, Cpus};
 use crate::profile::{Listener, Profile, Route, Setting, Target};
@@ -20,9 +20,6 @@ use crate::programs::Given;
 
 /// Tries `profile` by each of its listeners and writes what came of it, a line each; tells whether
 /// all went well.
-///
-/// # Errors
-/// When `out` cannot be written to.
 pub(crate) fn run(profile: &Profile, given: &Given, out: &mut impl Write) -> Result<bool> {
     let cpus = Cpus::default().bind_load()?;
     let mut good = true;
@@ -65,7 +62,8 @@ fn works(
     let address = target.address();
     let answers = |route: &Route| {
         let what = format!("an answer by {}", route.name);
-        wait::until_ok(&what, LIMIT, || echo(address, listener, route))
+        let opening = Opening::new(listener, route, false);
+        wait::until_ok(&what, LIMIT, || opening.echoing(address).map(drop))
     };
     answers(first)?;
     let millis = target.started().elapsed().as_millis();
@@ -86,15 +84,6 @@ fn works(
         text.push_str(&format!("; {processes} processes, {} MiB", kib >> 10));
     }
     Ok(text)
-}
-
-fn echo(address: SocketAddr, listener: Option<Listener>, route: &Route) -> Result<()> {
-    let opening = Opening::new(listener, route, false);
-    let mut stream = opening.canned(Command::Echo, b"!").dial(address)?;
-    let mut byte = [0; 1];
-    stream.read_exact(&mut byte).context("receiving")?;
-    ensure!(byte == *b"!", "another byte came back");
-    Ok(())
 }
 
 /// Longer than any profile takes to reload a table of two names.

@@ -17,14 +17,12 @@ use testkit::wait::Stopwatch;
 
 use crate::profile::{Target, Tree};
 
-/// Reads clocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {
     tree: Option<Tree>,
     clock: Stopwatch,
 }
 
-/// All clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     at: Duration,
@@ -36,7 +34,6 @@ pub(crate) struct Reading {
 /// What a stretch of load took.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spent {
-    /// Time that passed.
     pub(crate) wall: Duration,
     /// CPU time of the proxy's processes; `None` when there are none, or they are not known.
     pub(crate) proxy: Option<Duration>,
@@ -69,10 +66,6 @@ impl Meter {
         self.clock.elapsed()
     }
 
-    /// Reads all clocks.
-    ///
-    /// # Errors
-    /// When the proxy has ended.
     pub(crate) fn read(&self) -> Result<Reading> {
         let own = clock_gettime(ClockId::ProcessCPUTime);
         Ok(Reading {
@@ -84,9 +77,6 @@ impl Meter {
     }
 
     /// Returns the proxy's resident memory, KiB; `None` when its processes are not known.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn resident_kib(&self) -> Result<Option<f64>> {
         let resident = self.tree.as_ref().map(Tree::resident_kib).transpose()?;
         Ok(resident.map(|kib| kib as f64))

@@ -72,7 +72,6 @@ pub(crate) enum Case {
 }
 
 impl Tunnel {
-    /// Returns the tunnels asked for.
     pub(crate) fn setups(&self) -> Vec<Setup> {
         if self.only.is_empty() {
             return Setup::value_variants().to_vec();
@@ -95,10 +94,6 @@ impl Tunnel {
         Duration::from_secs(self.long_seconds.into())
     }
 
-    /// Returns our programs.
-    ///
-    /// # Errors
-    /// When one is not where it should be.
     pub(crate) fn programs(&self) -> Result<Programs> {
         Ok(Programs {
             server: program(self.server.as_ref(), "vpn-server")?,

@@ -25,13 +25,10 @@ use crate::samples::{Figure, Samples};
 
 /// Where tunnels are laid, and what was found.
 pub(crate) struct Lab {
-    /// Joined by cables.
     pub(crate) short: Network,
     /// With a line that can be impaired.
     pub(crate) long: Network,
-    /// Ours.
     pub(crate) programs: Programs,
-    /// The results.
     pub(crate) samples: Samples,
 }
 
@@ -54,9 +51,6 @@ fn wide(setup: Setup) -> bool {
 
 impl Lab {
     /// Measures a fresh tunnel where there is no delay.
-    ///
-    /// # Errors
-    /// When it does not come up or a load fails, with the ends of its logs.
     pub(crate) fn short(&mut self, asked: &Asked, setup: Setup, bulk: bool) -> Result<()> {
         let mut tunnel = Tunnel::prepare(setup, &self.short, &self.programs)?;
         let took = tunnel.dial(&self.short)?;
@@ -109,9 +103,6 @@ impl Lab {
     }
 
     /// Measures how long a tunnel takes to come up where UDP is swallowed.
-    ///
-    /// # Errors
-    /// As [`Lab::short`].
     pub(crate) fn blocked(&mut self, setup: Setup) -> Result<()> {
         self.impair(Impairment::swallowing(BlackHole::Udp))?;
         let mut tunnel = Tunnel::prepare(setup, &self.long, &self.programs)?;
@@ -122,9 +113,6 @@ impl Lab {
     }
 
     /// Measures a fresh tunnel over the long line, with or without loss.
-    ///
-    /// # Errors
-    /// As [`Lab::short`].
     pub(crate) fn long(&mut self, asked: &Asked, setup: Setup, lossy: bool) -> Result<()> {
         if let Some(rate) = asked.rate {
             return self.narrow(asked, setup, rate);

@@ -6,33 +6,22 @@ use crate::samples::Figure;
 pub(crate) const CONNECT: Figure = Figure::lower("start to first ping", "ms");
 /// Pings one after the other through the otherwise idle tunnel.
 pub(crate) const TURN_P50: Figure = Figure::lower("pings in turn p50", "µs");
-/// As above.
 pub(crate) const TURN_P99: Figure = Figure::lower("pings in turn p99", "µs");
 /// Now and then a ping, each 10 ms: processors sleep or do something else meanwhile.
 pub(crate) const IDLE_P50: Figure = Figure::lower("ping each 10 ms p50", "µs");
-/// As above.
 pub(crate) const IDLE_P99: Figure = Figure::lower("ping each 10 ms p99", "µs");
-/// Resident memory of the far end, before any load.
 pub(crate) const SERVER_IDLE: Figure = Figure::lower("server resident", "MiB");
-/// Resident memory of the near end, before any load.
 pub(crate) const CLIENT_IDLE: Figure = Figure::lower("client resident", "MiB");
-/// Resident memory of what is between, before any load.
 pub(crate) const GATEWAY_IDLE: Figure = Figure::lower("gateway resident", "MiB");
 /// What arrived, all streams together.
 pub(crate) const THROUGHPUT: Figure = Figure::higher("throughput", "Mb/s");
-/// What arrived of the connection beside the tunnel.
 pub(crate) const NEIGHBOR: Figure = Figure::higher("the neighbor's", "Mb/s");
 /// CPU time of both ends, for 10⁹ bytes.
 pub(crate) const CPU_ENDS: Figure = Figure::lower("cpu of both ends", "s/GB");
-/// The same with what is between.
 pub(crate) const CPU_ALL: Figure = Figure::lower("cpu with gateway", "s/GB");
 /// Segments of the inner streams that were sent again.
 pub(crate) const RETRANSMITS: Figure = Figure::lower("sent again", "segments");
-/// Pings while the streams run.
 pub(crate) const LOADED_P50: Figure = Figure::lower("ping meanwhile p50", "ms");
-/// As above.
 pub(crate) const LOADED_P99: Figure = Figure::lower("ping meanwhile p99", "ms");
-/// As above.
 pub(crate) const LOADED_MAX: Figure = Figure::lower("ping meanwhile max", "ms");
-/// Pings without an answer.
 pub(crate) const LOADED_LOST: Figure = Figure::lower("pings lost", "%");

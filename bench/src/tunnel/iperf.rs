@@ -16,12 +16,9 @@ use testkit::process::ChildGuard;
 use super::network::{CLIENT, Network};
 use super::running::Inner;
 
-/// What to move.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bulk {
-    /// Streams at once.
     pub(crate) streams: u32,
-    /// For how long.
     pub(crate) length: Duration,
     /// From the client to the server.
     pub(crate) reverse: bool,
@@ -29,10 +26,8 @@ pub(crate) struct Bulk {
     pub(crate) congestion: &'static str,
 }
 
-/// What was moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Moved {
-    /// Bytes that arrived.
     pub(crate) bytes: f64,
     /// Bits a second, as the receiver saw them.
     pub(crate) rate: f64,
@@ -41,17 +36,11 @@ pub(crate) struct Moved {
 }
 
 /// Moves bytes to `inner`. Logs go to `dir`.
-///
-/// # Errors
-/// When iperf3 is not there, cannot connect or says nothing of use.
 pub(crate) fn run(network: &Network, inner: Inner, dir: &Path, bulk: Bulk) -> Result<Moved> {
     between([&network.server, &network.client], inner, PORT, dir, bulk)
 }
 
 /// Moves bytes from the gateway to the client without a tunnel.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn run_beside(network: &Network, dir: &Path, bulk: Bulk) -> Result<Moved> {
     let ends = [&network.gateway, &network.client];
     between(ends, Inner::routed(CLIENT), PORT + 1, dir, bulk)

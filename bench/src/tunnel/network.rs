@@ -20,19 +20,13 @@ use testkit::netns::{End, Namespace, cable};
 pub(crate) struct Network {
     /// The line between client and gateway, if it is a bad one.
     pub(crate) link: Option<Link>,
-    /// Where tunnels are dialed from.
     pub(crate) client: Namespace,
-    /// What is between.
     pub(crate) gateway: Namespace,
-    /// Where tunnels end.
     pub(crate) server: Namespace,
 }
 
 impl Network {
     /// Makes them, joined by cables.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
     pub(crate) fn short() -> Result<Self> {
         let network = Self::new()?;
         let [near, far] = network.ends();
@@ -41,9 +35,6 @@ impl Network {
     }
 
     /// Makes them, with a line between client and gateway that can be impaired.
-    ///
-    /// # Errors
-    /// When `ip` refuses, or the line cannot be laid.
     pub(crate) fn long() -> Result<Self> {
         let mut network = Self::new()?;
         let [near, far] = network.ends();
@@ -88,9 +79,6 @@ impl Network {
     }
 
     /// Sets the congestion control of TCP sockets to come that do not choose one themselves.
-    ///
-    /// # Errors
-    /// When the kernel does not have it.
     pub(crate) fn set_congestion(&self, name: &str) -> Result<()> {
         for namespace in [&self.client, &self.gateway, &self.server] {
             namespace.run(|| {

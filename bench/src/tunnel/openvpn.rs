@@ -22,9 +22,6 @@ use super::network::{GATEWAY, Network, SERVER};
 use super::running::{Guard, Inner, Near, Parts, Role};
 
 /// Starts the far end, and the gateway when it is used.
-///
-/// # Errors
-/// When something does not start.
 pub(super) fn prepare(network: &Network, dir: &TempDir, tcp: bool) -> Result<Parts> {
     let path = dir.path();
     let authority = Authority::new("openvpn")?;

@@ -19,31 +19,25 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testkit::certs::Authority;
 use testkit::command;
-use testkit::http::{self, Target};
-use testkit::netns::Namespace;
+use testkit::http::Target;
+use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
+use testkit::tunnel_world::merge;
 
 use super::network::{GATEWAY, GATEWAY_INSIDE, Network, POD, SERVER};
 use super::running::{Guard, Inner, Near, Parts, Role};
 
-/// Our programs.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
-    /// `vpn-server`.
     pub(crate) server: PathBuf,
-    /// `vpn-client`.
     pub(crate) client: PathBuf,
-    /// `sni-proxy`.
     pub(crate) gateway: PathBuf,
     /// What of both ends' configuration is otherwise.
     pub(crate) set: Value,
 }
 
 /// Starts the server, and the gateway if asked for.
-///
-/// # Errors
-/// When something does not start.
 pub(super) fn prepare(
     programs: &Programs,
     network: &Network,
@@ -63,19 +57,16 @@ pub(super) fn prepare(
     write(dir, "peers.yaml", &peers(&near))?;
     write(dir, "routes.yaml", &routes(&far))?;
     write(dir, "gateway.yaml", &gateway_config())?;
-    write(dir, "server.yaml", &with(server(), &programs.set))?;
+    write(dir, "server.yaml", &with(server(), &programs.set)?)?;
     let endpoint = if gateway { GATEWAY } else { SERVER };
     let client = client(&far, endpoint, transport);
-    write(dir, "client.yaml", &with(client, &programs.set))?;
+    write(dir, "client.yaml", &with(client, &programs.set)?)?;
     let start = |namespace: &Namespace, program: &Path, name: &str, probes: u16| {
         let command = with_config(namespace, program, dir, name);
         let log = dir.join(format!("{name}.log"));
         let mut child = ChildGuard::spawn(name, &command, &log)?;
         let target = Target::plain(SocketAddr::from(([127, 0, 0, 1], probes)));
-        child.wait_ready(LIMIT, || {
-            let asked = namespace.run(|| http::get(&target, "/healthz"));
-            matches!(asked, Ok(Ok(answer)) if answer.status == 200)
-        })?;
+        child.wait_ready(LIMIT, || Place::In(namespace).is_ok(&target, "/healthz"))?;
         anyhow::Ok(Guard::Child(child))
     };
     let server = start(&network.server, &programs.server, "server", SERVER_PROBES)?;
@@ -118,7 +109,7 @@ fn gateway_config() -> Value {
         "probes": { "address": format!("[::]:{GATEWAY_PROBES}") },
         "admin": { "address": "" },
         "listeners": [
-            { "name": "vpn", "address": "[::]:8132", "protocol": "connect", "tcp": hop_tcp() },
+            { "name": "vpn", "address": "[::]:8132", "protocol": "connect", "tcp": { "congestion": "bbr", "notsentLowat": "64KiB" } },
             { "name": "wireguard", "address": "[::]:51820", "protocol": "wireguard" },
         ],
         "routing": { "file": "routes.yaml" },
@@ -131,7 +122,8 @@ fn routes(far: &str) -> Value {
         json!({
             "name": name,
             "endpoints": [{ "address": format!("{SERVER}:{port}") }],
-            "tcp": near_hop_tcp(),
+            // What waits unread toward the server is beyond its queue.
+            "tcp": { "congestion": "bbr", "notsentLowat": "64KiB", "receiveBuffer": "128KiB" },
         })
     };
     json!({
@@ -179,34 +171,14 @@ fn client(far: &str, endpoint: Ipv4Addr, transport: &str) -> Value {
     })
 }
 
-/// Sets the keys of `more` in `config`, those of objects one by one.
-fn with(mut config: Value, more: &Value) -> Value {
-    let Some(more) = more.as_object() else {
-        return more.clone();
-    };
-    for (key, value) in more {
-        let slot = &mut config[key];
-        *slot = if slot.is_object() || value.is_object() {
-            with(slot.take(), value)
-        } else {
-            value.clone()
-        };
-    }
-    config
+/// Returns `config` with the keys of `more`, those of objects one by one.
+fn with(mut config: Value, more: &Value) -> Result<Value> {
+    merge(&mut config, more)?;
+    Ok(config)
 }
 
 fn networks() -> Value {
     json!({ "pods": ["100.96.0.0/11"], "services": ["100.64.0.0/13"], "nodes": ["10.250.0.0/16"] })
-}
-
-/// Returns the options of both of the gateway's sockets.
-fn hop_tcp() -> Value {
-    json!({ "congestion": "bbr", "notsentLowat": "64KiB" })
-}
-
-/// Returns those of the one toward the server, where what waits unread is beyond its queue.
-fn near_hop_tcp() -> Value {
-    with(hop_tcp(), &json!({ "receiveBuffer": "128KiB" }))
 }
 
 const OUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 123, 1);
@@ -226,6 +198,6 @@ mod tests {
         let config = json!({ "a": { "b": 1, "c": 2 }, "d": 3 });
         let more = json!({ "a": { "c": 4 }, "e": { "f": 5 } });
         let expected = json!({ "a": { "b": 1, "c": 4 }, "d": 3, "e": { "f": 5 } });
-        assert_eq!(with(config, &more), expected);
+        assert_eq!(with(config, &more).unwrap(), expected);
     }
 }

@@ -21,12 +21,9 @@ use testkit::wait::Stopwatch;
 use super::running::Inner;
 use crate::latency::Latencies;
 
-/// What became of the requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Pings {
-    /// How long answers took.
     pub(crate) latencies: Latencies,
-    /// Requests that were due.
     pub(crate) sent: usize,
 }
 
@@ -38,7 +35,6 @@ impl Pings {
     }
 }
 
-/// A raw socket.
 #[derive(Debug)]
 pub(crate) struct Pinger {
     socket: Socket,
@@ -48,9 +44,6 @@ pub(crate) struct Pinger {
 
 impl Pinger {
     /// Opens a socket in `from` for requests to `to`, bound to `device` if there is one.
-    ///
-    /// # Errors
-    /// When the kernel refuses, as it does without root.
     pub(crate) fn open(from: &Namespace, to: Inner) -> Result<Self> {
         static OPENED: AtomicU16 = AtomicU16::new(1);
         let make = || {
@@ -67,9 +60,6 @@ impl Pinger {
     }
 
     /// Sends until something comes back, and returns how long that took since `clock` was started.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub(crate) fn first(&self, clock: Stopwatch, limit: Duration) -> Result<Duration> {
         let over = |pings: &Pings| pings.latencies.count() > 0 || clock.elapsed() > limit;
         let pings = self.send(Duration::from_millis(2), Duration::ZERO, over)?;
@@ -80,18 +70,12 @@ impl Pinger {
     }
 
     /// Sends one request each [`INTERVAL`] until `over`, and waits a while for what is missing.
-    ///
-    /// # Errors
-    /// When the socket fails.
     pub(crate) fn run(&self, over: impl Fn() -> bool) -> Result<Pings> {
         self.send(INTERVAL, TAIL, |_| over())
     }
 
     /// Sends each request when the one before is answered, for `length`: what the way costs while
     /// no processor on it has gone to sleep or done something else.
-    ///
-    /// # Errors
-    /// When the socket fails.
     pub(crate) fn in_turn(&self, length: Duration) -> Result<Pings> {
         let clock = Stopwatch::start();
         let mut sent_at = Vec::new();

@@ -27,22 +27,15 @@ use super::{openvpn, wireguard};
 /// Which part of a tunnel a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The end that dials.
     Client,
-    /// The end that is dialed.
     Server,
-    /// What is between.
     Gateway,
 }
 
-/// A process of a tunnel.
 #[derive(Debug)]
 pub(super) enum Guard {
-    /// Any.
     Child(ChildGuard),
-    /// Envoy as the gateway.
     Envoy(Envoy),
-    /// A WireGuard of others.
     Wireguard(Wireguard),
 }
 
@@ -77,7 +70,6 @@ impl Inner {
 
 /// How the near end is started.
 pub(super) enum Near {
-    /// It is there already.
     None,
     /// By a command; its log goes to the file.
     Command(Command, PathBuf),
@@ -87,28 +79,20 @@ pub(super) enum Near {
 
 /// What a kind of tunnel has prepared.
 pub(super) struct Parts {
-    /// What runs.
     pub(super) running: Vec<(Role, Guard)>,
-    /// Where load goes.
     pub(super) inner: Inner,
-    /// What does not yet.
     pub(super) near: Near,
 }
 
 /// A tunnel that is prepared or up. Processes end before their directory goes.
 pub(crate) struct Tunnel {
-    /// Which it is.
     pub(crate) setup: Setup,
     parts: Parts,
-    /// Keys, configurations and logs.
     pub(crate) dir: TempDir,
 }
 
 impl Tunnel {
     /// Starts everything but the near end.
-    ///
-    /// # Errors
-    /// When something does not start.
     pub(crate) fn prepare(setup: Setup, network: &Network, programs: &Programs) -> Result<Self> {
         network.set_congestion(setup.congestion())?;
         let dir = TempDir::new("bench-tunnel")?;
@@ -128,9 +112,6 @@ impl Tunnel {
     }
 
     /// Starts the near end, and returns how long it took from there until a ping came back.
-    ///
-    /// # Errors
-    /// When it does not start, or nothing comes back within [`DIAL_LIMIT`]; with the ends of logs.
     pub(crate) fn dial(&mut self, network: &Network) -> Result<Duration> {
         let clock = Stopwatch::start();
         let near = match std::mem::replace(&mut self.parts.near, Near::None) {
@@ -151,15 +132,11 @@ impl Tunnel {
             .map_err(|error| self.explain(error))
     }
 
-    /// Returns where load goes.
     pub(crate) fn inner(&self) -> Inner {
         self.parts.inner
     }
 
     /// Returns the CPU time that the processes of `roles` have used so far, in seconds.
-    ///
-    /// # Errors
-    /// When one has ended.
     pub(crate) fn cpu(&mut self, roles: &[Role]) -> Result<f64> {
         let of_role = |(role, _): &&mut (Role, Guard)| roles.contains(role);
         let all = self.parts.running.iter_mut().filter(of_role);
@@ -172,9 +149,6 @@ impl Tunnel {
     }
 
     /// Returns the resident memory of `role`'s process, MiB; `None` when there is none.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(crate) fn resident(&mut self, role: Role) -> Result<Option<f64>> {
         let found = self.parts.running.iter_mut().find(|(of, _)| *of == role);
         found

@@ -39,10 +39,8 @@ pub(crate) enum Setup {
     OpenvpnTcpBbr,
 }
 
-/// How a tunnel is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Not at all.
     None,
     /// Ours, by the transport that the client's configuration names.
     Rhizome {
@@ -51,9 +49,7 @@ pub(crate) enum Kind {
         /// Through our gateway.
         gateway: bool,
     },
-    /// WireGuard of others.
     Wireguard(Program),
-    /// OpenVPN.
     Openvpn {
         /// By TCP, through Envoy.
         tcp: bool,
@@ -61,7 +57,6 @@ pub(crate) enum Kind {
 }
 
 impl Setup {
-    /// Returns what results call it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => DIRECT,
@@ -78,7 +73,6 @@ impl Setup {
         }
     }
 
-    /// Returns how it is made.
     pub(crate) fn kind(self) -> Kind {
         let rhizome = |transport, gateway| Kind::Rhizome { transport, gateway };
         match self {

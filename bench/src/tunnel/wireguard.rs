@@ -23,10 +23,6 @@ pub(super) struct Near {
     dir: PathBuf,
 }
 
-/// Starts the far end.
-///
-/// # Errors
-/// When it does not start.
 pub(super) fn prepare(program: Program, network: &Network, dir: &TempDir) -> Result<Parts> {
     let (near, far) = (KeyPair::generate()?, KeyPair::generate()?);
     let near_key = dir.write("near", &near.private)?;
@@ -46,10 +42,6 @@ pub(super) fn prepare(program: Program, network: &Network, dir: &TempDir) -> Res
 }
 
 impl Near {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub(super) fn start(self, network: &Network) -> Result<Wireguard> {
         let client = start(self.program, &network.client, &self.dir, INNER, &self.key)?;
         let (allowed, endpoint) = (format!("{OUTER}/32"), format!("{SERVER}:{PORT}"));

@@ -8,9 +8,12 @@
 mod programs;
 
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
-use testkit::command;
+use testkit::process::ChildGuard;
+use testkit::tempdir::TempDir;
+use testkit::{command, ports};
 
 fn bench(arguments: &[&str]) -> Value {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_rhizome-bench"));
@@ -144,4 +147,25 @@ fn a_loop_that_copies_tells_what_the_machine_costs() {
     }
     assert_eq!(value("copy-loop", "sni conns ×4", "failed"), 0.0);
     assert!(value("copy-loop", "sni rtt", "p50") > 0.0);
+}
+
+/// A loop that copies stands for a gateway that runs already.
+#[test]
+fn running_gateway_is_measured_at_its_address() {
+    let ports = ports::free(2).unwrap();
+    let [at, backend] = [0, 1].map(|nth: usize| format!("127.0.0.1:{}", ports[nth]));
+    let mut copy = Command::new(env!("CARGO_BIN_EXE_rhizome-bench"));
+    copy.args(["copy-loop", "--listen", &at, "--to", &backend]);
+    let dir = TempDir::new("bench-at").unwrap();
+    let mut child = ChildGuard::spawn("copy-loop", &copy, &dir.join("log")).unwrap();
+    let limit = Duration::from_secs(20);
+    child.wait_listening(at.parse().unwrap(), limit).unwrap();
+    let pid = child.pid().to_string();
+    let gateway = ["--at", &at, "--backend", &backend, "--pid", &pid];
+    let how = ["--server-name", "api.example.com", "--cases", "conns"];
+    let run = short(&[&gateway[..], &how, &["--seconds", "0.2"]].concat());
+    let value = |setup: &str, figure: &str| median(&run, setup, "sni conns ×4", figure);
+    assert_eq!(value("running", "failed"), Some(0.0));
+    assert!(value("running", "proxy cpu each").unwrap() > 0.0);
+    assert!(value("direct", "rate").unwrap() > 0.0);
 }

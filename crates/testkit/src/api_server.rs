@@ -13,6 +13,7 @@
 //! Connections are kept alive. It is no API server: it stores nothing and authenticates no one.
 
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,9 +29,6 @@ pub struct ApiServer(Server);
 
 impl ApiServer {
     /// Serves for `shoot` on a socket that is bound already, in any namespace.
-    ///
-    /// # Errors
-    /// When the identity cannot be used or no thread can be started.
     pub fn start(listener: TcpListener, shoot: &str, identity: &Identity) -> Result<Self> {
         let shoot: Arc<str> = Arc::from(shoot);
         let answer = move |request: Request, peer| {
@@ -44,36 +42,17 @@ impl ApiServer {
     }
 
     /// Binds a free port of `127.0.0.1` and serves there.
-    ///
-    /// # Errors
-    /// As [`ApiServer::start`].
     pub fn on_loopback(shoot: &str, identity: &Identity) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("binding a port")?;
         Self::start(listener, shoot, identity)
     }
+}
 
-    /// Returns where it listens.
-    #[must_use]
-    pub fn addr(&self) -> SocketAddr {
-        self.0.addr
-    }
+impl Deref for ApiServer {
+    type Target = Server;
 
-    /// Returns how many connections were accepted so far.
-    #[must_use]
-    pub fn accepted(&self) -> usize {
-        self.0.counts.accepted()
-    }
-
-    /// Returns how many connections are open now.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        self.0.counts.open()
-    }
-
-    /// Returns how many requests were answered, watches that still run among them.
-    #[must_use]
-    pub fn requests(&self) -> usize {
-        self.0.counts.requests()
+    fn deref(&self) -> &Server {
+        &self.0
     }
 }
 
@@ -126,16 +105,8 @@ fn watch(shoot: Arc<str>) -> Response {
 }
 
 fn big(bytes: u64) -> Response {
-    let kind = "application/octet-stream";
-    https::pieces(kind, Some(bytes), move |mut pieces| async move {
-        let chunk = bytes::Bytes::from(vec![b'x'; 64 * 1024]);
-        let mut left = bytes;
-        while left > 0 {
-            let part = usize::try_from(left).map_or(chunk.len(), |left| left.min(chunk.len()));
-            pieces.send(chunk.slice(..part)).await?;
-            left -= part as u64;
-        }
-        Some(())
+    https::bytes(bytes, |range| {
+        vec![b'x'; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)]
     })
 }
 

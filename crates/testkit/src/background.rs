@@ -15,9 +15,6 @@ pub struct Background {
 
 impl Background {
     /// Starts a thread named `name` that runs the future which `make` builds inside the runtime.
-    ///
-    /// # Errors
-    /// When the thread or the runtime cannot be made.
     pub fn spawn<F, M>(name: &str, make: M) -> Result<Self>
     where
         F: Future<Output = ()>,

@@ -43,9 +43,6 @@ pub struct IdentityFiles {
 
 impl Authority {
     /// Makes an authority whose subject is `name`.
-    ///
-    /// # Errors
-    /// When a key cannot be made.
     pub fn new(name: &str) -> Result<Self> {
         let key = KeyPair::generate().context("making a key")?;
         let mut params = CertificateParams::default();
@@ -63,15 +60,11 @@ impl Authority {
     }
 
     /// Returns the authority's certificate, PEM.
-    #[must_use]
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
     /// Signs a server's certificate for host names (wildcards too) and IP addresses.
-    ///
-    /// # Errors
-    /// When a name is no subject alternative name, or a key cannot be made.
     pub fn server<S: AsRef<str>>(&self, names: &[S]) -> Result<Identity> {
         let names: Vec<String> = names.iter().map(|name| name.as_ref().to_owned()).collect();
         let mut params = CertificateParams::new(names).context("reading a server's names")?;
@@ -81,18 +74,12 @@ impl Authority {
 
     /// Signs a client's certificate with a common name, organizations (Kubernetes groups) and URI
     /// names such as SPIFFE ids.
-    ///
-    /// # Errors
-    /// When a URI is not ASCII, or a key cannot be made.
     pub fn client(&self, name: &str, groups: &[&str], uris: &[&str]) -> Result<Identity> {
         self.sign(client_params(name, groups, uris)?)
     }
 
     /// Signs a client's certificate as [`Authority::client`] does, that was valid once and no
     /// longer is.
-    ///
-    /// # Errors
-    /// When a URI is not ASCII, or a key cannot be made.
     pub fn expired_client(&self, name: &str, uris: &[&str]) -> Result<Identity> {
         let mut params = client_params(name, &[], uris)?;
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
@@ -101,9 +88,6 @@ impl Authority {
     }
 
     /// Writes the authority's certificate to `path`.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<PathBuf> {
         std::fs::write(path, &self.pem).with_context(|| format!("writing {}", path.display()))?;
         Ok(path.to_owned())
@@ -124,9 +108,6 @@ impl Authority {
 
 impl Identity {
     /// Writes `NAME.crt` and `NAME.key` into `dir`.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
     pub fn write(&self, dir: &Path, name: &str) -> Result<IdentityFiles> {
         let cert = dir.join(format!("{name}.crt"));
         let key = dir.join(format!("{name}.key"));
@@ -143,9 +124,6 @@ impl Identity {
     }
 
     /// Reads what [`Identity::write`] wrote.
-    ///
-    /// # Errors
-    /// When a file cannot be read.
     pub fn read(files: &IdentityFiles) -> Result<Self> {
         let read = |path: &Path| {
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
@@ -158,17 +136,11 @@ impl Identity {
 }
 
 /// Builds a server's TLS settings: TLS 1.2 and 1.3, no client certificates, ALPN `http/1.1`.
-///
-/// # Errors
-/// When the identity cannot be read.
 pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>> {
     mutual_server_config(identity, None, &["http/1.1"])
 }
 
 /// Builds a client's TLS settings that trust only `authority_pem` (one certificate or several).
-///
-/// # Errors
-/// When the authority's certificate cannot be read.
 pub fn client_config(authority_pem: &str) -> Result<Arc<ClientConfig>> {
     mutual_client_config(authority_pem, None, &["http/1.1"])
 }
@@ -193,9 +165,6 @@ fn client_params(name: &str, groups: &[&str], uris: &[&str]) -> Result<Certifica
 
 /// Builds a server's TLS settings that offer `alpn` and, with `clients_pem`, demand a certificate of
 /// that authority from the client.
-///
-/// # Errors
-/// When an identity or an authority cannot be read.
 pub fn mutual_server_config(
     identity: &Identity,
     clients_pem: Option<&str>,
@@ -224,9 +193,6 @@ pub fn mutual_server_config(
 
 /// Builds a client's TLS settings that trust only `authority_pem`, offer `alpn`, and show
 /// `identity` if there is one.
-///
-/// # Errors
-/// When an identity or an authority cannot be read.
 pub fn mutual_client_config(
     authority_pem: &str,
     identity: Option<&Identity>,

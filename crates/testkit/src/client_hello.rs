@@ -34,7 +34,6 @@ impl Default for ClientHello {
 
 impl ClientHello {
     /// Returns the usual message for `server_name`, offering `h2` and `http/1.1`.
-    #[must_use]
     pub fn for_name(server_name: &str) -> Self {
         Self {
             server_name: Some(server_name.to_owned()),
@@ -44,7 +43,6 @@ impl ClientHello {
     }
 
     /// Returns the bytes on the wire: one handshake message in as many records as it takes.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let message = self.message();
         message
@@ -54,7 +52,6 @@ impl ClientHello {
     }
 
     /// Returns the handshake message without records: type, 3 bytes of length, body.
-    #[must_use]
     pub fn message(&self) -> Vec<u8> {
         let mut body = vec![0x03, 0x03];
         body.extend([0x5a; 32]); // random

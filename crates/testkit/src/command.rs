@@ -6,10 +6,6 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// Runs `command`, and returns its standard output.
-///
-/// # Errors
-/// When it cannot be started or ends with another status than 0; the text carries the command
-/// line and both outputs.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = output(command)?;
     if !output.status.success() {
@@ -25,9 +21,6 @@ pub fn run(command: &mut Command) -> Result<String> {
 }
 
 /// Runs `command` with no input and returns what it printed, whatever its status.
-///
-/// # Errors
-/// When it cannot be started.
 pub fn output(command: &mut Command) -> Result<Output> {
     command.stdin(Stdio::null());
     command
@@ -36,7 +29,6 @@ pub fn output(command: &mut Command) -> Result<Output> {
 }
 
 /// Writes a command down the way a person would type it.
-#[must_use]
 pub fn line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
@@ -48,7 +40,6 @@ pub fn line(command: &Command) -> String {
 }
 
 /// Finds a program by name in `PATH`, or where Debian keeps what only root is expected to run.
-#[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
@@ -59,9 +50,6 @@ pub fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// Finds a program that a test cannot do without.
-///
-/// # Errors
-/// When it is nowhere; the text says how to get it.
 pub fn require(program: &str) -> Result<PathBuf> {
     find(program).with_context(|| {
         format!("`{program}` is not installed; `cargo xtask test` installs it as root on Debian")

@@ -23,14 +23,12 @@ use anyhow::Result;
 
 /// Opens a connection, asks once for `path`, and closes it.
 ///
-/// # Errors
-/// When a step fails; the text names it, and [`error_kind`] finds the socket's own reason.
+/// Fails when a step fails; the text names it, and [`error_kind`] finds the socket's own reason.
 pub fn get(target: &Target, path: &str) -> Result<Response> {
     Connection::open(target)?.get(path)
 }
 
 /// Returns the reason a socket gave, wherever it is in the chain: refused and reset differ.
-#[must_use]
 pub fn error_kind(error: &anyhow::Error) -> Option<io::ErrorKind> {
     error
         .chain()

@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,35 +31,40 @@ pub(crate) type Response = http::Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// A running server. Dropping it closes its connections and its port.
 #[derive(Debug)]
-pub(crate) struct Server {
-    pub(crate) addr: SocketAddr,
-    pub(crate) counts: Arc<Counts>,
+pub struct Server {
+    addr: SocketAddr,
+    counts: Arc<Counts>,
     _thread: Background,
 }
 
-/// What a server has counted.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+struct Counts {
     accepted: AtomicUsize,
     open: AtomicUsize,
     requests: AtomicUsize,
 }
 
-impl Counts {
-    pub(crate) fn accepted(&self) -> usize {
-        self.accepted.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn requests(&self) -> usize {
-        self.requests.load(Ordering::Relaxed)
-    }
-}
-
 impl Server {
+    /// Returns where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Returns how many connections were accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.counts.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many connections are open now.
+    pub fn open(&self) -> usize {
+        self.counts.open.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many requests were answered, watches that still run among them.
+    pub fn requests(&self) -> usize {
+        self.counts.requests.load(Ordering::Relaxed)
+    }
+
     /// Serves on a socket that is bound already, in any namespace.
     pub(crate) fn start<F, A>(
         name: &str,
@@ -150,6 +156,23 @@ where
     response
 }
 
+/// Makes a response of so many bytes, of which `chunk` returns those in a range.
+pub(crate) fn bytes<C>(length: u64, chunk: impl Fn(Range<u64>) -> C + Send + 'static) -> Response
+where
+    C: Into<Bytes> + Send + 'static,
+{
+    let kind = "application/octet-stream";
+    pieces(kind, Some(length), move |mut pieces| async move {
+        let mut at = 0;
+        while at < length {
+            let end = length.min(at + CHUNK);
+            pieces.send(chunk(at..end)).await?;
+            at = end;
+        }
+        Some(())
+    })
+}
+
 /// Where the pieces of a body go.
 pub(crate) struct Pieces(Sender<Bytes, Infallible>);
 
@@ -184,6 +207,9 @@ pub(crate) fn parameter<'a>(request: &'a Request, name: &str) -> &'a str {
 pub(crate) fn number(request: &Request, name: &str) -> u64 {
     parameter(request, name).parse().unwrap_or_default()
 }
+
+/// A multiple of eight, so that each chunk of a pattern begins with a whole word.
+const CHUNK: u64 = 64 * 1024;
 
 /// Counts a connection for as long as it lives.
 struct Open(Arc<Counts>);

@@ -97,7 +97,6 @@ impl Default for Impairment {
 
 impl Impairment {
     /// Returns the impairment of a line that is nothing but long, and loses `loss` of its packets.
-    #[must_use]
     pub fn long(delay: Duration, loss: f64) -> Self {
         Self {
             delay,
@@ -107,7 +106,6 @@ impl Impairment {
     }
 
     /// Returns the impairment of a line that swallows `what`.
-    #[must_use]
     pub fn swallowing(what: BlackHole) -> Self {
         Self {
             black_hole: what,
@@ -163,9 +161,6 @@ pub struct Link {
 impl Link {
     /// Lays a line whose devices take packets of `mtu` bytes, without any impairment so far. The
     /// devices are up and have no addresses, not even of IPv6's own accord.
-    ///
-    /// # Errors
-    /// When a device cannot be made (it takes root of the namespaces) or no thread started.
     pub fn lay(one: End<'_>, other: End<'_>, mtu: u16, seed: u64) -> Result<Self> {
         let devices = [device(one, mtu)?, device(other, mtu)?];
         let shared = Arc::new(Shared::new()?);
@@ -191,13 +186,11 @@ impl Link {
     }
 
     /// Returns what is active in one direction.
-    #[must_use]
     pub fn impairment(&self, direction: Direction) -> Impairment {
         self.shared.impairment(direction)
     }
 
     /// Returns what became of the packets of one direction so far.
-    #[must_use]
     pub fn counts(&self, direction: Direction) -> Counts {
         self.shared.counts(direction)
     }

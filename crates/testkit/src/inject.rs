@@ -18,9 +18,6 @@ pub struct Injector {
 
 impl Injector {
     /// Makes the device, and has the namespace forward what arrives on it, whatever its source.
-    ///
-    /// # Errors
-    /// When the device cannot be made or a switch not be set.
     pub fn new(end: End<'_>) -> Result<Self> {
         let name = end.device;
         let make = || DeviceBuilder::new().name(name).build_sync();
@@ -31,9 +28,6 @@ impl Injector {
     }
 
     /// Has a packet arrive.
-    ///
-    /// # Errors
-    /// When the kernel does not take it.
     pub fn send(&self, packet: &[u8]) -> Result<()> {
         self.device.send(packet).context("injecting a packet")?;
         Ok(())
@@ -82,9 +76,6 @@ pub enum Payload<'a> {
 }
 
 /// Returns a packet with valid checksums.
-///
-/// # Errors
-/// When the addresses are of two families.
 pub fn packet(source: IpAddr, destination: IpAddr, payload: Payload<'_>) -> Result<Vec<u8>> {
     let six = source.is_ipv6();
     let (protocol, mut body, checksum_at) = body(payload, six);

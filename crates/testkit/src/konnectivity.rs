@@ -28,6 +28,3 @@ pub use frontend::{
 pub use packet::Packet;
 pub use server::{AgentLink, FakeServer, ServerOptions};
 pub use wire::{End, Wire};
-
-#[cfg(test)]
-mod tests;

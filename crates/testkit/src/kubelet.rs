@@ -19,7 +19,8 @@
 //! Every answer ends its connection, so that one request is one connection. It runs nothing and
 //! authenticates no one.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,9 +44,6 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Serves for `node` on a socket that is bound already, in any namespace.
-    ///
-    /// # Errors
-    /// When the identity cannot be used or no thread can be started.
     pub fn start(listener: TcpListener, node: &str, identity: &Identity) -> Result<Self> {
         let node: Arc<str> = Arc::from(node);
         let events = watch::Sender::new(1);
@@ -62,33 +60,22 @@ impl Kubelet {
         Ok(Self { server, events })
     }
 
-    /// Returns where it listens.
-    #[must_use]
-    pub fn addr(&self) -> SocketAddr {
-        self.server.addr
-    }
-
-    /// Returns how many connections were accepted so far.
-    #[must_use]
-    pub fn accepted(&self) -> usize {
-        self.server.counts.accepted()
-    }
-
-    /// Returns how many connections are open now.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        self.server.counts.open()
-    }
-
     /// Lets every reader of `/events` have one more.
     pub fn release(&self) {
         self.events.send_modify(|events| *events += 1);
     }
 }
 
+impl Deref for Kubelet {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
 /// Returns the body of `/big`: bytes that differ from place to place, so that a piece which is
 /// lost, doubled or moved is seen.
-#[must_use]
 pub fn pattern(bytes: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(bytes + 8);
     let mut at = 0_u64;
@@ -133,17 +120,11 @@ async fn answer(node: &Arc<str>, request: Request, allowed: watch::Receiver<u64>
 }
 
 fn big(bytes: u64) -> Response {
-    let kind = "application/octet-stream";
-    https::pieces(kind, Some(bytes), move |mut pieces| async move {
-        let mut at = 0;
-        while at < bytes {
-            let end = bytes.min(at + CHUNK);
-            let mut chunk: Vec<u8> = (at..end).step_by(8).flat_map(word).collect();
-            chunk.truncate(usize::try_from(end - at).unwrap_or(usize::MAX));
-            pieces.send(chunk).await?;
-            at = end;
-        }
-        Some(())
+    https::bytes(bytes, |range| {
+        let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let mut chunk: Vec<u8> = range.step_by(8).flat_map(word).collect();
+        chunk.truncate(length);
+        chunk
     })
 }
 
@@ -196,9 +177,6 @@ fn upgrade(mut request: Request) -> Response {
     headers.extend(protocol.map(|protocol| (UPGRADE, protocol)));
     response
 }
-
-/// A multiple of eight, so that each chunk begins with a whole word.
-const CHUNK: u64 = 64 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@ pub mod certs;
 pub mod client_hello;
 pub mod command;
 pub mod http;
-mod https;
+pub mod https;
 #[cfg(feature = "impair")]
 pub mod impair;
 #[cfg(feature = "impair")]

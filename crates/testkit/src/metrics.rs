@@ -26,9 +26,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Reads a scrape.
-    ///
-    /// # Errors
-    /// When a line is none of the format's; the text shows it.
     pub fn parse(text: &str) -> Result<Self> {
         let samples = text
             .lines()
@@ -41,7 +38,6 @@ impl Metrics {
 
     /// Returns the sum over all samples called `name` that carry at least `labels`; `None` when
     /// there is no such sample.
-    #[must_use]
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut matching = self.matching(name, labels).peekable();
         matching.peek()?;
@@ -63,7 +59,6 @@ impl Metrics {
     }
 
     /// Returns every sample.
-    #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }

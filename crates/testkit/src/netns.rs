@@ -30,9 +30,6 @@ impl Namespace {
     /// Makes a namespace whose name contains `label`.
     ///
     /// The first call of a process also deletes the namespaces of processes that are gone.
-    ///
-    /// # Errors
-    /// When `ip` is missing or refuses.
     pub fn new(label: &str) -> Result<Self> {
         static SWEEP: Once = Once::new();
         static COUNTER: AtomicU32 = AtomicU32::new(0);
@@ -46,22 +43,17 @@ impl Namespace {
     }
 
     /// Returns the name, as `ip netns exec` takes it.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the file that stands for the namespace.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new(DIRECTORY).join(&self.name)
     }
 
     /// Runs `job` on a fresh thread inside the namespace. Sockets it opens stay in there, wherever
     /// they are used later. A panic of `job` is passed on.
-    ///
-    /// # Errors
-    /// When the thread cannot enter.
     pub fn run<T: Send>(&self, job: impl FnOnce() -> T + Send) -> Result<T> {
         let path = self.path();
         let outcome = std::thread::scope(|scope| {
@@ -75,7 +67,6 @@ impl Namespace {
     }
 
     /// Prepares `program` to run inside the namespace.
-    #[must_use]
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("ip");
         command
@@ -85,9 +76,6 @@ impl Namespace {
     }
 
     /// Runs `ip` with `args` inside the namespace and returns what it printed.
-    ///
-    /// # Errors
-    /// When it refuses; the text carries its words.
     pub fn ip(&self, args: &[&str]) -> Result<String> {
         let mut all = vec!["-n", &self.name];
         all.extend(args);
@@ -96,9 +84,6 @@ impl Namespace {
 
     /// Puts `cidr` on `device` and takes the device up. IPv6 addresses are usable at once (no
     /// duplicate address detection).
-    ///
-    /// # Errors
-    /// When `ip` refuses.
     pub fn add_address(&self, device: &str, cidr: &str) -> Result<()> {
         let mut args = vec!["addr", "add", cidr, "dev", device];
         if cidr.contains(':') {
@@ -109,19 +94,19 @@ impl Namespace {
         Ok(())
     }
 
+    /// Returns an end of a cable here: a device of that name, at most 15 bytes.
+    pub fn end<'a>(&'a self, device: &'a str) -> End<'a> {
+        let namespace = self;
+        End { namespace, device }
+    }
+
     /// Routes `destination` (a CIDR or `default`) by the next hop `via`.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
     pub fn add_route(&self, destination: &str, via: &str) -> Result<()> {
         self.ip(&["route", "add", destination, "via", via])?;
         Ok(())
     }
 
     /// Makes a bridge called `name`, up.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
     pub fn add_bridge(&self, name: &str) -> Result<()> {
         self.ip(&["link", "add", name, "type", "bridge"])?;
         self.ip(&["link", "set", name, "up"])?;
@@ -129,18 +114,12 @@ impl Namespace {
     }
 
     /// Joins the device `port` to the bridge `bridge`, and takes it up.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
     pub fn join_bridge(&self, bridge: &str, port: &str) -> Result<()> {
         self.ip(&["link", "set", port, "master", bridge, "up"])?;
         Ok(())
     }
 
     /// Lets the namespace forward IPv4 between its devices.
-    ///
-    /// # Errors
-    /// When the switch cannot be written.
     pub fn forward_ipv4(&self) -> Result<()> {
         self.run(|| {
             fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("switching on IPv4 forwarding")
@@ -164,9 +143,6 @@ pub struct End<'a> {
 }
 
 /// Lays a cable (a veth pair) and takes both ends up.
-///
-/// # Errors
-/// When `ip` refuses.
 pub fn cable(one: End<'_>, other: End<'_>) -> Result<()> {
     let (near, far) = (one.namespace, other.namespace);
     near.ip(&[

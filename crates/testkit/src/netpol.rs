@@ -136,7 +136,6 @@ pub struct Side {
 
 impl Verdict {
     /// Tells whether the connection is let through.
-    #[must_use]
     pub fn allowed(&self) -> bool {
         self.egress.open() && self.ingress.open()
     }
@@ -170,9 +169,6 @@ impl fmt::Display for Verdict {
 impl Cluster {
     /// Puts a cluster together from its namespaces with their labels and its NetworkPolicies, as an
     /// API server returns them.
-    ///
-    /// # Errors
-    /// When an API server would not have taken a policy: the text says which, and why.
     pub fn new<'a>(
         namespaces: BTreeMap<String, Labels>,
         policies: impl IntoIterator<Item = &'a Value>,
@@ -203,13 +199,11 @@ impl Cluster {
     }
 
     /// Tells whether a connection from one end to a port of the other is let through.
-    #[must_use]
     pub fn allows(&self, from: End<'_>, to: End<'_>, protocol: Protocol, port: u16) -> bool {
         self.connection(from, to, protocol, port).allowed()
     }
 
     /// As [`Cluster::allows`], with the policies that decide.
-    #[must_use]
     pub fn connection(&self, from: End<'_>, to: End<'_>, protocol: Protocol, port: u16) -> Verdict {
         let mut verdict = Verdict::default();
         // Nothing keeps a pod from itself.
@@ -311,6 +305,3 @@ impl Wanted<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

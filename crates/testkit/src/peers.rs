@@ -20,9 +20,6 @@ pub mod wireguard;
 use anyhow::Result;
 
 /// Installs whatever of all peers is missing, telling `say` what it does and how long that takes.
-///
-/// # Errors
-/// When something cannot be had; the text says what and why.
 pub fn install(say: &dyn Fn(&str)) -> Result<()> {
     packages::install(packages::ALL, say)?;
     envoy::install(say)?;

@@ -19,17 +19,11 @@ const RANGE: Range<u16> = 20_000..32_000;
 
 /// Returns `count` different TCP ports of `127.0.0.1` that are free, and that no other caller is given
 /// before 12,000 others were.
-///
-/// # Errors
-/// When the turn cannot be kept on disk or no port is free.
 pub fn free(count: usize) -> Result<Vec<u16>> {
     free_at(IpAddr::V4(Ipv4Addr::LOCALHOST), count)
 }
 
 /// As [`free`], at another local address.
-///
-/// # Errors
-/// As for [`free`].
 pub fn free_at(address: IpAddr, count: usize) -> Result<Vec<u16>> {
     let mut turn = Turn::take()?;
     let mut ports = Vec::with_capacity(count);

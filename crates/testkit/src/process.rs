@@ -37,9 +37,6 @@ impl ChildGuard {
     /// Starts `command`, with no input and both outputs appended to the file `log`.
     ///
     /// `name` is what errors call it.
-    ///
-    /// # Errors
-    /// When the log cannot be opened or the program cannot be started.
     pub fn spawn(name: &str, command: &Command, log: &Path) -> Result<Self> {
         let open = || {
             File::options()
@@ -60,32 +57,27 @@ impl ChildGuard {
     }
 
     /// Returns the process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Returns the name given at the start.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the log's path.
-    #[must_use]
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
     /// Returns everything written so far.
-    #[must_use]
     pub fn log(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Returns the last `lines` lines written so far.
-    #[must_use]
     pub fn log_tail(&self, lines: usize) -> String {
         let log = self.log();
         let all: Vec<&str> = log.lines().collect();
@@ -93,9 +85,6 @@ impl ChildGuard {
     }
 
     /// Returns how the process ended, `None` while it runs.
-    ///
-    /// # Errors
-    /// When the kernel does not say.
     pub fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         self.child
             .try_wait()
@@ -103,18 +92,12 @@ impl ChildGuard {
     }
 
     /// Waits until `ready` holds.
-    ///
-    /// # Errors
-    /// When the process ends first, or after `limit`; the text shows the end of the log.
     pub fn wait_ready(&mut self, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
         self.wait_for("it to be ready", limit, |_| ready().then_some(()))
     }
 
     /// Waits until a socket listens on `addr` in the process's network namespace, without a
     /// connection to it.
-    ///
-    /// # Errors
-    /// As [`ChildGuard::wait_ready`].
     pub fn wait_listening(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
         self.wait_for(
             &format!("a socket that listens on {addr}"),
@@ -124,9 +107,6 @@ impl ChildGuard {
     }
 
     /// Waits for a log line that contains `needle`, and returns the first one.
-    ///
-    /// # Errors
-    /// When the process ends first, or after `limit`; the text shows the end of the log.
     pub fn wait_log(&mut self, needle: &str, limit: Duration) -> Result<String> {
         self.wait_for(&format!("the log line {needle:?}"), limit, |child| {
             child
@@ -138,9 +118,6 @@ impl ChildGuard {
     }
 
     /// Waits for the process to end by itself.
-    ///
-    /// # Errors
-    /// After `limit`; the text shows the end of the log.
     pub fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let deadline = wait::Deadline::after(limit);
         loop {
@@ -160,9 +137,6 @@ impl ChildGuard {
 
     /// Sends a signal. To a process that has ended and was waited for: an error. SIGSTOP has taken
     /// effect on all threads when this returns.
-    ///
-    /// # Errors
-    /// When the process has ended or the kernel refuses.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if let Some(status) = self.exit_status()? {
             bail!(
@@ -186,9 +160,6 @@ impl ChildGuard {
     }
 
     /// Asks the process to end (SIGTERM), kills it after `grace`, and returns how it ended.
-    ///
-    /// # Errors
-    /// When it had ended before.
     pub fn stop(mut self, grace: Duration) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         match self.wait_exit(grace) {
@@ -198,9 +169,6 @@ impl ChildGuard {
     }
 
     /// Kills the process (SIGKILL) and returns how it ended.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         self.child
             .kill()
@@ -211,18 +179,12 @@ impl ChildGuard {
     }
 
     /// Reads what the process uses now.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub fn usage(&self) -> Result<Usage> {
         usage(self.pid()).with_context(|| format!("measuring {}", self.name))
     }
 
     /// Bounds the descriptors of the running process (`RLIMIT_NOFILE`): it gets no new one whose
     /// number is `limit` or more.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub fn limit_descriptors(&self, limit: usize) -> Result<()> {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         let pid = pid.context("a process without an id")?;
@@ -275,7 +237,6 @@ impl Drop for ChildGuard {
 }
 
 /// Tells whether a process ended because of `signal`.
-#[must_use]
 pub fn ended_by(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal.as_raw())
 }

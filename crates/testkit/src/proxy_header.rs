@@ -7,7 +7,6 @@ use std::net::{IpAddr, SocketAddr};
 /// Returns a version 1 header (section 2.1): one line of text, `CRLF` at its end.
 ///
 /// Addresses of two families are written as IPv6, the IPv4 one mapped.
-#[must_use]
 pub fn v1(src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
     let (src, dst) = same_family(src, dst);
     let family = if src.is_ipv4() { "TCP4" } else { "TCP6" };
@@ -23,7 +22,6 @@ pub fn v1(src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
 
 /// Returns a version 2 header (section 2.2) with command `PROXY`, transport `STREAM` and the given
 /// type-length-values.
-#[must_use]
 pub fn v2(src: SocketAddr, dst: SocketAddr, tlvs: &[(u8, &[u8])]) -> Vec<u8> {
     let (src, dst) = same_family(src, dst);
     let mut body = Vec::new();
@@ -44,13 +42,11 @@ pub fn v2(src: SocketAddr, dst: SocketAddr, tlvs: &[(u8, &[u8])]) -> Vec<u8> {
 }
 
 /// Returns a version 2 header with command `LOCAL` and no addresses: a health check.
-#[must_use]
 pub fn v2_local() -> Vec<u8> {
     v2_raw(0x20, 0x00, &[])
 }
 
 /// Returns a version 2 header of any version and command byte, family byte and body.
-#[must_use]
 pub fn v2_raw(version_command: u8, family: u8, body: &[u8]) -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
     header.extend([version_command, family]);

@@ -8,9 +8,6 @@ use anyhow::Result;
 use crate::command;
 
 /// Returns what `ss` tells of the established connections toward `addr`: memory, timers, options.
-///
-/// # Errors
-/// When `ss` is missing or fails.
 pub fn toward(addr: SocketAddr) -> Result<String> {
     let mut ss = Command::new("ss");
     ss.args(["-tmonH", "state", "established", "dst", &addr.to_string()]);
@@ -18,9 +15,6 @@ pub fn toward(addr: SocketAddr) -> Result<String> {
 }
 
 /// Tells whether a connection toward `addr` sends keepalive probes.
-///
-/// # Errors
-/// As of [`toward`].
 pub fn keeps_alive(addr: SocketAddr) -> Result<bool> {
     Ok(toward(addr)?.contains("timer:(keepalive,"))
 }

@@ -15,9 +15,6 @@ pub struct TempDir {
 
 impl TempDir {
     /// Makes a directory whose name starts with `prefix`.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub fn new(prefix: &str) -> Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -31,21 +28,16 @@ impl TempDir {
     }
 
     /// Returns the directory's path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the path of `name` in the directory.
-    #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
 
     /// Writes `name` in place and returns its path; directories on the way are made.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn write(&self, name: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.join(name);
         if let Some(parent) = path.parent() {
@@ -57,9 +49,6 @@ impl TempDir {
     }
 
     /// Puts a new file in the place of `name` by rename, as an editor or a deployment does.
-    ///
-    /// # Errors
-    /// When it cannot be written or renamed.
     pub fn replace(&self, name: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.join(&name);
         let fresh = path.with_extension("fresh");

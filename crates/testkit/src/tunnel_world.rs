@@ -34,7 +34,7 @@ use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
 use crate::upstream::{Behavior, Upstream};
 
-pub use files::{Credentials, KeyFile, Keys};
+pub use files::{Credentials, KeyFile, Keys, merge};
 pub use held::{Held, PAUSE, Report};
 pub use network::{Addresses, GATEWAY, GATEWAY_V6, NODE, Network, POD, POD_V6, SERVICE, SeedRange};
 
@@ -116,9 +116,6 @@ pub struct World {
 
 impl World {
     /// Makes namespaces, lines, keys, certificates and configurations. No program is left running.
-    ///
-    /// # Errors
-    /// When a step fails, such as for want of root; the text names it.
     pub fn lay(programs: Programs, params: Params) -> Result<Self> {
         let dir = TempDir::new("tunnel-world")?;
         let network = Network::lay(&params)?;
@@ -141,18 +138,12 @@ impl World {
 
     /// Writes every configuration anew, from [`World::keys`] as they are now. Each file is replaced
     /// in one step; running programs see what they watch.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
     pub fn write_files(&self) -> Result<()> {
         files::write(&self.dir, &self.params, &self.network.addresses, &self.keys)
     }
 
     /// Starts all programs and waits until every server and client is ready, which they are once
     /// something came back through the tunnel.
-    ///
-    /// # Errors
-    /// When one does not start or is not ready in time; the text shows the end of its log.
     pub fn start(&mut self) -> Result<()> {
         for part in self.parts() {
             self.start_part(part)?;
@@ -164,7 +155,6 @@ impl World {
     }
 
     /// Returns every program there can be.
-    #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         let mut parts = vec![Part::Gateway];
         parts.extend((0..self.params.servers).map(Part::Server));
@@ -173,17 +163,11 @@ impl World {
     }
 
     /// Starts one program, and does not wait for it. One that runs is stopped first.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub fn start_part(&mut self, part: Part) -> Result<()> {
         self.start_command(part, &self.command(part))
     }
 
     /// Starts one program, as [`Self::start_part`] does, that sees a time of day which is `behind`.
-    ///
-    /// # Errors
-    /// When it cannot be started, or `faketime` is missing.
     pub fn start_part_behind(&mut self, part: Part, behind: Duration) -> Result<()> {
         let mut command = self.command(part);
         faketime::set_behind(&mut command, behind)?;
@@ -204,18 +188,12 @@ impl World {
     }
 
     /// Waits until a program says that it is ready.
-    ///
-    /// # Errors
-    /// When it has ended or is not ready within [`LIMIT`]; the text shows the end of its log.
     pub fn wait_ready(&mut self, part: Part) -> Result<()> {
         let target = probe_target(part);
         // Taken out meanwhile: the question borrows the world.
         let mut child = self.slot(part)?.take();
         let namespace = self.namespace(part);
-        let ready = || {
-            let asked = namespace.run(|| http::get(&target, "/readyz"));
-            matches!(asked, Ok(Ok(answer)) if answer.status == 200)
-        };
+        let ready = || Place::In(namespace).is_ok(&target, "/readyz");
         let started = child.as_mut().context("it was not started");
         let waited = started.and_then(|child| child.wait_ready(LIMIT, ready));
         *self.slot(part)? = child;
@@ -223,9 +201,6 @@ impl World {
     }
 
     /// Returns a running program's process: to kill, freeze or measure it.
-    ///
-    /// # Errors
-    /// When it was not started.
     pub fn child(&mut self, part: Part) -> Result<&mut ChildGuard> {
         self.slot(part)?
             .as_mut()
@@ -233,9 +208,6 @@ impl World {
     }
 
     /// Asks a program's probe port for `path`.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub fn probe(&self, part: Part, path: &str) -> Result<Response> {
         let target = probe_target(part);
         self.namespace(part).run(|| http::get(&target, path))?
@@ -243,7 +215,6 @@ impl World {
 
     /// Returns a metric of a program, summed over every series with `labels`; `None` while there is
     /// no such series or no answer.
-    #[must_use]
     pub fn metric(&self, part: Part, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let text = self.probe(part, "/metrics").ok()?.text();
         Metrics::parse(&text).ok()?.value(name, labels)
@@ -251,7 +222,6 @@ impl World {
 
     /// Returns what dials `authority` (`host:port` in the shoot) through a server's proxy, with the
     /// API server's certificate.
-    #[must_use]
     pub fn target(&self, server: usize, authority: &str) -> Target {
         let addr = SocketAddr::new(self.network.addresses.server(server), PROXY_PORT);
         Target::plain(addr).timeout(LIMIT).proxy(Proxy::ConnectTls {
@@ -264,8 +234,7 @@ impl World {
 
     /// Dials `authority` through a server's proxy, from where API servers are.
     ///
-    /// # Errors
-    /// When a step fails; an answer other than 200 carries [`http::RefusedByProxy`].
+    /// Fails when a step fails; an answer other than 200 carries [`http::RefusedByProxy`].
     pub fn dial(&self, server: usize, authority: &str) -> Result<Upgraded> {
         let target = self.target(server, authority);
         let opened = self.network.api_server.run(|| Connection::open(&target))?;
@@ -273,9 +242,6 @@ impl World {
     }
 
     /// Serves an echo at an address of the pod's namespace.
-    ///
-    /// # Errors
-    /// When the address cannot be bound.
     pub fn echo(&self, addr: &str) -> Result<Upstream> {
         let addr = addr.parse().with_context(|| format!("reading {addr}"))?;
         let listener = Place::In(&self.network.pod).bind(addr)?;
@@ -286,7 +252,6 @@ impl World {
     ///
     /// # Panics
     /// When there is no such client.
-    #[must_use]
     pub fn link(&self, client: usize) -> &Link {
         &self.network.links[client]
     }
@@ -295,7 +260,6 @@ impl World {
     ///
     /// # Panics
     /// When the world has no such program.
-    #[must_use]
     pub fn namespace(&self, part: Part) -> &Namespace {
         match part {
             Part::Gateway => &self.network.gateway,
@@ -305,7 +269,6 @@ impl World {
     }
 
     /// Prepares a run of a program with its configuration.
-    #[must_use]
     pub fn command(&self, part: Part) -> Command {
         let program: &Path = match part {
             Part::Gateway => &self.programs.gateway,

@@ -74,18 +74,12 @@ struct Seen {
 
 impl Upstream {
     /// Binds a free port of `127.0.0.1`.
-    ///
-    /// # Errors
-    /// When no port can be bound or no thread started.
     pub fn start(behavior: Behavior) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("binding a port")?;
         Self::serve(listener, behavior)
     }
 
     /// Serves on a socket that is bound already, in whatever namespace.
-    ///
-    /// # Errors
-    /// When the socket cannot be used or no thread started.
     pub fn serve(listener: TcpListener, behavior: Behavior) -> Result<Self> {
         let addr = listener
             .local_addr()
@@ -109,38 +103,32 @@ impl Upstream {
     }
 
     /// Returns where it listens.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// Returns how many connections were accepted so far.
-    #[must_use]
     pub fn accepted(&self) -> usize {
         self.seen.accepted.load(Ordering::Relaxed)
     }
 
     /// Returns how many connections are open now.
-    #[must_use]
     pub fn open(&self) -> usize {
         self.seen.open.load(Ordering::Relaxed)
     }
 
     /// Returns how many bytes were read, over all connections.
-    #[must_use]
     pub fn received(&self) -> u64 {
         self.seen.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns how many connections the other side reset.
-    #[must_use]
     pub fn resets(&self) -> usize {
         self.seen.resets.load(Ordering::Relaxed)
     }
 
     /// Returns the first bytes (to 16 KiB) each connection sent, in the order of acceptance: PROXY
     /// headers and ClientHellos.
-    #[must_use]
     pub fn beginnings(&self) -> Vec<Vec<u8>> {
         self.seen
             .beginnings
@@ -150,9 +138,6 @@ impl Upstream {
     }
 
     /// Waits until `count` connections have been accepted.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn wait_accepted(&self, count: usize, limit: Duration) -> Result<()> {
         wait::until(&format!("{count} connections"), limit, || {
             self.accepted() >= count
@@ -165,21 +150,12 @@ impl Upstream {
     }
 
     /// Waits until the other side has reset `count` connections.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn wait_resets(&self, count: usize, limit: Duration) -> Result<()> {
         wait::until(&format!("{count} resets"), limit, || self.resets() >= count)
     }
 
     /// Waits until no connection is open.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn wait_closed(&self, limit: Duration) -> Result<()> {
         wait::until("all connections to close", limit, || self.open() == 0)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -19,7 +19,6 @@ pub struct Deadline {
 
 impl Deadline {
     /// Returns the deadline `limit` from now.
-    #[must_use]
     pub fn after(limit: Duration) -> Self {
         Self {
             at: Instant::now() + limit,
@@ -27,13 +26,11 @@ impl Deadline {
     }
 
     /// Returns the time that is left, zero when it has passed.
-    #[must_use]
     pub fn left(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
     /// Tells whether the deadline has passed.
-    #[must_use]
     pub fn passed(self) -> bool {
         self.left().is_zero()
     }
@@ -47,7 +44,6 @@ pub struct Stopwatch {
 
 impl Stopwatch {
     /// Starts a clock.
-    #[must_use]
     pub fn start() -> Self {
         Self {
             started: Instant::now(),
@@ -55,24 +51,17 @@ impl Stopwatch {
     }
 
     /// Returns the time since the start.
-    #[must_use]
     pub fn elapsed(self) -> Duration {
         self.started.elapsed()
     }
 }
 
 /// Polls `condition` every 10 ms until it holds.
-///
-/// # Errors
-/// After `limit`; the text names `what` was awaited.
 pub fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {
     until_some(what, limit, || condition().then_some(()))
 }
 
 /// Polls `probe` every 10 ms until it yields a value, and returns that.
-///
-/// # Errors
-/// After `limit`; the text names `what` was awaited.
 pub fn until_some<T>(
     what: &str,
     limit: Duration,
@@ -91,9 +80,6 @@ pub fn until_some<T>(
 }
 
 /// Polls a fallible `probe` until it succeeds, and returns its value.
-///
-/// # Errors
-/// The probe's last error, after `limit`.
 pub fn until_ok<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Result<T>) -> Result<T> {
     let deadline = Deadline::after(limit);
     loop {

@@ -5,15 +5,12 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use testkit::inject::{Injector, Payload, packet};
-use testkit::netns::{End, Namespace};
+use testkit::netns::Namespace;
 
 #[test]
 fn a_made_up_datagram_arrives_from_whom_it_names() {
     let namespace = Namespace::new("inject").unwrap();
-    let end = End {
-        namespace: &namespace,
-        device: "stray",
-    };
+    let end = namespace.end("stray");
     let injector = Injector::new(end).unwrap();
     for (number, local) in ["192.0.2.1", "2001:db8::1"].into_iter().enumerate() {
         let cidr = format!("{local}/{}", [24, 64][number]);

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use testkit::command;
-use testkit::netns::{End, Namespace, cable, sweep};
+use testkit::netns::{Namespace, cable, sweep};
 use testkit::upstream::{Behavior, Upstream};
 
 #[test]
@@ -15,16 +15,7 @@ fn two_namespaces_talk_over_a_bridge_in_a_third() {
     switch.add_bridge("br0").unwrap();
     let ends = ["left", "right"].map(|label| {
         let end = Namespace::new(label).unwrap();
-        let (near, far) = (
-            End {
-                namespace: &end,
-                device: "eth0",
-            },
-            End {
-                namespace: &switch,
-                device: label,
-            },
-        );
+        let (near, far) = (end.end("eth0"), switch.end(label));
         cable(near, far).unwrap();
         switch.join_bridge("br0", label).unwrap();
         end
@@ -59,18 +50,8 @@ fn a_namespace_forwards_between_its_cables() {
     router.forward_ipv4().unwrap();
     let ends = [("pod", "10.0.1"), ("node", "10.0.2")].map(|(label, net)| {
         let end = Namespace::new(label).unwrap();
-        let far = End {
-            namespace: &router,
-            device: label,
-        };
-        cable(
-            End {
-                namespace: &end,
-                device: "eth0",
-            },
-            far,
-        )
-        .unwrap();
+        let far = router.end(label);
+        cable(end.end("eth0"), far).unwrap();
         end.add_address("eth0", &format!("{net}.2/24")).unwrap();
         router.add_address(label, &format!("{net}.1/24")).unwrap();
         end.add_route("default", &format!("{net}.1")).unwrap();

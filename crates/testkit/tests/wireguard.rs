@@ -43,10 +43,7 @@ impl Side {
     }
 
     fn outside(&self) -> End<'_> {
-        End {
-            namespace: &self.namespace,
-            device: "eth0",
-        }
+        self.namespace.end("eth0")
     }
 
     fn knows(&self, other: &Self) {

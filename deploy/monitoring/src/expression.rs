@@ -27,7 +27,6 @@ pub struct Matcher {
 
 impl Matcher {
     /// Returns the plain words that a value stands for; none for a pattern that is more than words.
-    #[must_use]
     pub fn words(&self) -> Vec<&str> {
         let plain = |word: &&str| {
             let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -41,7 +40,6 @@ impl Matcher {
 ///
 /// # Panics
 /// Never: the patterns are fixed.
-#[must_use]
 pub fn selectors(expression: &str) -> Vec<Selector> {
     // What is in quotes may look like anything, so braces are looked at by their own pattern.
     let selector = pattern(

@@ -72,7 +72,6 @@ pub struct Panel {
 impl Panel {
     /// Returns the expression as Grafana asks it with everything chosen and `interval` as the
     /// interval of rates.
-    #[must_use]
     pub fn resolved(&self, interval: &str) -> String {
         let expr = self.expr.replace("$__rate_interval", interval);
         expr.replace("$namespace", ".*").replace("$instance", ".*")
@@ -80,15 +79,11 @@ impl Panel {
 }
 
 /// Returns the directory of this package.
-#[must_use]
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Returns the files of `directory`, a directory of this package, with this ending, in order.
-///
-/// # Errors
-/// When it cannot be listed.
 pub fn files(directory: &str, ending: &str) -> Result<Vec<PathBuf>> {
     let directory = root().join(directory);
     let entries = fs::read_dir(&directory);
@@ -105,9 +100,6 @@ pub fn files(directory: &str, ending: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// Returns every rule of `rules/`, in the order of the files.
-///
-/// # Errors
-/// When a file cannot be read.
 pub fn rules() -> Result<Vec<Rule>> {
     let mut all = Vec::new();
     for path in files("rules", "yaml")? {
@@ -118,9 +110,6 @@ pub fn rules() -> Result<Vec<Rule>> {
 }
 
 /// Returns every expression of `dashboards/`: of panels and of annotations.
-///
-/// # Errors
-/// When a file cannot be read, or a panel has no title or no expression.
 pub fn panels() -> Result<Vec<Panel>> {
     let mut all = Vec::new();
     for path in files("dashboards", "json")? {

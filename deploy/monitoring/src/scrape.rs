@@ -28,7 +28,6 @@ pub struct Target {
 
 impl Target {
     /// Returns the kubelet of a node.
-    #[must_use]
     pub fn node(name: &str, address: &str) -> Self {
         Self {
             role: "node",
@@ -38,7 +37,6 @@ impl Target {
     }
 
     /// Returns a port of a pod of this project's.
-    #[must_use]
     pub fn pod(
         namespace: &str,
         name: &str,
@@ -55,7 +53,6 @@ impl Target {
     }
 
     /// Returns a container without ports of a pod of this project's, perhaps one that only begins it.
-    #[must_use]
     pub fn container(
         namespace: &str,
         name: &str,
@@ -88,9 +85,6 @@ impl Target {
 
 /// Returns the configuration `name`, scraping each second, with `targets` instead of what it would
 /// discover; the file of those is written to `dir`. `replaced` texts of it become others.
-///
-/// # Errors
-/// When it cannot be read, has nothing to scrape, or has a job without discovery.
 pub fn scrape_config(
     name: &str,
     targets: &[Target],

@@ -13,14 +13,11 @@ use anyhow::{Context, Result, ensure};
 use testkit::command;
 use testkit::tempdir::TempDir;
 
-/// What one workload took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
-    /// Its name.
     pub(super) name: String,
     /// How many pieces of work it is.
     pub(super) times: u64,
-    /// Instructions of all of them.
     pub(super) instructions: u64,
 }
 
@@ -31,10 +28,6 @@ impl Count {
     }
 }
 
-/// Counts every workload of `program`.
-///
-/// # Errors
-/// When a tool is missing, the program fails, or what callgrind wrote is not understood.
 pub(super) fn count(program: &Path, dir: &TempDir) -> Result<Vec<Count>> {
     let random = fixed_random(dir)?;
     let out = dir.join("callgrind.out");

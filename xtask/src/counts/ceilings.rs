@@ -16,16 +16,13 @@ pub(super) struct Ceilings {
     by_name: BTreeMap<String, f64>,
 }
 
-/// How a count compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
     /// So many percent below: the ceiling is loose.
     Cheaper(f64),
     /// So many percent above.
     Dearer(f64),
-    /// Nothing was agreed on.
     New,
-    /// Close enough.
     Same,
 }
 

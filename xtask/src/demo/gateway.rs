@@ -1,68 +1,42 @@
 //! The seed's gateway: `sni-proxy` with its configuration and its routes.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
-use testkit::http::{self, Target};
-use testkit::metrics::Metrics;
-use testkit::netns::{Namespace, Place};
+use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
 use testkit::wait;
 
 use super::network::GATEWAY;
+use super::process;
 use super::shoot::Shoot;
 
-/// A running gateway.
-#[derive(Debug)]
-pub(super) struct Gateway {
-    pub(super) child: ChildGuard,
+/// Writes the configuration and starts the gateway in the seed.
+pub(super) fn start(program: &Path, seed: &Namespace, dir: &Path) -> Result<ChildGuard> {
+    process::start((seed, dir), ("sni-proxy", program), CONFIG, || {
+        matches!(probe(seed, "/readyz"), Ok(200))
+    })
 }
 
-impl Gateway {
-    /// Writes the configuration and starts the gateway in the seed.
-    pub(super) fn start(program: &Path, seed: &Namespace, dir: &Path) -> Result<Self> {
-        let config = dir.join("sni-proxy.yaml");
-        write(&config, CONFIG)?;
-        let mut command = Place::In(seed).command(program);
-        command.arg("--config").arg(&config);
-        let child = ChildGuard::spawn("sni-proxy", &command, &dir.join("sni-proxy.log"))?;
-        let mut gateway = Self { child };
-        gateway
-            .child
-            .wait_ready(READY_LIMIT, || matches!(probe(seed, "/readyz"), Ok(200)))?;
-        Ok(gateway)
-    }
-
-    /// Waits until a metric without labels has a value that `good` accepts.
-    pub(super) fn wait_metric(
-        seed: &Namespace,
-        name: &str,
-        good: impl Fn(f64) -> bool,
-    ) -> Result<f64> {
-        wait::until_some(
-            &format!("the metric {name} to change"),
-            RELOAD_LIMIT,
-            || metric(seed, name).ok().filter(|value| good(*value)),
-        )
-    }
+/// Waits until a metric has a value that `good` accepts.
+pub(super) fn wait_metric(seed: &Namespace, name: &str, good: impl Fn(f64) -> bool) -> Result<f64> {
+    let what = format!("the metric {name} to change");
+    wait::until_some(&what, RELOAD_LIMIT, || {
+        metric(seed, name).ok().filter(|value| good(*value))
+    })
 }
 
-/// Returns a metric's value, summed over its labels.
+/// Returns a metric's value, summed over its labels; 0 where there is none.
 pub(super) fn metric(seed: &Namespace, name: &str) -> Result<f64> {
-    let target = Target::plain(PROBES);
-    let answer = seed.run(|| http::get(&target, "/metrics"))??;
-    Metrics::parse(&answer.text())?
-        .value(name, &[])
-        .with_context(|| format!("the gateway has no metric {name}"))
+    process::metric(seed, PROBES, name, &[])
 }
 
 /// Returns the status of a probe.
 pub(super) fn probe(seed: &Namespace, path: &str) -> Result<u16> {
-    let target = Target::plain(PROBES).timeout(Duration::from_secs(1));
-    Ok(seed.run(|| http::get(&target, path))??.status)
+    process::probe(seed, PROBES, path)
 }
 
 /// A cluster of one endpoint besides those of API servers, and which clients it is for.
@@ -103,7 +77,7 @@ impl Extra {
 }
 
 /// Writes the routes in one step, as an editor or a mounted ConfigMap does.
-pub(super) fn write_routes(dir: &Path, shoots: &[&Shoot], named: &[&Shoot]) -> Result<PathBuf> {
+pub(super) fn write_routes(dir: &Path, shoots: &[&Shoot], named: &[&Shoot]) -> Result<()> {
     write_routes_with(dir, shoots, named, &[])
 }
 
@@ -113,14 +87,14 @@ fn write_routes_with(
     shoots: &[&Shoot],
     named: &[&Shoot],
     more: &[Extra],
-) -> Result<PathBuf> {
+) -> Result<()> {
     let cluster = |name: &str, endpoint: SocketAddr| json!({ "name": name, "endpoints": [{ "address": endpoint }] });
     let more_clusters = more
         .iter()
         .map(|extra| cluster(&extra.cluster, extra.endpoint));
     let clusters: Vec<Value> = shoots
         .iter()
-        .map(|shoot| cluster(&shoot.cluster(), shoot.endpoint()))
+        .map(|shoot| cluster(&shoot.cluster, shoot.endpoint))
         .chain(more_clusters)
         .collect();
     let more = more.iter().map(|extra| {
@@ -130,15 +104,15 @@ fn write_routes_with(
     });
     let by_name = named
         .iter()
-        .map(|shoot| json!({ "serverNames": [shoot.host()], "cluster": shoot.cluster() }))
+        .map(|shoot| json!({ "serverNames": [shoot.host], "cluster": shoot.cluster }))
         .chain(more);
     let by_address = shoots.iter().map(|shoot| {
-        let destination = format!("{}/32", shoot.service());
-        json!({ "destinations": [destination], "port": 443, "cluster": shoot.cluster() })
+        let destination = format!("{}/32", shoot.service);
+        json!({ "destinations": [destination], "port": 443, "cluster": shoot.cluster })
     });
-    let by_header = shoots.iter().map(
-        |shoot| json!({ "connectDestinations": [shoot.cluster()], "cluster": shoot.cluster() }),
-    );
+    let by_header = shoots
+        .iter()
+        .map(|shoot| json!({ "connectDestinations": [shoot.cluster], "cluster": shoot.cluster }));
     let routes: Vec<Value> = by_name.chain(by_address).chain(by_header).collect();
     replace_routes(dir, &render(&clusters, &routes))
 }
@@ -152,16 +126,13 @@ pub(super) fn change_routes(
 ) -> Result<()> {
     let before = metric(seed, GENERATION)?;
     write_routes_with(dir, shoots, shoots, more)?;
-    Gateway::wait_metric(seed, GENERATION, |now| now > before)?;
+    wait_metric(seed, GENERATION, |now| now > before)?;
     Ok(())
 }
 
 /// Puts `text` in the place of the routes' file.
-pub(super) fn replace_routes(dir: &Path, text: &str) -> Result<PathBuf> {
-    let (path, fresh) = (dir.join("routes.yaml"), dir.join("routes.yaml.fresh"));
-    write(&fresh, text)?;
-    std::fs::rename(&fresh, &path).with_context(|| format!("replacing {}", path.display()))?;
-    Ok(path)
+pub(super) fn replace_routes(dir: &Path, text: &str) -> Result<()> {
+    process::replace(&dir.join("routes.yaml"), text)
 }
 
 /// One entry per line, so that a person can edit it. JSON is YAML.
@@ -173,10 +144,6 @@ fn render(clusters: &[Value], routes: &[Value]) -> String {
             .collect::<String>()
     };
     format!("clusters:\n{}routes:\n{}", list(clusters), list(routes))
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 /// Where users connect to.
@@ -194,7 +161,6 @@ pub(super) const PROBES: SocketAddr =
 pub(super) const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
 
 const GENERATION: &str = "rhizome_snapshot_generation";
-const READY_LIMIT: Duration = Duration::from_secs(10);
 /// A changed file is in effect within 2 s; the rest is for a slow machine.
 const RELOAD_LIMIT: Duration = Duration::from_secs(5);
 const CONFIG: &str = r#"workers: 2

@@ -25,43 +25,43 @@ pub(super) fn print(console: &Console, stage: &Stage, dir: &Path) {
     let (user, seed) = (inside(&stage.network.user), inside(&stage.network.seed));
     for (index, shoot) in stage.shoots.iter().enumerate() {
         let curl = curl(shoot, dir);
-        let (host, path, letter) = (shoot.host(), "/version", shoot.letter);
+        let (host, path, letter) = (&shoot.host, "/version", shoot.letter);
         let pod = inside(&stage.network.shoots[index].pod);
         let gateway = gateway::TLS.ip();
         console.say(&format!(
-            "  # shoot {letter} by server name, and from its pod"
+            "  # shoot {letter} by server name, and from its pod\n  \
+             {user} {curl} --resolve {host}:443:{gateway} https://{host}{path}\n  \
+             {pod} {curl} https://10.1.2.3{path}"
         ));
-        console.say(&format!(
-            "  {user} {curl} --resolve {host}:443:{gateway} https://{host}{path}"
-        ));
-        console.say(&format!("  {pod} {curl} https://10.1.2.3{path}"));
     }
     if let Some(tunnel) = &stage.tunnel
         && let Ok(curl) = tunnel.credentials.curl(&stage.network.seed, true)
     {
         let curl = command::line(&curl);
-        console.say("  # the pod of shoot a, from the seed, through the tunnel");
-        console.say(&format!("  {curl} https://{}/version", tunnel::POD));
+        console.say(&format!(
+            "  # the pod of shoot a, from the seed, through the tunnel\n  {curl} https://{}/version",
+            tunnel::POD
+        ));
     }
-    let pid = stage.gateway.child.pid();
-    console.say("  # the gateway: its page, figures, routes and connections; a drain");
-    console.say(&format!("  {seed} curl -s http://127.0.0.1:9901/"));
-    console.say(&format!("  {seed} curl -s http://127.0.0.1:9901/metrics"));
-    console.say(&format!("  {seed} curl -s http://127.0.0.1:9901/snapshot"));
+    let pid = stage.gateway.pid();
+    let (routes, dir) = (dir.join("routes.yaml"), dir.display());
     console.say(&format!(
-        "  {seed} curl -s http://127.0.0.1:9901/connections"
+        "  # the gateway: its page, figures, routes and connections; a drain\n  \
+         {seed} curl -s http://127.0.0.1:9901/\n  \
+         {seed} curl -s http://127.0.0.1:9901/metrics\n  \
+         {seed} curl -s http://127.0.0.1:9901/snapshot\n  \
+         {seed} curl -s http://127.0.0.1:9901/connections\n  \
+         kill -TERM {pid}\n  \
+         # routes (in effect within 2 s of a change), configurations and logs\n  \
+         $EDITOR {}\n  ls {dir}\n\n  Ctrl-C ends it and removes everything.",
+        routes.display()
     ));
-    console.say(&format!("  kill -TERM {pid}"));
-    console.say("  # routes (in effect within 2 s of a change), configurations and logs");
-    console.say(&format!("  $EDITOR {}", dir.join("routes.yaml").display()));
-    console.say(&format!("  ls {}", dir.display()));
-    console.say("\n  Ctrl-C ends it and removes everything.");
 }
 
 fn curl(shoot: &Shoot, dir: &Path) -> String {
     let ca = dir.join(format!("ca-{}.crt", shoot.letter));
     // A file that cannot be written is missed when the command is typed.
-    let _ = std::fs::write(&ca, shoot.authority_pem());
+    let _ = std::fs::write(&ca, &shoot.authority_pem);
     format!("curl -s --cacert {}", ca.display())
 }
 

@@ -8,20 +8,19 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::json;
 use testkit::certs::{Authority, Identity, IdentityFiles};
 use testkit::http::{self, Target};
 use testkit::kubelet::Kubelet;
-use testkit::metrics::Metrics;
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
 
 use super::Programs;
 use super::gateway;
 use super::network::{KONNECTIVITY, NODE, Network};
+use super::process;
 use super::shoot::Shoot;
 
 /// Both programs and the kubelet. Fields are dropped in this order.
@@ -90,9 +89,8 @@ pub(super) fn write_registry(dir: &Path, credentials: &Credentials, host: &str) 
             "uds": { "path": dir.join("konnectivity.sock"), "mode": "grpc" },
         },
     });
-    let (path, fresh) = (registry.join("a.yaml"), dir.join("a.yaml.fresh"));
-    std::fs::write(&fresh, format!("{cluster:#}\n")).context("writing the registry")?;
-    std::fs::rename(&fresh, &path).context("replacing the registry's file")?;
+    let path = registry.join("a.yaml");
+    process::replace(&path, &format!("{cluster:#}\n"))?;
     Ok(registry)
 }
 
@@ -104,7 +102,7 @@ pub(super) fn start_server(
     credentials: &Credentials,
     registry: &Path,
 ) -> Result<ChildGuard> {
-    let mut command = Place::In(seed).command(&programs.konnectivity_server);
+    let mut command = Place::In(seed).command(&programs["konnectivity-server"]);
     let (cert, key) = (&credentials.server.cert, &credentials.server.key);
     for (flag, path) in [
         ("--registry", registry),
@@ -120,10 +118,9 @@ pub(super) fn start_server(
     command.arg(format!("--server-bind-address={address}"));
     command.arg(format!("--agent-bind-address={address}"));
     command.arg(format!("--health-bind-address={address}"));
-    let log = dir.join("konnectivity-server.log");
-    let mut child = ChildGuard::spawn("konnectivity-server", &command, &log)?;
-    child.wait_ready(READY_LIMIT, || matches!(probe(seed, "/healthz"), Ok(200)))?;
-    Ok(child)
+    process::spawn(dir, "konnectivity-server", &command, || {
+        matches!(process::probe(seed, PROBES, "/healthz"), Ok(200))
+    })
 }
 
 /// Starts the agent on the node, towards `host` at the gateway; returns when the server has it.
@@ -139,10 +136,10 @@ pub(super) fn start_agent(
     // the agent (`ip netns exec` makes one).
     let hosts = dir.join("hosts");
     let text = format!("{} {host}\n", gateway::TLS.ip());
-    std::fs::write(&hosts, text).context("writing a file of hosts")?;
+    process::write(&hosts, &text)?;
     let mut command: Command = Place::In(node).command("sh");
     command.args(["-c", WITH_HOSTS, "sh"]).arg(&hosts);
-    command.arg(&programs.konnectivity_agent);
+    command.arg(&programs["konnectivity-agent"]);
     for (flag, path) in [
         ("--ca-cert", &credentials.authority_file),
         ("--agent-cert", &credentials.agent.cert),
@@ -153,27 +150,14 @@ pub(super) fn start_agent(
     command.arg(format!("--proxy-server-host={host}"));
     command.arg(format!("--proxy-server-port={}", gateway::TLS.port()));
     command.arg(format!("--allow-destinations={NODE}/32:{}", KUBELET.port()));
-    let log = dir.join("konnectivity-agent.log");
-    let mut child = ChildGuard::spawn("konnectivity-agent", &command, &log)?;
-    child.wait_ready(READY_LIMIT, || {
-        matches!(probe(&network.seed, "/readyz/a"), Ok(200))
-    })?;
-    Ok(child)
-}
-
-/// Returns the status of one of the server's probes.
-fn probe(seed: &Namespace, path: &str) -> Result<u16> {
-    let target = Target::plain(PROBES).timeout(Duration::from_secs(1));
-    Ok(seed.run(|| http::get(&target, path))??.status)
+    process::spawn(dir, "konnectivity-agent", &command, || {
+        matches!(process::probe(&network.seed, PROBES, "/readyz/a"), Ok(200))
+    })
 }
 
 /// Returns a metric of the server, summed over its labels.
 pub(super) fn metric(seed: &Namespace, name: &str) -> Result<f64> {
-    let target = Target::plain(PROBES);
-    let answer = seed.run(|| http::get(&target, "/metrics"))??;
-    Ok(Metrics::parse(&answer.text())?
-        .value(name, &[])
-        .unwrap_or_default())
+    process::metric(seed, PROBES, name, &[])
 }
 
 /// The node, as the API server calls it.
@@ -187,5 +171,4 @@ const FRONTENDS: SocketAddr = SocketAddr::new(KONNECTIVITY, 8090);
 const PROBES: SocketAddr = SocketAddr::new(KONNECTIVITY, 8092);
 const AGENT: &str = "spiffe://example.com/cluster/a/agent";
 const FRONTEND: &str = "spiffe://example.com/cluster/a/kube-apiserver";
-const READY_LIMIT: Duration = Duration::from_secs(15);
 const WITH_HOSTS: &str = r#"mount --bind "$1" /etc/hosts && shift && exec "$@""#;

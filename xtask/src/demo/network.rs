@@ -13,9 +13,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::Result;
-use testkit::netns::{End, Namespace, cable};
+use testkit::netns::{Namespace, cable};
 
-/// The namespaces.
 #[derive(Debug)]
 pub(super) struct Network {
     _wire: Namespace,
@@ -53,16 +52,7 @@ impl Network {
 fn machines(wire: &Namespace, letter: char, host: u8) -> Result<Machines> {
     let node = plug(wire, &format!("node-{letter}"), host)?;
     let pod = Namespace::new(&format!("pod-{letter}"))?;
-    cable(
-        End {
-            namespace: &pod,
-            device: "eth0",
-        },
-        End {
-            namespace: &node,
-            device: "pod0",
-        },
-    )?;
+    cable(pod.end("eth0"), node.end("pod0"))?;
     node.add_address("pod0", "100.96.0.1/24")?;
     pod.add_address("eth0", "100.96.0.10/24")?;
     pod.add_route("default", "100.96.0.1")?;
@@ -72,16 +62,7 @@ fn machines(wire: &Namespace, letter: char, host: u8) -> Result<Machines> {
 /// Makes a machine with a cable to the wire.
 fn plug(wire: &Namespace, label: &str, host: u8) -> Result<Namespace> {
     let machine = Namespace::new(label)?;
-    cable(
-        End {
-            namespace: &machine,
-            device: "eth0",
-        },
-        End {
-            namespace: wire,
-            device: label,
-        },
-    )?;
+    cable(machine.end("eth0"), wire.end(label))?;
     wire.join_bridge("br0", label)?;
     machine.add_address("eth0", &format!("192.0.2.{host}/24"))?;
     Ok(machine)

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use testkit::api_server::ApiServer;
 use testkit::certs::Authority;
 use testkit::http::{self, Connection, Target};
@@ -16,25 +16,42 @@ use super::watcher::Watcher;
 #[derive(Debug)]
 pub(super) struct Shoot {
     pub(super) letter: char,
-    _server: ApiServer,
-    authority_pem: String,
+    /// The host name that users know.
+    pub(super) host: String,
+    /// The name of its control plane's namespace, in Gardener's form.
+    pub(super) technical_id: String,
+    /// The name of its cluster of endpoints.
+    pub(super) cluster: String,
+    /// Where its API server listens, inside the seed.
+    pub(super) endpoint: SocketAddr,
+    /// The address of its API server's Service, by which PROXY headers tell it apart.
+    pub(super) service: IpAddr,
+    pub(super) authority_pem: String,
     /// Signs its kubelets' certificates.
     pub(super) kubelets: Authority,
+    _server: ApiServer,
 }
 
 impl Shoot {
-    /// Starts the stand-in.
     pub(super) fn with_stand_in(letter: char, seed: &Namespace) -> Result<Self> {
+        let index = usize::from(letter != 'a');
+        let host = format!("api.{letter}.demo.example.com");
+        let technical_id = format!("shoot--demo--{letter}");
+        let endpoint = SocketAddr::new(API_SERVERS[index], 443);
         let authority = Authority::new(&format!("ca of shoot {letter}"))?;
-        let identity = authority.server(&certificate_names(letter))?;
-        let listener = Place::In(seed).bind(endpoint(letter))?;
-        let server = ApiServer::start(listener, &technical_id(letter), &identity)?;
-        let authority_pem = authority.pem().to_owned();
+        // Pods may know it under both addresses.
+        let identity = authority.server(&[&host, SERVICES[0], SERVICES[1]])?;
+        let listener = Place::In(seed).bind(endpoint)?;
         Ok(Self {
             letter,
-            _server: server,
-            authority_pem,
+            cluster: format!("outbound|443||kube-apiserver.{technical_id}.svc.cluster.local"),
+            endpoint,
+            service: SERVICES[index].parse()?,
+            authority_pem: authority.pem().to_owned(),
             kubelets: Authority::new(&format!("kubelets of shoot {letter}"))?,
+            _server: ApiServer::start(listener, &technical_id, &identity)?,
+            host,
+            technical_id,
         })
     }
 
@@ -49,12 +66,8 @@ impl Shoot {
         let value = answer.json()?;
         let name = value["shoot"].as_str();
         let name = name.with_context(|| format!("an answer without a name: {}", answer.text()))?;
-        if name != self.technical_id() {
-            bail!(
-                "{name} has answered in the place of {}",
-                self.technical_id()
-            );
-        }
+        let own = &self.technical_id;
+        ensure!(name == own, "{name} has answered in the place of {own}");
         Ok(format!("answered by {name}"))
     }
 
@@ -65,67 +78,7 @@ impl Shoot {
             event["sequence"].as_u64()
         })
     }
-
-    pub(super) fn authority_pem(&self) -> &str {
-        &self.authority_pem
-    }
-
-    /// Returns the name of its control plane's namespace, in Gardener's form.
-    pub(super) fn technical_id(&self) -> String {
-        technical_id(self.letter)
-    }
-
-    /// Returns the host name users know.
-    pub(super) fn host(&self) -> String {
-        host(self.letter)
-    }
-
-    /// Returns the name of its cluster of endpoints.
-    pub(super) fn cluster(&self) -> String {
-        format!(
-            "outbound|443||kube-apiserver.{}.svc.cluster.local",
-            self.technical_id()
-        )
-    }
-
-    /// Returns where its API server listens, inside the seed.
-    pub(super) fn endpoint(&self) -> SocketAddr {
-        endpoint(self.letter)
-    }
-
-    /// Returns the address of its API server's Service, by which PROXY headers tell it apart.
-    pub(super) fn service(&self) -> IpAddr {
-        service(self.letter)
-    }
-}
-
-fn technical_id(letter: char) -> String {
-    format!("shoot--demo--{letter}")
-}
-
-fn host(letter: char) -> String {
-    format!("api.{letter}.demo.example.com")
-}
-
-fn endpoint(letter: char) -> SocketAddr {
-    SocketAddr::new(API_SERVERS[index(letter)], 443)
-}
-
-fn service(letter: char) -> IpAddr {
-    IpAddr::from([10, 1, 2, if index(letter) == 0 { 3 } else { 4 }])
-}
-
-fn index(letter: char) -> usize {
-    usize::from(letter != 'a')
-}
-
-/// The certificate is good for the host, and for both addresses under which pods may know it.
-fn certificate_names(letter: char) -> Vec<String> {
-    vec![
-        host(letter),
-        service('a').to_string(),
-        service('b').to_string(),
-    ]
 }
 
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+const SERVICES: [&str; 2] = ["10.1.2.3", "10.1.2.4"];

@@ -11,20 +11,19 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
 use testkit::certs::{Authority, Identity, IdentityFiles};
 use testkit::command;
-use testkit::http::{self, Proxy, Target};
-use testkit::metrics::Metrics;
-use testkit::netns::{End, Namespace, Place, cable};
+use testkit::http::{Proxy, Target};
+use testkit::netns::{Namespace, Place, cable};
 use testkit::process::ChildGuard;
 
 use super::Programs;
 use super::gateway::{self, Extra};
+use super::process;
 use super::shoot::Shoot;
 
 /// Both programs and what they lead to. Fields are dropped in this order.
@@ -57,7 +56,6 @@ struct Key {
     public: String,
 }
 
-/// One end of the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
@@ -111,8 +109,8 @@ impl Credentials {
             authority_file: authority.write(&dir.join("vpn-proxy-ca.crt"))?,
             inside_file: inside.write(&dir.join("vpn-inside-ca.crt"))?,
             api_server_files: api_server.write(dir, "vpn-api-server")?,
-            server_key: Key::generate(&programs.vpn_server, dir, "vpn-server.key")?,
-            client_key: Key::generate(&programs.vpn_client, dir, "vpn-client.key")?,
+            server_key: Key::generate(&programs["vpn-server"], dir, "vpn-server.key")?,
+            client_key: Key::generate(&programs["vpn-client"], dir, "vpn-client.key")?,
             authority,
             api_server,
         })
@@ -157,7 +155,8 @@ impl Credentials {
         let client = json!({
             "name": "vpn-shoot", "publicKeys": [self.client_key.public], "addresses": [CLIENT_INSIDE],
         });
-        write(&dir.join("vpn-peers.yaml"), &json!({ "peers": [client] }))?;
+        let peers = json!({ "peers": [client] });
+        process::write(&dir.join("vpn-peers.yaml"), &format!("{peers:#}\n"))?;
         Ok(json!({
             "routeId": ROUTE,
             "addresses": [format!("{SERVER_INSIDE}/24")],
@@ -204,7 +203,6 @@ impl Key {
 }
 
 impl Side {
-    /// Inside its namespace.
     fn probes(self) -> SocketAddr {
         let port = match self {
             Self::Client => 16920,
@@ -215,8 +213,7 @@ impl Side {
 
     /// Returns the status of its `/readyz`.
     pub(super) fn ready(self, place: &Namespace) -> Result<u16> {
-        let target = Target::plain(self.probes()).timeout(Duration::from_secs(1));
-        Ok(place.run(|| http::get(&target, "/readyz"))??.status)
+        process::probe(place, self.probes(), "/readyz")
     }
 
     /// Returns a metric, summed over all series with `labels`; 0 where there is none.
@@ -226,13 +223,9 @@ impl Side {
         name: &str,
         labels: &[(&str, &str)],
     ) -> Result<f64> {
-        let target = Target::plain(self.probes());
-        let answer = place.run(|| http::get(&target, "/metrics"))??;
-        let metrics = Metrics::parse(&answer.text())?;
-        Ok(metrics.value(name, labels).unwrap_or_default())
+        process::metric(place, self.probes(), name, labels)
     }
 
-    /// Tells whether it uses `transport`.
     pub(super) fn uses(self, place: &Namespace, transport: &str) -> bool {
         let labels = [("transport", transport)];
         self.metric(place, "rhizome_tunnel_peer_transport", &labels)
@@ -243,14 +236,8 @@ impl Side {
 /// Makes the server's namespace, with a cable to the seed.
 pub(super) fn lay(seed: &Namespace) -> Result<Namespace> {
     let place = Namespace::new("vpn-server")?;
-    let near = End {
-        namespace: seed,
-        device: "pods0",
-    };
-    let far = End {
-        namespace: &place,
-        device: "eth0",
-    };
+    let near = seed.end("pods0");
+    let far = place.end("eth0");
     cable(near, far)?;
     seed.add_address("pods0", &format!("{SEED}/24"))?;
     place.add_address("eth0", &format!("{SERVER}/24"))?;
@@ -270,13 +257,11 @@ pub(super) fn start_server(
     dir: &Path,
     credentials: &Credentials,
 ) -> Result<ChildGuard> {
-    let config = dir.join("vpn-server.yaml");
-    write(&config, &credentials.server_config(dir)?)?;
-    let mut command = Place::In(place).command(&programs.vpn_server);
-    command.arg("--config").arg(&config);
-    let mut child = ChildGuard::spawn("vpn-server", &command, &dir.join("vpn-server.log"))?;
-    child.wait_ready(READY_LIMIT, || Side::Server.ready(place).is_ok())?;
-    Ok(child)
+    let config = format!("{:#}\n", credentials.server_config(dir)?);
+    let program: &Path = &programs["vpn-server"];
+    process::start((place, dir), ("vpn-server", program), &config, || {
+        Side::Server.ready(place).is_ok()
+    })
 }
 
 /// Starts the client on the node of `shoot`; returns when a probe came back through the tunnel.
@@ -286,26 +271,18 @@ pub(super) fn start_client(
     dir: &Path,
     credentials: &Credentials,
 ) -> Result<ChildGuard> {
-    let config = dir.join("vpn-client.yaml");
-    write(&config, &credentials.client_config(shoot))?;
-    let mut command = Place::In(node).command(&programs.vpn_client);
-    command.arg("--config").arg(&config);
-    let mut child = ChildGuard::spawn("vpn-client", &command, &dir.join("vpn-client.log"))?;
-    child.wait_ready(READY_LIMIT, || matches!(Side::Client.ready(node), Ok(200)))?;
-    Ok(child)
-}
-
-/// JSON is YAML.
-fn write(path: &Path, value: &Value) -> Result<()> {
-    std::fs::write(path, format!("{value:#}\n"))
-        .with_context(|| format!("writing {}", path.display()))
+    let config = format!("{:#}\n", credentials.client_config(shoot));
+    let program: &Path = &programs["vpn-client"];
+    process::start((node, dir), ("vpn-client", program), &config, || {
+        matches!(Side::Client.ready(node), Ok(200))
+    })
 }
 
 /// Returns how the client calls its server in the header of its CONNECT.
 fn destination(shoot: &Shoot) -> String {
     format!(
         "outbound|1194||vpn-seed-server.{}.svc.cluster.local",
-        shoot.technical_id()
+        shoot.technical_id
     )
 }
 
@@ -328,4 +305,3 @@ const CLIENT_INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 123, 64));
 /// The client's device on the node.
 pub(super) const DEVICE: &str = "rhizome0";
 const ROUTE: u32 = 17;
-const READY_LIMIT: Duration = Duration::from_secs(15);

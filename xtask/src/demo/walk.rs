@@ -8,12 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use testkit::http::{self, Target};
 use testkit::netns::Place;
+use testkit::process::ChildGuard;
 
 use super::Programs;
-use super::gateway::{self, Gateway};
+use super::gateway;
 use super::konnectivity::Konnectivity;
 use super::network::Network;
-use super::node::{Mode, NodeProxy};
+use super::node::{self, Mode};
 use super::shoot::Shoot;
 use super::tunnel::Tunnel;
 use super::watcher::Watcher;
@@ -27,18 +28,15 @@ mod tunnel;
 /// Everything that runs. Fields are dropped in this order: clients before servers before cables.
 #[derive(Debug)]
 pub(super) struct Stage {
-    pub(super) nodes: [NodeProxy; 2],
+    pub(super) nodes: [ChildGuard; 2],
     pub(super) konnectivity: Option<Konnectivity>,
     pub(super) tunnel: Option<Tunnel>,
-    pub(super) gateway: Gateway,
+    pub(super) gateway: ChildGuard,
     pub(super) shoots: [Shoot; 2],
     pub(super) network: Network,
 }
 
 /// Walks every path and returns what is running at the end.
-///
-/// # Errors
-/// When the stage cannot be built: nothing could be shown on it.
 pub(super) fn all(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage> {
     let mut stage = build(console, programs, dir)?;
     by_server_name(console, &stage);
@@ -55,62 +53,53 @@ pub(super) fn all(console: &mut Console, programs: &Programs, dir: &Path) -> Res
 
 fn build(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage> {
     console.chapter("Setting the stage");
-    let missing = || "the demo cannot go on without it";
-    let network = console
-        .step(
-            STAGE,
-            "network namespaces: a seed, two shoots, a user",
-            || {
-                let network = Network::lay()?;
-                Ok((
-                    network,
-                    "the shoots' pods have the same address, 100.96.0.10".to_owned(),
-                ))
-            },
-        )
-        .with_context(missing)?;
-    let shoots = console
-        .step(
-            STAGE,
-            "an API server for each shoot, inside the seed",
-            || {
-                let seed = &network.seed;
-                let shoots = ['a', 'b'].map(|letter| Shoot::with_stand_in(letter, seed));
-                let [a, b] = shoots;
-                let detail = "stand-ins at 10.8.0.11:443 and 10.8.0.12:443".to_owned();
-                Ok(([a?, b?], detail))
-            },
-        )
-        .with_context(missing)?;
-    let gateway = console
-        .step(STAGE, "the gateway: sni-proxy", || {
-            let all = [&shoots[0], &shoots[1]];
-            gateway::write_routes(dir, &all, &all)?;
-            let gateway = Gateway::start(&programs.sni_proxy, &network.seed, dir)?;
+    let network = must(console.step(
+        STAGE,
+        "network namespaces: a seed, two shoots, a user",
+        || {
+            let network = Network::lay()?;
             Ok((
-                gateway,
-                "ready at 192.0.2.1, ports 443, 8443, 8132 and 51820/udp".to_owned(),
+                network,
+                "the shoots' pods have the same address, 100.96.0.10".to_owned(),
             ))
-        })
-        .with_context(missing)?;
-    let nodes = console
-        .step(
-            STAGE,
-            "a proxy on each shoot's node: apiserver-proxy",
-            || {
-                let start = |index: usize| {
-                    let shoot = &shoots[index];
-                    let node = &network.shoots[index].node;
-                    let how = (Mode::Proxy, shoot.service());
-                    NodeProxy::start(&programs.apiserver_proxy, node, dir, shoot, how)
-                };
-                Ok((
-                    [start(0)?, start(1)?],
-                    "ready at 10.1.2.3 and 10.1.2.4".to_owned(),
-                ))
-            },
-        )
-        .with_context(missing)?;
+        },
+    ))?;
+    let shoots = must(console.step(
+        STAGE,
+        "an API server for each shoot, inside the seed",
+        || {
+            let seed = &network.seed;
+            let shoots = ['a', 'b'].map(|letter| Shoot::with_stand_in(letter, seed));
+            let [a, b] = shoots;
+            let detail = "stand-ins at 10.8.0.11:443 and 10.8.0.12:443".to_owned();
+            Ok(([a?, b?], detail))
+        },
+    ))?;
+    let gateway = must(console.step(STAGE, "the gateway: sni-proxy", || {
+        let all = [&shoots[0], &shoots[1]];
+        gateway::write_routes(dir, &all, &all)?;
+        let gateway = gateway::start(&programs["sni-proxy"], &network.seed, dir)?;
+        Ok((
+            gateway,
+            "ready at 192.0.2.1, ports 443, 8443, 8132 and 51820/udp".to_owned(),
+        ))
+    }))?;
+    let nodes = must(console.step(
+        STAGE,
+        "a proxy on each shoot's node: apiserver-proxy",
+        || {
+            let start = |index: usize| {
+                let shoot = &shoots[index];
+                let node = &network.shoots[index].node;
+                let how = (Mode::Proxy, shoot.service);
+                node::start(&programs["apiserver-proxy"], node, dir, shoot, how)
+            };
+            Ok((
+                [start(0)?, start(1)?],
+                "ready at 10.1.2.3 and 10.1.2.4".to_owned(),
+            ))
+        },
+    ))?;
     Ok(Stage {
         nodes,
         konnectivity: None,
@@ -124,13 +113,13 @@ fn build(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage
 fn by_server_name(console: &mut Console, stage: &Stage) {
     console.chapter("A user reaches each API server by TLS server name, through one address");
     for shoot in &stage.shoots {
-        let name = format!("user → {} → shoot {}", shoot.host(), shoot.letter);
-        console.step(NAME, &name, || {
+        let name = format!("user → {} → shoot {}", shoot.host, shoot.letter);
+        console.check(NAME, &name, || {
             let detail = stage.ask_by_name(shoot)?;
-            Ok(((), detail))
+            Ok(detail)
         });
     }
-    console.step(
+    console.check(
         NAME,
         "user → api.unknown.example.com is closed at once",
         || {
@@ -140,7 +129,7 @@ fn by_server_name(console: &mut Console, stage: &Stage) {
             match stage.network.user.run(|| http::get(&target, "/version"))? {
                 Ok(answer) => bail!("a server answered: {}", answer.text()),
                 Err(error) if timed_out(&error) => Err(error.context("it is left hanging")),
-                Err(_) => Ok(((), "no route, no answer".to_owned())),
+                Err(_) => Ok("no route, no answer".to_owned()),
             }
         },
     );
@@ -161,11 +150,11 @@ fn by_node_proxy(console: &mut Console, stage: &Stage, mode: Mode) {
     for (index, shoot) in stage.shoots.iter().enumerate() {
         let address = address(mode, shoot);
         let name = format!("pod in shoot {0} → {address}:443 → shoot {0}", shoot.letter);
-        console.step(chapter, &name, || {
+        console.check(chapter, &name, || {
             let target = shoot.target(SocketAddr::new(address, 443));
             let pod = &stage.network.shoots[index].pod;
             let detail = pod.run(|| shoot.ask(&target))??;
-            Ok(((), detail))
+            Ok(detail)
         });
     }
 }
@@ -182,18 +171,16 @@ fn switch_to_connect(
         let node = &stage.network.shoots[index].node;
         let running = &mut stage.nodes[index];
         let name = format!("apiserver-proxy of shoot {} is restarted", shoot.letter);
-        console
-            .step(CONNECT, &name, || {
-                running.child.signal(testkit::process::Signal::TERM)?;
-                let status = running.child.wait_exit(STOP_LIMIT)?;
-                if !status.success() {
-                    bail!("it ended with {status}:\n{}", running.child.log_tail(10));
-                }
-                let how = (Mode::Connect, address(Mode::Connect, shoot));
-                *running = NodeProxy::start(&programs.apiserver_proxy, node, dir, shoot, how)?;
-                Ok(((), "ready at 10.1.2.3".to_owned()))
-            })
-            .context("the demo cannot go on without it")?;
+        must(console.check(CONNECT, &name, || {
+            running.signal(testkit::process::Signal::TERM)?;
+            let status = running.wait_exit(STOP_LIMIT)?;
+            if !status.success() {
+                bail!("it ended with {status}:\n{}", running.log_tail(10));
+            }
+            let how = (Mode::Connect, address(Mode::Connect, shoot));
+            *running = node::start(&programs["apiserver-proxy"], node, dir, shoot, how)?;
+            Ok("ready at 10.1.2.3".to_owned())
+        }))?;
     }
     Ok(())
 }
@@ -205,10 +192,10 @@ fn footprint(console: &mut Console, stage: &Stage) {
     let konnectivity = konnectivity.flat_map(|pair| [&pair.server, &pair.agent]);
     let tunnel = stage.tunnel.iter();
     let tunnel = tunnel.flat_map(|tunnel| [&tunnel.server, &tunnel.client]);
-    let proxies = [&stage.gateway.child, &one.child, &other.child];
+    let proxies = [&stage.gateway, one, other];
     let others = konnectivity.chain(tunnel);
     for child in proxies.into_iter().chain(others) {
-        console.step(SIZE, child.name(), || {
+        console.check(SIZE, child.name(), || {
             let used = child.usage()?;
             let detail = format!(
                 "{:.1} MiB resident; descriptors: {}, threads: {}",
@@ -216,9 +203,14 @@ fn footprint(console: &mut Console, stage: &Stage) {
                 used.descriptors,
                 used.threads
             );
-            Ok(((), detail))
+            Ok(detail)
         });
     }
+}
+
+/// Ends the walk when a step has failed that the others need.
+fn must<T>(step: Option<T>) -> Result<T> {
+    step.context("the demo cannot go on without it")
 }
 
 /// Tells whether a socket's time limit was the reason.
@@ -233,13 +225,13 @@ fn timed_out(error: &anyhow::Error) -> bool {
 fn address(mode: Mode, shoot: &Shoot) -> IpAddr {
     match mode {
         Mode::Connect => IpAddr::from([10, 1, 2, 3]),
-        Mode::Proxy => shoot.service(),
+        Mode::Proxy => shoot.service,
     }
 }
 
 impl Stage {
     fn by_name(&self, shoot: &Shoot) -> Target {
-        shoot.target(gateway::TLS).server_name(&shoot.host())
+        shoot.target(gateway::TLS).server_name(&shoot.host)
     }
 
     /// Asks a shoot for its name as a user does.

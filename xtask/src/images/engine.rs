@@ -33,7 +33,6 @@ pub(crate) enum EngineName {
     Docker,
 }
 
-/// One that works here.
 pub(super) enum Engine {
     Buildah { store: PathBuf },
     Docker,
@@ -48,14 +47,11 @@ impl fmt::Display for Engine {
     }
 }
 
-/// An image.
 pub(super) struct Built {
     tag: String,
     /// The user it runs as, as numbers.
     pub(super) user: String,
-    /// The program in it.
     entry: String,
-    /// The image as a file.
     pub(super) archive: PathBuf,
 }
 

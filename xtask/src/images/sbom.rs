@@ -14,7 +14,7 @@ use testkit::command;
 
 use super::Image;
 use crate::console::Console;
-use crate::tools::Tool;
+use crate::tools;
 use crate::workspace;
 
 /// Lists of the programs of the workspace, where the tool leaves them: beside the manifests.
@@ -22,11 +22,8 @@ pub(super) struct Lists(Vec<PathBuf>);
 
 impl Lists {
     /// Has the lists of all programs of the workspace made, which takes some seconds.
-    ///
-    /// # Errors
-    /// When the tool cannot be installed or fails.
     pub(super) fn make(console: &Console) -> Result<Self> {
-        let mut tool = Tool::Cyclonedx.command(console)?;
+        let mut tool = tools::CYCLONEDX.command(console)?;
         tool.args(["--format=json", "--spec-version=1.5", "--describe=binaries"]);
         tool.args(["--no-build-deps", "--target", &workspace::host()?]);
         // The same program has the same list.
@@ -48,9 +45,6 @@ impl Lists {
 
     /// Writes the list of `program` to `path`, with the program's checksum and without the place of
     /// the workspace on this machine; returns how many components it names.
-    ///
-    /// # Errors
-    /// When there is no such list, or it cannot be written.
     pub(super) fn write(&self, image: &Image, program: &Path, path: &Path) -> Result<usize> {
         let file = format!("{}{SUFFIX}", image.name);
         let list = self.0.iter().find(|list| list.ends_with(&file));

@@ -24,15 +24,10 @@ use crate::probe::ask;
 use crate::tls::backend::Command;
 use crate::tls::opening::{Opening, Words};
 
-/// What is changed.
 pub(super) struct Plan {
-    /// Namespaces there are.
     pub(super) spaces: usize,
-    /// Where gateways take TLS.
     pub(super) gateways: Vec<SocketAddr>,
-    /// Between two changes.
     pub(super) interval: Duration,
-    /// How many.
     pub(super) count: usize,
 }
 
@@ -40,16 +35,12 @@ pub(super) struct Plan {
 pub(super) struct Seen {
     /// Delays of API servers that moved.
     pub(super) moved: Latencies,
-    /// Delays of new names.
     pub(super) named: Latencies,
     /// Changes a second, as they were written.
     pub(super) rate: f64,
 }
 
 /// Makes all changes, and waits until the last one is in effect everywhere.
-///
-/// # Errors
-/// When the API server refuses one, or one is not in effect within [`LIMIT`].
 pub(super) fn run(cluster: &Cluster<'_>, plan: &Plan) -> Result<Seen> {
     thread::scope(|scope| {
         let (mut watchers, mut tell) = (Vec::new(), Vec::new());
@@ -102,7 +93,6 @@ fn write(cluster: &Cluster<'_>, plan: &Plan, tell: Vec<SyncSender<Awaited>>) -> 
 struct Change {
     path: String,
     object: Value,
-    /// Whom to ask for.
     name: String,
     /// Where that goes, when it must not go elsewhere.
     address: Option<Ipv4Addr>,

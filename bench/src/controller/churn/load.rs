@@ -45,23 +45,18 @@ pub(crate) struct Hold {
     pub(super) seconds: u32,
 }
 
-/// What became of the connections.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Outcome {
     /// How often each one held was pinged.
     pub(super) probes: usize,
     /// The longest that one waited for its byte.
     pub(super) longest_ms: f64,
-    /// Held ones that ended.
     pub(super) lost: u64,
-    /// New ones that came through.
     pub(super) new_per_second: f64,
-    /// New ones that did not.
     pub(super) failed: u64,
 }
 
 impl Hold {
-    /// Returns it as flags.
     pub(super) fn arguments(&self) -> [String; 6] {
         [
             format!("--gateway={}", self.gateway),
@@ -84,9 +79,6 @@ impl Hold {
 }
 
 /// Holds them, until its input ends.
-///
-/// # Errors
-/// When a connection cannot be opened, or the process that started this one has ended.
 pub(crate) fn hold(asked: &Hold) -> Result<ExitCode> {
     limits::raise()?;
     let port = shoots::port(asked.nth, asked.of);

@@ -24,9 +24,6 @@ pub(super) struct Load {
 
 impl Load {
     /// Starts it in `place`.
-    ///
-    /// # Errors
-    /// When that cannot be done.
     pub(super) fn start(place: Place<'_>, hold: &Hold) -> Result<Self> {
         let own = std::env::current_exe().context("asking where we are")?;
         let mut command = place.command(own);
@@ -42,33 +39,20 @@ impl Load {
     }
 
     /// Waits until its connections are held, and returns how many they are.
-    ///
-    /// # Errors
-    /// When one could not be opened; it says which on standard error.
     pub(super) fn wait_held(&mut self) -> Result<usize> {
         self.hear()
     }
 
     /// Has it open new connections from now on.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.say()
     }
 
     /// Has it look at all that is held once more.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub(super) fn end(&mut self) -> Result<()> {
         self.say()
     }
 
-    /// Waits until it has looked.
-    ///
-    /// # Errors
-    /// When it failed; it says why on standard error.
     pub(super) fn outcome(mut self) -> Result<Outcome> {
         self.hear()
     }

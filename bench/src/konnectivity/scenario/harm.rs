@@ -14,13 +14,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
 use super::figure as of;
-use super::{Lab, Target, micros};
+use super::{Lab, Target};
 use crate::destination::Behavior;
 use crate::konnectivity::frontend::Frontend;
 use crate::konnectivity::load::{self, Load, Outcome};
 use crate::konnectivity::tunnel::Tunnel;
 
-/// The side that stops reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stalled {
     /// The destination, while the client sends.
@@ -30,9 +29,6 @@ pub(crate) enum Stalled {
 }
 
 /// Stalls `count` tunnels for `length`, while others exchange 64 bytes and dial.
-///
-/// # Errors
-/// When a tunnel cannot be opened or another fails.
 pub(crate) fn stall(
     lab: &mut Lab,
     target: &Target,
@@ -57,44 +53,20 @@ pub(crate) fn stall(
     let (pings, dials) = lab
         .runtime
         .block_on(others(&target.frontend, echo, length))?;
-    let (server, agent) = target.usage()?.growth_since(&before);
+    let full = target.usage()?;
     drop(stalled);
     lab.destination.release();
     let calm = lab.settle(|| Ok(lab.destination.open() == 0))?;
 
     lab.add_latencies(target, &format!("{case}: others' rtt"), &pings.latencies)?;
     lab.add_latencies(target, &format!("{case}: new dials"), &dials.latencies)?;
-    lab.add(
-        target,
-        &case,
-        of::OTHERS_P50,
-        micros(pings.latencies.quantile(0.5)),
-    );
-    lab.add(
-        target,
-        &case,
-        of::OTHERS_P99,
-        micros(pings.latencies.quantile(0.99)),
-    );
-    lab.add(target, &case, of::OTHERS_MAX, micros(pings.latencies.max()));
-    lab.add(
-        target,
-        &case,
-        of::DIALS_P50,
-        micros(dials.latencies.quantile(0.5)),
-    );
-    lab.add(
-        target,
-        &case,
-        of::DIALS_P99,
-        micros(dials.latencies.quantile(0.99)),
-    );
-    lab.add(target, &case, of::DIALS_MAX, micros(dials.latencies.max()));
+    let others = [of::OTHERS_P50, of::OTHERS_P99, of::OTHERS_MAX];
+    lab.add_quantiles(target, &case, others, &pings.latencies);
+    let new = [of::DIALS_P50, of::DIALS_P99, of::DIALS_MAX];
+    lab.add_quantiles(target, &case, new, &dials.latencies);
     let unanswered = (pings.unanswered + dials.unanswered) as f64;
     lab.add(target, &case, of::UNANSWERED, unanswered);
-    let mib = |grown: Option<f64>| Some(grown? / 1024.0);
-    lab.add_some(target, &case, of::SERVER_GROWTH, mib(server));
-    lab.add_some(target, &case, of::AGENT_GROWTH, mib(agent));
+    lab.add_growth(target, &case, &full, &before);
     lab.add(target, &case, of::CALM_AFTER, calm.as_secs_f64());
     lab.add(target, &case, of::LEAKED, lab.destination.open() as f64);
     Ok(())
@@ -171,9 +143,6 @@ async fn others(
 }
 
 /// Freezes the agent, gives up `count` dials, lets the agent go on and looks at what is left.
-///
-/// # Errors
-/// When the agent is not ours to freeze, or does not come back.
 pub(crate) fn abandon(lab: &mut Lab, target: &mut Target, count: usize) -> Result<()> {
     let case = format!("abandon ×{count}");
     let echo = lab.destination.address(Behavior::Echo);
@@ -209,9 +178,6 @@ async fn give_up(frontend: &Frontend, echo: SocketAddr, count: usize) {
 }
 
 /// Dials `count` times, sixteen at a time, and looks at what is left.
-///
-/// # Errors
-/// When a dial fails.
 pub(crate) fn soak(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("soak, {count} dials");
     let echo = lab.destination.address(Behavior::Echo);
@@ -247,10 +213,7 @@ fn leftovers(lab: &mut Lab, target: &Target, case: &str, before: &super::Usages)
     lab.add_some(target, case, of::ESTABLISHED, established);
     lab.add_some(target, case, of::SERVER_FDS, server);
     lab.add_some(target, case, of::AGENT_FDS, agent);
-    let (server, agent) = after.growth_since(before);
-    let mib = |grown: Option<f64>| Some(grown? / 1024.0);
-    lab.add_some(target, case, of::SERVER_GROWTH, mib(server));
-    lab.add_some(target, case, of::AGENT_GROWTH, mib(agent));
+    lab.add_growth(target, case, &after, before);
     Ok(())
 }
 

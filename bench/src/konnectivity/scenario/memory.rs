@@ -11,9 +11,6 @@ use crate::konnectivity::load;
 
 /// Reads a fresh pair's memory, holds `count` idle tunnels and reads it again. The pair is used up
 /// by that: what it has touched once, it keeps.
-///
-/// # Errors
-/// When a tunnel fails.
 pub(crate) fn idle(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("idle ×{count}");
     let echo = lab.destination.address(Behavior::Echo);
@@ -37,11 +34,8 @@ pub(crate) fn idle(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     lab.runtime.block_on(load::close(tunnels));
     lab.settle(|| Ok(lab.destination.open() == 0))?;
     lab.rest(CALM);
-    let (server, agent) = target.usage()?.growth_since(&before);
     let case = format!("{case}, closed again");
-    let mib = |grown: Option<f64>| Some(grown? / 1024.0);
-    lab.add_some(target, &case, of::SERVER_GROWTH, mib(server));
-    lab.add_some(target, &case, of::AGENT_GROWTH, mib(agent));
+    lab.add_growth(target, &case, &target.usage()?, &before);
     Ok(())
 }
 

@@ -3,14 +3,11 @@
 use anyhow::Result;
 
 use super::figure as of;
-use super::{Lab, MIB, Target, micros};
+use super::{Lab, MIB, Target};
 use crate::destination::Behavior;
 use crate::konnectivity::load::{self, Direction, Load, Outcome};
 
 /// Moves `bytes` on each of `streams` tunnels one way.
-///
-/// # Errors
-/// When a tunnel fails.
 pub(crate) fn bulk(
     lab: &mut Lab,
     target: &Target,
@@ -36,9 +33,6 @@ pub(crate) fn bulk(
 }
 
 /// Sends 64 bytes there and back.
-///
-/// # Errors
-/// When a tunnel fails.
 pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
     let echo = lab.destination.address(Behavior::Echo);
     let before = target.usage()?;
@@ -48,9 +42,6 @@ pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
 }
 
 /// Dials, exchanges eight bytes and closes.
-///
-/// # Errors
-/// When a dial fails.
 pub(crate) fn dials(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
     let echo = lab.destination.address(Behavior::Echo);
     let before = target.usage()?;
@@ -81,9 +72,7 @@ fn add(
     lab.add(target, case, of::PER_SECOND, outcome.rate());
     let latencies = &outcome.latencies;
     lab.add_latencies(target, case, latencies)?;
-    lab.add(target, case, of::P50, micros(latencies.quantile(0.5)));
-    lab.add(target, case, of::P99, micros(latencies.quantile(0.99)));
-    lab.add(target, case, of::MAX, micros(latencies.max()));
+    lab.add_quantiles(target, case, [of::P50, of::P99, of::MAX], latencies);
     // The warm-up's operations take CPU time as well.
     let each = used.map(|seconds| seconds * 1e6 / outcome.all.max(1) as f64);
     lab.add_some(target, case, of::CPU_EACH, each);

@@ -2,11 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
+use testkit::background::Background;
 use testkit::tempdir::TempDir;
-use tokio::sync::oneshot;
 
 use super::harm::{self, Stalled};
 use super::{Lab, Target, figure as of, memory, speed};
@@ -67,24 +66,16 @@ fn abandon_refuses_a_pair_of_others() {
 struct Bench {
     lab: Lab,
     target: Target,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    _proxy: Background,
 }
 
 impl Bench {
     fn new() -> Self {
-        let (stop, stopped) = oneshot::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel::<PathBuf>();
-        let thread = thread::spawn(move || {
+        let proxy = Background::spawn("proxy", move || async move {
             let dir = TempDir::new("bench-scenario").unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                tell.send(serve_uds(&dir)).unwrap();
-                let _ = stopped.await;
-            });
+            tell.send(serve_uds(&dir)).unwrap();
+            std::future::pending().await
         });
         let path = told.recv_timeout(Duration::from_secs(20)).unwrap();
         let lab = Lab::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
@@ -99,21 +90,11 @@ impl Bench {
         Self {
             lab,
             target,
-            stop: Some(stop),
-            thread: Some(thread),
+            _proxy: proxy.unwrap(),
         }
     }
 
     fn value(&self, case: &str, figure: Figure) -> Option<f64> {
         self.lab.samples.median("http-uds", case, figure)
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }

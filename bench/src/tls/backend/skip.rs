@@ -7,11 +7,8 @@ use anyhow::{Result, bail, ensure};
 pub(crate) enum Command {
     /// Echo, by a thread that blocks.
     Block,
-    /// Echo.
     Echo,
-    /// Send without end.
     Generate,
-    /// Throw away.
     Sink,
     /// Tell the address that the connection came to, four bytes of IPv4, then echo.
     Where,
@@ -54,9 +51,6 @@ pub(super) struct Skip {
 impl Skip {
     /// Takes what came, and returns the command and how many bytes are behind it; `None` while
     /// it has not come.
-    ///
-    /// # Errors
-    /// When this is no handshake, or no command follows.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Option<(Command, usize)>> {
         let missing = HEAD.saturating_sub(self.seen).min(bytes.len());
         let head = self.head.iter_mut().skip(self.seen);

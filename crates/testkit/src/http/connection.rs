@@ -1,10 +1,11 @@
 //! One socket, with or without TLS, and the requests on it.
 
+use std::fmt::Debug;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
@@ -23,8 +24,7 @@ pub struct Connection {
 impl Connection {
     /// Dials, says what [`Proxy`] asks for, and finishes the TLS handshake.
     ///
-    /// # Errors
-    /// When a step fails; the text names it. A CONNECT answered otherwise than by 2xx carries
+    /// Fails when a step fails; the text names it. A CONNECT answered otherwise than by 2xx carries
     /// [`RefusedByProxy`].
     pub fn open(target: &Target) -> Result<Self> {
         let addr = target.addr;
@@ -50,92 +50,63 @@ impl Connection {
     }
 
     /// Asks for `path` and reads the whole answer.
-    ///
-    /// # Errors
-    /// When the socket fails, the answer is no HTTP/1.1, or a limit is passed.
     pub fn get(&mut self, path: &str) -> Result<Response> {
         self.request("GET", path, None)
     }
 
     /// Sends a request with an optional JSON body, a merge patch if the method is PATCH, and reads
     /// the whole answer.
-    ///
-    /// # Errors
-    /// As [`Connection::get`].
     pub fn request(&mut self, method: &str, path: &str, body: Option<&str>) -> Result<Response> {
-        self.send(method, path, body)
-            .with_context(|| format!("sending {method} {path}"))?;
-        let head = Head::read(&mut self.stream)
-            .with_context(|| format!("reading the answer to {method} {path}"))?;
+        let head = self.ask(method, path, body)?;
         head.body(&mut self.stream)
             .with_context(|| format!("reading the body of {method} {path}"))
     }
 
     /// Asks for `path` and reads the answer as it comes: a Kubernetes watch.
-    ///
-    /// # Errors
-    /// When the answer is not 200 in chunks.
     pub fn watch(mut self, path: &str) -> Result<Watch> {
-        self.send("GET", path, None)
-            .with_context(|| format!("sending GET {path}"))?;
-        let head = Head::read(&mut self.stream)
-            .with_context(|| format!("reading the answer to GET {path}"))?;
+        let head = self.ask("GET", path, None)?;
         if head.status() != 200 || !head.is_chunked() {
-            let answer = head.body(&mut self.stream)?;
-            bail!(
-                "no watch at {path}: status {}: {}",
-                answer.status,
-                answer.text()
-            );
+            return Err(self.refused(head, &format!("no watch at {path}")));
         }
         Ok(Watch::new(self.stream))
     }
 
     /// Asks for `path` and leaves the body, which must have a length, to be read in pieces.
-    ///
-    /// # Errors
-    /// When the answer is not 200 with a length.
     pub fn body(mut self, path: &str) -> Result<Body> {
-        self.send("GET", path, None)
-            .with_context(|| format!("sending GET {path}"))?;
-        let head = Head::read(&mut self.stream)
-            .with_context(|| format!("reading the answer to GET {path}"))?;
+        let head = self.ask("GET", path, None)?;
         match head.length() {
             Some(length) if head.status() == 200 => Ok(Body::new(self.stream, length)),
-            _ => {
-                let answer = head.body(&mut self.stream)?;
-                bail!("no body at {path}: status {}", answer.status)
-            }
+            _ => Err(self.refused(head, &format!("no body at {path}"))),
         }
     }
 
     /// Asks at `path` to speak `protocol` from there on, whatever that is.
-    ///
-    /// # Errors
-    /// When the answer is not 101.
     pub fn upgrade(mut self, path: &str, protocol: &str) -> Result<Upgraded> {
         self.headers.extend([
             ("Connection".to_owned(), "Upgrade".to_owned()),
             ("Upgrade".to_owned(), protocol.to_owned()),
         ]);
-        self.send("GET", path, None)
-            .with_context(|| format!("sending GET {path}"))?;
-        let head = Head::read(&mut self.stream)
-            .with_context(|| format!("reading the answer to GET {path}"))?;
+        let head = self.ask("GET", path, None)?;
         if head.status() != 101 {
-            let answer = head.body(&mut self.stream)?;
-            bail!("no upgrade at {path}: {}: {}", answer.status, answer.text());
+            return Err(self.refused(head, &format!("no upgrade at {path}")));
         }
         Ok(Upgraded(self.stream))
     }
 
     /// Leaves HTTP aside: both sides say what they like from here on.
-    #[must_use]
     pub fn raw(self) -> Upgraded {
         Upgraded(self.stream)
     }
 
-    fn send(&mut self, method: &str, path: &str, body: Option<&str>) -> io::Result<()> {
+    /// Reads the body of an answer that was not hoped for.
+    fn refused(mut self, head: Head, what: &str) -> Error {
+        match head.body(&mut self.stream) {
+            Ok(answer) => anyhow!("{what}: status {}: {}", answer.status, answer.text()),
+            Err(error) => error.context(what.to_owned()),
+        }
+    }
+
+    fn ask(&mut self, method: &str, path: &str, body: Option<&str>) -> Result<Head> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.host);
         for (name, value) in &self.headers {
             text.push_str(&format!("{name}: {value}\r\n"));
@@ -153,8 +124,12 @@ impl Connection {
         }
         text.push_str("\r\n");
         text.push_str(body.unwrap_or_default());
-        self.stream.get_mut().write_all(text.as_bytes())?;
-        self.stream.get_mut().flush()
+        let stream = self.stream.get_mut();
+        let sent = stream.write_all(text.as_bytes());
+        sent.and_then(|()| stream.flush())
+            .with_context(|| format!("sending {method} {path}"))?;
+        Head::read(&mut self.stream)
+            .with_context(|| format!("reading the answer to {method} {path}"))
     }
 }
 
@@ -164,9 +139,6 @@ pub struct Upgraded(BufReader<Stream>);
 
 impl Upgraded {
     /// Sends `bytes` and waits for as many in return.
-    ///
-    /// # Errors
-    /// When the connection ends before, or a limit is passed.
     pub fn exchange(&mut self, bytes: &[u8]) -> Result<Vec<u8>> {
         self.0.get_mut().write_all(bytes).context("sending")?;
         self.0.get_mut().flush().context("sending")?;
@@ -196,12 +168,12 @@ fn introduce(mut tcp: TcpStream, proxy: &Proxy) -> Result<Stream> {
             let config = certs::mutual_client_config(authority_pem, Some(identity), &[])?;
             let name = ServerName::try_from(server_name.clone())
                 .with_context(|| format!("reading the proxy's name {server_name}"))?;
-            let mut stream = shake_hands(Stream::Plain(tcp), config, name)?;
+            let mut stream = shake_hands(Box::new(tcp), config, name)?;
             connect(&mut stream, authority, &[])?;
             return Ok(stream);
         }
     }
-    Ok(Stream::Plain(tcp))
+    Ok(Box::new(tcp))
 }
 
 fn connect(
@@ -257,40 +229,15 @@ fn shake_hands(
             .complete_io(&mut stream.sock)
             .context("shaking hands")?;
     }
-    Ok(Stream::Tls(Box::new(stream)))
+    Ok(Box::new(stream))
 }
 
 /// The socket, seen through TLS or not, once or twice.
-#[derive(Debug)]
-pub(super) enum Stream {
-    Plain(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, Self>>),
-}
+pub(super) type Stream = Box<dyn Socket>;
 
-impl Read for Stream {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(stream) => stream.read(buf),
-            Self::Tls(stream) => stream.read(buf),
-        }
-    }
-}
+pub(super) trait Socket: Read + Write + Debug + Send + Sync {}
 
-impl Write for Stream {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(stream) => stream.write(buf),
-            Self::Tls(stream) => stream.write(buf),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(stream) => stream.flush(),
-            Self::Tls(stream) => stream.flush(),
-        }
-    }
-}
+impl<S: Read + Write + Debug + Send + Sync> Socket for S {}
 
 /// Reads one line without its end.
 pub(super) fn read_line(stream: &mut impl BufRead) -> Result<String> {

@@ -18,15 +18,11 @@ pub struct Response {
 
 impl Response {
     /// Returns the body as text; what is no UTF-8 is replaced.
-    #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
     /// Reads the body as JSON.
-    ///
-    /// # Errors
-    /// When it is none; the text shows its start.
     pub fn json(&self) -> Result<serde_json::Value> {
         serde_json::from_slice(&self.body).with_context(|| {
             format!(
@@ -37,7 +33,6 @@ impl Response {
     }
 
     /// Returns the first header of that name, in any case.
-    #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         find(&self.headers, name)
     }
@@ -59,9 +54,6 @@ impl Watch {
     }
 
     /// Waits for the next event; `None` when the server ended the watch in good order.
-    ///
-    /// # Errors
-    /// When the connection breaks, a limit is passed, or an event is no JSON.
     pub fn next_event(&mut self) -> Result<Option<serde_json::Value>> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
@@ -94,15 +86,11 @@ impl Body {
     }
 
     /// Returns how many bytes have not been read.
-    #[must_use]
     pub fn left(&self) -> u64 {
         self.left
     }
 
     /// Waits for the next `bytes` bytes, or as many as are left.
-    ///
-    /// # Errors
-    /// When the connection ends before, or a limit is passed.
     pub fn next(&mut self, bytes: usize) -> Result<Vec<u8>> {
         let wanted = usize::try_from(self.left).map_or(bytes, |left| left.min(bytes));
         let bytes = read_exactly(&mut self.stream, wanted)?;

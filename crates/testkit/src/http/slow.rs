@@ -21,9 +21,6 @@ pub struct SlowReaders {
 
 impl SlowReaders {
     /// Opens `count` connections to `addr`, asks for `path` on each and begins to read.
-    ///
-    /// # Errors
-    /// When a connection cannot be opened.
     pub fn open(addr: SocketAddr, path: &str, count: usize) -> Result<Self> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\n\r\n");
         let readers = (0..count).map(|_| open(addr, &request));
@@ -64,9 +61,6 @@ fn open(addr: SocketAddr, request: &str) -> Result<TcpStream> {
 
 /// Asks `path` as a kubelet's probe does, on a connection of its own and within a second, and
 /// returns the status.
-///
-/// # Errors
-/// When there is no answer in time.
 pub fn kubelet_probe(addr: SocketAddr, path: &str) -> Result<u16> {
     let target = Target::plain(addr)
         .timeout(Duration::from_secs(1))

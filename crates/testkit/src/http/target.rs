@@ -66,7 +66,6 @@ pub enum Proxy {
 
 impl Proxy {
     /// Returns a CONNECT with one header of its own, as Gardener's node proxy sends it.
-    #[must_use]
     pub fn connect(header: &str, value: &str) -> Self {
         Self::Connect {
             authority: "api.example.com:443".to_owned(),
@@ -92,7 +91,6 @@ impl std::error::Error for RefusedByProxy {}
 
 impl Target {
     /// Returns a target without TLS.
-    #[must_use]
     pub fn plain(addr: SocketAddr) -> Self {
         Self {
             addr,
@@ -105,7 +103,6 @@ impl Target {
 
     /// Returns a target with TLS that trusts `authority_pem` only. Without a server name the
     /// certificate must be good for the IP address, and the ClientHello names none.
-    #[must_use]
     pub fn tls(addr: SocketAddr, authority_pem: &str) -> Self {
         let tls = Tls {
             authority_pem: authority_pem.to_owned(),
@@ -118,7 +115,6 @@ impl Target {
     }
 
     /// Sends this server name, and expects the certificate to be good for it.
-    #[must_use]
     pub fn server_name(mut self, name: &str) -> Self {
         if let Some(tls) = &mut self.tls {
             tls.server_name = Some(name.to_owned());
@@ -127,34 +123,29 @@ impl Target {
     }
 
     /// Says something before TLS.
-    #[must_use]
     pub fn proxy(mut self, proxy: Proxy) -> Self {
         self.proxy = proxy;
         self
     }
 
     /// Adds a header line to every request.
-    #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Adds a bearer token to every request.
-    #[must_use]
     pub fn bearer(self, token: &str) -> Self {
         self.header("Authorization", &format!("Bearer {token}"))
     }
 
     /// Limits the dialing and each single read and write; 10 s by default.
-    #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
     /// Returns the socket address.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

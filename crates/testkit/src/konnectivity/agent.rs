@@ -54,7 +54,6 @@ pub struct AgentTarget {
 
 impl AgentTarget {
     /// Returns a target whose certificate is for `127.0.0.1`.
-    #[must_use]
     pub fn new(addr: SocketAddr, authority_pem: &str, identity: Option<&Identity>) -> Self {
         Self {
             addr,
@@ -72,7 +71,6 @@ pub struct AgentMetadata(pub Vec<(String, String)>);
 
 impl AgentMetadata {
     /// Returns what an agent without identifiers and token sends.
-    #[must_use]
     pub fn new(id: &str) -> Self {
         Self(Vec::new())
             .with("agentid", id)
@@ -80,21 +78,18 @@ impl AgentMetadata {
     }
 
     /// Adds a value; earlier ones of the same key stay.
-    #[must_use]
     pub fn with(mut self, key: &str, value: &str) -> Self {
         self.0.push((key.to_owned(), value.to_owned()));
         self
     }
 
     /// Takes out all values of a key.
-    #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.0.retain(|(found, _)| found != key);
         self
     }
 
     /// Puts `value` in place of all values of a key.
-    #[must_use]
     pub fn replaced(self, key: &str, value: &str) -> Self {
         self.without(key).with(key, value)
     }
@@ -113,17 +108,13 @@ pub enum DialRule {
 
 /// Opens an agent's stream and leaves everything else to the test.
 ///
-/// # Errors
-/// When the connection or its handshakes fail; a refused stream is an [`End`] of the wire instead.
+/// Fails when the connection or its handshakes fail; a refused stream is an [`End`] of the wire instead.
 pub fn connect(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Wire> {
     connect_with(target, metadata, Control::default())
 }
 
 /// Does as [`connect`], but reads nothing of what the server sends before [`Wire::hear`], not even
 /// its settings.
-///
-/// # Errors
-/// As of [`connect`].
 pub fn connect_deaf(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Wire> {
     let control = Control::default();
     control.deafen(true);
@@ -164,17 +155,11 @@ struct State {
 
 impl FakeAgent {
     /// Connects and waits for the head of the answer.
-    ///
-    /// # Errors
-    /// When the server refuses.
     pub fn start(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Self> {
         Self::start_split(target, metadata, usize::MAX)
     }
 
     /// Connects, and cuts everything it sends into DATA frames of `frame` bytes.
-    ///
-    /// # Errors
-    /// As [`FakeAgent::start`].
     pub fn start_split(
         target: &AgentTarget,
         metadata: &AgentMetadata,
@@ -184,9 +169,6 @@ impl FakeAgent {
     }
 
     /// Connects another agent that shares this one's thread, for there may be thousands.
-    ///
-    /// # Errors
-    /// As [`FakeAgent::start`].
     pub fn another(&self, target: &AgentTarget, metadata: &AgentMetadata) -> Result<Self> {
         Self::on(self.engine.clone(), target, metadata, usize::MAX)
     }
@@ -228,7 +210,6 @@ impl FakeAgent {
     }
 
     /// Returns a value of the server's answer, `serverid` for example; all of them, if several.
-    #[must_use]
     pub fn answered(&self, key: &str) -> Vec<String> {
         let values = self.head.get_all(key).iter();
         values
@@ -242,15 +223,11 @@ impl FakeAgent {
     }
 
     /// Returns the addresses it was asked to dial.
-    #[must_use]
     pub fn dials(&self) -> Vec<String> {
         locked(&self.state.dials).clone()
     }
 
     /// Waits until it was asked for `count` dials.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn wait_dials(&self, count: usize, limit: Duration) -> Result<()> {
         wait::until(&format!("{count} dials"), limit, || {
             locked(&self.state.dials).len() >= count
@@ -258,33 +235,26 @@ impl FakeAgent {
     }
 
     /// Returns how many connections it holds open.
-    #[must_use]
     pub fn tunnels(&self) -> usize {
         self.state.open.load(Ordering::SeqCst)
     }
 
     /// Returns what it received, but for DATA.
-    #[must_use]
     pub fn seen(&self) -> Vec<Packet> {
         locked(&self.state.seen).clone()
     }
 
     /// Returns how its stream ended, nothing while it lives.
-    #[must_use]
     pub fn ended(&self) -> Option<End> {
         locked(&self.state.end).clone()
     }
 
     /// Returns how many pings came in.
-    #[must_use]
     pub fn pings(&self) -> usize {
         self.control.pings()
     }
 
     /// Sends `count` pings, each as soon as the one before is answered.
-    ///
-    /// # Errors
-    /// When one is not answered, or the server ends the connection.
     pub fn ping(&mut self, count: usize) -> Result<()> {
         let pings = &mut self.pings;
         let all = async {
@@ -309,9 +279,6 @@ impl FakeAgent {
     }
 
     /// Sends a packet of the test's own.
-    ///
-    /// # Errors
-    /// When the stream has ended or takes nothing.
     pub fn send(&self, packet: Packet) -> Result<()> {
         self.engine
             .wait(LIMIT, self.out.send(packet))

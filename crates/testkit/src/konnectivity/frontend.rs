@@ -47,9 +47,6 @@ pub struct Refusal {
 
 impl FakeFrontend {
     /// Dials `target`, `host:port`.
-    ///
-    /// # Errors
-    /// When the server is not there, or answers neither yes nor no.
     pub fn connect(&self, target: &str) -> Result<Result<Tunnel, Refusal>> {
         match self {
             Self::Grpc(frontend) => frontend.connect(target),
@@ -70,7 +67,6 @@ pub struct Tunnel {
 impl Tunnel {
     /// Returns what came together with the answer's head: nothing, unless the destination spoke
     /// first. kube-apiserver gives up when it is not empty.
-    #[must_use]
     pub fn early(&self) -> &[u8] {
         match &self.reader.0 {
             Reading::Grpc { .. } => &[],
@@ -79,9 +75,6 @@ impl Tunnel {
     }
 
     /// Sends `bytes` and reads as many back.
-    ///
-    /// # Errors
-    /// When the connection fails, or nothing comes for 20 s.
     pub fn echo(&mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
         self.writer.write_all(bytes)?;
         let mut back = vec![0; bytes.len()];
@@ -123,7 +116,6 @@ enum Reading {
 
 impl TunnelReader {
     /// Returns the text of the CLOSE_RSP that ended a gRPC tunnel.
-    #[must_use]
     pub fn end(&self) -> Option<&str> {
         match &self.0 {
             Reading::Grpc { end, .. } => end.as_deref(),
@@ -133,8 +125,7 @@ impl TunnelReader {
 
     /// Reads to the end.
     ///
-    /// # Errors
-    /// When the connection fails or ends without TLS's closing alert, or nothing comes for 20 s.
+    /// Fails when the connection fails or ends without TLS's closing alert, or nothing comes for 20 s.
     pub fn rest(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.read_to_end(&mut bytes)?;
@@ -202,9 +193,6 @@ enum Writing {
 impl TunnelWriter {
     /// Says that nothing more is sent: a half-close over HTTP, CLOSE_REQ and so the end of both
     /// directions over gRPC.
-    ///
-    /// # Errors
-    /// When the connection is gone already.
     pub fn finish(&self) -> io::Result<()> {
         match &self.0 {
             Writing::Grpc { sender, connect_id } => {

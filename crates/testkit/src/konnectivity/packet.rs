@@ -2,8 +2,8 @@
 //!
 //! A packet is field 1, the type, and one message in a field of its own.
 
-use anyhow::{Context, Result, bail, ensure};
-use prost::Message;
+use anyhow::{Result, bail, ensure};
+use prost::{Message, Oneof};
 
 /// One packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,6 @@ pub enum Packet {
 
 impl Packet {
     /// Makes a DATA packet.
-    #[must_use]
     pub fn data(connect_id: i64, data: impl Into<Vec<u8>>) -> Self {
         Self::Data {
             connect_id,
@@ -46,7 +45,6 @@ impl Packet {
     }
 
     /// Returns the connection it belongs to.
-    #[must_use]
     pub fn connect_id(&self) -> Option<i64> {
         match self {
             Self::CloseReq { connect_id }
@@ -60,18 +58,14 @@ impl Packet {
     }
 
     /// Returns the message, without gRPC's five bytes.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         Wire::from(self.clone()).encode_to_vec()
     }
 
     /// Reads a message, strictly: a field that the description does not have is an error.
-    ///
-    /// # Errors
-    /// When it is no packet of the description.
     pub fn decode(message: &[u8]) -> Result<Self> {
         let wire = Wire::decode(message)?;
-        // Unknown fields are skipped, and so not in what is encoded again.
+        // Unknown fields are skipped, and the last of two payloads wins: neither is encoded again.
         let known = wire.encoded_len();
         ensure!(known == message.len(), "fields unknown: {message:?}");
         wire.packet()
@@ -83,24 +77,30 @@ impl Packet {
 struct Wire {
     #[prost(uint64, tag = "1")]
     packet_type: u64,
-    #[prost(message, optional, tag = "2")]
-    dial_request: Option<DialRequest>,
-    #[prost(message, optional, tag = "3")]
-    dial_response: Option<DialResponse>,
-    #[prost(message, optional, tag = "4")]
-    data: Option<Data>,
-    #[prost(message, optional, tag = "5")]
-    close_request: Option<Connection>,
-    #[prost(message, optional, tag = "6")]
-    close_response: Option<CloseResponse>,
-    #[prost(message, optional, tag = "7")]
-    close_dial: Option<Connection>,
-    #[prost(message, optional, tag = "8")]
-    drain: Option<Nothing>,
-    #[prost(message, optional, tag = "64")]
-    credit: Option<Credit>,
-    #[prost(message, optional, tag = "65")]
-    fin: Option<Connection>,
+    #[prost(oneof = "Payload", tags = "2, 3, 4, 5, 6, 7, 8, 64, 65")]
+    payload: Option<Payload>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Payload {
+    #[prost(message, tag = "2")]
+    DialReq(DialRequest),
+    #[prost(message, tag = "3")]
+    DialRsp(DialResponse),
+    #[prost(message, tag = "4")]
+    Data(Data),
+    #[prost(message, tag = "5")]
+    CloseReq(Connection),
+    #[prost(message, tag = "6")]
+    CloseRsp(CloseResponse),
+    #[prost(message, tag = "7")]
+    DialCls(Connection),
+    #[prost(message, tag = "8")]
+    Drain(Nothing),
+    #[prost(message, tag = "64")]
+    Credit(Credit),
+    #[prost(message, tag = "65")]
+    Fin(Connection),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -159,60 +159,50 @@ struct Nothing {}
 
 impl From<Packet> for Wire {
     fn from(packet: Packet) -> Self {
-        let mut wire = Self::default();
-        let packet_type = &mut wire.packet_type;
-        match packet {
+        let (packet_type, payload) = match packet {
             Packet::DialReq { address, random } => {
                 let protocol = "tcp".to_owned();
-                wire.dial_request = Some(DialRequest {
+                let dial = DialRequest {
                     protocol,
                     address,
                     random,
-                });
+                };
+                (0, Payload::DialReq(dial))
             }
             Packet::DialRsp {
                 error,
                 connect_id,
                 random,
-            } => {
-                *packet_type = 1;
-                wire.dial_response = Some(DialResponse {
+            } => (
+                1,
+                Payload::DialRsp(DialResponse {
                     error,
                     connect_id,
                     random,
-                });
-            }
-            Packet::CloseReq { connect_id: id } => {
-                *packet_type = 2;
-                wire.close_request = Some(Connection { id });
-            }
+                }),
+            ),
+            Packet::CloseReq { connect_id: id } => (2, Payload::CloseReq(Connection { id })),
             Packet::CloseRsp { connect_id, error } => {
-                *packet_type = 3;
-                wire.close_response = Some(CloseResponse { error, connect_id });
+                (3, Payload::CloseRsp(CloseResponse { error, connect_id }))
             }
-            Packet::Data { connect_id, data } => {
-                *packet_type = 4;
-                wire.data = Some(Data { connect_id, data });
-            }
-            Packet::DialCls { random: id } => {
-                *packet_type = 5;
-                wire.close_dial = Some(Connection { id });
-            }
-            Packet::Drain => {
-                *packet_type = 6;
-                wire.drain = Some(Nothing {});
-            }
+            Packet::Data { connect_id, data } => (4, Payload::Data(Data { connect_id, data })),
+            Packet::DialCls { random: id } => (5, Payload::DialCls(Connection { id })),
+            Packet::Drain => (6, Payload::Drain(Nothing {})),
             Packet::Credit { connect_id, bytes } => {
-                *packet_type = 64;
-                wire.credit = Some(Credit { connect_id, bytes });
+                (64, Payload::Credit(Credit { connect_id, bytes }))
             }
-            Packet::Fin { connect_id: id } => {
-                *packet_type = 65;
-                wire.fin = Some(Connection { id });
+            Packet::Fin { connect_id: id } => (65, Payload::Fin(Connection { id })),
+            Packet::Empty { packet_type } => {
+                return Self {
+                    packet_type,
+                    payload: None,
+                };
             }
-            Packet::Empty { packet_type: empty } => *packet_type = empty,
+        };
+        Self {
+            packet_type,
+            payload: Some(payload),
         }
-        wire
     }
 }
 
@@ -220,66 +210,46 @@ impl Wire {
     /// Returns the packet of the type; a payload of another type is an error.
     fn packet(self) -> Result<Packet> {
         let packet_type = self.packet_type;
-        if self
-            == (Self {
-                packet_type,
-                ..Self::default()
-            })
-        {
-            return Ok(Packet::Empty { packet_type });
-        }
-        let expected = self.clone();
-        let what = || format!("type {packet_type} with another payload");
-        let packet = match packet_type {
-            0 => {
-                let dial = self.dial_request.with_context(what)?;
-                ensure!(dial.protocol == "tcp", "protocol {:?}", dial.protocol);
-                Packet::DialReq {
-                    address: dial.address,
-                    random: dial.random,
-                }
+        Ok(match (packet_type, self.payload) {
+            (packet_type, None) => Packet::Empty { packet_type },
+            (
+                0,
+                Some(Payload::DialReq(DialRequest {
+                    protocol,
+                    address,
+                    random,
+                })),
+            ) => {
+                ensure!(protocol == "tcp", "protocol {protocol:?}");
+                Packet::DialReq { address, random }
             }
-            1 => {
-                let DialResponse {
+            (
+                1,
+                Some(Payload::DialRsp(DialResponse {
                     error,
                     connect_id,
                     random,
-                } = self.dial_response.with_context(what)?;
-                Packet::DialRsp {
-                    error,
-                    connect_id,
-                    random,
-                }
-            }
-            2 => Packet::CloseReq {
-                connect_id: self.close_request.with_context(what)?.id,
+                })),
+            ) => Packet::DialRsp {
+                error,
+                connect_id,
+                random,
             },
-            3 => {
-                let CloseResponse { error, connect_id } = self.close_response.with_context(what)?;
+            (2, Some(Payload::CloseReq(Connection { id }))) => Packet::CloseReq { connect_id: id },
+            (3, Some(Payload::CloseRsp(CloseResponse { error, connect_id }))) => {
                 Packet::CloseRsp { connect_id, error }
             }
-            4 => {
-                let Data { connect_id, data } = self.data.with_context(what)?;
+            (4, Some(Payload::Data(Data { connect_id, data }))) => {
                 Packet::Data { connect_id, data }
             }
-            5 => Packet::DialCls {
-                random: self.close_dial.with_context(what)?.id,
-            },
-            6 => self
-                .drain
-                .map(|Nothing {}| Packet::Drain)
-                .with_context(what)?,
-            64 => {
-                let Credit { connect_id, bytes } = self.credit.with_context(what)?;
+            (5, Some(Payload::DialCls(Connection { id }))) => Packet::DialCls { random: id },
+            (6, Some(Payload::Drain(Nothing {}))) => Packet::Drain,
+            (64, Some(Payload::Credit(Credit { connect_id, bytes }))) => {
                 Packet::Credit { connect_id, bytes }
             }
-            65 => Packet::Fin {
-                connect_id: self.fin.with_context(what)?.id,
-            },
-            other => bail!("a packet of type {other}"),
-        };
-        ensure!(Self::from(packet.clone()) == expected, "two payloads");
-        Ok(packet)
+            (65, Some(Payload::Fin(Connection { id }))) => Packet::Fin { connect_id: id },
+            (_, Some(payload)) => bail!("type {packet_type} with {payload:?}"),
+        })
     }
 }
 

@@ -49,7 +49,6 @@ pub struct ServerOptions {
 
 impl ServerOptions {
     /// Returns upstream's defaults for a server called `id`.
-    #[must_use]
     pub fn new(id: &str, identity: &Identity) -> Self {
         Self {
             id: id.to_owned(),
@@ -82,9 +81,6 @@ struct Shared {
 
 impl FakeServer {
     /// Binds a free port of `127.0.0.1`.
-    ///
-    /// # Errors
-    /// When no port can be bound or the identity cannot be used.
     pub fn start(options: &ServerOptions) -> Result<Self> {
         Self::serve(
             TcpListener::bind("127.0.0.1:0").context("binding a port")?,
@@ -93,9 +89,6 @@ impl FakeServer {
     }
 
     /// Serves on a socket that is bound already.
-    ///
-    /// # Errors
-    /// As [`FakeServer::start`].
     pub fn serve(listener: TcpListener, options: &ServerOptions) -> Result<Self> {
         let addr = listener
             .local_addr()
@@ -130,15 +123,11 @@ impl FakeServer {
     }
 
     /// Returns where it listens.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// Waits for the next agent's stream.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn accept(&self, limit: Duration) -> Result<AgentLink> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine
@@ -158,7 +147,6 @@ impl FakeServer {
     }
 
     /// Returns how many TCP connections came in.
-    #[must_use]
     pub fn accepted(&self) -> u32 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
@@ -176,15 +164,11 @@ pub struct AgentLink {
 
 impl AgentLink {
     /// Returns all values of a key of the agent's metadata.
-    #[must_use]
     pub fn said(&self, key: &str) -> Vec<String> {
         values(&self.metadata, key)
     }
 
     /// Sends a DIAL_REQ and returns its number.
-    ///
-    /// # Errors
-    /// When the stream has ended.
     pub fn ask(&mut self, address: &str) -> Result<i64> {
         let random = self.next;
         self.next += 1;
@@ -194,9 +178,6 @@ impl AgentLink {
     }
 
     /// Waits for the answer to a dial: the connection's id, or the error's text.
-    ///
-    /// # Errors
-    /// When the stream ends first, or after `limit`.
     pub fn answer(&mut self, random: i64, limit: Duration) -> Result<Result<i64, String>> {
         let answers = |packet: &Packet| matches!(packet, Packet::DialRsp { random: found, .. } if *found == random);
         match self.wire.find("a DIAL_RSP", limit, answers)? {
@@ -216,9 +197,6 @@ impl AgentLink {
     }
 
     /// Dials and waits for a connection.
-    ///
-    /// # Errors
-    /// When there is none within 20 s.
     pub fn dial(&mut self, address: &str) -> Result<i64> {
         let random = self.ask(address)?;
         match self.answer(random, LIMIT)? {
@@ -228,25 +206,16 @@ impl AgentLink {
     }
 
     /// Sends bytes on a connection.
-    ///
-    /// # Errors
-    /// When the stream has ended.
     pub fn write(&self, connect_id: i64, bytes: &[u8]) -> Result<()> {
         self.wire.send(&Packet::data(connect_id, bytes))
     }
 
     /// Sends CLOSE_REQ.
-    ///
-    /// # Errors
-    /// When the stream has ended.
     pub fn close(&self, connect_id: i64) -> Result<()> {
         self.wire.send(&Packet::CloseReq { connect_id })
     }
 
     /// Receives at least `count` bytes of a connection.
-    ///
-    /// # Errors
-    /// When the connection is closed first, or nothing comes for 20 s.
     pub fn read(&mut self, connect_id: i64, count: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while bytes.len() < count {
@@ -259,9 +228,6 @@ impl AgentLink {
     }
 
     /// Receives everything up to CLOSE_RSP; returns the bytes and the text of the end.
-    ///
-    /// # Errors
-    /// When nothing comes for 20 s.
     pub fn read_to_end(&mut self, connect_id: i64) -> Result<(Vec<u8>, String)> {
         let mut bytes = Vec::new();
         loop {

@@ -169,25 +169,16 @@ impl Wire {
     }
 
     /// Sends a packet; returns when it is queued.
-    ///
-    /// # Errors
-    /// When the stream has ended, or nothing was sent for 20 s.
     pub fn send(&self, packet: &Packet) -> Result<()> {
         self.sender.send(packet)
     }
 
     /// Sends several packets in one DATA frame, if they fit into one.
-    ///
-    /// # Errors
-    /// As [`Wire::send`].
     pub fn send_together(&self, packets: &[Packet]) -> Result<()> {
         self.send_bytes(&[packets.iter().flat_map(frame::framed).collect()])
     }
 
     /// Sends a packet in DATA frames of `size` bytes.
-    ///
-    /// # Errors
-    /// As [`Wire::send`].
     pub fn send_split(&self, packet: &Packet, size: usize) -> Result<()> {
         let bytes = frame::framed(packet);
         let pieces: Vec<_> = bytes.chunks(size).map(<[u8]>::to_vec).collect();
@@ -195,44 +186,29 @@ impl Wire {
     }
 
     /// Sends whatever bytes, each piece in a DATA frame of its own.
-    ///
-    /// # Errors
-    /// As [`Wire::send`].
     pub fn send_bytes(&self, pieces: &[Vec<u8>]) -> Result<()> {
         let pieces = pieces.iter().map(|piece| Bytes::from(piece.clone()));
         self.sender.command(Command::Pieces(pieces.collect()))
     }
 
     /// Ends the sending side as a client does.
-    ///
-    /// # Errors
-    /// As [`Wire::send`].
     pub fn finish(&self) -> Result<()> {
         self.sender.command(Command::Finish)
     }
 
     /// Ends the stream with a gRPC status as a server does.
-    ///
-    /// # Errors
-    /// As [`Wire::send`].
     pub fn finish_with(&self, code: u32, message: &str) -> Result<()> {
         let message = message.to_owned();
         self.sender.command(Command::FinishWith { code, message })
     }
 
     /// Resets the stream; its connection stays.
-    ///
-    /// # Errors
-    /// As [`Wire::send`].
     pub fn reset(&self) -> Result<()> {
         self.sender.command(Command::Reset)
     }
 
     /// Waits until the peer's windows have room for `bytes`; not more than 300,000, which is what
     /// HTTP/2 here would hold.
-    ///
-    /// # Errors
-    /// As [`Wire::send`].
     pub fn wait_room(&self, bytes: usize) -> Result<()> {
         let (found, finding) = oneshot::channel();
         self.sender.command(Command::Room { bytes, found })?;
@@ -244,17 +220,11 @@ impl Wire {
     }
 
     /// Returns the next packet.
-    ///
-    /// # Errors
-    /// When the stream ends first, or after `limit`.
     pub fn recv(&mut self, limit: Duration) -> Result<Packet> {
         self.receiver.recv(limit)
     }
 
     /// Returns the first packet that `wanted` likes; those passed over stay for later calls.
-    ///
-    /// # Errors
-    /// As [`Wire::recv`]; the text names `what` was awaited.
     pub fn find(
         &mut self,
         what: &str,
@@ -265,9 +235,6 @@ impl Wire {
     }
 
     /// Waits for the end of the stream, whatever arrives before it.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn end(&mut self, limit: Duration) -> Result<End> {
         loop {
             if let Some(end) = &self.receiver.end {
@@ -282,11 +249,21 @@ impl Wire {
     }
 
     /// Waits for the head of the answer; client's end only.
-    ///
-    /// # Errors
-    /// When the stream ends first (the text has the status), or after `limit`.
     pub fn head(&mut self, limit: Duration) -> Result<HeaderMap> {
-        self.receiver.head(limit)
+        let receiver = &mut self.receiver;
+        loop {
+            if let Some(head) = &receiver.head {
+                return Ok(head.clone());
+            }
+            if let Some(end) = &receiver.end {
+                bail!("refused: {end:?}");
+            }
+            match receiver.arrival(limit)? {
+                Arrival::End(end) => receiver.end = Some(end),
+                Arrival::Head(head) => receiver.head = Some(head),
+                Arrival::Packet(packet) => bail!("{packet:?} before any head"),
+            }
+        }
     }
 
     /// Stops everything on the connection as SIGSTOP would, or goes on with it.
@@ -305,7 +282,6 @@ impl Wire {
     }
 
     /// Returns how many pings came in on the connection.
-    #[must_use]
     pub fn pings(&self) -> usize {
         self.sender.control.pings()
     }
@@ -356,22 +332,6 @@ impl WireReceiver {
                 Arrival::Head(head) => self.head = Some(head),
                 Arrival::Packet(packet) if wanted(&packet) => return Ok(packet),
                 Arrival::Packet(packet) => self.stash.push_back(packet),
-            }
-        }
-    }
-
-    fn head(&mut self, limit: Duration) -> Result<HeaderMap> {
-        loop {
-            if let Some(head) = &self.head {
-                return Ok(head.clone());
-            }
-            if let Some(end) = &self.end {
-                bail!("refused: {end:?}");
-            }
-            match self.arrival(limit)? {
-                Arrival::End(end) => self.end = Some(end),
-                Arrival::Head(head) => self.head = Some(head),
-                Arrival::Packet(packet) => bail!("{packet:?} before any head"),
             }
         }
     }

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::Namespace;
+use crate::http::{self, Target};
 use crate::ports;
 
 /// Where something runs.
@@ -20,7 +21,6 @@ pub enum Place<'a> {
 
 impl Place<'_> {
     /// Prepares `program` to run there.
-    #[must_use]
     pub fn command(self, program: impl AsRef<Path>) -> Command {
         match self {
             Self::Here => Command::new(program.as_ref()),
@@ -29,9 +29,6 @@ impl Place<'_> {
     }
 
     /// Runs `job` there, see [`Namespace::run`].
-    ///
-    /// # Errors
-    /// When the namespace cannot be entered.
     pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> Result<T> {
         match self {
             Self::Here => Ok(job()),
@@ -40,18 +37,25 @@ impl Place<'_> {
     }
 
     /// Binds a TCP socket there.
-    ///
-    /// # Errors
-    /// When the address cannot be bound.
     pub fn bind(self, addr: SocketAddr) -> Result<TcpListener> {
         self.run(|| TcpListener::bind(addr))?
             .with_context(|| format!("binding {addr}"))
     }
 
+    /// Returns an address of `127.0.0.1` there on which nothing listens.
+    pub fn free_address(self) -> Result<SocketAddr> {
+        let port = self.free_ports(1)?.first().copied();
+        let port = port.context("a free port")?;
+        Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    /// Tells whether `GET path` is answered with 200 there.
+    pub fn is_ok(self, target: &Target, path: &str) -> bool {
+        let answer = self.run(|| http::get(target, path));
+        matches!(answer, Ok(Ok(answer)) if answer.status == 200)
+    }
+
     /// Returns `count` ports that are free there at `127.0.0.1`.
-    ///
-    /// # Errors
-    /// When no socket can be bound.
     pub fn free_ports(self, count: usize) -> Result<Vec<u16>> {
         self.run(|| ports::free_at(IpAddr::V4(Ipv4Addr::LOCALHOST), count))?
     }

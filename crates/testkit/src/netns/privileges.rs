@@ -20,9 +20,6 @@ pub enum Privileges {
 /// program again, with the same arguments, as root of a fresh user, network and mount namespace.
 ///
 /// The second run has no network but loopback: whatever must be fetched is fetched before.
-///
-/// # Errors
-/// When `unshare` is missing or the kernel allows no user namespaces; the text says what to do.
 pub fn acquire() -> Result<Privileges> {
     if is_root() {
         return Ok(Privileges::Here);
@@ -37,16 +34,12 @@ pub fn acquire() -> Result<Privileges> {
 }
 
 /// Tells whether we are root: of the machine, or of a user namespace.
-#[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// Prepares `program` to run as root of a fresh user, network and mount namespace, with `lo` up
 /// and a `/run/netns` that it may write (`/run` itself belongs to the real root).
-///
-/// # Errors
-/// When `unshare` is missing or the kernel allows no user namespaces.
 pub fn in_user_namespace(program: &Path) -> Result<Command> {
     let unshare = command::require("unshare")?;
     let probe = Command::new(&unshare).args(FLAGS).arg("true").output();

@@ -14,7 +14,6 @@ use super::selector::{Selector, check_key, check_value, is_subdomain};
 pub(super) struct Policy {
     pub(super) namespace: String,
     name: String,
-    /// The pods it is about.
     pub(super) pods: Selector,
     /// What may enter them; `None` when it does not say.
     pub(super) ingress: Option<Vec<Rule>>,
@@ -34,8 +33,10 @@ pub(super) struct Rule {
 /// Whom a rule allows.
 #[derive(Clone, Debug)]
 pub(super) enum PeerRule {
-    /// Addresses.
-    Block { cidr: Cidr, except: Vec<Cidr> },
+    Block {
+        cidr: Cidr,
+        except: Vec<Cidr>,
+    },
     /// Pods: of the policy's namespace unless there is a selector of namespaces; all of them unless
     /// there is a selector of pods.
     Pods {

@@ -11,9 +11,6 @@ use anyhow::{Context, Result};
 use crate::command;
 
 /// Returns the URI of the Debian archive that this machine is set up with, a mirror if it is one.
-///
-/// # Errors
-/// When there is no apt, or it has no Debian archive, or has not fetched its lists.
 pub(super) fn archive() -> Result<String> {
     let mut targets = Command::new("apt-get");
     targets.args(["indextargets", "--format", FORMAT, "Identifier: Packages"]);

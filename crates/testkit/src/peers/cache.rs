@@ -1,15 +1,13 @@
 //! Where programs are kept that no package has: `${XDG_CACHE_HOME:-~/.cache}/rhizome`.
 
-use std::fs::{self, File};
-use std::path::PathBuf;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 
 /// Returns the cache's directory, made if need be.
-///
-/// # Errors
-/// When there is neither `XDG_CACHE_HOME` nor `HOME`, or it cannot be made.
 pub fn directory() -> Result<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())
@@ -22,24 +20,37 @@ pub fn directory() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Holds the cache for one process at a time; released when dropped, or when we die.
-#[derive(Debug)]
-pub struct Lock {
-    _file: File,
+/// Returns `file` of the cache, if it is there.
+pub fn find(file: &str) -> Option<PathBuf> {
+    let path = directory().ok()?.join(file);
+    path.is_file().then_some(path)
 }
 
-/// Waits until no other process fills the cache.
-///
-/// # Errors
-/// When the lock file cannot be opened or locked.
-pub fn lock() -> Result<Lock> {
-    let path = directory()?.join("lock");
-    let file = File::options()
+/// Returns `file` of the cache, which `make` puts where it is told unless it is there: one process
+/// at a time.
+pub fn fill(file: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let directory = directory()?;
+    let path = directory.join("lock");
+    let lock = File::options()
         .create(true)
         .append(true)
         .open(&path)
         .with_context(|| format!("opening {}", path.display()))?;
-    flock(&file, FlockOperation::LockExclusive)
+    // Until the descriptor is closed, here or because the process has died.
+    flock(&lock, FlockOperation::LockExclusive)
         .with_context(|| format!("locking {}", path.display()))?;
-    Ok(Lock { _file: file })
+    let path = directory.join(file);
+    if !path.is_file() {
+        make(&path)?;
+    }
+    Ok(path)
+}
+
+/// Puts a program into the cache in one step.
+pub(super) fn install(program: &Path, path: &Path) -> Result<()> {
+    let fresh = path.with_extension("fresh");
+    fs::copy(program, &fresh).with_context(|| format!("copying {}", program.display()))?;
+    fs::set_permissions(&fresh, Permissions::from_mode(0o755))
+        .and_then(|()| fs::rename(&fresh, path))
+        .with_context(|| format!("moving {} into its place", path.display()))
 }

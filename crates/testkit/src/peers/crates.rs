@@ -2,7 +2,7 @@
 //! into the cache.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -25,12 +25,9 @@ pub struct Program {
 
 impl Program {
     /// Returns the program.
-    ///
-    /// # Errors
-    /// When it is neither in `PATH` nor in the cache.
     pub fn binary(&self) -> Result<PathBuf> {
         command::find(self.name)
-            .or_else(|| self.cached().ok().filter(|path| path.is_file()))
+            .or_else(|| cache::find(&self.file()))
             .with_context(|| {
                 let Self { name, version, .. } = self;
                 format!("{name} {version} is missing; `cargo xtask test` builds it")
@@ -38,19 +35,15 @@ impl Program {
     }
 
     /// Builds the program and keeps it in the cache, unless it is there.
-    ///
-    /// # Errors
-    /// When it cannot be fetched or built.
     pub fn install(&self, say: &dyn Fn(&str)) -> Result<PathBuf> {
         if let Ok(path) = self.binary() {
             return Ok(path);
         }
-        let _lock = cache::lock()?;
-        let path = self.cached()?;
-        if path.is_file() {
-            return Ok(path);
-        }
-        let root = tools()?;
+        cache::fill(&self.file(), |path| self.build(path, say))
+    }
+
+    fn build(&self, path: &Path, say: &dyn Fn(&str)) -> Result<()> {
+        let root = path.ancestors().nth(2).context("a directory")?;
         let Self {
             package, version, ..
         } = self;
@@ -64,26 +57,15 @@ impl Program {
             // By the toolchain that the workspace is pinned to.
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .env_remove("CARGO_TARGET_DIR")
-            .args([
-                "install",
-                "--locked",
-                "--quiet",
-                "--version",
-                version,
-                "--root",
-            ])
-            .arg(&root)
+            .args(["install", "--locked", "--quiet", "--version", version])
+            .arg("--root")
+            .arg(root)
             .args((!self.optimised).then_some("--debug"))
             .arg(package);
-        command::run(&mut install)?;
-        Ok(path)
+        command::run(&mut install).map(drop)
     }
 
-    fn cached(&self) -> Result<PathBuf> {
-        Ok(tools()?.join("bin").join(self.name))
+    fn file(&self) -> String {
+        format!("tools/bin/{}", self.name)
     }
-}
-
-fn tools() -> Result<PathBuf> {
-    Ok(cache::directory()?.join("tools"))
 }

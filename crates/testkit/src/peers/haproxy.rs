@@ -23,9 +23,6 @@ pub enum SendProxy {
 
 /// Starts HAProxy, which takes TCP connections on `listen` and passes them to `server` behind a
 /// header with the client's address and the one it connected to.
-///
-/// # Errors
-/// When it is not installed or does not listen within 20 s.
 pub fn start(
     place: Place<'_>,
     dir: &Path,

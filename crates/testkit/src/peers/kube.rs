@@ -13,8 +13,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::certs::Authority;
 use crate::command;
-use crate::http::{self, Connection, Target};
+use crate::http::{Connection, Target};
 use crate::netns::Place;
+use crate::peers::cache;
 use crate::process::ChildGuard;
 
 pub use build::install;
@@ -37,7 +38,6 @@ pub struct KubeParams {
 
 impl KubeParams {
     /// Returns the parameters of an API server at `address` that also answers to `names`.
-    #[must_use]
     pub fn new(address: SocketAddr, names: &[&str]) -> Self {
         Self {
             address,
@@ -50,7 +50,6 @@ impl KubeParams {
 
     /// Has it reach kubelets the way that the file `selector` says ([`Egress::write`]), by their
     /// internal addresses, and verify them by the authority in the file `kubelet_authority`.
-    #[must_use]
     pub fn kubelets(mut self, selector: &Path, kubelet_authority: &Path) -> Self {
         self.arguments.extend([
             format!("--egress-selector-config-file={}", selector.display()),
@@ -78,20 +77,13 @@ pub struct KubeApiServer {
 impl KubeApiServer {
     /// Starts etcd and kube-apiserver with their files in `dir`, signs a certificate, and waits
     /// for `/readyz`.
-    ///
-    /// # Errors
-    /// When one is not installed, ends, or is not ready within 90 s; the text shows its log's end.
     pub fn start(place: Place<'_>, dir: &Path, params: &KubeParams) -> Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let (etcd, etcd_addr) = start_etcd(place, dir)?;
         let authority = Authority::new("kube-apiserver-test")?;
         let addr = match params.address.port() {
             0 => {
-                let port = place
-                    .free_ports(1)?
-                    .first()
-                    .copied()
-                    .context("a free port")?;
+                let port = place.free_address()?.port();
                 SocketAddr::new(params.address.ip(), port)
             }
             _ => params.address,
@@ -117,9 +109,6 @@ impl KubeApiServer {
 
     /// Starts it anew, with the same address, certificate and etcd, after it has ended or was
     /// killed, and waits for `/readyz`.
-    ///
-    /// # Errors
-    /// As [`KubeApiServer::start`].
     pub fn start_again(&mut self, place: Place<'_>) -> Result<()> {
         let log = self.server.log_path().to_owned();
         self.server = ChildGuard::spawn("kube-apiserver", &self.command, &log)?;
@@ -128,51 +117,41 @@ impl KubeApiServer {
 
     fn wait_ready(&mut self, place: Place<'_>) -> Result<()> {
         let target = self.target().timeout(Duration::from_secs(2));
-        self.server.wait_ready(Duration::from_secs(90), || {
-            matches!(place.run(|| http::get(&target, "/readyz")), Ok(Ok(answer)) if answer.status == 200)
-        })
+        let ready = || place.is_ok(&target, "/readyz");
+        self.server.wait_ready(Duration::from_secs(90), ready)
     }
 
     /// Returns where its etcd answers HTTP, without TLS.
-    #[must_use]
     pub fn etcd_addr(&self) -> SocketAddr {
         self.etcd
     }
 
     /// Returns where it listens.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// Returns the authority of its certificate, PEM.
-    #[must_use]
     pub fn authority_pem(&self) -> &str {
         &self.authority_pem
     }
 
     /// Returns the token of a member of `system:masters`.
-    #[must_use]
     pub fn token(&self) -> &'static str {
         TOKEN
     }
 
     /// Returns a target that reaches it directly, with the token.
-    #[must_use]
     pub fn target(&self) -> Target {
         self.target_at(self.addr)
     }
 
     /// Returns a target that reaches it by way of `addr`, with the token.
-    #[must_use]
     pub fn target_at(&self, addr: SocketAddr) -> Target {
         Target::tls(addr, &self.authority_pem).bearer(TOKEN)
     }
 
     /// Writes a kubeconfig whose server is `addr`, by that server name if one is given.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn write_kubeconfig(
         &self,
         path: &Path,
@@ -201,9 +180,6 @@ impl KubeApiServer {
     }
 
     /// Creates a node whose kubelet is at `kubelet`.
-    ///
-    /// # Errors
-    /// When the API server cannot be reached or refuses.
     pub fn create_node(&self, place: Place<'_>, name: &str, kubelet: SocketAddr) -> Result<()> {
         let node = serde_json::json!({
             "apiVersion": "v1",
@@ -235,15 +211,12 @@ impl KubeApiServer {
 }
 
 /// Returns the program: `$KUBEBUILDER_ASSETS/kube-apiserver`, then our own build in the cache.
-///
-/// # Errors
-/// When there is neither.
 pub fn binary() -> Result<PathBuf> {
     let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
     assets
         .map(|assets| assets.join("kube-apiserver"))
         .filter(|path| path.is_file())
-        .or_else(|| build::cached().ok().filter(|path| path.is_file()))
+        .or_else(|| cache::find(build::FILE))
         .context(
             "kube-apiserver is missing: set KUBEBUILDER_ASSETS, or let `cargo xtask test` build it",
         )
@@ -294,9 +267,8 @@ fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, SocketAddr)> 
     let mut child = ChildGuard::spawn("etcd", &command, &dir.join("etcd.log"))?;
     let addr = SocketAddr::from(([127, 0, 0, 1], client));
     let target = Target::plain(addr);
-    child.wait_ready(Duration::from_secs(30), || {
-        matches!(place.run(|| http::get(&target, "/health")), Ok(Ok(answer)) if answer.status == 200)
-    })?;
+    let ready = || place.is_ok(&target, "/health");
+    child.wait_ready(Duration::from_secs(30), ready)?;
     Ok((child, addr))
 }
 

@@ -79,7 +79,6 @@ const fn need(probe: &'static str, packages: &'static [&'static str]) -> Need {
 }
 
 /// Returns those of `needs` that are not there.
-#[must_use]
 pub fn missing(needs: &[Need]) -> Vec<Need> {
     needs
         .iter()
@@ -89,10 +88,6 @@ pub fn missing(needs: &[Need]) -> Vec<Need> {
 }
 
 /// Installs what is missing of `needs`, as root on Debian.
-///
-/// # Errors
-/// When something is missing and we are not root, this is no Debian, or `apt-get` fails; the text
-/// names the command that would do it.
 pub fn install(needs: &[Need], say: &dyn Fn(&str)) -> Result<()> {
     let packages: Vec<&str> = missing(needs)
         .iter()

@@ -31,15 +31,11 @@ pub struct Prometheus<'n> {
 impl<'n> Prometheus<'n> {
     /// Starts it in `place` on a free port of `127.0.0.1`, with its files in `dir`, and waits until
     /// it is ready. Names of files in `config` are relative to `dir`.
-    ///
-    /// # Errors
-    /// When it is not installed, or not ready within 30 s; the text shows its log's end.
     pub fn start(place: Place<'n>, dir: &Path, config: &str) -> Result<Self> {
         let program = command::require("prometheus")?;
         let path = dir.join("prometheus.yml");
         std::fs::write(&path, config).with_context(|| format!("writing {}", path.display()))?;
-        let port = place.free_ports(1)?.first().copied();
-        let addr = SocketAddr::from(([127, 0, 0, 1], port.context("a free port")?));
+        let addr = place.free_address()?;
         let mut command = place.command(program);
         command.arg(format!("--config.file={}", path.display()));
         command.arg(format!(
@@ -59,18 +55,12 @@ impl<'n> Prometheus<'n> {
             addr,
         };
         let (target, place) = (this.target(), this.place());
-        let ready = || {
-            let answer = place.run(|| http::get(&target, "/-/ready"));
-            matches!(answer, Ok(Ok(answer)) if answer.status == 200)
-        };
+        let ready = || place.is_ok(&target, "/-/ready");
         this.child.wait_ready(Duration::from_secs(30), ready)?;
         Ok(this)
     }
 
     /// Evaluates an expression now; returns the samples of its result.
-    ///
-    /// # Errors
-    /// When it does not answer, or not with success; the text has what it says.
     pub fn query(&self, expression: &str) -> Result<Vec<Value>> {
         let answer = self.get(&format!("/api/v1/query?query={}", encoded(expression)))?;
         list(&answer["data"]["result"])
@@ -78,18 +68,12 @@ impl<'n> Prometheus<'n> {
     }
 
     /// Returns the label sets of all series that a selector matches.
-    ///
-    /// # Errors
-    /// As [`Prometheus::query`].
     pub fn series(&self, selector: &str) -> Result<Vec<Value>> {
         let answer = self.get(&format!("/api/v1/series?match[]={}", encoded(selector)))?;
         list(&answer["data"]).with_context(|| format!("the series of {selector}: {answer}"))
     }
 
     /// Returns every rule, with its health and what it fired.
-    ///
-    /// # Errors
-    /// As [`Prometheus::query`].
     pub fn rules(&self) -> Result<Vec<Value>> {
         let answer = self.get("/api/v1/rules")?;
         let groups = list(&answer["data"]["groups"]).context("groups of rules")?;
@@ -98,16 +82,12 @@ impl<'n> Prometheus<'n> {
     }
 
     /// Returns the targets that are scraped, with their health.
-    ///
-    /// # Errors
-    /// As [`Prometheus::query`].
     pub fn targets(&self) -> Result<Vec<Value>> {
         let answer = self.get("/api/v1/targets?state=active")?;
         list(&answer["data"]["activeTargets"]).context("targets")
     }
 
     /// Returns the end of its log.
-    #[must_use]
     pub fn log_tail(&self) -> String {
         self.child.log_tail(20)
     }
@@ -134,9 +114,6 @@ impl<'n> Prometheus<'n> {
 }
 
 /// Runs `promtool` in `dir`, and returns what it printed.
-///
-/// # Errors
-/// When it is not installed, or finds something wrong; the text has its words.
 pub fn promtool(dir: &Path, arguments: &[&str]) -> Result<String> {
     let mut promtool = Command::new(command::require("promtool")?);
     command::run(promtool.current_dir(dir).args(arguments))

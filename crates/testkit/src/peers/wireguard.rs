@@ -40,7 +40,6 @@ impl Program {
     ];
 
     /// Returns what tables and errors call it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::BoringTun => "boringtun",
@@ -51,25 +50,18 @@ impl Program {
     }
 
     /// Returns the program.
-    ///
-    /// # Errors
-    /// When it is not installed; the text says how it gets here.
     pub fn binary(self) -> Result<PathBuf> {
         match self {
             Self::BoringTun => BORINGTUN.binary(),
             Self::GotaTun => GOTATUN.binary(),
             Self::WireguardGo2022 => command::require("wireguard-go"),
-            Self::WireguardGo2023 => Some(unpacked()?)
-                .filter(|path| path.is_file())
+            Self::WireguardGo2023 => cache::find(FILE_2023)
                 .context("wireguard-go of Debian 13 is missing; `cargo xtask test` fetches it"),
         }
     }
 
     /// Starts it in `namespace` with a device that has no addresses, keys or peers yet, and waits
     /// until it can be told some. Logs go into `dir`.
-    ///
-    /// # Errors
-    /// When it is not installed, or not up within 20 s; the text shows the end of its log.
     pub fn start(self, namespace: &Namespace, dir: &Path) -> Result<Wireguard> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +92,6 @@ pub struct Wireguard {
 
 impl Wireguard {
     /// Returns the device's name.
-    #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }
@@ -111,9 +102,6 @@ impl Wireguard {
     }
 
     /// Runs `wg set DEVICE` with `words`, as wg(8) has them.
-    ///
-    /// # Errors
-    /// When `wg` is missing or refuses.
     pub fn set(&self, words: &[&str]) -> Result<()> {
         let mut wg = Command::new(command::require("wg")?);
         command::run(wg.args(["set", &self.device]).args(words))?;
@@ -132,9 +120,6 @@ pub struct KeyPair {
 
 impl KeyPair {
     /// Makes a pair with wireguard-tools.
-    ///
-    /// # Errors
-    /// When `wg` is missing.
     pub fn generate() -> Result<Self> {
         let wg = command::require("wg")?;
         let dir = TempDir::new("wg-key")?;
@@ -151,9 +136,6 @@ impl KeyPair {
 }
 
 /// Installs what is missing of those that Debian 12 has no package for.
-///
-/// # Errors
-/// When one cannot be had.
 pub fn install(say: &dyn Fn(&str)) -> Result<()> {
     BORINGTUN.install(say)?;
     GOTATUN.install(say)?;
@@ -163,41 +145,32 @@ pub fn install(say: &dyn Fn(&str)) -> Result<()> {
 /// Fetches wireguard-go of Debian 13 with apt, which checks its signature, by lists and a cache of
 /// their own: what this machine has installed, and from where, stays as it is.
 fn install_2023(say: &dyn Fn(&str)) -> Result<()> {
-    if Program::WireguardGo2023.binary().is_ok() {
-        return Ok(());
-    }
-    let _lock = cache::lock()?;
-    say("apt-get download wireguard-go, of Debian 13, to be unpacked beside");
-    let dir = TempDir::new("apt")?;
-    let sources = format!("deb {KEYRING} {} trixie main\n", apt::archive()?);
-    let sources = dir.write("sources.list", sources)?;
-    for directory in ["lists/partial", "cache/archives/partial"] {
-        std::fs::create_dir_all(dir.join(directory)).context("making apt's directories")?;
-    }
-    let set = |key: &str, value: &Path| format!("--option={key}={}", value.display());
-    let options = [
-        set("Dir::Etc::SourceList", &sources),
-        set("Dir::Etc::SourceParts", Path::new("/dev/null")),
-        set("Dir::State::Lists", &dir.join("lists")),
-        set("Dir::Cache", &dir.join("cache")),
-        "--quiet".to_owned(),
-    ];
-    for words in [&["update"][..], &["download", "wireguard-go"]] {
-        let mut apt = Command::new("apt-get");
-        command::run(apt.current_dir(dir.path()).args(&options).args(words))?;
-    }
-    let mut unpack = Command::new("sh");
-    unpack.current_dir(dir.path());
-    command::run(unpack.args(["-c", "dpkg-deb --extract wireguard-go_*.deb unpacked"]))?;
-    let path = unpacked()?;
-    let fresh = path.with_extension("fresh");
-    std::fs::copy(dir.join("unpacked/usr/bin/wireguard-go"), &fresh)
-        .context("copying wireguard-go into the cache")?;
-    std::fs::rename(&fresh, &path).context("moving wireguard-go into its place")
-}
-
-fn unpacked() -> Result<PathBuf> {
-    Ok(cache::directory()?.join("wireguard-go-0.0.20231211"))
+    cache::fill(FILE_2023, |path| {
+        say("apt-get download wireguard-go, of Debian 13, to be unpacked beside");
+        let dir = TempDir::new("apt")?;
+        let sources = format!("deb {KEYRING} {} trixie main\n", apt::archive()?);
+        let sources = dir.write("sources.list", sources)?;
+        for directory in ["lists/partial", "cache/archives/partial"] {
+            std::fs::create_dir_all(dir.join(directory)).context("making apt's directories")?;
+        }
+        let set = |key: &str, value: &Path| format!("--option={key}={}", value.display());
+        let options = [
+            set("Dir::Etc::SourceList", &sources),
+            set("Dir::Etc::SourceParts", Path::new("/dev/null")),
+            set("Dir::State::Lists", &dir.join("lists")),
+            set("Dir::Cache", &dir.join("cache")),
+            "--quiet".to_owned(),
+        ];
+        for words in [&["update"][..], &["download", "wireguard-go"]] {
+            let mut apt = Command::new("apt-get");
+            command::run(apt.current_dir(dir.path()).args(&options).args(words))?;
+        }
+        let mut unpack = Command::new("sh");
+        unpack.current_dir(dir.path());
+        command::run(unpack.args(["-c", "dpkg-deb --extract wireguard-go_*.deb unpacked"]))?;
+        cache::install(&dir.join("unpacked/usr/bin/wireguard-go"), path)
+    })
+    .map(drop)
 }
 
 /// Returns whether a device can be configured. `wg` is not asked for this: it deletes a
@@ -214,6 +187,7 @@ fn listens(namespace: &Namespace, device: &str) -> bool {
         .any(|line| line.ends_with(&socket) && line.split_whitespace().nth(3) == Some("00010000"))
 }
 
+const FILE_2023: &str = "wireguard-go-0.0.20231211";
 const KEYRING: &str = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]";
 
 const BORINGTUN: crates::Program = crates::Program {

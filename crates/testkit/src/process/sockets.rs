@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Returns whether a socket listens on `addr` (or on its port at any address) in the network
 /// namespace of process `pid`.
-#[must_use]
 pub fn listens(pid: u32, addr: SocketAddr) -> bool {
     ["tcp", "tcp6"]
         .iter()

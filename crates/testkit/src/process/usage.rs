@@ -23,9 +23,6 @@ pub struct Usage {
 }
 
 /// Reads what process `pid` uses now.
-///
-/// # Errors
-/// When there is no such process.
 pub fn usage(pid: u32) -> Result<Usage> {
     let dir = format!("/proc/{pid}");
     let read = |name: &str| {

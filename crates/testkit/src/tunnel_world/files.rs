@@ -68,9 +68,6 @@ impl Keys {
     }
 
     /// Makes a private key in the world's directory, with `vpn-server keygen`.
-    ///
-    /// # Errors
-    /// When there is such a file already, or the program fails.
     pub fn generate(&self, name: &str) -> Result<KeyFile> {
         let path = self.dir.join(name);
         let mut keygen = Command::new(&self.program);
@@ -279,7 +276,7 @@ fn route(index: usize) -> usize {
 }
 
 /// Sets the keys of `more` in `config`, those of objects one by one.
-fn merge(config: &mut Value, more: &Value) -> Result<()> {
+pub fn merge(config: &mut Value, more: &Value) -> Result<()> {
     let more = more.as_object().context("an object to be merged")?;
     for (key, value) in more {
         let slot = &mut config[key];

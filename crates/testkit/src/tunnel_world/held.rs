@@ -44,9 +44,6 @@ struct Progress {
 
 impl Held {
     /// Speaks on `connection`, [`PAUSE`] after each answer.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub fn hold(mut connection: Upgraded) -> Result<Self> {
         let shared = Arc::new(Shared {
             clock: Stopwatch::start(),
@@ -65,7 +62,6 @@ impl Held {
     }
 
     /// Tells how it goes.
-    #[must_use]
     pub fn report(&self) -> Report {
         let progress = self.shared.lock();
         let mut report = progress.report.clone();
@@ -76,9 +72,6 @@ impl Held {
     }
 
     /// Waits for `count` further answers.
-    ///
-    /// # Errors
-    /// When the connection is over, or after `limit`.
     pub fn wait_exchanges(&self, count: u64, limit: Duration) -> Result<()> {
         let wanted = self.report().exchanges + count;
         let what = format!("{count} more answers on a held connection");

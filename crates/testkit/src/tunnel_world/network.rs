@@ -71,7 +71,6 @@ pub struct Network {
 
 impl Addresses {
     /// Returns a server's address.
-    #[must_use]
     pub fn server(&self, index: usize) -> IpAddr {
         self.host(11 + index)
     }
@@ -82,13 +81,11 @@ impl Addresses {
     }
 
     /// Returns the gateway's address, as servers see it.
-    #[must_use]
     pub fn gateway(&self) -> IpAddr {
         self.host(2)
     }
 
     /// Returns where API servers dial from.
-    #[must_use]
     pub fn api_server(&self) -> IpAddr {
         self.host(20)
     }
@@ -213,10 +210,7 @@ fn plug(switch: &Namespace, namespace: &Namespace, port: &str) -> Result<()> {
         namespace,
         device: "eth0",
     };
-    let far = End {
-        namespace: switch,
-        device: port,
-    };
+    let far = switch.end(port);
     cable(near, far)?;
     switch.join_bridge(BRIDGE, port)
 }

@@ -9,10 +9,10 @@ use testkit::http;
 use testkit::process::Signal;
 use testkit::wait::{self, Stopwatch};
 
-use super::{DRAIN, Stage};
+use super::{DRAIN, Stage, must};
 use crate::console::Console;
 use crate::demo::Programs;
-use crate::demo::gateway::{self, Gateway};
+use crate::demo::gateway;
 use crate::demo::node::Mode;
 use crate::demo::watcher::Watcher;
 
@@ -31,16 +31,16 @@ pub(super) fn show(
         Ok((watch, "events flow".to_owned()))
     });
     let clock = Stopwatch::start();
-    let drained = console.step(DRAIN, "SIGTERM: unready at once", || {
-        stage.gateway.child.signal(Signal::TERM)?;
+    let drained = console.check(DRAIN, "SIGTERM: unready at once", || {
+        stage.gateway.signal(Signal::TERM)?;
         let seed = &stage.network.seed;
         wait::until("the gateway to be unready", delay, || {
             gateway::probe(seed, "/readyz").is_ok_and(|status| status == 503)
         })?;
-        Ok(((), "/readyz answers 503".to_owned()))
+        Ok("/readyz answers 503".to_owned())
     });
     if let (Some(watch), Some(())) = (&watch, drained) {
-        console.step(
+        console.check(
             DRAIN,
             "new clients are served, then refused, never reset",
             || {
@@ -49,31 +49,30 @@ pub(super) fn show(
                 let event = watch
                     .wait_more(1)
                     .context("the watch, after the port was closed")?;
-                Ok((
-                    (),
-                    format!("{count} served in {took:.1?}; the watch is at event {event}"),
+                Ok(format!(
+                    "{count} served in {took:.1?}; the watch is at event {event}"
                 ))
             },
         );
     }
-    console.step(
+    console.check(
         DRAIN,
         "at the end of its time the rest is cut, and it ends",
         || finish(stage, watch.as_ref(), clock),
     );
-    console
-        .step(DRAIN, "a gateway is started in its place", || {
-            stage.gateway = Gateway::start(&programs.sni_proxy, &stage.network.seed, dir)?;
-            Ok(((), "ready".to_owned()))
-        })
-        .context("the demo cannot go on without it")?;
-    console.step(
+    must(
+        console.check(DRAIN, "a gateway is started in its place", || {
+            stage.gateway = gateway::start(&programs["sni-proxy"], &stage.network.seed, dir)?;
+            Ok("ready".to_owned())
+        }),
+    )?;
+    console.check(
         DRAIN,
         "users are served again, and pods, whose proxy never stopped",
         || {
             stage.ask_by_name(&stage.shoots[0])?;
             stage.watch_from_pod(1, Mode::Connect)?;
-            Ok(((), "by name and by CONNECT".to_owned()))
+            Ok("by name and by CONNECT".to_owned())
         },
     );
     Ok(())
@@ -81,9 +80,6 @@ pub(super) fn show(
 
 /// Keeps connecting, several clients at a time, until no connection is accepted any more; returns how many
 /// requests were served.
-///
-/// # Errors
-/// When one was neither served nor refused, or the port stays open too long.
 fn knock_until_refused(stage: &Stage) -> Result<u32> {
     let shoot = &stage.shoots[0];
     let target = stage.by_name(shoot);
@@ -116,26 +112,22 @@ fn knock_until_refused(stage: &Stage) -> Result<u32> {
     })?
 }
 
-fn finish(stage: &mut Stage, watch: Option<&Watcher>, clock: Stopwatch) -> Result<((), String)> {
+fn finish(stage: &mut Stage, watch: Option<&Watcher>, clock: Stopwatch) -> Result<String> {
     let (delay, timeout) = gateway::DRAIN;
-    let status = stage.gateway.child.wait_exit(delay + timeout + SLACK)?;
+    let status = stage.gateway.wait_exit(delay + timeout + SLACK)?;
     let took = clock.elapsed();
     if !status.success() {
-        bail!(
-            "it ended with {status}:\n{}",
-            stage.gateway.child.log_tail(10)
-        );
+        bail!("it ended with {status}:\n{}", stage.gateway.log_tail(10));
     }
     let Some(watch) = watch else {
-        return Ok(((), format!("it ended after {took:.1?}")));
+        return Ok(format!("it ended after {took:.1?}"));
     };
     let events = watch.wait_end(SLACK)?;
     if took < delay + timeout {
         bail!("the watch was cut after {took:.1?}, before its time");
     }
-    Ok((
-        (),
-        format!("after {took:.1?}; the watch got {events} events, none missing"),
+    Ok(format!(
+        "after {took:.1?}; the watch got {events} events, none missing"
     ))
 }
 

@@ -10,13 +10,12 @@ use testkit::kubelet::pattern;
 use testkit::process::Signal;
 use testkit::wait::{self, Stopwatch};
 
-use super::{EGRESS, Stage};
+use super::{EGRESS, Stage, must};
 use crate::console::Console;
 use crate::demo::Programs;
 use crate::demo::gateway::{self, Extra};
 use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity};
 
-/// How the kubelet is asked.
 struct Way {
     target: Target,
 }
@@ -40,43 +39,36 @@ pub(super) fn show(
 
 /// Starts kubelet, server, route and agent.
 fn start(console: &mut Console, stage: &mut Stage, programs: &Programs, dir: &Path) -> Result<()> {
-    let missing = || "the demo cannot go on without it";
     let host = host(stage);
     let [shoot, other] = &stage.shoots;
     let (seed, node) = (&stage.network.seed, &stage.network.shoots[0].node);
-    let kubelet = console
-        .step(
-            EGRESS,
-            "a kubelet on the node of shoot a, a stand-in",
-            || {
-                let kubelet = konnectivity::start_kubelet(shoot, node)?;
-                match seed.run(|| std::net::TcpStream::connect_timeout(&KUBELET, LIMIT))? {
-                    Ok(_) => bail!("the seed reaches {KUBELET} by itself"),
-                    Err(error) => Ok((kubelet, format!("from the seed, {KUBELET}: {error}"))),
-                }
-            },
-        )
-        .with_context(missing)?;
-    let (server, credentials) = console
-        .step(EGRESS, "konnectivity-server in the seed", || {
+    let kubelet = must(console.step(
+        EGRESS,
+        "a kubelet on the node of shoot a, a stand-in",
+        || {
+            let kubelet = konnectivity::start_kubelet(shoot, node)?;
+            match seed.run(|| std::net::TcpStream::connect_timeout(&KUBELET, LIMIT))? {
+                Ok(_) => bail!("the seed reaches {KUBELET} by itself"),
+                Err(error) => Ok((kubelet, format!("from the seed, {KUBELET}: {error}"))),
+            }
+        },
+    ))?;
+    let (server, credentials) =
+        must(console.step(EGRESS, "konnectivity-server in the seed", || {
             let credentials = Credentials::write(dir, &host)?;
             let registry = konnectivity::write_registry(dir, &credentials, &host)?;
             let server = konnectivity::start_server(programs, seed, dir, &credentials, &registry)?;
             let detail = "for the clusters of a registry; shoot a has no agent yet".to_owned();
             Ok(((server, credentials), detail))
-        })
-        .with_context(missing)?;
-    let agent = console
-        .step(EGRESS, "konnectivity-agent on the node", || {
-            gateway::change_routes(seed, dir, &[shoot, other], &[route(stage)])?;
-            let agent =
-                konnectivity::start_agent(programs, &stage.network, dir, &credentials, &host)?;
-            Ok((
-                agent,
-                format!("connected through {} as {host}", gateway::TLS),
-            ))
-        })
-        .with_context(missing)?;
+        }))?;
+    let agent = must(console.step(EGRESS, "konnectivity-agent on the node", || {
+        gateway::change_routes(seed, dir, &[shoot, other], &[route(stage)])?;
+        let agent = konnectivity::start_agent(programs, &stage.network, dir, &credentials, &host)?;
+        Ok((
+            agent,
+            format!("connected through {} as {host}", gateway::TLS),
+        ))
+    }))?;
     stage.konnectivity = Some(Konnectivity {
         agent,
         server,
@@ -93,8 +85,8 @@ fn by_connect(console: &mut Console, stage: &Stage) -> Option<Way> {
     let way = Way {
         target: target.timeout(LIMIT),
     };
-    console.step(EGRESS, "CONNECT over mTLS → kubelet", || {
-        Ok(((), answers(stage, &way)?))
+    console.check(EGRESS, "CONNECT over mTLS → kubelet", || {
+        answers(stage, &way)
     })?;
     Some(way)
 }
@@ -138,7 +130,7 @@ fn stall(console: &mut Console, stage: &Stage, way: &Way) -> Option<Body> {
             format!("one tunnel is stalled, {kib:.0} KiB held for it"),
         ))
     })?;
-    console.step(EGRESS, "others do not notice", || {
+    console.check(EGRESS, "others do not notice", || {
         let mut took = Vec::new();
         for _ in 0..REQUESTS {
             let clock = Stopwatch::start();
@@ -155,7 +147,7 @@ fn stall(console: &mut Console, stage: &Stage, way: &Way) -> Option<Body> {
             ms(median),
             ms(longest)
         );
-        Ok(((), detail))
+        Ok(detail)
     });
     Some(reader)
 }
@@ -169,7 +161,7 @@ fn end_agent(
     way: &Way,
     mut reader: Body,
 ) -> Result<()> {
-    let told = console.step(EGRESS, "SIGTERM to the agent: it serves on", || {
+    let told = console.check(EGRESS, "SIGTERM to the agent: it serves on", || {
         pair(stage)?.agent.signal(Signal::TERM)?;
         ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
         let more = reader.next(LARGE)?;
@@ -178,13 +170,13 @@ fn end_agent(
             "the rest came otherwise"
         );
         ensure!(pair(stage)?.agent.exit_status()?.is_none(), "it has ended");
-        Ok(((), "a new request, and the reader who goes on".to_owned()))
+        Ok("a new request, and the reader who goes on".to_owned())
     });
     drop(reader);
     if told.is_none() {
         return Ok(());
     }
-    console.step(
+    console.check(
         EGRESS,
         "the reader has gone: the agent ends by itself",
         || {
@@ -192,19 +184,19 @@ fn end_agent(
             let agent = &mut pair(stage)?.agent;
             let status = agent.wait_exit(EXIT_LIMIT)?;
             ensure!(status.success(), "{status}:\n{}", agent.log_tail(10));
-            Ok(((), format!("{:.1?} later, with {status}", clock.elapsed())))
+            Ok(format!("{:.1?} later, with {status}", clock.elapsed()))
         },
     );
-    console
-        .step(EGRESS, "an agent is started in its place", || {
+    must(
+        console.check(EGRESS, "an agent is started in its place", || {
             let host = host(stage);
             let credentials = &stage.konnectivity.as_ref().context("no pair")?.credentials;
             let network = &stage.network;
             let agent = konnectivity::start_agent(programs, network, dir, credentials, &host)?;
             pair(stage)?.agent = agent;
-            Ok(((), answers(stage, way)?))
-        })
-        .context("the demo cannot go on without it")
+            answers(stage, way)
+        }),
+    )
 }
 
 impl Way {

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::{RELOAD, Stage};
 use crate::console::Console;
-use crate::demo::gateway::{self, Gateway};
+use crate::demo::gateway;
 use crate::demo::node::Mode;
 use crate::demo::watcher::Watcher;
 
@@ -33,46 +33,39 @@ pub(super) fn show(console: &mut Console, stage: &Stage, dir: &Path) {
     let [a, b] = &stage.shoots;
     let seed = &stage.network.seed;
 
-    console.step(RELOAD, "the route by name to shoot a is taken away", || {
+    console.check(RELOAD, "the route by name to shoot a is taken away", || {
         let before = gateway::metric(seed, GENERATION)?;
         gateway::write_routes(dir, &[a, b], &[b])?;
-        let now = Gateway::wait_metric(seed, GENERATION, |value| value > before)?;
-        Ok(((), format!("in effect, generation {now}")))
+        let now = gateway::wait_metric(seed, GENERATION, |value| value > before)?;
+        Ok(format!("in effect, generation {now}"))
     });
-    console.step(
+    console.check(
         RELOAD,
         "a new connection to shoot a by name finds none",
         || match stage.ask_by_name(a) {
             Ok(detail) => bail!("{detail}, though its route is gone"),
             Err(error) if super::timed_out(&error) => Err(error.context("it is left hanging")),
-            Err(_) => Ok(((), format!("closed; shoot b: {}", stage.ask_by_name(b)?))),
+            Err(_) => Ok(format!("closed; shoot b: {}", stage.ask_by_name(b)?)),
         },
     );
-    console.step(RELOAD, "the watches have not noticed", || {
-        Ok(((), watches.go_on()?))
-    });
-    console.step(RELOAD, "a broken file of routes is refused whole", || {
+    console.check(RELOAD, "the watches have not noticed", || watches.go_on());
+    console.check(RELOAD, "a broken file of routes is refused whole", || {
         // Absent until the first refusal, or zero.
         let before = gateway::metric(seed, REFUSED).unwrap_or_default();
         gateway::replace_routes(dir, "routes: [{ serverNames: [x], cluster: nowhere }]\n")?;
-        Gateway::wait_metric(seed, REFUSED, |value| value > before)?;
-        Ok((
-            (),
-            format!(
-                "the last good one stays; shoot b: {}",
-                stage.ask_by_name(b)?
-            ),
+        gateway::wait_metric(seed, REFUSED, |value| value > before)?;
+        Ok(format!(
+            "the last good one stays; shoot b: {}",
+            stage.ask_by_name(b)?
         ))
     });
-    console.step(RELOAD, "the route is back, shoot a is served again", || {
+    console.check(RELOAD, "the route is back, shoot a is served again", || {
         let before = gateway::metric(seed, GENERATION)?;
         gateway::write_routes(dir, &[a, b], &[a, b])?;
-        Gateway::wait_metric(seed, GENERATION, |value| value > before)?;
-        Ok(((), stage.ask_by_name(a)?))
+        gateway::wait_metric(seed, GENERATION, |value| value > before)?;
+        stage.ask_by_name(a)
     });
-    console.step(RELOAD, "the watches ran through it all", || {
-        Ok(((), watches.go_on()?))
-    });
+    console.check(RELOAD, "the watches ran through it all", || watches.go_on());
 }
 
 impl Watches {

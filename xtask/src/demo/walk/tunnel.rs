@@ -13,10 +13,10 @@ use testkit::http::Connection;
 use testkit::netns::Namespace;
 use testkit::wait::{self, Stopwatch};
 
-use super::{Stage, TUNNEL, egress};
+use super::{Stage, TUNNEL, egress, must};
 use crate::console::Console;
 use crate::demo::Programs;
-use crate::demo::gateway::{self, Gateway};
+use crate::demo::gateway;
 use crate::demo::konnectivity::{KUBELET, NODE_NAME};
 use crate::demo::tunnel::{self, Credentials, Firewall, POD, Side, Tunnel};
 use crate::demo::watcher::Watcher;
@@ -74,43 +74,38 @@ fn start(
     programs: &Programs,
     dir: &Path,
 ) -> Result<Firewall> {
-    let missing = || "the demo cannot go on without it";
     let [shoot, other] = &stage.shoots;
     let (seed, machines) = (&stage.network.seed, &stage.network.shoots[0]);
-    let (place, pod, credentials, server) = console
-        .step(
-            TUNNEL,
-            "vpn-server in the seed, at the address of shoot a's pod",
-            || {
-                let place = tunnel::lay(seed)?;
-                let pod = tunnel::start_pod(shoot, &machines.pod)?;
-                let credentials = Credentials::write(programs, dir, &shoot.kubelets)?;
-                let server = tunnel::start_server(programs, &place, dir, &credentials)?;
-                let status = Side::Server.ready(&place)?;
-                ensure!(status == 503, "/readyz answers {status} without a client");
-                let detail = format!("{}; not ready: no client has come", tunnel::PROXY);
-                Ok(((place, pod, credentials, server), detail))
-            },
-        )
-        .with_context(missing)?;
-    let firewall = console
-        .step(TUNNEL, "a firewall in between drops UDP", || {
-            let routes: Vec<_> = credentials
-                .routes(shoot)
-                .into_iter()
-                .chain([egress::route(stage)])
-                .collect();
-            gateway::change_routes(seed, dir, &[shoot, other], &routes)?;
-            let detail = format!(
-                "{} is open, and {}/udp is not",
-                gateway::VPN,
-                gateway::WIREGUARD
-            );
-            Ok((Firewall::close(seed, &machines.node)?, detail))
-        })
-        .with_context(missing)?;
-    let client = console
-        .step(TUNNEL, "vpn-client on the node of shoot a", || {
+    let (place, pod, credentials, server) = must(console.step(
+        TUNNEL,
+        "vpn-server in the seed, at the address of shoot a's pod",
+        || {
+            let place = tunnel::lay(seed)?;
+            let pod = tunnel::start_pod(shoot, &machines.pod)?;
+            let credentials = Credentials::write(programs, dir, &shoot.kubelets)?;
+            let server = tunnel::start_server(programs, &place, dir, &credentials)?;
+            let status = Side::Server.ready(&place)?;
+            ensure!(status == 503, "/readyz answers {status} without a client");
+            let detail = format!("{}; not ready: no client has come", tunnel::PROXY);
+            Ok(((place, pod, credentials, server), detail))
+        },
+    ))?;
+    let firewall = must(console.step(TUNNEL, "a firewall in between drops UDP", || {
+        let routes: Vec<_> = credentials
+            .routes(shoot)
+            .into_iter()
+            .chain([egress::route(stage)])
+            .collect();
+        gateway::change_routes(seed, dir, &[shoot, other], &routes)?;
+        let detail = format!(
+            "{} is open, and {}/udp is not",
+            gateway::VPN,
+            gateway::WIREGUARD
+        );
+        Ok((Firewall::close(seed, &machines.node)?, detail))
+    }))?;
+    let client = must(
+        console.step(TUNNEL, "vpn-client on the node of shoot a", || {
             let node = &machines.node;
             let clock = Stopwatch::start();
             let client = tunnel::start_client(programs, (shoot, node), dir, &credentials)?;
@@ -123,8 +118,8 @@ fn start(
                 client,
                 format!("{took:.1?} from its start to a tunnel, by TCP"),
             ))
-        })
-        .with_context(missing)?;
+        }),
+    )?;
     stage.tunnel = Some(Tunnel {
         client,
         server,
@@ -139,7 +134,7 @@ fn start(
 fn reach(console: &mut Console, stage: &Stage, transport: &str) {
     let proxy = tunnel::PROXY;
     let name = format!("over {transport}: curl --proxy https://{proxy} → the pod");
-    console.step(TUNNEL, &name, || {
+    console.check(TUNNEL, &name, || {
         expect(node(stage), &transport.to_lowercase())?;
         let answer: serde_json::Value = serde_json::from_str(&curl(stage, "/version")?)?;
         let (who, peer) = (answer["shoot"].as_str(), answer["peer"].as_str());
@@ -153,14 +148,14 @@ fn reach(console: &mut Console, stage: &Stage, transport: &str) {
         ensure!(large.len() == LARGE, "{} bytes came", large.len());
         let (name, whom) = (tunnel::POD_NAME, peer.ip());
         let detail = format!("answered by {name}, which saw {whom}; then 10 MiB");
-        Ok(((), detail))
+        Ok(detail)
     });
 }
 
 /// No client asks the proxy without a certificate, and it leads nowhere but into the shoot.
 fn without_certificate(console: &mut Console, stage: &Stage) {
     let seed = &stage.network.seed;
-    console.step(
+    console.check(
         TUNNEL,
         "without a certificate, and to elsewhere: refused",
         || {
@@ -174,7 +169,7 @@ fn without_certificate(console: &mut Console, stage: &Stage) {
                     .metric(&tunnel.place, failed, &[])
                     .is_ok_and(|count| count >= 1.0)
             })?;
-            let elsewhere = stage.shoots[0].endpoint();
+            let elsewhere = stage.shoots[0].endpoint;
             let mut curl = tunnel.credentials.curl(seed, true)?;
             curl.args(["--write-out", "%{http_connect}", "--output", "/dev/null"]);
             let output = command::output(curl.arg(format!("https://{elsewhere}/version")))?;
@@ -183,10 +178,7 @@ fn without_certificate(console: &mut Console, stage: &Stage) {
                 status == "403",
                 "CONNECT {elsewhere} was answered with {status}"
             );
-            Ok((
-                (),
-                format!("a failed handshake; CONNECT {elsewhere}: {status}"),
-            ))
+            Ok(format!("a failed handshake; CONNECT {elsewhere}: {status}"))
         },
     );
 }
@@ -211,27 +203,22 @@ fn kill_gateway(
     (watch, transport): (&Watcher, &str),
 ) -> Result<()> {
     let name = "the gateway is killed and started anew: the watch goes on";
-    console
-        .step(TUNNEL, name, || {
-            stage.gateway.child.kill()?;
-            let clock = Stopwatch::start();
-            stage.gateway = Gateway::start(&programs.sni_proxy, &stage.network.seed, dir)?;
-            let ready = clock.elapsed();
-            watch.wait_more(1)?;
-            let next = clock.elapsed();
-            wait::until("the same transport", LIMIT, || {
-                Side::Client.uses(node(stage), transport)
-            })?;
-            let events = watch.wait_more(MORE)?;
-            Ok((
-                (),
-                format!(
-                    "a gateway after {ready:.1?}, the next event after {next:.1?}; {events} events, \
+    must(console.check(TUNNEL, name, || {
+        stage.gateway.kill()?;
+        let clock = Stopwatch::start();
+        stage.gateway = gateway::start(&programs["sni-proxy"], &stage.network.seed, dir)?;
+        let ready = clock.elapsed();
+        watch.wait_more(1)?;
+        let next = clock.elapsed();
+        wait::until("the same transport", LIMIT, || {
+            Side::Client.uses(node(stage), transport)
+        })?;
+        let events = watch.wait_more(MORE)?;
+        Ok(format!(
+            "a gateway after {ready:.1?}, the next event after {next:.1?}; {events} events, \
                      none missing"
-                ),
-            ))
-        })
-        .context("the demo cannot go on without it")
+        ))
+    }))
 }
 
 /// Changes what gets through, and waits for the client to use `transport`.
@@ -244,7 +231,7 @@ fn move_to(
     change: impl FnOnce() -> Result<()>,
 ) {
     let name = format!("{what}: the tunnel moves to {}", transport.to_uppercase());
-    console.step(TUNNEL, &name, || {
+    console.check(TUNNEL, &name, || {
         let before = watch.events()?;
         change()?;
         let clock = Stopwatch::start();
@@ -254,9 +241,8 @@ fn move_to(
         let took = clock.elapsed();
         let events = watch.wait_more(MORE)?;
         let more = events - before;
-        Ok((
-            (),
-            format!("after {took:.1?}; {more} more events of the same watch, none missing"),
+        Ok(format!(
+            "after {took:.1?}; {more} more events of the same watch, none missing"
         ))
     });
 }
@@ -264,7 +250,7 @@ fn move_to(
 /// From the shoot, through the tunnel, toward the seed.
 fn not_backwards(console: &mut Console, stage: &Stage) {
     let node = node(stage);
-    console.step(
+    console.check(
         TUNNEL,
         "the shoot reaches no address in the seed by it",
         || {
@@ -280,7 +266,7 @@ fn not_backwards(console: &mut Console, stage: &Stage) {
             let no_peer = [("reason", "no_peer")];
             let count = || Side::Client.metric(node, DROPPED, &no_peer);
             let before = count()?;
-            let elsewhere = stage.shoots[0].endpoint();
+            let elsewhere = stage.shoots[0].endpoint;
             let route = elsewhere.ip().to_string();
             node.ip(&["route", "add", &route, "dev", tunnel::DEVICE])?;
             let knocked = knock(node, elsewhere);
@@ -289,9 +275,8 @@ fn not_backwards(console: &mut Console, stage: &Stage) {
             wait::until("the client to have counted", LIMIT, || {
                 count().is_ok_and(|now| now > before)
             })?;
-            Ok((
-                (),
-                format!("{own}: the server drops it; {elsewhere}: the client drops it"),
+            Ok(format!(
+                "{own}: the server drops it; {elsewhere}: the client drops it"
             ))
         },
     );
@@ -307,10 +292,10 @@ fn knock(node: &Namespace, addr: SocketAddr) -> Result<()> {
 
 /// Reaches the kubelet by curl.
 fn kubelet(console: &mut Console, stage: &Stage) {
-    console.step(TUNNEL, "curl --proxy → kubelet on the node", || {
+    console.check(TUNNEL, "curl --proxy → kubelet on the node", || {
         let text = curl_at(stage, KUBELET, "/metrics")?;
         ensure!(text.contains(NODE_NAME), "another answered: {text}");
-        Ok(((), text.trim_end().to_owned()))
+        Ok(text.trim_end().to_owned())
     });
 }
 

@@ -34,9 +34,6 @@ type Shared = (SendRequest<Bytes>, Arc<Control>);
 
 impl GrpcFrontend {
     /// Returns a frontend with a connection for each dial, as kube-apiserver has it.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub fn uds(path: &Path) -> Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -47,9 +44,6 @@ impl GrpcFrontend {
     }
 
     /// Returns a frontend with one connection for all dials, as newer client libraries have it.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub fn sharing(path: &Path) -> Result<Self> {
         Ok(Self {
             shared: Some(Mutex::default()),
@@ -58,9 +52,6 @@ impl GrpcFrontend {
     }
 
     /// Opens a stream and says nothing on it.
-    ///
-    /// # Errors
-    /// When the server is not there.
     pub fn open(&self) -> Result<Wire> {
         let (requests, control) = match &self.shared {
             None => self.dial()?,
@@ -86,8 +77,7 @@ impl GrpcFrontend {
 
     /// Dials `target`.
     ///
-    /// # Errors
-    /// When the server is not there, or does not answer within 30 s: then the dial is taken back as
+    /// Fails when the server is not there, or does not answer within 30 s: then the dial is taken back as
     /// upstream's library takes it back.
     pub fn connect(&self, target: &str) -> Result<Result<Tunnel, Refusal>> {
         let mut wire = self.open()?;

@@ -39,16 +39,12 @@ enum Place {
 
 impl HttpFrontend {
     /// Returns a frontend that connects to a Unix socket.
-    #[must_use]
     pub fn uds(path: &Path) -> Self {
         Self(Place::Uds(path.to_owned()))
     }
 
     /// Returns a frontend that connects by TLS, as `identity` if there is one. Its thread stays to
     /// the end of the process.
-    ///
-    /// # Errors
-    /// When a certificate cannot be read.
     pub fn tls(
         addr: SocketAddr,
         server_name: &str,
@@ -69,8 +65,7 @@ impl HttpFrontend {
 
     /// Opens a connection and says nothing on it.
     ///
-    /// # Errors
-    /// When the server is not there or a handshake fails. With TLS 1.3 a certificate is refused
+    /// Fails when the server is not there or a handshake fails. With TLS 1.3 a certificate is refused
     /// later, by the end of the connection.
     pub fn open(&self) -> Result<UnixStream> {
         Ok(self.dial()?.0)
@@ -99,18 +94,12 @@ impl HttpFrontend {
     }
 
     /// Dials `target` with the very bytes kube-apiserver sends.
-    ///
-    /// # Errors
-    /// When the server is not there, or its answer is no HTTP.
     pub fn connect(&self, target: &str) -> Result<Result<Tunnel, Refusal>> {
         let head = format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
         self.ask(head.as_bytes())
     }
 
     /// Sends `bytes` and reads an answer.
-    ///
-    /// # Errors
-    /// As [`HttpFrontend::connect`].
     pub fn ask(&self, bytes: &[u8]) -> Result<Result<Tunnel, Refusal>> {
         let (mut stream, bridge) = self.dial()?;
         stream.write_all(bytes).context("asking")?;
@@ -118,9 +107,6 @@ impl HttpFrontend {
     }
 
     /// Reads the answer to what was sent on `stream`.
-    ///
-    /// # Errors
-    /// As [`HttpFrontend::connect`].
     pub fn answer(stream: UnixStream) -> Result<Result<Tunnel, Refusal>> {
         answered(stream, None)
     }

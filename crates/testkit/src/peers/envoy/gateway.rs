@@ -44,7 +44,6 @@ pub enum GatewayListener {
 
 impl Gateway {
     /// Returns the value of `static_resources`.
-    #[must_use]
     pub fn resources(&self) -> Value {
         let clusters: Vec<Value> = self
             .clusters

@@ -33,7 +33,6 @@ pub enum NodeProxyMode {
 
 impl NodeProxy {
     /// Returns the value of `static_resources`.
-    #[must_use]
     pub fn resources(&self) -> Value {
         let mut tcp_proxy = json!({ "stat_prefix": "kube_apiserver", "cluster": "kube_apiserver" });
         let mut cluster = json!({

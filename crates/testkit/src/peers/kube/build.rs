@@ -1,7 +1,7 @@
 //! Builds kube-apiserver from Debian's source package, once, into the cache.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -11,18 +11,14 @@ use crate::peers::{apt, cache, packages};
 use crate::wait::Stopwatch;
 
 /// Builds the program unless it is there; about seven minutes of processor time and 3 GB of disk.
-///
-/// # Errors
-/// When Debian's tools or sources cannot be had, or the build fails; the text names the log.
 pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
     if let Ok(path) = super::binary() {
         return Ok(path);
     }
-    let _lock = cache::lock()?;
-    let path = cached()?;
-    if path.is_file() {
-        return Ok(path);
-    }
+    cache::fill(FILE, |path| build(path, say))
+}
+
+fn build(path: &Path, say: &dyn Fn(&str)) -> Result<()> {
     packages::install(packages::KUBE_BUILD, say)?;
     let work = cache::directory()?.join("kube-build");
     fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
@@ -41,7 +37,7 @@ pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
     build
         .arg(&script)
         .arg(&work)
-        .arg(&path)
+        .arg(path)
         .arg(apt::archive()?)
         .stdout(output)
         .stderr(errors);
@@ -60,13 +56,10 @@ pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
         path.display(),
         clock.elapsed()
     ));
-    Ok(path)
+    Ok(())
 }
 
-/// Returns where the build is kept.
-pub(super) fn cached() -> Result<PathBuf> {
-    Ok(cache::directory()?.join(format!("kube-apiserver-{VERSION}")))
-}
-
+/// What the cache calls it.
+pub(super) const FILE: &str = "kube-apiserver-1.20.2";
 const VERSION: &str = "1.20.2";
 const SCRIPT: &str = include_str!("build.sh");

@@ -30,9 +30,6 @@ pub enum Egress {
 
 impl Egress {
     /// Writes the configuration, for `cluster`, to `path`.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = json!({
             "apiVersion": "apiserver.k8s.io/v1beta1",

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use super::*;
-use crate::certs::{Authority, Identity};
-use crate::upstream::{Behavior, Upstream};
+use testkit::certs::{Authority, Identity};
+use testkit::konnectivity::{
+    AgentLink, AgentMetadata, AgentTarget, End, FakeAgent, FakeServer, ServerOptions, connect,
+};
+use testkit::upstream::{Behavior, Upstream};
+use testkit::{ports, wait};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -66,7 +69,7 @@ fn agent_errors_match_upstream() {
     assert_eq!(text, "unrecognized connectID");
     link.close(9).unwrap();
     assert_eq!(link.read_to_end(9).unwrap().1, "Unknown connectID");
-    let [port] = crate::ports::free(1).unwrap()[..] else {
+    let [port] = ports::free(1).unwrap()[..] else {
         panic!("one port");
     };
     let refused = link.dial(&format!("127.0.0.1:{port}")).unwrap_err();
@@ -134,7 +137,7 @@ fn either_side_notices_the_end() {
     assert!(matches!(link.wire.end(LIMIT).unwrap(), End::Failed(_)));
     let (agent, link) = pair.agent();
     link.wire.finish_with(14, "bye").unwrap();
-    crate::wait::until("the end", LIMIT, || agent.ended().is_some()).unwrap();
+    wait::until("the end", LIMIT, || agent.ended().is_some()).unwrap();
     let end = agent.ended();
     assert!(
         matches!(&end, Some(End::Status { code: 14, message }) if message == "bye"),

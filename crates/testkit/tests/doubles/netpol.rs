@@ -1,8 +1,8 @@
 //! The cases that the documentation of NetworkPolicy explains, one by one.
 
-use serde_json::json;
-
-use super::*;
+use anyhow::Result;
+use serde_json::{Value, json};
+use testkit::netpol::{Blocks, Cluster, End, Labels, NamedPort, Pod, Protocol};
 
 fn labels(pairs: &[(&str, &str)]) -> Labels {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());

@@ -2,8 +2,10 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
-use super::*;
+use testkit::upstream::{Behavior, Upstream};
+use testkit::wait;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
