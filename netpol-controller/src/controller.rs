@@ -79,7 +79,7 @@ pub struct Controller {
 /// Why it could not be made.
 pub(crate) async fn client(config: &Config) -> Result<(Client, http::Uri), StartError> {
     let wrong = |error: Box<dyn std::error::Error + Send + Sync>| StartError::Client(error);
-    let mut settings = match &config.kubeconfig {
+    let mut settings = match &config.kubeconfig_path {
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.into()))?;
             let options = KubeConfigOptions::default();
@@ -122,8 +122,8 @@ impl Controller {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry);
         let (client, url) = client(&config).await?;
-        let probes = EndpointAddr::Tcp(config.probes);
-        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
+        let probes = EndpointAddr::Tcp(config.probes.address());
+        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone().into())?;
         let mut tasks = JoinSet::new();
         let (stop, stopped) = watch::channel(false);
         let (mut publisher, mut server, mut xds, mut reloads) = (None, None, None, None);
@@ -150,7 +150,7 @@ impl Controller {
         log.register(&registry);
         let answers: Arc<dyn Process> = Arc::new(Answers {
             shared: Arc::clone(&shared),
-            config: config.effective().clone(),
+            config: config.effective(),
             started: Instant::now(),
             clients: server,
         });
@@ -278,15 +278,13 @@ fn elect(
     identity: &str,
     stopped: &watch::Receiver<bool>,
 ) -> (Leadership, Option<JoinHandle<()>>) {
-    match &config.lease {
-        Some(lease) => {
-            let identity = identity.to_owned();
-            let (election, leadership) = Election::new(client.clone(), lease, identity);
-            let until = ended(stopped.clone());
-            (leadership, Some(tokio::spawn(election.run(until))))
-        }
-        None => (Leadership::alone(), None),
+    let lease = &config.leader_election;
+    if !lease.enabled {
+        return (Leadership::alone(), None);
     }
+    let (election, leadership) = Election::new(client.clone(), lease, identity.to_owned());
+    let until = ended(stopped.clone());
+    (leadership, Some(tokio::spawn(election.run(until))))
 }
 
 /// Distinguishes replicas, and a process from the one before it, which in a container had the same

@@ -28,7 +28,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tunnel::Status;
 
-use crate::config::{LimitsFile, ProxyConfig};
+use crate::config::{Limits, ProxyConfig};
 use crate::metrics::ProxyMetrics;
 use names::Names;
 pub use shoot::Shoot;
@@ -42,7 +42,7 @@ pub(crate) const PROTOCOL: &str = "connect";
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ProxyConfig,
-    pub(crate) limits: LimitsFile,
+    pub(crate) limits: Limits,
     /// Where connections may go.
     pub(crate) shoot: Shoot,
     pub(crate) tls: ServerTls,

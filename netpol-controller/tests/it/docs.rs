@@ -17,7 +17,7 @@ fn document(path: &str) -> PathBuf {
 
 #[test]
 fn the_schema_is_up_to_date() {
-    let config = settings::schema::<netpol_controller::File>();
+    let config = settings::schema::<netpol_controller::Config>();
     settings::check_doc(&document("schema/netpol-controller.json"), &config);
 }
 

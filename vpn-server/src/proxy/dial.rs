@@ -85,7 +85,7 @@ pub(super) async fn dial(
 ) -> Result<(TcpStream, SocketAddr), DialError> {
     let shared = &*worker.shared;
     let (host, port) = request.host_port().ok_or(DialError::Target)?;
-    let deadline = Instant::now() + shared.config.connect_timeout;
+    let deadline = Instant::now() + shared.config.connect_timeout.0;
     let addresses = match host.parse::<IpAddr>() {
         Ok(address) => {
             let address = within(shared, [address]);
@@ -120,7 +120,7 @@ pub(super) async fn dial(
         return Err(DialError::Outside);
     }
     let started = Instant::now();
-    let connect = |address| shared.shoot.connect(address, &shared.config.tcp);
+    let connect = |address| shared.shoot.connect(address, &shared.config.tcp_options);
     match race(in_order(addresses, port), deadline, connect).await {
         Ok(connected) => {
             let seconds = &shared.listeners.connect_seconds;

@@ -30,6 +30,7 @@ pub(super) fn entry(name: &str, namespace: &str, own: &[(&str, &str)]) -> Gatewa
             node: 8443,
             vpn: 8132,
         },
+        clients: Vec::new(),
     }
 }
 
