@@ -6,105 +6,52 @@ use tunnel_proto::datagram::DatagramError;
 use tunnel_proto::mac1::ScanError;
 use tunnel_proto::wrapped::WrappedError;
 
-/// Why a datagram was not forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub(super) enum Dropped {
-    /// A handshake that names a server whose key its sender does not know.
-    BadMac1,
-    /// The size is not that of the kind, or leaves no space to wrap it.
-    BadSize,
-    /// The client has as many flows as one client may have, all of them in use.
-    ClientLimit,
-    /// The cluster has as many flows as it may have.
-    ClusterLimit,
-    /// The process takes no new flows any more.
-    Draining,
-    /// The table is full of flows that are in use.
-    FlowTable,
-    /// The cluster has no usable endpoint.
-    NoEndpoint,
-    /// From a server: not a wrapped datagram.
-    NotWrapped,
-    /// The reserved bytes hold no route id.
-    ReservedBits,
-    /// The route id and the receiver's index name different servers.
-    RouteDisagrees,
-    /// The budget for trying keys was spent.
-    ScanBudget,
-    /// Too many handshakes wait for keys to be tried.
-    ScanQueue,
-    /// The kernel refused to send.
-    SendFailed,
-    /// The route does not allow this client.
-    SourceDenied,
-    /// The source has sent too much that belongs to no known flow.
-    SourceRate,
-    /// From a server: for a client that was not heard from lately.
-    UnknownClient,
-    /// None of WireGuard's kinds.
-    UnknownKind,
-    /// A handshake for no known server.
-    UnknownMac1,
-    /// No route has this number, or the datagram names none.
-    UnknownRoute,
-    /// To the servers' port, but not from the server of the client's flow.
-    UnknownSender,
-    /// From a server: more than the client asked for.
-    Unsolicited,
-}
-
-impl Dropped {
-    /// Every reason, in order.
-    pub(super) const ALL: [Self; 21] = [
-        Self::BadMac1,
-        Self::BadSize,
-        Self::ClientLimit,
-        Self::ClusterLimit,
-        Self::Draining,
-        Self::FlowTable,
-        Self::NoEndpoint,
-        Self::NotWrapped,
-        Self::ReservedBits,
-        Self::RouteDisagrees,
-        Self::ScanBudget,
-        Self::ScanQueue,
-        Self::SendFailed,
-        Self::SourceDenied,
-        Self::SourceRate,
-        Self::UnknownClient,
-        Self::UnknownKind,
-        Self::UnknownMac1,
-        Self::UnknownRoute,
-        Self::UnknownSender,
-        Self::Unsolicited,
-    ];
-
-    /// Returns the word that metrics use.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::BadMac1 => "bad_mac1",
-            Self::BadSize => "bad_size",
-            Self::ClientLimit => "client_limit",
-            Self::ClusterLimit => "cluster_limit",
-            Self::Draining => "draining",
-            Self::FlowTable => "flow_table",
-            Self::NoEndpoint => "no_endpoint",
-            Self::NotWrapped => "not_wrapped",
-            Self::ReservedBits => "reserved_bits",
-            Self::RouteDisagrees => "route_disagrees",
-            Self::ScanBudget => "scan_budget",
-            Self::ScanQueue => "scan_queue",
-            Self::SendFailed => "send_failed",
-            Self::SourceDenied => "source_denied",
-            Self::SourceRate => "source_rate",
-            Self::UnknownClient => "unknown_client",
-            Self::UnknownKind => "unknown_kind",
-            Self::UnknownMac1 => "unknown_mac1",
-            Self::UnknownRoute => "unknown_route",
-            Self::UnknownSender => "unknown_sender",
-            Self::Unsolicited => "unsolicited",
-        }
+telemetry::labels! {
+    /// Why a datagram was not forwarded.
+    #[repr(u8)]
+    pub(super) enum Dropped {
+        /// A handshake that names a server whose key its sender does not know.
+        BadMac1 = "bad_mac1",
+        /// The size is not that of the kind, or leaves no space to wrap it.
+        BadSize = "bad_size",
+        /// The client has as many flows as one client may have, all of them in use.
+        ClientLimit = "client_limit",
+        /// The cluster has as many flows as it may have.
+        ClusterLimit = "cluster_limit",
+        /// The process takes no new flows any more.
+        Draining = "draining",
+        /// The table is full of flows that are in use.
+        FlowTable = "flow_table",
+        /// The cluster has no usable endpoint.
+        NoEndpoint = "no_endpoint",
+        /// From a server: not a wrapped datagram.
+        NotWrapped = "not_wrapped",
+        /// The reserved bytes hold no route id.
+        ReservedBits = "reserved_bits",
+        /// The route id and the receiver's index name different servers.
+        RouteDisagrees = "route_disagrees",
+        /// The budget for trying keys was spent.
+        ScanBudget = "scan_budget",
+        /// Too many handshakes wait for keys to be tried.
+        ScanQueue = "scan_queue",
+        /// The kernel refused to send.
+        SendFailed = "send_failed",
+        /// The route does not allow this client.
+        SourceDenied = "source_denied",
+        /// The source has sent too much that belongs to no known flow.
+        SourceRate = "source_rate",
+        /// From a server: for a client that was not heard from lately.
+        UnknownClient = "unknown_client",
+        /// None of WireGuard's kinds.
+        UnknownKind = "unknown_kind",
+        /// A handshake for no known server.
+        UnknownMac1 = "unknown_mac1",
+        /// No route has this number, or the datagram names none.
+        UnknownRoute = "unknown_route",
+        /// To the servers' port, but not from the server of the client's flow.
+        UnknownSender = "unknown_sender",
+        /// From a server: more than the client asked for.
+        Unsolicited = "unsolicited",
     }
 }
 
