@@ -17,7 +17,7 @@ use relay::{Peer, Timers, relay_streams};
 use serve::{ConnRecord, Reason};
 use tokio::net::TcpStream;
 
-use super::Worker;
+use super::context::Worker;
 use super::dial;
 
 /// How long after the destination's own deadline a dial is given up whatever it does.
