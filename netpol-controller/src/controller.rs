@@ -64,7 +64,6 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Controller {
     endpoints: ServedEndpoints,
-    xds: Option<SocketAddr>,
     tls: Option<tls::ServerTls>,
     /// Dropped to end the election and what serves.
     stop: watch::Sender<bool>,
@@ -126,7 +125,7 @@ impl Controller {
         let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone().into())?;
         let mut tasks = JoinSet::new();
         let (stop, stopped) = watch::channel(false);
-        let (mut publisher, mut server, mut xds, mut reloads) = (None, None, None, None);
+        let (mut publisher, mut server, mut reloads) = (None, None, None);
         if let Some(routing) = &config.routing {
             let tls = routing.tls.clone().map(tls::ServerTls::load).transpose()?;
             let params = crate::publish::server_params(routing, tls.clone());
@@ -138,7 +137,7 @@ impl Controller {
             let answering = serving.clone();
             let until = ended(stopped.clone());
             tasks.spawn(async move { answering.serve(listener, until).await });
-            (server, xds, reloads) = (Some(serving), Some(local), tls);
+            (server, reloads) = (Some(serving), tls);
         }
         let shared = Arc::new(Shared::default());
         // The first summary lists the gateways already, before the reconciler publishes its own.
@@ -186,7 +185,6 @@ impl Controller {
         });
         Ok(Self {
             endpoints,
-            xds,
             tls: reloads,
             stop,
             election,
@@ -205,12 +203,6 @@ impl Controller {
     #[must_use]
     pub fn admin_address(&self) -> &EndpointAddr {
         &self.endpoints.admin
-    }
-
-    /// Returns where gateways ask for routes, if they may.
-    #[must_use]
-    pub fn xds_address(&self) -> Option<SocketAddr> {
-        self.xds
     }
 
     /// Runs until a signal asks to stop; then releases the lease and ends all streams.

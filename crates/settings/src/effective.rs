@@ -1,8 +1,8 @@
 //! The configuration in effect as text, without its secrets.
 //!
 //! ```text
-//!   T ──serde──▶ JSON value ──redact──▶ effective_yaml: `--check`, the log
-//!                                  └──▶ effective_json: `/config`
+//!   T ──serde──▶ JSON value ──redact──▶ `/config`, the log
+//!                                  └──▶ effective_yaml: `--check`
 //! ```
 //!
 //! Keys come out in alphabetical order, so that two outputs can be compared.
@@ -28,14 +28,6 @@ pub fn redact<T: Serialize + ?Sized>(value: &T) -> Result<Value, serde_json::Err
     hide(&mut value, false);
     value.sort_all_objects();
     Ok(value)
-}
-
-/// Returns the redacted `value` as indented JSON with a closing newline.
-///
-/// # Errors
-/// As [`redact`].
-pub fn effective_json<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
-    Ok(format!("{:#}\n", redact(value)?))
 }
 
 /// Returns the redacted `value` as YAML with a closing newline; [`crate::yaml`] reads it back.
