@@ -21,12 +21,13 @@ mod tunnel;
 mod worker;
 
 use std::io;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use serve::{Signal, Signals};
-use telemetry::{Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use serve::{
+    BoundEndpoints, EndpointError, Failure, ServedEndpoints, Signal, Signals, Threads, program,
+};
+use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tls::ClientTls;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
@@ -45,23 +46,14 @@ use worker::{Orders, Phase, Task};
 use crate::api_server::ApiServer;
 use crate::lease::{LeaseCount, LeaseCountParams};
 use crate::metrics::{AGENT_BUILD, AgentMetrics};
-use crate::process::EXIT_CONFIGURATION;
 
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// An address for probes or operators could not be bound.
-    #[error("serving {what} on {address}")]
-    Endpoint {
-        /// Whom it is for.
-        what: &'static str,
-        /// The address.
-        address: EndpointAddr,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// The system refused something else.
     #[error("{attempt}")]
     System {
@@ -77,13 +69,9 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Returns what the process exits with: 64 when what the configuration points to cannot be used,
-    /// else 1.
-    fn exit_code(&self) -> u8 {
-        match self {
-            Self::Endpoint { .. } | Self::System { .. } => 1,
-            Self::Trust(_) => EXIT_CONFIGURATION,
-        }
+    /// Returns whether what the configuration points to cannot be used.
+    fn is_configuration(&self) -> bool {
+        matches!(self, Self::Trust(_))
     }
 }
 
@@ -108,8 +96,7 @@ pub struct Agent {
     thread: Option<JoinHandle<()>>,
     ended: oneshot::Receiver<()>,
     tasks: Vec<AbortHandle>,
-    health: EndpointAddr,
-    admin: EndpointAddr,
+    endpoints: ServedEndpoints,
 }
 
 impl Agent {
@@ -125,8 +112,7 @@ impl Agent {
         telemetry::process::register(&registry, AGENT_BUILD);
         let tls = trust::load(&config)?;
         tls.count_in(&tls::Metrics::new(&registry), "servers");
-        let health = bind("probes", &config.health)?;
-        let admin = bind("operators", &config.admin)?;
+        let endpoints = BoundEndpoints::bind(config.health.clone(), config.admin.clone())?;
         let board = Board::default();
         let orders = Arc::new(watch::Sender::new(Orders::default()));
         let (counting, leases) = match &config.leases {
@@ -146,17 +132,20 @@ impl Agent {
             leases,
         };
         let thread = start_thread(task, ending)?;
+        let orders_of_health = Arc::clone(&orders);
+        let health = Health::new(Arc::clone(&config), board, move || {
+            begin_drain(&orders_of_health);
+        });
+        let health: Arc<dyn Process> = Arc::new(health);
         let mut agent = Self {
             orders,
             tls: tls.clone(),
             thread: Some(thread),
             ended,
             tasks: Vec::new(),
-            health: health.local_addr().clone(),
-            admin: admin.local_addr().clone(),
+            endpoints: endpoints.serve(&health, registry, log),
             config,
         };
-        agent.answer((health, admin), board, registry, log);
         agent.keep(async move { tls.watch().await });
         if let Some(counting) = counting {
             agent.keep(counting.run());
@@ -167,13 +156,13 @@ impl Agent {
     /// Returns where probes are answered.
     #[must_use]
     pub fn health_address(&self) -> &EndpointAddr {
-        &self.health
+        &self.endpoints.probes
     }
 
     /// Returns where operators look in.
     #[must_use]
     pub fn admin_address(&self) -> &EndpointAddr {
-        &self.admin
+        &self.endpoints.admin
     }
 
     /// Begins to drain. Called again, it does nothing more.
@@ -255,37 +244,6 @@ impl Agent {
         self.orders.send_modify(|orders| orders.phase = phase);
     }
 
-    fn answer(
-        &mut self,
-        (health, admin): (Bound, Bound),
-        board: Board,
-        registry: Registry,
-        log: LogControl,
-    ) {
-        let orders = Arc::clone(&self.orders);
-        let process = Health::new(Arc::clone(&self.config), board, move || {
-            begin_drain(&orders)
-        });
-        let process: Arc<dyn Process> = Arc::new(process);
-        let answers = Endpoints::probes(Arc::clone(&process), registry.clone(), log.clone());
-        self.serve("probes", health, answers);
-        let answers = Endpoints::admin(process, registry, log);
-        self.serve("operators", admin, answers);
-    }
-
-    fn serve(&mut self, what: &'static str, bound: Bound, answers: Endpoints) {
-        let address = bound.local_addr().clone();
-        if address == EndpointAddr::None {
-            return;
-        }
-        tracing::info!(%address, "serving {what}");
-        self.keep(async move {
-            if let Err(error) = answers.serve(bound, std::future::pending()).await {
-                tracing::error!(%error, "{what} endpoint failed");
-            }
-        });
-    }
-
     fn keep(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.push(tokio::spawn(task).abort_handle());
     }
@@ -314,39 +272,15 @@ fn count_leases(
 }
 
 /// Runs an agent for as long as the process lives: what `konnectivity-agent` does.
-#[must_use]
-pub fn run(config: AgentConfig, log: LogControl) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!(%error, "starting the control runtime");
-            return ExitCode::FAILURE;
-        }
-    };
-    runtime.block_on(async {
-        let started = Signals::new()
-            .map_err(|source| StartError::System {
-                attempt: "receiving signals",
-                source,
-            })
-            .and_then(|signals| Ok((Agent::start(config, log)?, signals)));
-        let (agent, signals) = match started {
-            Ok(started) => started,
-            Err(error) => {
-                tracing::error!(error = %telemetry::chain(&error), "not started");
-                return error.exit_code().into();
-            }
-        };
-        match agent.run(Some(signals)).await {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                tracing::error!(%error, "ended");
-                ExitCode::FAILURE
-            }
-        }
+///
+/// # Errors
+/// What the configuration points to cannot be used, or the process cannot go on.
+pub fn run(config: AgentConfig, log: LogControl) -> Result<(), Failure> {
+    program::block_on(Threads::Main, async || {
+        let signals = Signals::new()?;
+        let agent = Agent::start(config, log);
+        let agent = agent.map_err(|error| Failure::of(error, StartError::is_configuration))?;
+        Ok(agent.run(Some(signals)).await?)
     })
 }
 
@@ -359,14 +293,6 @@ fn begin_drain(orders: &watch::Sender<Orders>) {
         }
         begins
     });
-}
-
-fn bind(what: &'static str, address: &EndpointAddr) -> Result<Bound, StartError> {
-    Endpoints::bind(address).map_err(|source| StartError::Endpoint {
-        what,
-        address: address.clone(),
-        source,
-    })
 }
 
 /// Starts the data thread. `ending` is dropped when it ends, however it does.

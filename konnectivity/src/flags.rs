@@ -95,7 +95,7 @@ impl FlagError {
 /// Reads the arguments of `konnectivity-server`, its name first, and the file they name.
 ///
 /// # Errors
-/// [`FlagError`]: the first malformed value, or all invalid ones at once.
+/// [`FlagError`]: all malformed values, or all invalid ones, at once.
 pub fn server(
     args: impl IntoIterator<Item = OsString>,
     environment: &Environment,
@@ -106,7 +106,7 @@ pub fn server(
 /// Reads the arguments of `konnectivity-agent`, its name first, and the file they name.
 ///
 /// # Errors
-/// [`FlagError`]: the first malformed value, or all invalid ones at once.
+/// [`FlagError`]: all malformed values, or all invalid ones, at once.
 pub fn agent(
     args: impl IntoIterator<Item = OsString>,
     environment: &Environment,

@@ -15,9 +15,6 @@ use serde_json::Value;
 use serve::{Failure, program};
 use telemetry::{LogControl, LogFormat};
 
-/// Exit code of configuration that cannot be used (sysexits.h, EX_USAGE).
-pub(crate) const EXIT_CONFIGURATION: u8 = 64;
-
 /// What a command line asks for.
 #[derive(Clone, Debug)]
 pub enum Parsed<C> {
@@ -56,46 +53,15 @@ pub trait Verify {
     /// Opens the files that the configuration names, as a start would.
     ///
     /// # Errors
-    /// [`Failed::Configuration`]: a file cannot be used.
-    fn verify(&self) -> Result<(), Failed>;
-}
-
-/// Why a program ended other than requested.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Failed {
-    /// What the configuration names cannot be used: exit code 64.
-    #[error(transparent)]
-    Configuration(Box<dyn Error + Send + Sync>),
-    /// Anything else: exit code 1.
-    #[error(transparent)]
-    Running(Box<dyn Error + Send + Sync>),
-}
-
-impl Failed {
-    /// What the configuration names cannot be used.
-    pub fn configuration(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::Configuration(error.into())
-    }
-
-    /// The program cannot do its job.
-    pub fn running(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::Running(error.into())
-    }
-
-    fn with_exit_code(self) -> Failure {
-        match self {
-            Self::Configuration(error) => Failure::configuration(error),
-            Self::Running(error) => Failure::with_code(1, error),
-        }
-    }
+    /// A file cannot be used, which is the configuration's fault.
+    fn verify(&self) -> Result<(), Failure>;
 }
 
 /// Runs a program as this process: `run` gets the configuration once the log has started, and
-/// returns the exit code when the program has ended.
+/// returns when the program has ended.
 pub fn main<C: Verify, E: Error + 'static>(
     parsed: Result<Parsed<C>, E>,
-    run: impl FnOnce(C, LogControl) -> Result<ExitCode, Failed>,
+    run: impl FnOnce(C, LogControl) -> Result<(), Failure>,
 ) -> ExitCode {
     let Setup { config, process } = match parsed {
         Ok(Parsed::Print(text)) => return program::print(text),
@@ -108,16 +74,17 @@ pub fn main<C: Verify, E: Error + 'static>(
         }
         let effective = &process.effective;
         if process.check {
-            let text = config.verify().and_then(|()| yaml(effective));
-            return text.map(program::print).map_err(Failed::with_exit_code);
+            config.verify()?;
+            return yaml(effective).map(program::print);
         }
         tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %effective, "starting");
-        run(config, log).map_err(Failed::with_exit_code)
+        run(config, log)?;
+        Ok(ExitCode::SUCCESS)
     })
 }
 
-fn yaml(effective: &impl Serialize) -> Result<String, Failed> {
-    settings::effective_yaml(effective).map_err(Failed::configuration)
+fn yaml(effective: &impl Serialize) -> Result<String, Failure> {
+    settings::effective_yaml(effective).map_err(Failure::configuration)
 }
 
 #[cfg(test)]
@@ -138,7 +105,7 @@ mod tests {
     #[test]
     fn unserializable_configuration_fails_check() {
         let failed = yaml(&Unserializable).unwrap_err();
-        assert!(matches!(failed, Failed::Configuration(_)), "{failed}");
+        assert_eq!(failed.code(), 64, "{failed:?}");
         assert!(yaml(&true).is_ok());
     }
 }

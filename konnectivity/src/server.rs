@@ -25,7 +25,6 @@ mod tokens;
 mod tunnels;
 mod view;
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -34,11 +33,12 @@ use std::time::Duration;
 use knp_proto::Budget;
 use relay::PoolParams;
 use serve::{
-    Accepting, Admission, BoundListeners, Drain, DrainParams, ListenerParams, Phase, Signal,
-    Signals, WorkerSocket, Workers, accept_all, bind_all,
+    Accepting, Admission, BoundEndpoints, BoundListeners, Drain, DrainParams, Failure,
+    ListenerParams, Phase, ServedEndpoints, Signal, Signals, Threads, WorkerSocket, Workers,
+    accept_all, bind_all, program,
 };
 use telemetry::access_log::Sink;
-use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl};
+use telemetry::{AccessLog, EndpointAddr, LogControl, Process};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -47,7 +47,6 @@ use tokio::time::sleep;
 use crate::flags::{ServerConfig, TenantSource};
 use crate::lease::ServerLease;
 use crate::metrics::ServerMetrics;
-use crate::process::Failed;
 use crate::registry::{FrontendMode, Port};
 use context::Context;
 use listen::Worker;
@@ -59,18 +58,11 @@ use tunnels::Tunnels;
 /// # Errors
 ///
 /// What the configuration points to cannot be used, or the process cannot go on.
-pub fn run(config: ServerConfig, log: LogControl) -> Result<(), Failed> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(Failed::running)?;
-    let ended = runtime.block_on(async {
-        let signals = Signals::new().map_err(Failed::running)?;
+pub fn run(config: ServerConfig, log: LogControl) -> Result<(), Failure> {
+    program::block_on(Threads::Main, async || {
+        let signals = Signals::new()?;
         Server::start(config, log)?.run(signals).await
-    });
-    // A request to an API server that still waits is not waited for.
-    runtime.shutdown_background();
-    ended
+    })
 }
 
 /// A server that serves.
@@ -78,6 +70,7 @@ struct Server {
     cx: Arc<Context>,
     workers: Workers<Task>,
     sockets: Sockets,
+    endpoints: ServedEndpoints,
     tasks: Vec<JoinHandle<()>>,
     lease: Option<(JoinHandle<()>, watch::Sender<bool>)>,
 }
@@ -97,7 +90,7 @@ struct Task {
 }
 
 impl Server {
-    fn start(config: ServerConfig, log: LogControl) -> Result<Self, Failed> {
+    fn start(config: ServerConfig, log: LogControl) -> Result<Self, Failure> {
         let metrics_registry = telemetry::Registry::new();
         log.register(&metrics_registry);
         let metrics = ServerMetrics::new(&metrics_registry, config.per_cluster_metrics);
@@ -105,8 +98,7 @@ impl Server {
         params::observe(&registry, &metrics, &metrics_registry);
         let budget = Budget::new(config.max_buffered_bytes);
         metrics.budget(&budget);
-        let access_log =
-            AccessLog::new(config.access_log, Sink::Stdout).map_err(Failed::running)?;
+        let access_log = AccessLog::new(config.access_log, Sink::Stdout)?;
         access_log.register(&metrics_registry);
         let drain = Drain::new(config.drain);
         let mut tasks = Vec::new();
@@ -129,7 +121,8 @@ impl Server {
             streams: AtomicU64::new(1),
         });
         cx.sync(&cx.registry.current());
-        let (health, admin) = (bind("health", config.health)?, bind("admin", config.admin)?);
+        let (probes, admin) = (config.health, config.admin);
+        let endpoints = BoundEndpoints::bind(EndpointAddr::Tcp(probes), EndpointAddr::Tcp(admin))?;
         let (ports, bound) = bind_ports(&config)?;
         let paused = cx.metrics.accept_paused().clone();
         let accepting = Accepting::new(drain.clone(), paused);
@@ -141,9 +134,8 @@ impl Server {
         tasks.push(tokio::spawn(cut_later(drain, hard.clone())));
         let run = async |_, task: Task| work(task).await;
         let pool = PoolParams::COPYING;
-        let mut workers = Workers::prepare("worker", config.workers, pool, &hard, run)
-            .map_err(Failed::running)?;
-        bound.listen().map_err(Failed::running)?;
+        let mut workers = Workers::prepare("worker", config.workers, pool, &hard, run)?;
+        bound.listen()?;
         let limit = serve::connection_limit(params::CONNECTIONS, 0);
         let admission = [
             Admission::new(limit, 0),
@@ -168,14 +160,11 @@ impl Server {
         drop(accepting);
         let mut sockets = Sockets::new(senders, config.delete_existing_sockets);
         if let Some(error) = sockets.sync(&cx.registry.current()).pop() {
-            return Err(Failed::running(error));
+            return Err(error.into());
         }
         workers.start(own);
-        let view = Arc::new(view::View::new(Arc::clone(&cx), &config));
-        let endpoints = Endpoints::probes(view.clone(), metrics_registry.clone(), log.clone());
-        tasks.push(answer("health", health, endpoints));
-        let endpoints = Endpoints::admin(view, metrics_registry, log);
-        tasks.push(answer("admin", admin, endpoints));
+        let view: Arc<dyn Process> = Arc::new(view::View::new(Arc::clone(&cx), &config));
+        let endpoints = endpoints.serve(&view, metrics_registry, log);
         let watched = cx.registry.clone();
         tasks.push(tokio::spawn(async move { watched.watch().await }));
         tracing::info!(id = config.id, workers = config.workers, "serving");
@@ -183,13 +172,14 @@ impl Server {
             cx,
             workers,
             sockets,
+            endpoints,
             tasks,
             lease,
         })
     }
 
     /// Runs until the workers have ended.
-    async fn run(mut self, mut signals: Signals) -> Result<(), Failed> {
+    async fn run(mut self, mut signals: Signals) -> Result<(), Failure> {
         let mut changes = self.cx.registry.changes();
         let (mut stopping, mut signalled, mut forced) = (false, false, false);
         let mut failed = None;
@@ -230,9 +220,10 @@ impl Server {
         self.end(forced, failed).await
     }
 
-    async fn end(self, forced: bool, failed: Option<String>) -> Result<(), Failed> {
+    async fn end(self, forced: bool, failed: Option<String>) -> Result<(), Failure> {
         drop(self.sockets);
         self.workers.join();
+        drop(self.endpoints);
         for task in self.tasks {
             task.abort();
         }
@@ -244,8 +235,8 @@ impl Server {
         self.cx.access_log.close(LOG_TIMEOUT);
         tracing::info!("ended");
         match failed {
-            Some(why) => Err(Failed::running(format!("a worker failed: {why}"))),
-            None if forced => Err(Failed::running("told to end twice: tunnels were cut")),
+            Some(why) => Err(Failure::with_code(1, format!("a worker failed: {why}"))),
+            None if forced => Err(Failure::with_code(1, "told to end twice: tunnels were cut")),
             None => Ok(()),
         }
     }
@@ -300,7 +291,7 @@ async fn cut_later(drain: Drain, hard: Drain) {
     hard.cut();
 }
 
-fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Failed> {
+fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Failure> {
     let mut ports = vec![Port::Agents];
     let mut params = vec![ListenerParams {
         name: "agents".to_owned(),
@@ -315,22 +306,8 @@ fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Fail
             tcp: params::tcp(Port::Frontends),
         });
     }
-    let bound = bind_all(&params, config.workers, Vec::new()).map_err(Failed::running)?;
+    let bound = bind_all(&params, config.workers, Vec::new())?;
     Ok((ports, bound))
-}
-
-fn bind(what: &'static str, address: SocketAddr) -> Result<Bound, Failed> {
-    let bound = Endpoints::bind(&EndpointAddr::Tcp(address));
-    bound.map_err(|error| Failed::running(format!("binding the {what} port {address}: {error}")))
-}
-
-fn answer(what: &'static str, bound: Bound, endpoints: Endpoints) -> JoinHandle<()> {
-    tracing::info!(address = %bound.local_addr(), "serving {what}");
-    tokio::spawn(async move {
-        if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
-            tracing::error!(%error, "{what} endpoint failed");
-        }
-    })
 }
 
 fn keep_lease(lease: ServerLease) -> (JoinHandle<()>, watch::Sender<bool>) {

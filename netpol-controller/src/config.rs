@@ -1,6 +1,6 @@
 //! Flags, environment, configuration file, defaults and validation of the controller.
 //!
-//! Produces a [`Config`] that needs no further checking. The only file of this binary that reads
+//! [`Config`] is the file as serde reads it; loaded, it needs no further checking. The only file of this binary that reads
 //! the environment.
 
 use std::collections::BTreeSet;
@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use kube::config::Kubeconfig;
 use route::IpPrefix;
-use settings::{AdminAddress, ConfigError, ConfigErrors, RelPath, yaml};
-use telemetry::{EndpointAddr, LogFormat};
+use settings::{ConfigError, ConfigErrors, RelPath, Validate};
+use telemetry::LogFormat;
 
-use self::file::{GatewayFile, NamespacePoliciesFile, RoutingFile};
+pub use self::file::Config;
+pub(crate) use self::file::LeaderElection;
+use self::file::{NamespacePoliciesFile, RoutingFile};
 use crate::plan::{NamespaceSettings, PolicySettings};
 use crate::routes::{GatewayEntry, RouteSettings};
 use crate::state::LabelSelector;
 
 mod file;
-
-pub use self::file::File;
 
 /// Most Services that may be worked on at a time.
 const MAX_SYNCS: usize = 256;
@@ -101,35 +101,10 @@ pub enum CheckError {
     Tls(#[from] tls::TlsError),
 }
 
-/// A validated configuration.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub(crate) kubeconfig: Option<PathBuf>,
-    pub(crate) lease: Option<LeaseConfig>,
-    pub(crate) probes: SocketAddr,
-    pub(crate) admin: EndpointAddr,
-    /// How Services are planned; `None` when their policies are not written.
-    pub(crate) policies: Option<PolicySettings>,
-    pub(crate) concurrent_syncs: usize,
-    /// How namespaces are planned; `None` when their policies are not written.
-    pub(crate) namespaces: Option<NamespaceSettings>,
-    pub(crate) routing: Option<RoutingConfig>,
-    effective: serde_json::Value,
-}
-
-/// Where the Lease is.
-#[derive(Clone, Debug)]
-pub(crate) struct LeaseConfig {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-}
-
 /// The gateways and where they ask.
 #[derive(Clone, Debug)]
 pub(crate) struct RoutingConfig {
     pub(crate) settings: RouteSettings,
-    /// Of each gateway, in the order of the settings: who may ask for its routes.
-    pub(crate) clients: Vec<Vec<String>>,
     pub(crate) address: SocketAddr,
     pub(crate) tls: Option<tls::ServerTlsParams>,
 }
@@ -140,7 +115,7 @@ impl Config {
     /// # Errors
     /// What is wrong, with file, line or key.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::validated(yaml::load(path)?, path)
+        settings::load(path)
     }
 
     /// As [`Config::load`], from text; `origin` is the file that relative paths start from.
@@ -148,13 +123,13 @@ impl Config {
     /// # Errors
     /// What is wrong, with file, line or key.
     pub fn from_text(text: &str, origin: &Path) -> Result<Self, ConfigError> {
-        Self::validated(yaml::from_str(text, origin)?, origin)
+        settings::from_text(text, origin)
     }
 
     /// Returns the configuration in effect, defaults included.
     #[must_use]
-    pub fn effective(&self) -> &serde_json::Value {
-        &self.effective
+    pub fn effective(&self) -> serde_json::Value {
+        settings::redact(self).unwrap_or_default()
     }
 
     /// Validates what the configuration points to, and returns all of it as text.
@@ -162,32 +137,26 @@ impl Config {
     /// # Errors
     /// Why the kubeconfig or the certificates are refused.
     pub fn check(&self) -> Result<String, CheckError> {
-        if let Some(path) = &self.kubeconfig {
+        if let Some(path) = &self.kubeconfig_path {
             Kubeconfig::read_from(path).map_err(|error| CheckError::Kubeconfig(error.into()))?;
         }
         if let Some(params) = self.routing.as_ref().and_then(|own| own.tls.clone()) {
             tls::ServerTls::load(params)?;
         }
-        Ok(settings::effective_yaml(&self.effective).unwrap_or_default())
+        Ok(settings::effective_yaml(&self.effective()).unwrap_or_default())
     }
+}
 
-    fn validated(file: File, origin: &Path) -> Result<Self, ConfigError> {
-        let mut errors = ConfigErrors::new();
-        let effective = settings::redact(&file).unwrap_or_default();
-        let policy = &file.controllers.network_policy;
-        if policy.concurrent_syncs == 0 || policy.concurrent_syncs > MAX_SYNCS {
-            errors.add(
-                "controllers.networkPolicy.concurrentSyncs",
-                format!("not between 1 and {MAX_SYNCS}"),
-            );
-        }
+impl Validate for Config {
+    fn validate(&mut self, origin: &Path, errors: &mut ConfigErrors) {
+        let policy = &self.controllers.network_policy;
         let key = "controllers.networkPolicy";
-        check_selectors(
-            &policy.namespace_selectors,
-            key,
-            "namespaceSelectors",
-            &mut errors,
-        );
+        if policy.concurrent_syncs == 0 || policy.concurrent_syncs > MAX_SYNCS {
+            let why = format!("not between 1 and {MAX_SYNCS}");
+            errors.add(format!("{key}.concurrentSyncs"), why);
+        }
+        let selectors = &policy.namespace_selectors;
+        check_selectors(selectors, key, "namespaceSelectors", errors);
         if let Some(ingress) = &policy.ingress_controller_selector {
             let key = format!("{key}.ingressControllerSelector");
             if ingress.namespace.is_empty() {
@@ -197,37 +166,23 @@ impl Config {
                 errors.add(format!("{key}.podSelector"), wrong);
             }
         }
-        let election = &file.leader_election;
+        let election = &self.leader_election;
         for (key, value) in [("namespace", &election.namespace), ("name", &election.name)] {
             if election.enabled && value.is_empty() {
                 errors.add(format!("leaderElection.{key}"), "must be given");
             }
         }
-        let namespaces = namespaces(&file.controllers.namespace_policies, &mut errors);
-        let routing = routing(&file.controllers.routing, origin, &mut errors);
-        errors.into_result(origin)?;
-        Ok(Self {
-            kubeconfig: resolved(&file.kubeconfig, origin),
-            lease: election.enabled.then(|| LeaseConfig {
-                namespace: election.namespace.clone(),
-                name: election.name.clone(),
-            }),
-            probes: file.probes.address(),
-            admin: match file.admin.address.clone() {
-                AdminAddress::Off => EndpointAddr::None,
-                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
-                AdminAddress::Unix(path) => EndpointAddr::Unix(path),
-            },
-            policies: policy.enabled.then(|| PolicySettings {
-                compatibility: policy.compatibility,
-                namespace_selectors: policy.namespace_selectors.clone(),
-                ingress_controller: policy.ingress_controller_selector.clone(),
-            }),
-            concurrent_syncs: policy.concurrent_syncs,
-            namespaces: namespaces.filter(|_| file.controllers.namespace_policies.enabled),
-            routing: routing.filter(|_| file.controllers.routing.enabled),
-            effective,
-        })
+        let controllers = &self.controllers;
+        let namespaces = namespaces(&controllers.namespace_policies, errors);
+        let routing = routing(&controllers.routing, origin, errors);
+        self.kubeconfig_path = resolved(&self.kubeconfig, origin);
+        self.policies = policy.enabled.then(|| PolicySettings {
+            compatibility: policy.compatibility,
+            namespace_selectors: policy.namespace_selectors.clone(),
+            ingress_controller: policy.ingress_controller_selector.clone(),
+        });
+        self.namespaces = (controllers.namespace_policies.enabled).then_some(namespaces);
+        self.routing = controllers.routing.enabled.then_some(routing);
     }
 }
 
@@ -243,10 +198,7 @@ fn check_selectors(selectors: &[LabelSelector], block: &str, key: &str, errors: 
     }
 }
 
-fn namespaces(
-    file: &NamespacePoliciesFile,
-    errors: &mut ConfigErrors,
-) -> Option<NamespaceSettings> {
+fn namespaces(file: &NamespacePoliciesFile, errors: &mut ConfigErrors) -> NamespaceSettings {
     let block = "controllers.namespacePolicies";
     let mut prefixes = |key: &str, texts: &[String]| -> Vec<IpPrefix> {
         let parse = |(index, text): (usize, &String)| {
@@ -271,10 +223,10 @@ fn namespaces(
     }
     let selectors = &file.additional_namespace_selectors;
     check_selectors(selectors, block, "additionalNamespaceSelectors", errors);
-    Some(settings)
+    settings
 }
 
-fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> Option<RoutingConfig> {
+fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> RoutingConfig {
     let block = "controllers.routing";
     let mut names = BTreeSet::new();
     for (index, gateway) in file.gateways.iter().enumerate() {
@@ -321,21 +273,16 @@ fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> Opti
             }
         }
     }
-    Some(RoutingConfig {
+    RoutingConfig {
         settings: RouteSettings {
-            gateways: file.gateways.iter().map(entry).collect(),
+            gateways: file.gateways.clone(),
         },
-        clients: file
-            .gateways
-            .iter()
-            .map(|own| own.clients.clone())
-            .collect(),
         address,
         tls,
-    })
+    }
 }
 
-fn check_gateway(gateway: &GatewayFile, key: &str, errors: &mut ConfigErrors) {
+fn check_gateway(gateway: &GatewayEntry, key: &str, errors: &mut ConfigErrors) {
     for (name, value) in [("name", &gateway.name), ("namespace", &gateway.namespace)] {
         if value.is_empty() {
             errors.add(format!("{key}.{name}"), "must be given");
@@ -356,14 +303,5 @@ fn check_gateway(gateway: &GatewayFile, key: &str, errors: &mut ConfigErrors) {
                 format!("{port} is there twice"),
             );
         }
-    }
-}
-
-fn entry(gateway: &GatewayFile) -> GatewayEntry {
-    GatewayEntry {
-        name: gateway.name.clone(),
-        namespace: gateway.namespace.clone(),
-        selector: gateway.selector.clone(),
-        ports: gateway.ports,
     }
 }

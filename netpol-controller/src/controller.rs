@@ -64,7 +64,6 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Controller {
     endpoints: ServedEndpoints,
-    xds: Option<SocketAddr>,
     tls: Option<tls::ServerTls>,
     /// Dropped to end the election and what serves.
     stop: watch::Sender<bool>,
@@ -79,7 +78,7 @@ pub struct Controller {
 /// Why it could not be made.
 pub(crate) async fn client(config: &Config) -> Result<(Client, http::Uri), StartError> {
     let wrong = |error: Box<dyn std::error::Error + Send + Sync>| StartError::Client(error);
-    let mut settings = match &config.kubeconfig {
+    let mut settings = match &config.kubeconfig_path {
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.into()))?;
             let options = KubeConfigOptions::default();
@@ -122,11 +121,11 @@ impl Controller {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry);
         let (client, url) = client(&config).await?;
-        let probes = EndpointAddr::Tcp(config.probes);
-        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
+        let probes = EndpointAddr::Tcp(config.probes.address());
+        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone().into())?;
         let mut tasks = JoinSet::new();
         let (stop, stopped) = watch::channel(false);
-        let (mut publisher, mut server, mut xds, mut reloads) = (None, None, None, None);
+        let (mut publisher, mut server, mut reloads) = (None, None, None);
         if let Some(routing) = &config.routing {
             let tls = routing.tls.clone().map(tls::ServerTls::load).transpose()?;
             let params = crate::publish::server_params(routing, tls.clone());
@@ -138,7 +137,7 @@ impl Controller {
             let answering = serving.clone();
             let until = ended(stopped.clone());
             tasks.spawn(async move { answering.serve(listener, until).await });
-            (server, xds, reloads) = (Some(serving), Some(local), tls);
+            (server, reloads) = (Some(serving), tls);
         }
         let shared = Arc::new(Shared::default());
         // The first summary lists the gateways already, before the reconciler publishes its own.
@@ -150,7 +149,7 @@ impl Controller {
         log.register(&registry);
         let answers: Arc<dyn Process> = Arc::new(Answers {
             shared: Arc::clone(&shared),
-            config: config.effective().clone(),
+            config: config.effective(),
             started: Instant::now(),
             clients: server,
         });
@@ -186,7 +185,6 @@ impl Controller {
         });
         Ok(Self {
             endpoints,
-            xds,
             tls: reloads,
             stop,
             election,
@@ -205,12 +203,6 @@ impl Controller {
     #[must_use]
     pub fn admin_address(&self) -> &EndpointAddr {
         &self.endpoints.admin
-    }
-
-    /// Returns where gateways ask for routes, if they may.
-    #[must_use]
-    pub fn xds_address(&self) -> Option<SocketAddr> {
-        self.xds
     }
 
     /// Runs until a signal asks to stop; then releases the lease and ends all streams.
@@ -278,15 +270,13 @@ fn elect(
     identity: &str,
     stopped: &watch::Receiver<bool>,
 ) -> (Leadership, Option<JoinHandle<()>>) {
-    match &config.lease {
-        Some(lease) => {
-            let identity = identity.to_owned();
-            let (election, leadership) = Election::new(client.clone(), lease, identity);
-            let until = ended(stopped.clone());
-            (leadership, Some(tokio::spawn(election.run(until))))
-        }
-        None => (Leadership::alone(), None),
+    let lease = &config.leader_election;
+    if !lease.enabled {
+        return (Leadership::alone(), None);
     }
+    let (election, leadership) = Election::new(client.clone(), lease, identity.to_owned());
+    let until = ended(stopped.clone());
+    (leadership, Some(tokio::spawn(election.run(until))))
 }
 
 /// Distinguishes replicas, and a process from the one before it, which in a container had the same

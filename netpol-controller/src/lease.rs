@@ -20,7 +20,7 @@ use kube::{Client, Error};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::config::LeaseConfig;
+use crate::config::LeaderElection;
 
 /// How long a Lease lasts without being renewed.
 const DURATION: Duration = Duration::from_secs(15);
@@ -85,7 +85,7 @@ impl Election {
     /// Stands for election as `identity`. The other value says whether this process leads.
     pub(crate) fn new(
         client: Client,
-        config: &LeaseConfig,
+        config: &LeaderElection,
         identity: String,
     ) -> (Self, Leadership) {
         let (until, receiver) = watch::channel(None);

@@ -28,7 +28,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
         })?;
         return Ok(program::print(diff));
     }
-    let effective = config.effective().clone();
+    let effective = config.effective();
     program::serve(effective, THREADS, async |signals| {
         let controller = Controller::start(config, &environment, log).await;
         let controller = controller.map_err(|error| {

@@ -63,41 +63,25 @@ pub struct Policy {
     pub spec: NetworkPolicySpec,
 }
 
-/// Why an Event is written.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Reason {
-    /// An annotation cannot be understood.
-    InvalidAnnotation,
-    /// A label key was shortened.
-    KeyTooLong,
-    /// A shoot's namespace has no `Cluster` object.
-    MissingCluster,
-    /// The object cannot be understood.
-    NotUnderstood,
-    /// Two Services claim one policy; the older one has it.
-    PolicyConflict,
-    /// Two objects claim the same route; the older one has it.
-    RouteConflict,
-    /// A route is served in another way than the object asks for.
-    RouteAdapted,
-    /// A route cannot be translated.
-    RouteNotTranslated,
-}
-
-impl Reason {
-    /// Returns the reason as Events and metrics have it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidAnnotation => "InvalidAnnotation",
-            Self::KeyTooLong => "PodLabelSelectorKey(s)TooLong",
-            Self::MissingCluster => "MissingCluster",
-            Self::NotUnderstood => "NotUnderstood",
-            Self::PolicyConflict => "PolicyConflict",
-            Self::RouteAdapted => "RouteAdapted",
-            Self::RouteConflict => "RouteConflict",
-            Self::RouteNotTranslated => "RouteNotTranslated",
-        }
+telemetry::labels! {
+    /// Why an Event is written.
+    pub enum Reason {
+        /// An annotation cannot be understood.
+        InvalidAnnotation = "InvalidAnnotation",
+        /// A label key was shortened.
+        KeyTooLong = "PodLabelSelectorKey(s)TooLong",
+        /// A shoot's namespace has no `Cluster` object.
+        MissingCluster = "MissingCluster",
+        /// The object cannot be understood.
+        NotUnderstood = "NotUnderstood",
+        /// Two Services claim one policy; the older one has it.
+        PolicyConflict = "PolicyConflict",
+        /// Two objects claim the same route; the older one has it.
+        RouteConflict = "RouteConflict",
+        /// A route is served in another way than the object asks for.
+        RouteAdapted = "RouteAdapted",
+        /// A route cannot be translated.
+        RouteNotTranslated = "RouteNotTranslated",
     }
 }
 

@@ -78,10 +78,10 @@ pub(crate) fn server_params(
     routing: &RoutingConfig,
     tls: Option<tls::ServerTls>,
 ) -> xds::ServerParams {
-    let gateways = routing.settings.gateways.iter().zip(&routing.clients);
-    let gateways = gateways.map(|(entry, clients)| xds::GatewayAccess {
+    let gateways = routing.settings.gateways.iter();
+    let gateways = gateways.map(|entry| xds::GatewayAccess {
         name: entry.name.clone(),
-        clients: clients.clone(),
+        clients: entry.clients.clone(),
     });
     xds::ServerParams {
         tls,

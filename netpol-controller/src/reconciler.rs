@@ -536,7 +536,7 @@ impl Reconciler {
     fn report(&self) {
         let metrics = &self.parts.metrics;
         metrics.leading.with(&[]).set(i64::from(self.leading));
-        for &kind in Kind::ALL {
+        for kind in Kind::ALL {
             let count = if kind == Kind::NetworkPolicy {
                 self.observed.len()
             } else {

@@ -65,16 +65,22 @@ pub struct RouteSettings {
 }
 
 /// A gateway: a set of pods that get the same routes.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "GatewayFile")]
 pub struct GatewayEntry {
-    /// Its name, in configuration and annotations.
+    /// Name, which its pods give as `node.cluster`.
     pub name: String,
     /// Namespace of its pods.
     pub namespace: String,
     /// Labels of its pods.
     pub selector: Labels,
-    /// Ports of its Service.
+    /// Ports of its Service, as objects name them.
+    #[serde(default)]
     pub ports: Ports,
+    /// Subject alternative names, any of which a client's certificate must have, with mTLS.
+    #[serde(default)]
+    pub clients: Vec<String>,
 }
 
 /// Ports of a gateway's Service.

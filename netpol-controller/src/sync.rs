@@ -82,7 +82,7 @@ impl PolicySync {
         Self {
             policies: config.policies.clone(),
             namespaces: config.namespaces.clone(),
-            queue: Queue::new(config.concurrent_syncs),
+            queue: Queue::new(config.controllers.network_policy.concurrent_syncs),
             claims: Claims::default(),
         }
     }

@@ -262,7 +262,7 @@ pub(crate) async fn served(
     versions.insert((String::new(), "v1".to_owned()));
     let mut plurals: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
     let mut found = BTreeMap::new();
-    for kind in Kind::ALL.iter().copied().filter(|kind| needs.kind(*kind)) {
+    for kind in Kind::ALL.into_iter().filter(|kind| needs.kind(*kind)) {
         for version in kind.versions() {
             let at = (kind.group(), *version);
             if !versions.contains(&(at.0.to_owned(), at.1.to_owned())) {

@@ -16,8 +16,8 @@ use arc_swap::ArcSwap;
 use route::EndpointAddress;
 use serde_json::Value;
 use serve::{
-    BoundEndpoints, Drain, EndpointError, NameSet, Phase, ProcessInfo, Resolver, ServedEndpoints,
-    Signal, Signals,
+    BoundEndpoints, Drain, DrainParams, EndpointError, NameSet, Phase, ProcessInfo, Resolver,
+    ServedEndpoints, Signal, Signals,
 };
 use settings::{ConfigError, FileWatcher, WatchParams};
 use telemetry::{EndpointAddr, LogControl, Process, Registry};
@@ -145,8 +145,8 @@ impl Client {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry, &log);
         // Whatever may fail without touching the kernel goes first.
-        let probes = EndpointAddr::Tcp(config.probes);
-        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
+        let probes = EndpointAddr::Tcp(config.file.probes.address());
+        let endpoints = BoundEndpoints::bind(probes, config.file.admin.address.clone().into())?;
         let watcher = source.watcher(&config).map_err(StartError::Watch)?;
         let identity = config.identity()?;
         metrics.reload_good.set(1);
@@ -164,8 +164,11 @@ impl Client {
         let connector = Connector::new(endpoint, names, config.values(), metrics.clone());
         let connector = Arc::new(connector);
         let dialing = tokio::spawn(Arc::clone(&connector).serve(dials));
-        let drain = Drain::new(config.drain);
-        let shown = Arc::new(ArcSwap::from_pointee(config.effective().clone()));
+        let drain = Drain::new(DrainParams {
+            delay: config.file.drain.delay.0,
+            timeout: config.file.drain.timeout.0,
+        });
+        let shown = Arc::new(ArcSwap::from_pointee(config.effective()));
         let answers: Arc<dyn Process> = Arc::new(Answers {
             tunnel: tunnel.clone(),
             network: Arc::clone(&network),
@@ -270,7 +273,7 @@ impl Client {
         self.metrics.reloads.inc();
         self.metrics.reload_good.set(1);
         tracing::info!(servers = config.servers.len(), "keys and servers reloaded");
-        self.shown.store(Arc::new(config.effective().clone()));
+        self.shown.store(Arc::new(config.effective()));
         self.config = config;
     }
 }

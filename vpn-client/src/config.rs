@@ -8,20 +8,19 @@
 //! [`Config::identity`], when they are needed and again when they change.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use route::{EndpointAddress, TcpOptions};
-use serve::{DrainParams, Family};
-use settings::{AdminAddress, ConfigError, ConfigErrors, yaml};
-use telemetry::{EndpointAddr, LogFormat};
+use serve::Family;
+use settings::{ConfigError, ConfigErrors, yaml};
+use telemetry::LogFormat;
 use tunnel::device::DeviceParams;
 use tunnel::keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
-use tunnel::settings::{DeviceName, Offloads, TunnelAddress};
 use tunnel::stream::StreamParams;
-use tunnel::{Identity, Network, PeerSpec, Role, RouteId, codel, path};
+use tunnel::{Identity, PeerSpec, Role, RouteId, path};
 use udp::BufferSizes;
 
 mod checks;
@@ -95,25 +94,14 @@ Environment:
 
 Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 
-/// A validated configuration.
+/// A validated configuration: the file, filled from the environment, and what follows from it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub(crate) name: String,
-    pub(crate) device: DeviceName,
-    pub(crate) mtu: u16,
-    pub(crate) addresses: Vec<TunnelAddress>,
+    pub(crate) file: File,
     pub(crate) endpoint: Endpoint,
     pub(crate) servers: Vec<Server>,
     pub(crate) private_keys: Vec<PathBuf>,
-    pub(crate) networks: Vec<Network>,
-    pub(crate) masquerade: bool,
     pub(crate) path: path::Params,
-    pub(crate) queue: codel::Params,
-    pub(crate) offloads: Offloads,
-    pub(crate) drain: DrainParams,
-    pub(crate) probes: SocketAddr,
-    pub(crate) admin: EndpointAddr,
-    effective: serde_json::Value,
 }
 
 /// How the gateway is reached.
@@ -163,8 +151,8 @@ impl Config {
 
     /// Returns the configuration in effect, defaults included.
     #[must_use]
-    pub fn effective(&self) -> &serde_json::Value {
-        &self.effective
+    pub fn effective(&self) -> serde_json::Value {
+        settings::redact(&self.file).unwrap_or_default()
     }
 
     /// Reads the keys that the configuration names. Blocks: the files are small and local.
@@ -212,46 +200,47 @@ impl Config {
     /// Returns how the TUN device is opened.
     pub(crate) fn device_params(&self) -> DeviceParams {
         DeviceParams {
-            name: self.device.to_string(),
-            offloads: self.offloads.of_device(),
+            name: self.file.device.to_string(),
+            offloads: self.file.offloads.of_device(),
         }
     }
 
     /// Returns what the tunnel is started with.
     pub(crate) fn tunnel_params(&self) -> tunnel::Params {
+        let file = &self.file;
         tunnel::Params {
             role: Role::Client {
-                networks: self.networks.clone(),
+                networks: file.networks.all(),
                 path: self.path,
             },
-            name: self.name.clone(),
-            addresses: self.addresses.iter().map(|own| own.address()).collect(),
-            mtu: self.mtu,
+            name: file.name.clone(),
+            addresses: file.addresses.iter().map(|own| own.address()).collect(),
+            mtu: file.mtu,
             stream: StreamParams {
-                queue: self.queue,
+                queue: file.queue.params(),
                 notsent_lowat: self.endpoint.options.notsent_lowat,
                 ..StreamParams::default()
             },
-            offloads: self.offloads.of_udp(),
+            offloads: file.offloads.of_udp(),
         }
     }
 
     /// Returns whether packets for an IPv6 network come out of the tunnel.
     pub(crate) fn forwards_ipv6(&self) -> bool {
-        let mut networks = self.networks.iter();
-        networks.any(|network| network.address().is_ipv6())
+        let networks = self.file.networks.all();
+        networks.iter().any(|network| network.address().is_ipv6())
     }
 
     /// Returns whether there is IPv6 in the tunnel at all.
     pub(crate) fn uses_ipv6(&self) -> bool {
-        let mut addresses = self.addresses.iter();
+        let mut addresses = self.file.addresses.iter();
         self.forwards_ipv6() || addresses.any(|own| own.address().is_ipv6())
     }
 
     /// Returns whether `other` differs in nothing that only a new start brings into force.
     pub(crate) fn is_reload_of(&self, other: &Self) -> bool {
         let fixed = |config: &Self| {
-            let mut value = config.effective.clone();
+            let mut value = config.effective();
             if let Some(keys) = value.as_object_mut() {
                 keys.remove("servers");
                 keys.remove("keys");
@@ -274,31 +263,6 @@ impl Config {
         let Some(checked) = checked else {
             unreachable!("what cannot be used is an error")
         };
-        let effective = settings::redact(&file).unwrap_or_default();
-        Ok(Self {
-            name: file.name,
-            device: file.device,
-            mtu: file.mtu,
-            addresses: file.addresses,
-            endpoint: checked.endpoint,
-            servers: checked.servers,
-            private_keys: checked.private_keys,
-            networks: file.networks.all(),
-            masquerade: file.masquerade,
-            path: checked.path,
-            queue: file.queue.params(),
-            offloads: file.offloads,
-            drain: DrainParams {
-                delay: file.drain.delay.0,
-                timeout: file.drain.timeout.0,
-            },
-            probes: file.probes.address(),
-            admin: match file.admin.address {
-                AdminAddress::Off => EndpointAddr::None,
-                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
-                AdminAddress::Unix(path) => EndpointAddr::Unix(path),
-            },
-            effective,
-        })
+        Ok(checked)
     }
 }

@@ -20,7 +20,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     let config = Config::load(&flags.config, &environment).map_err(Failure::configuration)?;
     if flags.check {
         config.identity().map_err(Failure::configuration)?;
-        let effective = settings::effective_yaml(config.effective()).unwrap_or_default();
+        let effective = settings::effective_yaml(&config.effective()).unwrap_or_default();
         return Ok(program::print(effective));
     }
     let refused = |error| Failure::of(error, NetworkError::is_configuration);
@@ -34,7 +34,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         });
     }
-    let effective = config.effective().clone();
+    let effective = config.effective();
     let path = flags.config;
     program::serve(effective, Threads::Main, async |signals| {
         let client = Client::start(Source { path, environment }, config, log).await;

@@ -112,15 +112,17 @@ impl Network {
     /// # Errors
     /// `Prefix`.
     pub(crate) fn new(config: &Config, metrics: Metrics) -> Result<Self, NetworkError> {
-        let networks = config.networks.iter();
-        let networks = networks.map(|at| prefix(at.address(), at.prefix_len()));
-        let addresses = config.addresses.iter();
+        let networks = config.file.networks.all();
+        let networks = networks
+            .iter()
+            .map(|at| prefix(at.address(), at.prefix_len()));
+        let addresses = config.file.addresses.iter();
         let addresses = addresses.map(|at| prefix(at.address(), at.prefix_len()));
-        let name = config.device.as_str();
+        let name = config.file.device.as_str();
         Ok(Self {
             device: TunnelDevice {
                 device: name.to_owned(),
-                mtu: config.mtu,
+                mtu: config.file.mtu,
                 queue_packets: QUEUE_PACKETS,
                 addresses: addresses.collect::<Result<_, _>>()?,
                 prefix_routes: true,
@@ -130,7 +132,7 @@ impl Network {
                 networks: networks.collect::<Result<_, _>>()?,
             },
             rule: rule(config),
-            masquerade: config.masquerade,
+            masquerade: config.file.masquerade,
             settled: AtomicBool::new(false),
             look_again: Notify::new(),
             metrics,
@@ -252,7 +254,7 @@ pub async fn clean_up(config: &Config) -> Result<(), NetworkError> {
 }
 
 fn rule(config: &Config) -> Masquerade {
-    Masquerade::new(TABLE, config.device.as_str())
+    Masquerade::new(TABLE, config.file.device.as_str())
 }
 
 fn prefix(address: std::net::IpAddr, length: u8) -> Result<Prefix, NetworkError> {

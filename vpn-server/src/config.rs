@@ -1,24 +1,20 @@
 //! Flags, environment, configuration file, defaults and validation of the tunnel server.
 //!
 //! ```text
-//!   file ──▶ filled from the environment ──▶ checked ──▶ Config
+//!   file ──serde──▶ Config ──▶ filled from the environment ──▶ checked
 //! ```
 //!
-//! Produces a [`Config`] that needs no further checking. What its files of keys and peers say is
+//! A [`Config`] that was loaded needs no further checking. What its files of keys and peers say is
 //! `identity`'s.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use route::TcpOptions;
-use settings::{AdminAddress, ByteSize, ConfigError, ConfigErrors, yaml};
-use telemetry::{AccessFormat, EndpointAddr, LogFormat};
+use settings::{ConfigError, ConfigErrors, ListenAddress, yaml};
+use telemetry::LogFormat;
 use tls::{ServerTls, ServerTlsParams};
-use tunnel::settings::Offloads;
-use tunnel::{Identity, Network, RouteId};
+use tunnel::Identity;
 
 use crate::identity::{self, IdentityError};
 
@@ -28,9 +24,8 @@ mod file;
 
 pub(crate) use self::checks::InnerAddress;
 pub use self::environment::Environment;
-use self::file::AccessLogFormat;
-pub use self::file::{File, PeersFile};
-pub(crate) use self::file::{LimitsFile, ListenFile, PeerFile};
+pub use self::file::{Config, PeersFile};
+pub(crate) use self::file::{KeyFiles, Limits, PeerFile, ProxyConfig};
 
 /// Takes connections of a shoot's API server into the shoot, through tunnels that clients there
 /// open.
@@ -97,58 +92,6 @@ Environment, for what the file leaves open:
 
 Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 
-/// A validated configuration.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub(crate) name: String,
-    pub(crate) device: String,
-    pub(crate) table: u32,
-    pub(crate) mtu: u16,
-    pub(crate) route: Option<RouteId>,
-    pub(crate) addresses: Vec<InnerAddress>,
-    pub(crate) networks: Vec<Network>,
-    /// DNS servers of the shoot.
-    pub(crate) resolvers: Vec<SocketAddr>,
-    pub(crate) keys: KeyFiles,
-    pub(crate) listen: ListenFile,
-    pub(crate) trusted_gateways: Vec<Network>,
-    pub(crate) proxy: ProxyConfig,
-    pub(crate) limits: LimitsFile,
-    pub(crate) flows: usize,
-    pub(crate) queue: tunnel::codel::Params,
-    pub(crate) offloads: Offloads,
-    pub(crate) buffers: udp::BufferSizes,
-    /// Of the tunnels' sockets.
-    pub(crate) tcp: TcpOptions,
-    pub(crate) workers: usize,
-    pub(crate) drain: serve::DrainParams,
-    pub(crate) probes: SocketAddr,
-    pub(crate) admin: EndpointAddr,
-    pub(crate) access_log: AccessFormat,
-    effective: serde_json::Value,
-}
-
-/// Files of keys.
-#[derive(Clone, Debug)]
-pub(crate) struct KeyFiles {
-    pub(crate) private: Vec<PathBuf>,
-    pub(crate) peers: PathBuf,
-}
-
-/// The proxy that API servers ask for connections.
-#[derive(Clone, Debug)]
-pub(crate) struct ProxyConfig {
-    pub(crate) address: SocketAddr,
-    pub(crate) tls: ServerTlsParams,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) idle_timeout: Option<Duration>,
-    pub(crate) connections: u64,
-    pub(crate) connections_per_source: u32,
-    pub(crate) cluster_domain: String,
-    pub(crate) cached_names: u64,
-    pub(crate) tcp: TcpOptions,
-}
-
 /// Why what the configuration points to is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -167,7 +110,7 @@ impl Config {
     /// # Errors
     /// What is wrong, with file, line or key.
     pub fn load(path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
-        Self::validated(yaml::load(path)?, path, environment)
+        yaml::load::<Self>(path)?.validated(path, environment)
     }
 
     /// As [`Config::load`], from text; `origin` is the file that relative paths start from.
@@ -179,13 +122,13 @@ impl Config {
         origin: &Path,
         environment: &Environment,
     ) -> Result<Self, ConfigError> {
-        Self::validated(yaml::from_str(text, origin)?, origin, environment)
+        yaml::from_str::<Self>(text, origin)?.validated(origin, environment)
     }
 
     /// Returns the configuration in effect, defaults included and secrets left out.
     #[must_use]
-    pub fn effective(&self) -> &serde_json::Value {
-        &self.effective
+    pub fn effective(&self) -> serde_json::Value {
+        settings::redact(self).unwrap_or_default()
     }
 
     /// Reads keys and peers.
@@ -193,7 +136,7 @@ impl Config {
     /// # Errors
     /// What is wrong, and in which file.
     pub fn identity(&self) -> Result<Identity, IdentityError> {
-        identity::load(&self.keys, &self.addresses)
+        identity::load(&self.key_files, &self.inner)
     }
 
     /// Validates what the configuration points to, and returns all of it as text.
@@ -202,107 +145,41 @@ impl Config {
     /// Why keys, peers or certificates are refused.
     pub fn check(&self) -> Result<String, CheckError> {
         let identity = self.identity()?;
-        ServerTls::load(self.proxy.tls.clone())?;
+        ServerTls::load(self.tls())?;
         let (keys, peers) = (identity.keys.len(), identity.peers.len());
-        let text = settings::effective_yaml(&self.effective).unwrap_or_default();
-        let file = self.keys.peers.display();
+        let text = settings::effective_yaml(&self.effective()).unwrap_or_default();
+        let file = self.key_files.peers.display();
         Ok(format!("{text}# own keys: {keys}; {file}: {peers} peers\n"))
     }
 
-    fn validated(
-        mut file: File,
-        origin: &Path,
-        environment: &Environment,
-    ) -> Result<Self, ConfigError> {
-        let mut errors = ConfigErrors::new();
-        environment.fill(&mut file, &mut errors);
-        file.fill_tcp();
-        let checked = file.check(&mut errors);
-        errors.into_result(origin)?;
-        let effective = settings::redact(&file).unwrap_or_default();
-        Ok(Self::from_file(file, checked, origin, effective))
-    }
-
-    fn from_file(
-        file: File,
-        checked: checks::Checked,
-        origin: &Path,
-        effective: serde_json::Value,
-    ) -> Self {
-        let proxy = &file.proxy;
-        let gateways = !file.trusted_gateways.is_empty();
-        Self {
-            device: file.device.as_str().to_owned(),
-            table: file.table,
-            mtu: file.mtu,
-            route: checked.route,
-            addresses: checked.addresses,
-            networks: file.networks.all(),
-            resolvers: proxy.resolvers.clone(),
-            keys: KeyFiles {
-                private: file
-                    .keys
-                    .private
-                    .iter()
-                    .map(|path| path.resolve(origin))
-                    .collect(),
-                peers: file.keys.peers.resolve(origin),
-            },
-            listen: ListenFile {
-                wrapped: file.listen.wrapped.filter(|_| gateways),
-                ..file.listen
-            },
-            trusted_gateways: file.trusted_gateways.iter().map(|cidr| cidr.0).collect(),
-            proxy: ProxyConfig {
-                address: proxy.address.0,
-                tls: ServerTlsParams {
-                    cert: proxy.cert.resolve(origin),
-                    key: proxy.key.resolve(origin),
-                    client_ca: Some(proxy.ca.resolve(origin)),
-                    client_auth: tls::ClientAuth::Required,
-                    alpn: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()],
-                },
-                connect_timeout: proxy.connect_timeout.0,
-                idle_timeout: proxy.idle_timeout.non_zero(),
-                connections: proxy.connections,
-                connections_per_source: proxy.connections_per_source,
-                cluster_domain: proxy.cluster_domain.clone(),
-                cached_names: proxy.cached_names,
-                tcp: checked.proxy_tcp,
-            },
-            limits: file.limits,
-            flows: file.flows,
-            queue: file.queue.params(),
-            offloads: file.offloads,
-            buffers: udp::BufferSizes {
-                receive: bytes(file.buffers.receive),
-                send: bytes(file.buffers.send),
-            },
-            tcp: checked.tcp,
-            workers: file.workers,
-            drain: serve::DrainParams {
-                delay: file.drain.delay.0,
-                timeout: file.drain.timeout.0,
-            },
-            probes: file.probes.address(),
-            admin: match file.admin.address {
-                AdminAddress::Off => EndpointAddr::None,
-                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
-                AdminAddress::Unix(path) => EndpointAddr::Unix(path),
-            },
-            access_log: match file.access_log.format {
-                AccessLogFormat::Json => AccessFormat::Json,
-                AccessLogFormat::Off => AccessFormat::Off,
-                AccessLogFormat::Text => AccessFormat::Text,
-            },
-            name: file.name,
-            effective,
+    /// Returns how the proxy speaks TLS.
+    pub(crate) fn tls(&self) -> ServerTlsParams {
+        let proxy = &self.proxy;
+        ServerTlsParams {
+            cert: proxy.cert.resolve(&self.origin),
+            key: proxy.key.resolve(&self.origin),
+            client_ca: Some(proxy.ca.resolve(&self.origin)),
+            client_auth: tls::ClientAuth::Required,
+            alpn: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()],
         }
     }
-}
 
-fn bytes(size: ByteSize) -> usize {
-    usize::try_from(size.0).unwrap_or(usize::MAX)
+    /// Returns where datagrams that a gateway wrapped come in.
+    pub(crate) fn wrapped(&self) -> Option<ListenAddress> {
+        let wrapped = self.listen.wrapped;
+        wrapped.filter(|_| !self.trusted_gateways.is_empty())
+    }
+
+    /// Fills what the file leaves open, checks all of it, and works out what the file has in another
+    /// form.
+    fn validated(mut self, origin: &Path, environment: &Environment) -> Result<Self, ConfigError> {
+        let mut errors = ConfigErrors::new();
+        environment.fill(&mut self, &mut errors);
+        self.fill_tcp();
+        self.validate(origin, &mut errors);
+        errors.into_result(origin)?;
+        Ok(self)
+    }
 }
 
 #[cfg(test)]

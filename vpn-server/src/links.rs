@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tunnel::{Status, Transport};
 
-use crate::config::LimitsFile;
+use crate::config::Limits;
 use crate::metrics::LinkMetrics;
 
 /// Takes over a connection.
@@ -30,7 +30,7 @@ pub(crate) type Accept = dyn Fn(std::net::TcpStream, SocketAddr) + Send + Sync;
 pub(crate) struct LinksParams {
     pub(crate) accept: Box<Accept>,
     pub(crate) status: watch::Receiver<Arc<Status>>,
-    pub(crate) limits: LimitsFile,
+    pub(crate) limits: Limits,
     pub(crate) metrics: LinkMetrics,
 }
 
@@ -74,7 +74,7 @@ impl Links {
 
     /// Counts those that wait and those that carry a tunnel.
     fn check_limits(&self, source: IpAddr) -> Result<(), &'static str> {
-        let LimitsFile {
+        let Limits {
             links,
             links_per_source,
             ..

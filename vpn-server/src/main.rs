@@ -27,7 +27,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
         let effective = config.check().map_err(Failure::configuration)?;
         return Ok(program::print(effective));
     }
-    let effective = config.effective().clone();
+    let effective = config.effective();
     program::serve(effective, Threads::Main, async |signals| {
         let ended = vpn_server::run(config, log, signals).await;
         ended.map_err(|error| Failure::of(error, RunError::is_configuration))

@@ -10,7 +10,7 @@ use net_config::{
     Prefix, PrefixError, ReversePath, SourceChecks, TunnelDevice, TunnelError, TunnelRoutes,
 };
 use tunnel::Network;
-use tunnel::device::{Device, DeviceError, DeviceParams, Offloads};
+use tunnel::device::{Device, DeviceError, DeviceParams};
 
 use crate::config::Config;
 
@@ -52,30 +52,27 @@ impl Networking {
     /// [`NetworkError`]; routes and rules were taken back.
     pub(crate) async fn set_up(config: &Config) -> Result<(Device, Self), NetworkError> {
         let (addresses, networks) = (addresses(config)?, networks(config)?);
-        let name = &config.device;
+        let name = config.device.as_str();
         let device = Device::open(&DeviceParams {
-            name: name.clone(),
-            offloads: Offloads {
-                segmentation: config.offloads.device,
-                coalescing: config.offloads.device,
-            },
+            name: name.to_owned(),
+            offloads: config.offloads.of_device(),
         })?;
         let own = TunnelDevice {
-            device: name.clone(),
+            device: name.to_owned(),
             mtu: config.mtu,
             queue_packets: QUEUE_PACKETS,
             addresses,
             prefix_routes: false,
         };
         let routes = TunnelRoutes {
-            device: name.clone(),
+            device: name.to_owned(),
             table: config.table,
             priority: TunnelRoutes::DEFAULT_PRIORITY,
-            sources: config.addresses.iter().map(|own| own.address).collect(),
+            sources: config.inner.iter().map(|own| own.address).collect(),
             networks: networks.clone(),
         };
         let checks = SourceChecks {
-            device: name.clone(),
+            device: name.to_owned(),
             networks,
         };
         let networking = Self { routes };
@@ -84,7 +81,7 @@ impl Networking {
             Err(source) => {
                 networking.take_down().await;
                 Err(NetworkError::Configure {
-                    device: name.clone(),
+                    device: name.to_owned(),
                     source,
                 })
             }
@@ -117,7 +114,7 @@ impl Networking {
 }
 
 fn addresses(config: &Config) -> Result<Vec<Prefix>, PrefixError> {
-    let own = config.addresses.iter();
+    let own = config.inner.iter();
     own.map(|own| Prefix::new(own.address, own.network.prefix_len()))
         .collect()
 }
@@ -126,5 +123,5 @@ fn addresses(config: &Config) -> Result<Vec<Prefix>, PrefixError> {
 /// a tunnel, and what the tunnel sends there itself passes no routing table.
 fn networks(config: &Config) -> Result<Vec<Prefix>, PrefixError> {
     let prefix = |network: &Network| Prefix::new(network.address(), network.prefix_len());
-    config.networks.iter().map(prefix).collect()
+    config.networks.all().iter().map(prefix).collect()
 }

@@ -89,12 +89,8 @@ async fn serve(
             .udp
             .map(|at| bind(at.0, &config))
             .transpose()?,
-        wrapped: config
-            .listen
-            .wrapped
-            .map(|at| bind(at.0, &config))
-            .transpose()?,
-        trusted_gateways: config.trusted_gateways.clone(),
+        wrapped: config.wrapped().map(|at| bind(at.0, &config)).transpose()?,
+        trusted_gateways: config.trusted_gateways.iter().map(|cidr| cidr.0).collect(),
     };
     let (link, _) = Tunnel::start(params(&config), identity.clone(), sockets, &registry)?;
     let parts = Parts {
@@ -117,35 +113,36 @@ fn params(config: &Config) -> Params {
     Params {
         role: Role::Server {
             route: config.route,
-            networks: config.networks.clone(),
+            networks: config.networks.all(),
             filter: filter::Params {
                 max_flows: config.flows,
                 ..filter::Params::default()
             },
         },
         name: config.name.clone(),
-        addresses: config.addresses.iter().map(|own| own.address).collect(),
+        addresses: config.inner.iter().map(|own| own.address).collect(),
         mtu: config.mtu,
         stream: StreamParams {
-            queue: config.queue,
-            notsent_lowat: config.tcp.notsent_lowat,
+            queue: config.queue.params(),
+            notsent_lowat: config.tcp_options.notsent_lowat,
             hello_timeout: config.limits.hello_timeout.0,
             ..StreamParams::default()
         },
-        offloads: udp::Offloads {
-            gso: config.offloads.udp,
-            gro: config.offloads.udp,
-        },
+        offloads: config.offloads.of_udp(),
     }
 }
 
 fn bind(address: SocketAddr, config: &Config) -> Result<std::net::UdpSocket, RunError> {
     let failed = |source| RunError::Port { address, source };
-    let mut sockets = udp::bind(address, 1, config.buffers).map_err(failed)?;
+    let buffers = udp::BufferSizes {
+        receive: config.buffers.receive.as_usize(),
+        send: config.buffers.send.as_usize(),
+    };
+    let mut sockets = udp::bind(address, 1, buffers).map_err(failed)?;
     let socket = sockets.pop();
     let socket = socket.ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
     let bound = socket.local_addr().map_or(address, serve::unmapped);
-    let (granted, wanted) = (udp::granted(&socket).unwrap_or(0), config.buffers.receive);
+    let (granted, wanted) = (udp::granted(&socket).unwrap_or(0), buffers.receive);
     tracing::info!(address = %bound, receive_buffer = granted, "bound for datagrams");
     if granted < wanted {
         tracing::warn!(

@@ -9,6 +9,7 @@
 //! A connection stays on the thread that accepted it. Speaks no WireGuard and knows no keys.
 
 mod connection;
+mod context;
 mod dial;
 mod names;
 mod shoot;
@@ -18,17 +19,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serve::{
-    Accepting, Admission, ConnRecord, ListenerContext, WorkerHandle, WorkerSocket, accept_all,
-};
-use telemetry::AccessLog;
-use tls::ServerTls;
+use serve::{ConnRecord, ListenerContext, WorkerHandle, WorkerSocket, accept_all};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
-use tunnel::Status;
 
-use crate::config::{LimitsFile, ProxyConfig};
-use crate::metrics::ProxyMetrics;
+pub(crate) use context::Shared;
+use context::Worker;
 use names::Names;
 pub use shoot::Shoot;
 
@@ -36,31 +31,6 @@ pub use shoot::Shoot;
 pub(crate) const LISTENER: &str = "proxy";
 /// What it speaks, there.
 pub(crate) const PROTOCOL: &str = "connect";
-
-/// What all workers share; nothing in it is locked on a connection's path.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: ProxyConfig,
-    pub(crate) limits: LimitsFile,
-    /// Where connections may go.
-    pub(crate) shoot: Shoot,
-    pub(crate) tls: ServerTls,
-    pub(crate) status: watch::Receiver<Arc<Status>>,
-    pub(crate) admission: Arc<Admission>,
-    pub(crate) accepting: Accepting,
-    pub(crate) listeners: serve::Metrics,
-    pub(crate) metrics: ProxyMetrics,
-    pub(crate) access_log: AccessLog,
-}
-
-/// One worker thread's state.
-#[derive(Debug)]
-struct Worker {
-    shared: Arc<Shared>,
-    handle: WorkerHandle,
-    /// Absent when no DNS server is configured.
-    names: Option<Names>,
-}
 
 /// Accepts and serves connections until the process no longer accepts.
 ///

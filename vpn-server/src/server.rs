@@ -121,21 +121,25 @@ impl<L: Link> Server<L> {
             log,
         } = parts;
         let system = |attempt| move |source| StartError::System { attempt, source };
-        let access_log = AccessLog::new(config.access_log, Sink::Stdout)
+        let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
             .map_err(system("starting the access log"))?;
         let instruments = Instruments::register(&registry, &access_log, &log);
-        let tls = ServerTls::load(config.proxy.tls.clone())?;
+        let tls = ServerTls::load(config.tls())?;
         tls.count_in(&instruments.tls, "proxy");
         // Whatever may fail goes before listening: another process on the same ports must not lose
         // connections to one that does not come up.
-        let probes = EndpointAddr::Tcp(config.probes);
-        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
-        let own = listener(proxy::LISTENER, config.proxy.address, &config.proxy.tcp);
+        let probes = EndpointAddr::Tcp(config.probes.address());
+        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone().into())?;
+        let address = config.proxy.address.get();
+        let own = listener(proxy::LISTENER, address, &config.proxy.tcp_options);
         let bound = bind_all(&[own], config.workers, Vec::new())?;
         let tunnel = bind_tunnel(&config)?;
         let limit = connection_limit(config.proxy.connections, 0);
         let admission = Admission::new(limit, config.proxy.connections_per_source);
-        let drain = Drain::new(config.drain);
+        let drain = Drain::new(DrainParams {
+            delay: config.drain.delay.0,
+            timeout: config.drain.timeout.0,
+        });
         // TLS is in between: nothing is spliced.
         let pool = PoolParams::COPYING;
         let workers = Workers::prepare("worker", config.workers, pool, &drain, work)
@@ -146,15 +150,15 @@ impl<L: Link> Server<L> {
         let (proxy, tunnel_address) = (first(&bound), tunnel.as_ref().and_then(first));
         let mut service = Service::new(drain.clone(), workers, access_log.clone());
         let (keeper, asked) = Keeper::new(
-            config.keys.clone(),
-            config.addresses.clone(),
+            config.key_files.clone(),
+            config.inner.clone(),
             identity,
             instruments.keys.clone(),
         );
         let view: Arc<dyn Process> = Arc::new(View::new(ViewParams {
             info: ProcessInfo::new(BUILD, drain.clone()),
-            config: config.effective().clone(),
-            proxy: proxy.unwrap_or(config.proxy.address),
+            config: config.effective(),
+            proxy: proxy.unwrap_or(address),
             admission: Arc::clone(&admission),
             listeners: instruments.listeners.clone(),
             asker: service.asker(),
@@ -164,7 +168,6 @@ impl<L: Link> Server<L> {
         let paused = instruments.listeners.accept_paused.clone();
         let accepting = Accepting::new(drain.clone(), paused);
         let links = links(&link, &config, &instruments);
-        let address = config.proxy.address;
         let shared = Arc::new(Shared {
             config: config.proxy,
             limits: config.limits,
@@ -295,7 +298,7 @@ fn listener(name: &str, address: SocketAddr, tcp: &TcpOptions) -> ListenerParams
 
 fn bind_tunnel(config: &Config) -> Result<Option<BoundListeners>, BindError> {
     let own = config.listen.tcp;
-    let own = own.map(|address| listener("tunnel", address.0, &config.tcp));
+    let own = own.map(|address| listener("tunnel", address.0, &config.tcp_options));
     own.map(|own| bind_all(&[own], 1, Vec::new())).transpose()
 }
 

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use serve::{Admission, Asker, ConnectionSummary, Metrics, ProcessInfo};
+use serve::{Admission, Asker, Metrics, ProcessInfo};
 use telemetry::admin::Extra;
 use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process};
 use tokio::sync::watch;
@@ -84,7 +84,7 @@ impl Process for View {
             let open = self.params.asker.connections(limit).await;
             json!({
                 "open": self.params.admission.connections(),
-                "connections": open.iter().map(connection_json).collect::<Vec<_>>(),
+                "connections": open,
             })
         })
     }
@@ -168,18 +168,5 @@ fn tunnels_json(status: &Status) -> Value {
     json!({
         "draining": status.draining,
         "peers": status.peers,
-    })
-}
-
-fn connection_json(connection: &ConnectionSummary) -> Value {
-    json!({
-        "listener": connection.listener,
-        "peer": connection.peer,
-        "serverName": connection.server_name,
-        "connect": connection.connect,
-        "endpoint": connection.endpoint,
-        "rxBytes": connection.rx_bytes,
-        "txBytes": connection.tx_bytes,
-        "ageSeconds": connection.age.as_secs_f64(),
     })
 }

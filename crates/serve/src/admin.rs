@@ -14,7 +14,6 @@ use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process, Status};
 use tokio::time::Instant;
 
 use crate::admission::Admission;
-use crate::connections::ConnectionSummary;
 use crate::metrics::{CurrentSnapshot, Metrics};
 use crate::process::ProcessInfo;
 use crate::worker::Asker;
@@ -170,7 +169,7 @@ impl Process for Admin {
             let open = self.params.asker.connections(limit).await;
             json!({
                 "open": self.params.admission.connections() + self.flows(),
-                "connections": open.iter().map(connection_json).collect::<Vec<_>>(),
+                "connections": open,
             })
         })
     }
@@ -262,21 +261,5 @@ fn route_json(route: &Route) -> Value {
         "matches": route.matches().to_string(),
         "cluster": route.cluster().name().as_ref(),
         "allowSources": sources,
-    })
-}
-
-fn connection_json(connection: &ConnectionSummary) -> Value {
-    json!({
-        "listener": connection.listener,
-        "peer": connection.peer,
-        "client": connection.client,
-        "serverName": connection.server_name,
-        "destination": connection.destination,
-        "connect": connection.connect,
-        "cluster": connection.cluster,
-        "endpoint": connection.endpoint,
-        "rxBytes": connection.rx_bytes,
-        "txBytes": connection.tx_bytes,
-        "ageSeconds": connection.age.as_secs_f64(),
     })
 }

@@ -8,13 +8,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::record::{ConnInfo, ConnRecord, Slots};
 
 /// A connection as `/connections` shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ConnectionSummary {
     /// Listener that accepted it.
@@ -38,7 +40,12 @@ pub struct ConnectionSummary {
     /// Bytes from upstream.
     pub tx_bytes: u64,
     /// Time since it was accepted.
+    #[serde(rename = "ageSeconds", serialize_with = "as_seconds")]
     pub age: Duration,
+}
+
+fn as_seconds<S: Serializer>(age: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(age.as_secs_f64())
 }
 
 /// The open connections of one worker thread.

@@ -53,6 +53,18 @@ impl Failure {
         let error = error.into();
         Self { code, error }
     }
+
+    /// Returns the exit code.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// Returns why the program ends.
+    #[must_use]
+    pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
+        &*self.error
+    }
 }
 
 impl<E: Error + Send + Sync + 'static> From<E> for Failure {

@@ -75,6 +75,9 @@ struct Name {
     _needed: oneshot::Sender<()>,
 }
 
+/// Addresses, and for how long they are good.
+type Found = (Vec<IpAddr>, Duration);
+
 #[derive(Clone, Debug, Default)]
 struct State {
     /// Of the last answer.
@@ -157,7 +160,7 @@ impl Resolver {
             if let Some(name) = name.upgrade() {
                 *lock(&name.asked) = Instant::now();
             }
-            let answer = self.look_up(&host).await;
+            let answer = self.look_up_anew(&host, &wake).await;
             let Some(name) = name.upgrade() else { return };
             let old = name.state.load_full();
             let (addresses, pause) = match answer {
@@ -192,7 +195,17 @@ impl Resolver {
         }
     }
 
-    async fn look_up(&self, host: &str) -> Result<(Vec<IpAddr>, Duration), String> {
+    /// Looks `host` up; begins anew, once, when it is asked for again while the servers are silent,
+    /// since a new client may get through to them.
+    async fn look_up_anew(&self, host: &str, wake: &Notify) -> Result<Found, String> {
+        tokio::select! {
+            answer = self.look_up(host) => return answer,
+            () = wake.notified() => self.client.forget_old(),
+        }
+        self.look_up(host).await
+    }
+
+    async fn look_up(&self, host: &str) -> Result<Found, String> {
         // The semaphore is never closed.
         let _permit = self.lookups.acquire().await;
         let answer = timeout(LOOKUP_LIMIT, self.client.look_up(host)).await;

@@ -1,13 +1,14 @@
 //! The configuration in effect as text, without its secrets.
 //!
 //! ```text
-//!   T ──serde──▶ JSON value ──redact──▶ effective_yaml: `--check`, the log
-//!                                  └──▶ effective_json: `/config`
+//!   T ──serde──▶ JSON value ──redact──▶ `/config`, the log
+//!                                  └──▶ effective_yaml: `--check`
 //! ```
 //!
 //! Keys come out in alphabetical order, so that two outputs can be compared.
 
 use serde::Serialize;
+use serde::ser::Error as _;
 use serde_json::Value;
 
 /// What stands in place of a secret.
@@ -29,22 +30,12 @@ pub fn redact<T: Serialize + ?Sized>(value: &T) -> Result<Value, serde_json::Err
     Ok(value)
 }
 
-/// Returns the redacted `value` as indented JSON with a closing newline.
-///
-/// # Errors
-/// As [`redact`].
-pub fn effective_json<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
-    Ok(format!("{:#}\n", redact(value)?))
-}
-
 /// Returns the redacted `value` as YAML with a closing newline; [`crate::yaml`] reads it back.
 ///
 /// # Errors
 /// As [`redact`].
 pub fn effective_yaml<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
-    let mut out = String::new();
-    write_block(&redact(value)?, 0, &mut out);
-    Ok(out)
+    crate::yaml::to_string(&redact(value)?).map_err(serde_json::Error::custom)
 }
 
 fn hide(value: &mut Value, secret: bool) {
@@ -85,107 +76,6 @@ fn hide_userinfo(text: &mut String) {
         if let Some(at) = userinfo {
             text.replace_range(start..start + at, REDACTED);
             from += REDACTED.len();
-        }
-    }
-}
-
-/// Writes `value` at `indent` spaces, beginning in the first column and ending with a newline.
-fn write_block(value: &Value, indent: usize, out: &mut String) {
-    match value {
-        Value::Object(entries) if !entries.is_empty() => {
-            for (key, value) in entries {
-                out.push_str(&" ".repeat(indent));
-                write_entry(key, value, indent, out);
-            }
-        }
-        Value::Array(items) if !items.is_empty() => {
-            for item in items {
-                out.push_str(&" ".repeat(indent));
-                out.push('-');
-                write_item(item, indent, out);
-            }
-        }
-        Value::String(text) => {
-            write_text(text, out);
-            out.push('\n');
-        }
-        Value::Array(_) | Value::Bool(_) | Value::Null | Value::Number(_) | Value::Object(_) => {
-            out.push_str(&value.to_string());
-            out.push('\n');
-        }
-    }
-}
-
-/// Writes `key: value`; the line's indentation is there already.
-fn write_entry(key: &str, value: &Value, indent: usize, out: &mut String) {
-    write_text(key, out);
-    out.push(':');
-    if is_leaf(value) {
-        out.push(' ');
-        write_block(value, 0, out);
-    } else {
-        out.push('\n');
-        write_block(value, indent + 2, out);
-    }
-}
-
-/// Writes what follows the dash of a list's item: a mapping begins on the same line.
-fn write_item(item: &Value, indent: usize, out: &mut String) {
-    if is_leaf(item) {
-        out.push(' ');
-        write_block(item, 0, out);
-    } else if let Value::Object(entries) = item {
-        out.push(' ');
-        for (place, (key, value)) in entries.iter().enumerate() {
-            if place > 0 {
-                out.push_str(&" ".repeat(indent + 2));
-            }
-            write_entry(key, value, indent + 2, out);
-        }
-    } else {
-        out.push('\n');
-        write_block(item, indent + 2, out);
-    }
-}
-
-fn is_leaf(value: &Value) -> bool {
-    match value {
-        Value::Array(items) => items.is_empty(),
-        Value::Object(entries) => entries.is_empty(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-    }
-}
-
-/// A word that can be nothing but text stands as it is; anything else in JSON's quotes, which are
-/// YAML's too.
-fn write_text(text: &str, out: &mut String) {
-    let inside =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'/' | b'.');
-    let reserved = ["true", "false", "null"]
-        .iter()
-        .any(|word| text.eq_ignore_ascii_case(word));
-    let begins_as_word = text.starts_with(|c: char| c.is_ascii_alphabetic());
-    if begins_as_word && !reserved && text.bytes().all(inside) {
-        out.push_str(text);
-    } else {
-        write_quoted(text, out);
-    }
-}
-
-/// JSON leaves characters as they are that YAML 1.2.2 does not (section 5.1); the same escape
-/// serves for both. All of them lie below U+10000.
-fn write_quoted(text: &str, out: &mut String) {
-    for c in Value::from(text).to_string().chars() {
-        match c {
-            '\u{7f}'..='\u{9f}'
-            | '\u{2028}'
-            | '\u{2029}'
-            | '\u{feff}'
-            | '\u{fffe}'
-            | '\u{ffff}' => {
-                out.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
-            _ => out.push(c),
         }
     }
 }
@@ -245,19 +135,18 @@ mod tests {
         assert_eq!(
             text.unwrap(),
             "cache: null\n\
-             listeners:\n  \
-             - address: \"[::]:443\"\n    \
-               name: tls\n    \
-               tags:\n      \
-                 - off\n      \
-                 - \"true\"\n    \
-               tcp:\n      \
-                 keepaliveProbes: 3\n  \
+             listeners:\n\
+             - address: \"[::]:443\"\n  \
+               name: tls\n  \
+               tags:\n  \
+               - \"off\"\n  \
+               - \"true\"\n  \
+               tcp:\n    \
+                 keepaliveProbes: 3\n\
              - {}\n\
-             nested:\n  \
-             -\n    \
-               - 1\n    \
-               - 2\n  \
+             nested:\n\
+             - - 1\n  \
+               - 2\n\
              - []\n\
              none: []\n\
              workers: 0\n"

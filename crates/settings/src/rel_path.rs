@@ -32,11 +32,6 @@ impl RelPath {
     pub fn is_empty(&self) -> bool {
         self.0.as_os_str().is_empty()
     }
-
-    /// The path as it was written.
-    pub fn as_path(&self) -> &Path {
-        &self.0
-    }
 }
 
 impl From<&str> for RelPath {

@@ -149,6 +149,20 @@ pub struct TcpOverrides {
     pub receive_buffer: Option<ByteSize>,
 }
 
+impl From<TcpSettings> for TcpOverrides {
+    fn from(tcp: TcpSettings) -> Self {
+        Self {
+            keepalive: Some(tcp.keepalive),
+            keepalive_interval: Some(tcp.keepalive_interval),
+            keepalive_probes: Some(tcp.keepalive_probes),
+            user_timeout: Some(tcp.user_timeout),
+            congestion: Some(tcp.congestion),
+            notsent_lowat: Some(tcp.notsent_lowat),
+            receive_buffer: Some(tcp.receive_buffer),
+        }
+    }
+}
+
 impl TcpOverrides {
     /// Returns `base` with everything replaced that is named here.
     pub fn over(&self, base: &TcpSettings) -> TcpSettings {

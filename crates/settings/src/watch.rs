@@ -23,7 +23,8 @@ use std::{io, path::PathBuf, time::Duration};
 
 use tokio::time::{self, Instant};
 
-use self::{inotify::Inotify, plan::Plan, stamp::Stamp};
+pub use self::stamp::Stamp;
+use self::{inotify::Inotify, plan::Plan};
 
 /// How a [`FileWatcher`] waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::{
     path::Path,
 };
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_path_to_error::{Deserializer, Path as KeyPath, Track};
 use serde_saphyr::{
     Error, Location, MessageFormatter, Options, UserMessageFormatter,
@@ -216,6 +216,19 @@ fn key(path: &KeyPath) -> String {
     // A key that could not be read itself is `?` there, and the top of the file is `.`.
     let known = path.strip_suffix('?').unwrap_or(&path);
     known.strip_suffix('.').unwrap_or(known).to_owned()
+}
+
+/// Returns `value` as YAML with a closing newline, in which text is quoted wherever YAML 1.1, which
+/// kubectl reads, or 1.2 might take it for something else.
+///
+/// # Errors
+/// When `value` has no such form.
+pub fn to_string(value: &impl Serialize) -> Result<String, serde_saphyr::SerializeError> {
+    let options = serde_saphyr::ser_options! {
+        compact_list_indent: true,
+        prefer_block_scalars: false,
+    };
+    serde_saphyr::to_string_with_options(value, options)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod backoff;
 mod clock;
 mod error_chain;
 pub mod http;
+mod labels;
 mod lines;
 pub mod logs;
 pub mod metrics;

@@ -186,7 +186,7 @@ impl Filter {
 
     /// Returns how often each refusal happened.
     pub fn refused(&self) -> impl Iterator<Item = (Refusal, u64)> + '_ {
-        Refusal::ALL.iter().copied().zip(self.refused)
+        Refusal::ALL.into_iter().zip(self.refused.iter().copied())
     }
 
     fn count<T>(&mut self, verdict: Result<T, Refusal>) -> Result<T, Refusal> {
@@ -363,19 +363,8 @@ fn check_addresses(header: &Header) -> Result<(), Refusal> {
 const SWEEP: usize = 2;
 
 /// Why a packet was refused.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    Hash,
-    thiserror::Error,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-#[strum(serialize_all = "snake_case", prefix = "filter_")]
 pub enum Refusal {
     /// An address that no packet in a tunnel has.
     #[error("an address that cannot be")]
@@ -417,11 +406,37 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+    pub const ALL: [Self; 12] = [
+        Self::Address,
+        Self::Fragment,
+        Self::IcmpKind,
+        Self::Malformed,
+        Self::NoFlow,
+        Self::NoPeer,
+        Self::Opening,
+        Self::Protocol,
+        Self::Related,
+        Self::SourceRoute,
+        Self::State,
+        Self::TableFull,
+    ];
 
     /// Returns the label for metrics.
     #[must_use]
     pub fn reason(self) -> &'static str {
-        self.into()
+        match self {
+            Self::Address => "filter_address",
+            Self::Fragment => "filter_fragment",
+            Self::IcmpKind => "filter_icmp_kind",
+            Self::Malformed => "filter_malformed",
+            Self::NoFlow => "filter_no_flow",
+            Self::NoPeer => "filter_no_peer",
+            Self::Opening => "filter_opening",
+            Self::Protocol => "filter_protocol",
+            Self::Related => "filter_related",
+            Self::SourceRoute => "filter_source_route",
+            Self::State => "filter_state",
+            Self::TableFull => "filter_table_full",
+        }
     }
 }

@@ -32,33 +32,65 @@ const TEXT_LEN: usize = 44;
 /// Where a file is too long: there may be white space behind the key, as editors leave it.
 const FILE_LEN: usize = 64;
 
-/// A private key.
-#[derive(Clone)]
-pub struct PrivateKey(Zeroizing<[u8; KEY_LEN]>);
+/// Declares a key that is secret.
+macro_rules! secret_key {
+    ($(#[$meta:meta])* $name:ident) => {
+        $(#[$meta])*
+        pub struct $name(Zeroizing<[u8; KEY_LEN]>);
+
+        impl $name {
+            /// Takes the bytes of a key.
+            #[must_use]
+            pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
+                Self(Zeroizing::new(bytes))
+            }
+
+            /// Returns the bytes.
+            #[must_use]
+            pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
+                &self.0
+            }
+
+            /// Reads a key from a file: one line of base64. Whether that line ends is all the same.
+            /// When all users may read the file, a warning is logged.
+            ///
+            /// # Errors
+            ///
+            /// [`KeyError::Read`], [`KeyError::Content`].
+            pub fn read(path: &Path) -> Result<Self, KeyError> {
+                read(path).map(Self)
+            }
+        }
+
+        impl Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(concat!(stringify!($name), "(..)"))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = KeyTextError;
+
+            fn from_str(text: &str) -> Result<Self, KeyTextError> {
+                secret_bytes(text.as_bytes()).map(Self)
+            }
+        }
+    };
+}
+
+secret_key! {
+    /// A private key.
+    #[derive(Clone)]
+    PrivateKey
+}
+
+secret_key! {
+    /// A key that two ends share beside their own ones.
+    #[derive(Clone, PartialEq, Eq)]
+    PresharedKey
+}
 
 impl PrivateKey {
-    /// Takes the bytes of a key.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
-        Self(Zeroizing::new(bytes))
-    }
-
-    /// Returns the bytes.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
-        &self.0
-    }
-
-    /// Reads a key from a file: one line of base64. Whether that line ends is all the same. When
-    /// all users may read the file, a warning is logged.
-    ///
-    /// # Errors
-    ///
-    /// [`KeyError::Read`], [`KeyError::Content`].
-    pub fn read(path: &Path) -> Result<Self, KeyError> {
-        read(path)
-    }
-
     /// Returns the public key that belongs to it.
     #[must_use]
     pub fn public(&self) -> PublicKey {
@@ -68,61 +100,6 @@ impl PrivateKey {
     /// Returns it as the cryptography wants it; that copy is overwritten when dropped, too.
     pub(crate) fn secret(&self) -> x25519::StaticSecret {
         x25519::StaticSecret::from(*self.0)
-    }
-}
-
-impl Debug for PrivateKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PrivateKey(..)")
-    }
-}
-
-impl FromStr for PrivateKey {
-    type Err = KeyTextError;
-
-    fn from_str(text: &str) -> Result<Self, KeyTextError> {
-        secret_bytes(text.as_bytes()).map(Self)
-    }
-}
-
-/// A key that two ends share beside their own ones.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PresharedKey(Zeroizing<[u8; KEY_LEN]>);
-
-impl PresharedKey {
-    /// Takes the bytes of a key.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
-        Self(Zeroizing::new(bytes))
-    }
-
-    /// Returns the bytes.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
-        &self.0
-    }
-
-    /// Reads a key from a file, as [`PrivateKey::read`] does.
-    ///
-    /// # Errors
-    ///
-    /// [`KeyError::Read`], [`KeyError::Content`].
-    pub fn read(path: &Path) -> Result<Self, KeyError> {
-        read(path)
-    }
-}
-
-impl Debug for PresharedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PresharedKey(..)")
-    }
-}
-
-impl FromStr for PresharedKey {
-    type Err = KeyTextError;
-
-    fn from_str(text: &str) -> Result<Self, KeyTextError> {
-        secret_bytes(text.as_bytes()).map(Self)
     }
 }
 
@@ -245,7 +222,7 @@ fn write_draft(draft: &Path, key: &PrivateKey) -> io::Result<()> {
     written
 }
 
-fn read<K: FromSecret>(path: &Path) -> Result<K, KeyError> {
+fn read(path: &Path) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     let failed = |source| KeyError::Read {
         path: path.to_owned(),
         source,
@@ -270,27 +247,10 @@ fn read<K: FromSecret>(path: &Path) -> Result<K, KeyError> {
         Some(content) if len < FILE_LEN => content.trim_ascii_end(),
         _ => &[],
     };
-    let bytes = secret_bytes(content).map_err(|source| KeyError::Content {
+    secret_bytes(content).map_err(|source| KeyError::Content {
         path: path.to_owned(),
         source,
-    })?;
-    Ok(K::from_secret(bytes))
-}
-
-trait FromSecret {
-    fn from_secret(bytes: Zeroizing<[u8; KEY_LEN]>) -> Self;
-}
-
-impl FromSecret for PrivateKey {
-    fn from_secret(bytes: Zeroizing<[u8; KEY_LEN]>) -> Self {
-        Self(bytes)
-    }
-}
-
-impl FromSecret for PresharedKey {
-    fn from_secret(bytes: Zeroizing<[u8; KEY_LEN]>) -> Self {
-        Self(bytes)
-    }
+    })
 }
 
 /// Decodes a key that must not be zero.

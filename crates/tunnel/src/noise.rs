@@ -161,51 +161,32 @@ pub(crate) enum Identified {
     Refused(Refused),
 }
 
-/// Why a datagram was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// The caller cannot afford it now.
-    Budget,
-    /// It came before, or is older than what can still be told apart, or has a reserved number.
-    Counter,
-    /// No session has that index.
-    Index,
-    /// Not made by the holder of the peer's key.
-    Key,
-    /// The `mac1` is made with none of the own keys.
-    Mac,
-    /// Not a WireGuard datagram.
-    Malformed,
-    /// Authentic, but its content is no whole IP packet.
-    NotIp,
-    /// An initiation to an end that begins handshakes itself, or a response to one that does not.
-    Role,
-    /// `out` is too small for it.
-    Room,
-    /// The session is older than 180 s.
-    Stale,
-    /// The initiation is older than one that was taken.
-    Stamp,
-    /// The initiation that a response is for is not known any more.
-    Unexpected,
-}
-
-impl Refused {
-    /// Returns the label for metrics.
-    pub(crate) fn reason(self) -> &'static str {
-        match self {
-            Self::Budget => "handshake_budget",
-            Self::Counter => "replay",
-            Self::Index => "unknown_index",
-            Self::Key => "bad_key",
-            Self::Mac => "bad_mac",
-            Self::Malformed => "malformed",
-            Self::NotIp => "not_ip",
-            Self::Role => "wrong_role",
-            Self::Room => "too_large",
-            Self::Stale => "session_expired",
-            Self::Stamp => "old_handshake",
-            Self::Unexpected => "unexpected_response",
-        }
+telemetry::labels! {
+    /// Why a datagram was not taken.
+    pub(crate) enum Refused {
+        /// The caller cannot afford it now.
+        Budget = "handshake_budget",
+        /// It came before, or is older than what can still be told apart, or has a reserved number.
+        Counter = "replay",
+        /// No session has that index.
+        Index = "unknown_index",
+        /// Not made by the holder of the peer's key.
+        Key = "bad_key",
+        /// The `mac1` is made with none of the own keys.
+        Mac = "bad_mac",
+        /// Not a WireGuard datagram.
+        Malformed = "malformed",
+        /// Authentic, but its content is no whole IP packet.
+        NotIp = "not_ip",
+        /// An initiation to an end that begins handshakes itself, or a response to one that does not.
+        Role = "wrong_role",
+        /// `out` is too small for it.
+        Room = "too_large",
+        /// The session is older than 180 s.
+        Stale = "session_expired",
+        /// The initiation is older than one that was taken.
+        Stamp = "old_handshake",
+        /// The initiation that a response is for is not known any more.
+        Unexpected = "unexpected_response",
     }
 }

@@ -10,6 +10,7 @@
 //! no file and no environment.
 
 mod address;
+mod environment;
 mod transfer;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,7 @@ use tunnel_proto::codel;
 pub use address::{
     AddressError, Cidr, DeviceName, DeviceNameError, TunnelAddress, validate_addresses,
 };
+pub use environment::{pod_number, shoot_networks};
 pub use transfer::{End, TransferError, trailing_number, transfer_address, transfer_addresses};
 
 /// The shoot's networks, by what they hold. Of a list that is empty or absent, the environment's

@@ -419,7 +419,8 @@ fn exit_code_is_64_only_for_config_errors() {
         ),
     ] {
         let error = Agent::start(config, LogControl::detached()).unwrap_err();
-        assert_eq!(error.exit_code(), code, "{error}");
+        let failure = Failure::of(error, StartError::is_configuration);
+        assert_eq!(failure.code(), code, "{failure:?}");
     }
 }
 

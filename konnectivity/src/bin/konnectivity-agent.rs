@@ -8,5 +8,5 @@ use konnectivity::{agent, process};
 
 fn main() -> ExitCode {
     let parsed = flags::agent(std::env::args_os(), &Environment::read());
-    process::main(parsed, |config, log| Ok(agent::run(config, log)))
+    process::main(parsed, agent::run)
 }

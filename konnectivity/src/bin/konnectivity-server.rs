@@ -8,7 +8,5 @@ use konnectivity::{process, server};
 
 fn main() -> ExitCode {
     let parsed = flags::server(std::env::args_os(), &Environment::read());
-    process::main(parsed, |config, log| {
-        server::run(config, log).map(|()| ExitCode::SUCCESS)
-    })
+    process::main(parsed, server::run)
 }

@@ -17,6 +17,7 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use clap::builder::ValueParser;
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, Command, Parser, value_parser};
 use schemars::JsonSchema;
@@ -99,7 +100,7 @@ pub(crate) fn read<S: Flags>(
     let mut args: Vec<_> = args.into_iter().map(hyphens).collect();
     let matches = match command.clone().try_get_matches_from(&args) {
         Ok(matches) => matches,
-        Err(error) if error.use_stderr() => return Err(FlagError::usage(&error)),
+        Err(error) if error.use_stderr() => return Err(malformed(&command, &args, &error)),
         Err(error) => return Ok(Read::Print(error.render().to_string())),
     };
     let on_command_line =
@@ -135,6 +136,32 @@ pub(crate) fn read<S: Flags>(
     }
     let flags = Box::new(flags);
     Ok(Read::Values { flags, given })
+}
+
+/// What is wrong with `args`: clap stops at the `first`, so each flag is tried by itself.
+fn malformed(command: &Command, args: &[OsString], first: &clap::Error) -> FlagError {
+    let fault = |args: &[OsString]| {
+        let args = std::iter::once(OsString::new()).chain(args.iter().cloned());
+        command.clone().try_get_matches_from(args).err()
+    };
+    let flags = args.iter().enumerate().skip(1);
+    let flags = flags.filter(|(_, arg)| arg.to_str().is_some_and(|arg| arg.starts_with("--")));
+    let faults = flags.filter_map(|(at, arg)| {
+        // Its value may be the next argument.
+        let with_value = || fault(args.get(at..at + 2).unwrap_or_default());
+        let error = fault(std::slice::from_ref(arg))?;
+        let error = match error.kind() == ErrorKind::InvalidValue && at + 1 < args.len() {
+            true => with_value()?,
+            false => error,
+        };
+        let message = error.use_stderr().then(|| error.to_string())?;
+        message.lines().next().map(str::to_owned)
+    });
+    let faults: Vec<_> = faults.collect();
+    match faults.as_slice() {
+        [] | [_] => FlagError::usage(first),
+        several => FlagError::Usage(several.join("\n")),
+    }
 }
 
 /// `_` as `-` in the name of a flag: klog's own names have the former.

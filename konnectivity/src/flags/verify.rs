@@ -6,31 +6,33 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use serve::Failure;
+
 use crate::agent::AgentConfig;
 use crate::api_server::{ApiServerError, MAX_FILE_BYTES, check_kubeconfig, read_limited};
-use crate::process::{Failed, Verify};
+use crate::process::Verify;
 use crate::registry::Registry;
 
 use super::{ServerConfig, TenantSource};
 
 /// The first file that cannot be used is the error; of a registry, all.
 impl Verify for ServerConfig {
-    fn verify(&self) -> Result<(), Failed> {
+    fn verify(&self) -> Result<(), Failure> {
         match &self.tenants {
             TenantSource::Registry(directory) => {
-                let faults = Registry::faults(directory).map_err(Failed::configuration)?;
+                let faults = Registry::faults(directory).map_err(Failure::configuration)?;
                 if !faults.is_empty() {
                     let faults: Vec<_> = faults.into_iter().map(|(_, reason)| reason).collect();
                     let (directory, faults) = (directory.display(), faults.join("\n"));
                     let message = format!("rejected in the registry {directory}:\n{faults}");
-                    return Err(Failed::configuration(message));
+                    return Err(Failure::configuration(message));
                 }
-                Registry::open(directory, &self.tls).map_err(Failed::configuration)?;
+                Registry::open(directory, &self.tls).map_err(Failure::configuration)?;
                 Ok(())
             }
             TenantSource::Single { params, lease } => {
                 let registry = Registry::single((**params).clone(), &self.tls);
-                registry.map_err(Failed::configuration)?;
+                registry.map_err(Failure::configuration)?;
                 let tokens = params.tokens.as_ref();
                 kubeconfig(tokens.and_then(|tokens| tokens.kubeconfig.as_ref()))?;
                 kubeconfig(lease.as_ref().and_then(|(path, _)| path.as_ref()))
@@ -41,8 +43,8 @@ impl Verify for ServerConfig {
 
 /// The first file that cannot be used is the error.
 impl Verify for AgentConfig {
-    fn verify(&self) -> Result<(), Failed> {
-        self.check_trust().map_err(Failed::configuration)?;
+    fn verify(&self) -> Result<(), Failure> {
+        self.check_trust().map_err(Failure::configuration)?;
         if let Some(path) = &self.token {
             let read = File::open(path);
             read.map_err(|source| read_error(path, source))?;
@@ -51,18 +53,18 @@ impl Verify for AgentConfig {
     }
 }
 
-fn read_error(path: &Path, source: std::io::Error) -> Failed {
+fn read_error(path: &Path, source: std::io::Error) -> Failure {
     let path = path.to_owned();
-    Failed::configuration(ApiServerError::Read { path, source })
+    Failure::configuration(ApiServerError::Read { path, source })
 }
 
-fn kubeconfig(path: Option<&PathBuf>) -> Result<(), Failed> {
+fn kubeconfig(path: Option<&PathBuf>) -> Result<(), Failure> {
     let Some(path) = path else {
         return Ok(());
     };
     let text = read_limited(path, MAX_FILE_BYTES).map_err(|source| read_error(path, source))?;
     check_kubeconfig(&text).map_err(|source| {
         let path = path.clone();
-        Failed::configuration(ApiServerError::Kubeconfig { path, source })
+        Failure::configuration(ApiServerError::Kubeconfig { path, source })
     })
 }

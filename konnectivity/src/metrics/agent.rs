@@ -22,26 +22,15 @@ pub(crate) enum EndpointDialFailure {
     Unknown,
 }
 
-/// What came of an attempt to connect to a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ConnectResult {
-    /// A server that was not connected yet.
-    Connected,
-    /// A server that is connected already.
-    Duplicate,
-    /// No server answered as one.
-    Failed,
-}
-
-impl ConnectResult {
-    const ALL: [Self; 3] = [Self::Connected, Self::Duplicate, Self::Failed];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Connected => "connected",
-            Self::Duplicate => "duplicate",
-            Self::Failed => "failed",
-        }
+telemetry::labels! {
+    /// What came of an attempt to connect to a server.
+    pub(crate) enum ConnectResult {
+        /// A server that was not connected yet.
+        Connected = "connected",
+        /// A server that is connected already.
+        Duplicate = "duplicate",
+        /// No server answered as one.
+        Failed = "failed",
     }
 }
 

@@ -20,137 +20,73 @@ pub(super) const LIFETIME: [f64; 12] = [
     1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0,
 ];
 
-/// One of the two methods of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
-    /// `AgentService/Connect`.
-    Connect,
-    /// `ProxyService/Proxy`.
-    Proxy,
-}
-
-impl Service {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "Connect",
-            Self::Proxy => "Proxy",
-        }
+telemetry::labels! {
+    /// One of the two methods of the protocol.
+    pub(crate) enum Service {
+        /// `AgentService/Connect`.
+        Connect = "Connect",
+        /// `ProxyService/Proxy`.
+        Proxy = "Proxy",
     }
 }
 
-/// Why a dial failed, as upstream says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DialFailure {
-    /// The agent's stream ended, or it sent DIAL_CLS, before it answered.
-    BackendClose,
-    /// The agent did not answer in time.
-    BackendDialTimeout,
-    /// The agent could not connect.
-    ErrorResponse,
-    /// The frontend went away, or sent DIAL_CLS, before the agent answered.
-    FrontendClose,
-    /// No agent is there to be asked.
-    NoAgent,
-    /// The agent connected, and the frontend could not be told.
-    SendResponse,
-    /// An answer to a dial that is not under way.
-    UnrecognizedResponse,
-}
-
-impl DialFailure {
-    /// Returns the label.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::BackendClose => "backend_close",
-            Self::BackendDialTimeout => "backend_dial_timeout",
-            Self::ErrorResponse => "error_response",
-            Self::FrontendClose => "frontend_close",
-            Self::NoAgent => "no_agent",
-            Self::SendResponse => "send_rsp",
-            Self::UnrecognizedResponse => "unrecognized_response",
-        }
+telemetry::labels! {
+    /// Why a dial failed, as upstream says it.
+    pub(crate) enum DialFailure {
+        /// The agent's stream ended, or it sent DIAL_CLS, before it answered.
+        BackendClose = "backend_close",
+        /// The agent did not answer in time.
+        BackendDialTimeout = "backend_dial_timeout",
+        /// The agent could not connect.
+        ErrorResponse = "error_response",
+        /// The frontend went away, or sent DIAL_CLS, before the agent answered.
+        FrontendClose = "frontend_close",
+        /// No agent is there to be asked.
+        NoAgent = "no_agent",
+        /// The agent connected, and the frontend could not be told.
+        SendResponse = "send_rsp",
+        /// An answer to a dial that is not under way.
+        UnrecognizedResponse = "unrecognized_response",
     }
 }
 
-/// Where a peer has connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PeerPort {
-    /// The agents' port.
-    Agents,
-    /// The API servers' port.
-    Frontends,
-    /// An API server's Unix socket.
-    Uds,
-}
-
-impl PeerPort {
-    pub(super) const ALL: [Self; 3] = [Self::Agents, Self::Frontends, Self::Uds];
-
-    /// Returns the label for metrics, and the listener's name in the access log.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Agents => "agents",
-            Self::Frontends => "frontends",
-            Self::Uds => "uds",
-        }
+telemetry::labels! {
+    /// Where a peer has connected.
+    pub(crate) enum PeerPort {
+        /// The agents' port.
+        Agents = "agents",
+        /// The API servers' port.
+        Frontends = "frontends",
+        /// An API server's Unix socket.
+        Uds = "uds",
     }
 }
 
-/// What came of checking an agent's token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenResult {
-    /// It is good.
-    Accepted,
-    /// It was found good, or bad, a short while ago.
-    Cached,
-    /// Not checked, because too many were asked for from there.
-    Limited,
-    /// It is not good, or not there.
-    Refused,
-    /// The API server that reviews it did not answer.
-    Unavailable,
-}
-
-impl TokenResult {
-    const ALL: [Self; 5] = [
-        Self::Accepted,
-        Self::Cached,
-        Self::Limited,
-        Self::Refused,
-        Self::Unavailable,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Cached => "cached",
-            Self::Limited => "limited",
-            Self::Refused => "refused",
-            Self::Unavailable => "unavailable",
-        }
+telemetry::labels! {
+    /// What came of checking an agent's token.
+    pub(crate) enum TokenResult {
+        /// It is good.
+        Accepted = "accepted",
+        /// It was found good, or bad, a short while ago.
+        Cached = "cached",
+        /// Not checked, because too many were asked for from there.
+        Limited = "limited",
+        /// It is not good, or not there.
+        Refused = "refused",
+        /// The API server that reviews it did not answer.
+        Unavailable = "unavailable",
     }
 }
 
-/// What came of reading the registry again because something had changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReloadResult {
-    /// It could not be read, and what was active stays.
-    Failed,
-    /// Some files were refused, and what they said before stays in effect.
-    Partly,
-    /// All is in effect.
-    Taken,
-}
-
-impl ReloadResult {
-    const ALL: [Self; 3] = [Self::Failed, Self::Partly, Self::Taken];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Failed => "failed",
-            Self::Partly => "partly",
-            Self::Taken => "taken",
-        }
+telemetry::labels! {
+    /// What came of reading the registry again because something had changed.
+    pub(crate) enum ReloadResult {
+        /// It could not be read, and what was active stays.
+        Failed = "failed",
+        /// Some files were refused, and what they said before stays in effect.
+        Partly = "partly",
+        /// All is in effect.
+        Taken = "taken",
     }
 }
 

@@ -10,14 +10,6 @@ use telemetry::metrics::Exposition;
 use super::*;
 use crate::lease::LeaseMetrics;
 
-/// Name after the prefix, type, labels, bounds of buckets.
-type Row = (
-    &'static str,
-    &'static str,
-    &'static [&'static str],
-    &'static [&'static str],
-);
-
 const LATENCY: &[&str] = &[
     "0.000001", "0.00001", "0.0001", "0.005", "0.025", "0.1", "0.5", "2.5", "12.5",
 ];
@@ -26,100 +18,41 @@ const LIFETIME: &[&str] = &[
     "1", "5", "15", "30", "60", "300", "900", "1800", "3600", "14400", "43200", "86400",
 ];
 
-const SERVER: &[Row] = &[
-    ("connection_duration_seconds", "histogram", &[], LIFETIME),
-    ("culled_leases_count", "counter", &[], &[]),
-    ("dial_duration_seconds", "histogram", &[], LATENCY),
-    ("dial_failure_count", "counter", &["reason"], &[]),
-    ("established_connections", "gauge", &[], &[]),
-    ("frontend_write_duration_seconds", "histogram", &[], LATENCY),
-    ("full_receive_channels", "gauge", &["service_method"], &[]),
-    ("grpc_connections", "gauge", &["service_method"], &[]),
-    ("http_connections", "gauge", &[], &[]),
-    (
-        "lease_delete_latency_seconds",
-        "histogram",
-        &["http_status_code"],
-        LATENCY,
-    ),
-    (
-        "lease_delete_total",
-        "counter",
-        &["http_status_code", "reason"],
-        &[],
-    ),
-    (
-        "lease_list_latency_seconds",
-        "histogram",
-        &["http_status_code"],
-        LATENCY,
-    ),
-    (
-        "lease_list_total",
-        "counter",
-        &["http_status_code", "reason"],
-        &[],
-    ),
-    ("pending_backend_dials", "gauge", &[], &[]),
-    ("ready_backend_connections", "gauge", &[], &[]),
-    ("ready_backends", "gauge", &["proxy_strategy"], &[]),
-    (
-        "stream_errors_total",
-        "counter",
-        &["segment", "code", "packet_type"],
-        &[],
-    ),
-    (
-        "stream_packets_total",
-        "counter",
-        &["segment", "packet_type"],
-        &[],
-    ),
-];
+/// Families: name after the prefix, type, labels, bounds of buckets.
+const SERVER: &str = "\
+connection_duration_seconds histogram - LIFETIME
+culled_leases_count counter -
+dial_duration_seconds histogram - LATENCY
+dial_failure_count counter reason
+established_connections gauge -
+frontend_write_duration_seconds histogram - LATENCY
+full_receive_channels gauge service_method
+grpc_connections gauge service_method
+http_connections gauge -
+lease_delete_latency_seconds histogram http_status_code LATENCY
+lease_delete_total counter http_status_code,reason
+lease_list_latency_seconds histogram http_status_code LATENCY
+lease_list_total counter http_status_code,reason
+pending_backend_dials gauge -
+ready_backend_connections gauge -
+ready_backends gauge proxy_strategy
+stream_errors_total counter segment,code,packet_type
+stream_packets_total counter segment,packet_type
+";
 
-const AGENT: &[Row] = &[
-    ("dial_duration_seconds", "histogram", &[], AGENT_LATENCY),
-    ("endpoint_dial_failure_total", "counter", &["reason"], &[]),
-    ("known_server_count", "gauge", &[], &[]),
-    (
-        "lease_list_latency_seconds",
-        "histogram",
-        &["http_response_code"],
-        AGENT_LATENCY,
-    ),
-    (
-        "lease_lists_total",
-        "counter",
-        &["http_response_code", "reason"],
-        &[],
-    ),
-    (
-        "lease_watches_total",
-        "counter",
-        &["http_response_code", "reason"],
-        &[],
-    ),
-    ("open_endpoint_connections", "gauge", &[], &[]),
-    ("open_server_connections", "gauge", &[], &[]),
-    (
-        "server_connection_failure_count",
-        "counter",
-        &["direction"],
-        &[],
-    ),
-    (
-        "stream_errors_total",
-        "counter",
-        &["segment", "code", "packet_type"],
-        &[],
-    ),
-    (
-        "stream_packets_total",
-        "counter",
-        &["segment", "packet_type"],
-        &[],
-    ),
-];
+const AGENT: &str = "\
+dial_duration_seconds histogram - AGENT_LATENCY
+endpoint_dial_failure_total counter reason
+known_server_count gauge -
+lease_list_latency_seconds histogram http_response_code AGENT_LATENCY
+lease_lists_total counter http_response_code,reason
+lease_watches_total counter http_response_code,reason
+open_endpoint_connections gauge -
+open_server_connections gauge -
+server_connection_failure_count counter direction
+stream_errors_total counter segment,code,packet_type
+stream_packets_total counter segment,packet_type
+";
 
 const SERVER_PREFIX: &str = "konnectivity_network_proxy_server_";
 const AGENT_PREFIX: &str = "konnectivity_network_proxy_agent_";
@@ -496,7 +429,7 @@ fn gauges(registry: &Registry) -> Vec<String> {
     text.lines().filter(is_gauge).map(str::to_owned).collect()
 }
 
-fn assert_families(registry: &Registry, prefix: &str, expected: &[Row]) {
+fn assert_families(registry: &Registry, prefix: &str, expected: &str) {
     let families = registry.describe();
     let mut found: Vec<_> = families
         .iter()
@@ -506,19 +439,32 @@ fn assert_families(registry: &Registry, prefix: &str, expected: &[Row]) {
         })
         .collect();
     found.sort();
-    let wanted: Vec<_> = expected
+    let rows: Vec<_> = expected.lines().map(row).collect();
+    let wanted: Vec<_> = rows
         .iter()
-        .map(|&(name, kind, labels, _)| {
-            let labels = labels.iter().map(|&label| label.to_owned());
-            (name, kind, labels.collect::<Vec<_>>())
-        })
+        .map(|row| (row.0, row.1, row.2.clone()))
         .collect();
     assert_eq!(found, wanted);
-    for &(name, _, _, buckets) in expected {
+    for (name, _, _, buckets) in rows {
         let bounds = bounds(registry, &format!("{prefix}{name}_bucket"));
         let expected: Vec<f64> = buckets.iter().map(|bound| bound.parse().unwrap()).collect();
         assert_eq!(bounds, expected, "{name}");
     }
+}
+
+fn row(line: &str) -> (&str, &str, Vec<String>, &[&str]) {
+    let mut words = line.split(' ');
+    let mut next = || words.next().unwrap_or_default();
+    let (name, kind, labels) = (next(), next(), next());
+    let labels = labels.split(',').filter(|label| *label != "-");
+    let bounds = match next() {
+        "" => &[],
+        "AGENT_LATENCY" => AGENT_LATENCY,
+        "LATENCY" => LATENCY,
+        "LIFETIME" => LIFETIME,
+        other => panic!("{other}"),
+    };
+    (name, kind, labels.map(str::to_owned).collect(), bounds)
 }
 
 fn bounds(registry: &Registry, name: &str) -> Vec<f64> {

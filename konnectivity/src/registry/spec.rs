@@ -18,25 +18,13 @@ use serde::Serialize;
 
 use super::authorities::Authorities;
 
-/// One of the two ports where peers show who they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Port {
-    /// Where agents connect.
-    Agents,
-    /// Where API servers connect.
-    Frontends,
-}
-
-impl Port {
-    /// Returns both.
-    pub(crate) const ALL: [Self; 2] = [Self::Agents, Self::Frontends];
-
-    /// Returns a label for logs and metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Agents => "agents",
-            Self::Frontends => "frontends",
-        }
+telemetry::labels! {
+    /// One of the two ports where peers show who they are.
+    pub(crate) enum Port {
+        /// Where agents connect.
+        Agents = "agents",
+        /// Where API servers connect.
+        Frontends = "frontends",
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use knp_proto::LinkConfig;
 use route::TcpOptions;
+use serve::Failure;
 use tokio::sync::watch;
 
 use super::context::Limits;
@@ -14,7 +15,6 @@ use crate::api_server;
 use crate::flags::{ServerConfig, TenantSource};
 use crate::lease::ServerLease;
 use crate::metrics::{ReloadResult, ServerMetrics};
-use crate::process::Failed;
 use crate::registry::{Port, Registry};
 
 /// Connections of agents and frontends at most; descriptors allow fewer in most places.
@@ -27,12 +27,12 @@ const NOTSENT_LOWAT: u32 = 128 << 10;
 const HANDSHAKE: Duration = Duration::from_secs(15);
 
 /// Reads who is served.
-pub(super) fn registry(config: &ServerConfig) -> Result<Registry, Failed> {
+pub(super) fn registry(config: &ServerConfig) -> Result<Registry, Failure> {
     let registry = match &config.tenants {
         TenantSource::Registry(directory) => Registry::open(directory, &config.tls),
         TenantSource::Single { params, .. } => Registry::single((**params).clone(), &config.tls),
     };
-    registry.map_err(Failed::configuration)
+    registry.map_err(Failure::configuration)
 }
 
 /// Counts what the registry reads.

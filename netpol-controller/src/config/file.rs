@@ -1,40 +1,60 @@
-//! The configuration file as it is written: keys, their meaning and their defaults.
+//! The configuration file: keys, their meaning and their defaults.
 //!
 //! What these comments say is also what the published schema says. Checks nothing beyond types;
 //! validation is in the parent module.
+
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{AdminSettings, ListenAddress, ProbesSettings, RelPath};
 
-use crate::plan::{Compatibility, IngressController};
-use crate::routes::Ports;
-use crate::state::{LabelSelector, Labels};
+use super::RoutingConfig;
+use crate::plan::{Compatibility, IngressController, NamespaceSettings, PolicySettings};
+use crate::routes::GatewayEntry;
+use crate::state::LabelSelector;
 
 /// The configuration file of `netpol-controller`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct File {
+#[schemars(rename = "File")]
+pub struct Config {
     /// The kubeconfig; empty for that of `KUBECONFIG`, or else the pod's service account.
-    pub(super) kubeconfig: RelPath,
+    pub(crate) kubeconfig: RelPath,
     /// How one of several replicas is chosen to write.
-    pub(super) leader_election: LeaderElectionFile,
+    pub(crate) leader_election: LeaderElection,
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
-    pub(super) probes: ProbesSettings,
+    pub(crate) probes: ProbesSettings,
     /// Where operators look in: the probes' paths and `/`, `/config`, `/snapshot`, `/log`.
-    pub(super) admin: AdminSettings,
+    pub(crate) admin: AdminSettings,
     /// What the controller does.
-    pub(super) controllers: ControllersFile,
+    pub(crate) controllers: ControllersFile,
+    /// `kubeconfig`, from the working directory.
+    #[serde(skip)]
+    pub(crate) kubeconfig_path: Option<PathBuf>,
+    /// How Services are planned; `None` when their policies are not written.
+    #[serde(skip)]
+    pub(crate) policies: Option<PolicySettings>,
+    /// How namespaces are planned; `None` when their policies are not written.
+    #[serde(skip)]
+    pub(crate) namespaces: Option<NamespaceSettings>,
+    /// Which routes are served, and how; `None` when they are not.
+    #[serde(skip)]
+    pub(crate) routing: Option<RoutingConfig>,
 }
 
-impl Default for File {
+impl Default for Config {
     fn default() -> Self {
         Self {
             kubeconfig: RelPath::default(),
-            leader_election: LeaderElectionFile::default(),
+            leader_election: LeaderElection::default(),
             probes: ProbesSettings::on_port(8081),
             admin: AdminSettings::on_loopback(9901),
             controllers: ControllersFile::default(),
+            kubeconfig_path: None,
+            policies: None,
+            namespaces: None,
+            routing: None,
         }
     }
 }
@@ -42,16 +62,17 @@ impl Default for File {
 /// How one of several replicas is chosen to write, by a Lease.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct LeaderElectionFile {
+#[schemars(rename = "LeaderElectionFile")]
+pub(crate) struct LeaderElection {
     /// Whether there is an election; without one this replica writes.
-    pub(super) enabled: bool,
+    pub(crate) enabled: bool,
     /// Namespace of the Lease.
-    pub(super) namespace: String,
+    pub(crate) namespace: String,
     /// Name of the Lease.
-    pub(super) name: String,
+    pub(crate) name: String,
 }
 
-impl Default for LeaderElectionFile {
+impl Default for LeaderElection {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -64,30 +85,30 @@ impl Default for LeaderElectionFile {
 /// What the controller does.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct ControllersFile {
+pub(crate) struct ControllersFile {
     /// NetworkPolicies from Services.
-    pub(super) network_policy: NetworkPolicyFile,
+    pub(crate) network_policy: NetworkPolicyFile,
     /// `deny-all` and `allow-to-*` in Gardener's namespaces.
-    pub(super) namespace_policies: NamespacePoliciesFile,
+    pub(crate) namespace_policies: NamespacePoliciesFile,
     /// Routes to gateways, over xDS.
-    pub(super) routing: RoutingFile,
+    pub(crate) routing: RoutingFile,
 }
 
 /// NetworkPolicies from Services.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct NetworkPolicyFile {
+pub(crate) struct NetworkPolicyFile {
     /// Whether they are written.
-    pub(super) enabled: bool,
+    pub(crate) enabled: bool,
     /// Which of two behaviors is meant where they differ.
-    pub(super) compatibility: Compatibility,
+    pub(crate) compatibility: Compatibility,
     /// Services that are worked on at a time.
-    pub(super) concurrent_syncs: usize,
+    pub(crate) concurrent_syncs: usize,
     /// Namespaces whose Services get policies, any of these; empty for all.
-    pub(super) namespace_selectors: Vec<LabelSelector>,
+    pub(crate) namespace_selectors: Vec<LabelSelector>,
     /// The ingress controller's pods; absent for no policies from Ingresses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ingress_controller_selector: Option<IngressController>,
+    pub(crate) ingress_controller_selector: Option<IngressController>,
 }
 
 impl Default for NetworkPolicyFile {
@@ -105,73 +126,55 @@ impl Default for NetworkPolicyFile {
 /// `deny-all` and `allow-to-*` in Gardener's namespaces.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct NamespacePoliciesFile {
+pub(crate) struct NamespacePoliciesFile {
     /// Whether they are written.
-    pub(super) enabled: bool,
+    pub(crate) enabled: bool,
     /// Ranges that only pods labeled for them may reach.
     #[serde(rename = "blockedCIDRs")]
-    pub(super) blocked_cidrs: Vec<String>,
+    pub(crate) blocked_cidrs: Vec<String>,
     /// The cluster's own ranges.
-    pub(super) cluster: ClusterFile,
+    pub(crate) cluster: ClusterFile,
     /// Further namespaces that get every policy.
-    pub(super) additional_namespace_selectors: Vec<LabelSelector>,
+    pub(crate) additional_namespace_selectors: Vec<LabelSelector>,
 }
 
 /// The cluster's own ranges; IP families follow from them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct ClusterFile {
+pub(crate) struct ClusterFile {
     /// Of pods.
-    pub(super) pods: Vec<String>,
+    pub(crate) pods: Vec<String>,
     /// Of Services; at least one when these policies are written.
-    pub(super) services: Vec<String>,
+    pub(crate) services: Vec<String>,
     /// Of nodes.
-    pub(super) nodes: Vec<String>,
+    pub(crate) nodes: Vec<String>,
 }
 
 /// Routes to gateways, over xDS.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct RoutingFile {
+pub(crate) struct RoutingFile {
     /// Whether they are served.
-    pub(super) enabled: bool,
+    pub(crate) enabled: bool,
     /// The gateways.
-    pub(super) gateways: Vec<GatewayFile>,
+    pub(crate) gateways: Vec<GatewayEntry>,
     /// Where gateways ask for them.
-    pub(super) xds: XdsFile,
-}
-
-/// A gateway: a set of pods that get the same routes.
-#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct GatewayFile {
-    /// Name, which its pods give as `node.cluster`.
-    pub(super) name: String,
-    /// Namespace of its pods.
-    pub(super) namespace: String,
-    /// Labels of its pods.
-    pub(super) selector: Labels,
-    /// Ports of its Service, as objects name them.
-    #[serde(default)]
-    pub(super) ports: Ports,
-    /// Subject alternative names, any of which a client's certificate must have, with mTLS.
-    #[serde(default)]
-    pub(super) clients: Vec<String>,
+    pub(crate) xds: XdsFile,
 }
 
 /// Where gateways ask for routes.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct XdsFile {
+pub(crate) struct XdsFile {
     /// Address and port; port 0 picks one, which the log names.
-    pub(super) address: ListenAddress,
+    pub(crate) address: ListenAddress,
     /// CA that clients' certificates are signed by. Without it there is no TLS, and the address must
     /// be a loopback one.
-    pub(super) ca: RelPath,
+    pub(crate) ca: RelPath,
     /// Our certificate.
-    pub(super) cert: RelPath,
+    pub(crate) cert: RelPath,
     /// Its key.
-    pub(super) key: RelPath,
+    pub(crate) key: RelPath,
 }
 
 impl Default for XdsFile {

@@ -35,7 +35,7 @@ pub(super) fn remove(state: &mut ClusterState, object: &Value) {
 fn parsed(object: &Value) -> (Kind, DynamicObject) {
     let (name, version) = (&object["kind"], object["apiVersion"].as_str().unwrap());
     let group = version.split_once('/').map_or("", |(group, _)| group);
-    let mut kinds = Kind::ALL.iter().copied();
+    let mut kinds = Kind::ALL.into_iter();
     let kind = kinds.find(|kind| name == kind.name() && group == kind.group());
     (
         kind.unwrap(),

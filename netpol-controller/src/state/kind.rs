@@ -3,7 +3,7 @@
 //! Knows names and versions; which of them a configuration needs is `watch`'s.
 
 /// A kind of object.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, strum::VariantArray)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Kind {
     /// `DestinationRule` of Istio.
     DestinationRule,
@@ -37,7 +37,22 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+    pub const ALL: [Self; 14] = [
+        Self::DestinationRule,
+        Self::EndpointSlice,
+        Self::Endpoints,
+        Self::EnvoyFilter,
+        Self::Gateway,
+        Self::Ingress,
+        Self::IstioGateway,
+        Self::Namespace,
+        Self::NetworkPolicy,
+        Self::Pod,
+        Self::Service,
+        Self::Shoot,
+        Self::TlsRoute,
+        Self::VirtualService,
+    ];
 
     /// Returns the API group; empty for the core group.
     #[must_use]

@@ -17,7 +17,7 @@ fn document(path: &str) -> PathBuf {
 
 #[test]
 fn the_schema_is_up_to_date() {
-    let config = settings::schema::<netpol_controller::File>();
+    let config = settings::schema::<netpol_controller::Config>();
     settings::check_doc(&document("schema/netpol-controller.json"), &config);
 }
 
@@ -60,7 +60,7 @@ fn families(text: &str) -> BTreeSet<String> {
 fn the_readme_names_exit_codes_kinds_and_reasons() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let readme = std::fs::read_to_string(path).unwrap();
-    for &kind in netpol_controller::state::Kind::ALL {
+    for kind in netpol_controller::state::Kind::ALL {
         let plural = kind.plural();
         assert!(readme.contains(&format!("\"{plural}\"")), "{plural}");
     }

@@ -6,64 +6,52 @@ use tunnel_proto::datagram::DatagramError;
 use tunnel_proto::mac1::ScanError;
 use tunnel_proto::wrapped::WrappedError;
 
-/// Why a datagram was not forwarded.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray,
-)]
-#[repr(u8)]
-#[strum(serialize_all = "snake_case")]
-pub(super) enum Dropped {
-    /// A handshake that names a server whose key its sender does not know.
-    BadMac1,
-    /// The size is not that of the kind, or leaves no space to wrap it.
-    BadSize,
-    /// The client has as many flows as one client may have, all of them in use.
-    ClientLimit,
-    /// The cluster has as many flows as it may have.
-    ClusterLimit,
-    /// The process takes no new flows any more.
-    Draining,
-    /// The table is full of flows that are in use.
-    FlowTable,
-    /// The cluster has no usable endpoint.
-    NoEndpoint,
-    /// From a server: not a wrapped datagram.
-    NotWrapped,
-    /// The reserved bytes hold no route id.
-    ReservedBits,
-    /// The route id and the receiver's index name different servers.
-    RouteDisagrees,
-    /// The budget for trying keys was spent.
-    ScanBudget,
-    /// Too many handshakes wait for keys to be tried.
-    ScanQueue,
-    /// The kernel refused to send.
-    SendFailed,
-    /// The route does not allow this client.
-    SourceDenied,
-    /// The source has sent too much that belongs to no known flow.
-    SourceRate,
-    /// From a server: for a client that was not heard from lately.
-    UnknownClient,
-    /// None of WireGuard's kinds.
-    UnknownKind,
-    /// A handshake for no known server.
-    UnknownMac1,
-    /// No route has this number, or the datagram names none.
-    UnknownRoute,
-    /// To the servers' port, but not from the server of the client's flow.
-    UnknownSender,
-    /// From a server: more than the client asked for.
-    Unsolicited,
-}
-
-impl Dropped {
-    /// Every reason, in order.
-    pub(super) const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
-
-    /// Returns the word that metrics use.
-    pub(super) fn as_str(self) -> &'static str {
-        self.into()
+telemetry::labels! {
+    /// Why a datagram was not forwarded.
+    #[repr(u8)]
+    pub(super) enum Dropped {
+        /// A handshake that names a server whose key its sender does not know.
+        BadMac1 = "bad_mac1",
+        /// The size is not that of the kind, or leaves no space to wrap it.
+        BadSize = "bad_size",
+        /// The client has as many flows as one client may have, all of them in use.
+        ClientLimit = "client_limit",
+        /// The cluster has as many flows as it may have.
+        ClusterLimit = "cluster_limit",
+        /// The process takes no new flows any more.
+        Draining = "draining",
+        /// The table is full of flows that are in use.
+        FlowTable = "flow_table",
+        /// The cluster has no usable endpoint.
+        NoEndpoint = "no_endpoint",
+        /// From a server: not a wrapped datagram.
+        NotWrapped = "not_wrapped",
+        /// The reserved bytes hold no route id.
+        ReservedBits = "reserved_bits",
+        /// The route id and the receiver's index name different servers.
+        RouteDisagrees = "route_disagrees",
+        /// The budget for trying keys was spent.
+        ScanBudget = "scan_budget",
+        /// Too many handshakes wait for keys to be tried.
+        ScanQueue = "scan_queue",
+        /// The kernel refused to send.
+        SendFailed = "send_failed",
+        /// The route does not allow this client.
+        SourceDenied = "source_denied",
+        /// The source has sent too much that belongs to no known flow.
+        SourceRate = "source_rate",
+        /// From a server: for a client that was not heard from lately.
+        UnknownClient = "unknown_client",
+        /// None of WireGuard's kinds.
+        UnknownKind = "unknown_kind",
+        /// A handshake for no known server.
+        UnknownMac1 = "unknown_mac1",
+        /// No route has this number, or the datagram names none.
+        UnknownRoute = "unknown_route",
+        /// To the servers' port, but not from the server of the client's flow.
+        UnknownSender = "unknown_sender",
+        /// From a server: more than the client asked for.
+        Unsolicited = "unsolicited",
     }
 }
 
@@ -102,8 +90,8 @@ mod tests {
 
     #[test]
     fn every_reason_has_its_own_word_at_its_own_place() {
-        for (index, reason) in Dropped::ALL.iter().enumerate() {
-            assert_eq!(*reason as usize, index);
+        for (index, reason) in Dropped::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
         }
         let mut words: Vec<&str> = Dropped::ALL.iter().map(|reason| reason.as_str()).collect();
         let count = words.len();

@@ -187,10 +187,10 @@ fn a_check_prints_what_is_in_effect_and_ends_with_0() {
     assert_eq!(code, Some(0), "{stderr}");
     for part in [
         "workers: 1",
-        "preambleTimeout: \"10s\"",
+        "preambleTimeout: 10s",
         "connections: 750000",
         "otherwise: redirect",
-        "keepalive: \"55s\"",
+        "keepalive: 55s",
         "conf/routes.yaml: 1 clusters, 1 routes",
     ] {
         assert!(stdout.contains(part), "{part:?} is not in {stdout}");

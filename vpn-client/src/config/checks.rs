@@ -11,14 +11,14 @@ use std::time::Duration;
 use preamble::encode_connect;
 use route::{EndpointAddress, TcpOptions};
 use serve::Family;
-use settings::{ConfigErrors, HumanDuration, RelPath, TcpOverrides, TcpSettings};
+use settings::{ConfigErrors, HumanDuration, RelPath, TcpSettings};
 use tunnel::path::{self, Mode, ProbeParams};
 use tunnel::settings::{resolve_congestion, tcp, validate_addresses};
 use tunnel::{Network, RouteId};
 use udp::BufferSizes;
 
 use super::file::{FamilyFile, File, PathFile, ServerFile, TransportFile};
-use super::{Endpoint, Server};
+use super::{Config, Endpoint, Server};
 
 /// Bytes of the largest segment to and from the gateway: what a path of 1280 bytes, the minimum of
 /// IPv6, carries. A silent hole would otherwise swallow every full segment.
@@ -36,32 +36,17 @@ const BUFFER: RangeInclusive<u64> = (64 << 10)..=(256 << 20);
 /// NATs are known to forget silent flows of UDP after 30 s.
 const MAX_STANDBY: Duration = Duration::from_secs(25);
 
-/// What came out of checking that is not in the file in this form.
-pub(super) struct Checked {
-    pub(super) endpoint: Endpoint,
-    pub(super) servers: Vec<Server>,
-    pub(super) private_keys: Vec<PathBuf>,
-    pub(super) path: path::Params,
-}
-
 impl File {
     /// Puts the TCP options in effect where the file's were.
     pub(super) fn fill_tcp(&mut self) {
         let mut options = tcp(&self.tcp);
         resolve_congestion(&mut options);
-        self.tcp = TcpOverrides {
-            keepalive: Some(options.keepalive),
-            keepalive_interval: Some(options.keepalive_interval),
-            keepalive_probes: Some(options.keepalive_probes),
-            user_timeout: Some(options.user_timeout),
-            congestion: Some(options.congestion),
-            notsent_lowat: Some(options.notsent_lowat),
-            receive_buffer: Some(options.receive_buffer),
-        };
+        self.tcp = options.into();
     }
 
-    /// Returns the checked values, unless `errors` has the reasons why not. `origin` is the file itself.
-    pub(super) fn check(&self, origin: &Path, errors: &mut ConfigErrors) -> Option<Checked> {
+    /// Returns the checked configuration, unless `errors` has the reasons why not. `origin` is the
+    /// file itself.
+    pub(super) fn check(self, origin: &Path, errors: &mut ConfigErrors) -> Option<Config> {
         if !MTU.contains(&self.mtu) {
             let (least, most) = (MTU.start(), MTU.end());
             errors.add(
@@ -85,7 +70,7 @@ impl File {
         let endpoint = self.endpoint(errors);
         let servers = self.servers(endpoint.as_ref(), origin, errors);
         let private_keys = self.private_keys(origin, errors);
-        Some(Checked {
+        Some(Config {
             endpoint: endpoint?,
             servers,
             private_keys,
@@ -93,6 +78,7 @@ impl File {
                 mode: self.mode(),
                 ..path
             },
+            file: self,
         })
     }
 
@@ -171,8 +157,8 @@ impl File {
             connect_timeout: file.connect_timeout.0,
             options: self.tcp_options(errors),
             buffers: BufferSizes {
-                receive: usize::try_from(self.buffers.receive.0).unwrap_or(usize::MAX),
-                send: usize::try_from(self.buffers.send.0).unwrap_or(usize::MAX),
+                receive: self.buffers.receive.as_usize(),
+                send: self.buffers.send.as_usize(),
             },
         })
     }

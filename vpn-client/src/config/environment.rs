@@ -9,7 +9,9 @@
 
 use settings::ConfigErrors;
 use tunnel::Network;
-use tunnel::settings::{Cidr, End, Networks, trailing_number, transfer_addresses};
+use tunnel::settings::{
+    Cidr, End, pod_number, shoot_networks, trailing_number, transfer_addresses,
+};
 
 use super::file::{File, ServerFile};
 
@@ -75,7 +77,12 @@ impl Environment {
         if let [only] = file.servers.as_mut_slice() {
             or_else(&mut only.value, self.reversed_vpn_header.as_deref(), "");
         }
-        file.networks.or(self.networks(errors));
+        file.networks.or(shoot_networks(
+            self.shoot_pod_networks.as_deref(),
+            self.shoot_service_networks.as_deref(),
+            self.shoot_node_networks.as_deref(),
+            errors,
+        ));
         self.fill_addresses(file, errors);
     }
 
@@ -90,21 +97,6 @@ impl Environment {
         }
     }
 
-    fn networks(&self, errors: &mut ConfigErrors) -> Networks {
-        let mut list = |name, text: &Option<String>| {
-            let parsed = Cidr::list(text.as_deref().unwrap_or_default());
-            parsed.unwrap_or_else(|error| {
-                errors.add(name, error);
-                Vec::new()
-            })
-        };
-        Networks {
-            pods: list("SHOOT_POD_NETWORKS", &self.shoot_pod_networks),
-            services: list("SHOOT_SERVICE_NETWORKS", &self.shoot_service_networks),
-            nodes: list("SHOOT_NODE_NETWORKS", &self.shoot_node_networks),
-        }
-    }
-
     /// Derives inner addresses of both ends, where the file names none.
     fn fill_addresses(&self, file: &mut File, errors: &mut ConfigErrors) {
         let given = Cidr::list(self.vpn_network.as_deref().unwrap_or_default());
@@ -114,7 +106,8 @@ impl Environment {
         };
         let networks = file.networks.all();
         if file.addresses.is_empty()
-            && let Some(number) = self.number(errors)
+            && let Some(number) =
+                pod_number(self.is_ha.as_deref(), self.pod_name.as_deref(), errors)
         {
             match transfer_addresses(&given, &networks, End::Client(number)) {
                 Ok(addresses) => file.addresses = addresses,
@@ -133,33 +126,6 @@ impl Environment {
                 Err(error) => errors.add("VPN_NETWORK", error),
             }
         }
-    }
-
-    /// Returns which of several clients this is.
-    fn number(&self, errors: &mut ConfigErrors) -> Option<u16> {
-        let several = match self
-            .is_ha
-            .as_deref()
-            .map(str::to_ascii_lowercase)
-            .as_deref()
-        {
-            None | Some("0" | "f" | "false") => false,
-            Some("1" | "t" | "true") => true,
-            Some(other) => {
-                errors.add("IS_HA", format_args!("`{other}` is neither true nor false"));
-                return None;
-            }
-        };
-        if !several {
-            return Some(0);
-        }
-        let name = self.pod_name.as_deref().unwrap_or_default();
-        let number = trailing_number(name);
-        if number.is_none() {
-            let why = format_args!("with IS_HA it must end in `-` and a number; it is `{name}`");
-            errors.add("POD_NAME", why);
-        }
-        number
     }
 }
 

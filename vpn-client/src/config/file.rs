@@ -17,58 +17,58 @@ use tunnel::settings::{DeviceName, Networks, Offloads, Queue, TunnelAddress};
 pub struct File {
     /// This client's name toward servers; without it `POD_NAME`, else `vpn-shoot`.
     #[serde(default)]
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The TUN device.
     #[serde(default)]
-    pub(super) device: DeviceName,
+    pub(crate) device: DeviceName,
     /// MTU of the tunnel in bytes; less is used where the path carries less.
     #[serde(default = "default_mtu")]
-    pub(super) mtu: u16,
+    pub(crate) mtu: u16,
     /// Own addresses on the transfer networks, with prefix length, at most one of each family.
     /// Without any from `VPN_NETWORK`, and with `IS_HA` from the number `POD_NAME` ends in.
     #[serde(default)]
-    pub(super) addresses: Vec<TunnelAddress>,
+    pub(crate) addresses: Vec<TunnelAddress>,
     /// The gateway in front of the servers.
     #[serde(default)]
-    pub(super) endpoint: EndpointFile,
+    pub(crate) endpoint: EndpointFile,
     /// The servers; a tunnel is held to each.
-    pub(super) servers: Vec<ServerFile>,
+    pub(crate) servers: Vec<ServerFile>,
     /// Own keys of WireGuard.
-    pub(super) keys: KeysFile,
+    pub(crate) keys: KeysFile,
     /// The shoot's networks: what packets from the tunnel may be for.
     #[serde(default)]
-    pub(super) networks: Networks,
+    pub(crate) networks: Networks,
     /// Whether packets from the tunnel leave with this pod's address as their source. Without it
     /// the shoot must route the transfer networks back to this pod.
     #[serde(default = "yes")]
-    pub(super) masquerade: bool,
+    pub(crate) masquerade: bool,
     /// How the path to each server is found and probed.
     #[serde(default)]
-    pub(super) path: PathFile,
+    pub(crate) path: PathFile,
     /// The send queue of tunnels over TCP.
     #[serde(default)]
-    pub(super) queue: Queue,
+    pub(crate) queue: Queue,
     /// Kernel offloads for packets in batches.
     #[serde(default)]
-    pub(super) offloads: Offloads,
+    pub(crate) offloads: Offloads,
     /// Options of the tunnels' TCP sockets. Defaults that differ from other programs':
     /// `congestion` `auto` (bbr where the kernel has it), `notsentLowat` `64KiB`, `userTimeout`
     /// `10s`, and no `keepalive`: probes go through the tunnel.
     #[serde(default)]
-    pub(super) tcp: TcpOverrides,
+    pub(crate) tcp: TcpOverrides,
     /// Bytes that the kernel may hold of datagrams; what it grants may be less.
     #[serde(default)]
-    pub(super) buffers: BuffersFile,
+    pub(crate) buffers: BuffersFile,
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
     #[serde(default = "default_probes")]
-    pub(super) probes: ProbesSettings,
+    pub(crate) probes: ProbesSettings,
     /// The admin address: the probes' paths and `/`, `/status`, `/config`, `/tunnels`,
     /// `/drain`, `/log`.
     #[serde(default)]
-    pub(super) admin: AdminSettings,
+    pub(crate) admin: AdminSettings,
     /// How the process stops.
     #[serde(default)]
-    pub(super) drain: DrainFile,
+    pub(crate) drain: DrainFile,
 }
 
 fn default_mtu() -> u16 {
@@ -86,23 +86,23 @@ fn default_probes() -> ProbesSettings {
 /// The gateway in front of the servers.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct EndpointFile {
+pub(crate) struct EndpointFile {
     /// Host name or IP address, without a port; without it `ENDPOINT`.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// Port for HTTP CONNECT; without it `OPENVPN_PORT`, else 8132.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tcp_port: Option<u16>,
+    pub(crate) tcp_port: Option<u16>,
     /// Port for datagrams.
-    pub(super) udp_port: u16,
+    pub(crate) udp_port: u16,
     /// Header of the CONNECT request that carries a server's `value`; without it
     /// `REVERSED_VPN_HEADER_KEY`, else `Reversed-VPN`.
-    pub(super) header: String,
+    pub(crate) header: String,
     /// The transport of datagrams.
-    pub(super) transport: TransportFile,
+    pub(crate) transport: TransportFile,
     /// The address family used of the name.
-    pub(super) family: FamilyFile,
+    pub(crate) family: FamilyFile,
     /// By when the gateway must be resolved, connected, and have answered a CONNECT.
-    pub(super) connect_timeout: HumanDuration,
+    pub(crate) connect_timeout: HumanDuration,
 }
 
 impl Default for EndpointFile {
@@ -122,7 +122,7 @@ impl Default for EndpointFile {
 /// The transport of datagrams.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum TransportFile {
+pub(crate) enum TransportFile {
     /// Both are tried together; UDP is used where it works.
     #[default]
     Auto,
@@ -135,7 +135,7 @@ pub(super) enum TransportFile {
 /// The address family used of a name.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum FamilyFile {
+pub(crate) enum FamilyFile {
     /// Both families; the first that answers wins.
     #[default]
     Auto,
@@ -148,41 +148,41 @@ pub(super) enum FamilyFile {
 /// One server.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct ServerFile {
+pub(crate) struct ServerFile {
     /// Its name in logs and metrics.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Its public keys in base64, as `wg pubkey` writes them; several during a rotation.
-    pub(super) public_keys: Vec<String>,
+    pub(crate) public_keys: Vec<String>,
     /// File of a key that is shared with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) preshared_key: Option<RelPath>,
+    pub(crate) preshared_key: Option<RelPath>,
     /// Number by which gateways know it, from 1 to 1048575. Without it a gateway must find it by
     /// its public key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) route_id: Option<u32>,
+    pub(crate) route_id: Option<u32>,
     /// The value of the CONNECT request's header; of a single server without it
     /// `REVERSED_VPN_HEADER`.
     #[serde(default)]
-    pub(super) value: String,
+    pub(crate) value: String,
     /// Its addresses on the transfer networks. Without any from `VPN_NETWORK` and the number its
     /// name ends in, else its place in the list.
     #[serde(default)]
-    pub(super) addresses: Vec<std::net::IpAddr>,
+    pub(crate) addresses: Vec<std::net::IpAddr>,
 }
 
 /// Own keys of WireGuard; files are read again when they change, and on SIGHUP.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct KeysFile {
+pub(crate) struct KeysFile {
     /// File of the private key, as `wg genkey` writes it; during a rotation a list of files, the
     /// preferred one first.
-    pub(super) private: PathsFile,
+    pub(crate) private: PathsFile,
 }
 
 /// One file, or a list of files.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(untagged)]
-pub(super) enum PathsFile {
+pub(crate) enum PathsFile {
     /// One.
     One(PathBuf),
     /// Several.
@@ -190,7 +190,7 @@ pub(super) enum PathsFile {
 }
 
 impl PathsFile {
-    pub(super) fn list(&self) -> Vec<RelPath> {
+    pub(crate) fn list(&self) -> Vec<RelPath> {
         let paths = match self {
             Self::One(path) => std::slice::from_ref(path),
             Self::Several(paths) => paths,
@@ -202,27 +202,27 @@ impl PathsFile {
 /// How the path to each server is found and probed.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct PathFile {
+pub(crate) struct PathFile {
     /// Between probes of the path in use.
-    pub(super) interval: HumanDuration,
+    pub(crate) interval: HumanDuration,
     /// Between probes of the other one, which also keep a NAT's entry for it.
-    pub(super) standby: HumanDuration,
+    pub(crate) standby: HumanDuration,
     /// Between probes after one was missed.
-    pub(super) fast: HumanDuration,
+    pub(crate) fast: HumanDuration,
     /// Missed probes in a row after which a path counts as dead.
-    pub(super) misses: u32,
+    pub(crate) misses: u32,
     /// The shortest time to wait for an answer; it follows the round trip.
-    pub(super) timeout_least: HumanDuration,
+    pub(crate) timeout_least: HumanDuration,
     /// The longest time to wait for an answer, unless the round trip itself is longer.
-    pub(super) timeout_most: HumanDuration,
+    pub(crate) timeout_most: HumanDuration,
     /// By when the server itself must have answered.
-    pub(super) dial_timeout: HumanDuration,
+    pub(crate) dial_timeout: HumanDuration,
     /// The first pause after a failed attempt; it is doubled for each further one.
-    pub(super) retry_first: HumanDuration,
+    pub(crate) retry_first: HumanDuration,
     /// The longest pause between attempts by TCP.
-    pub(super) retry_tcp: HumanDuration,
+    pub(crate) retry_tcp: HumanDuration,
     /// The longest pause between attempts by UDP: how late an opened firewall is noticed.
-    pub(super) retry_udp: HumanDuration,
+    pub(crate) retry_udp: HumanDuration,
 }
 
 impl Default for PathFile {
@@ -246,11 +246,11 @@ impl Default for PathFile {
 /// Bytes that the kernel may hold of datagrams, for each tunnel by UDP.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct BuffersFile {
+pub(crate) struct BuffersFile {
     /// That were received.
-    pub(super) receive: ByteSize,
+    pub(crate) receive: ByteSize,
     /// That are to be sent.
-    pub(super) send: ByteSize,
+    pub(crate) send: ByteSize,
 }
 
 impl Default for BuffersFile {
@@ -265,12 +265,12 @@ impl Default for BuffersFile {
 /// How the process stops.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct DrainFile {
+pub(crate) struct DrainFile {
     /// How long the process goes on in any case; servers are asked at once to give new connections
     /// to others.
-    pub(super) delay: HumanDuration,
+    pub(crate) delay: HumanDuration,
     /// How long then the connections that are left may take to end.
-    pub(super) timeout: HumanDuration,
+    pub(crate) timeout: HumanDuration,
 }
 
 impl Default for DrainFile {

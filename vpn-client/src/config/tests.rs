@@ -42,7 +42,7 @@ fn config(text: &str) -> Result<Config, String> {
 fn documented_sample_equals_defaults() {
     let sample = sample();
     let config = config(&sample).unwrap();
-    assert_eq!(config.name, "vpn-shoot");
+    assert_eq!(config.file.name, "vpn-shoot");
     assert_eq!(config.path.mode, Mode::Auto);
     assert_eq!(config.endpoint.tcp.to_string(), "api.example.com:8132");
     assert_eq!(config.endpoint.udp.to_string(), "api.example.com:51820");
@@ -51,7 +51,7 @@ fn documented_sample_equals_defaults() {
     assert_eq!(preshared, Some(Path::new("/etc/rhizome/psk-1")));
     assert_eq!(config.servers[0].route, RouteId::new(17));
     assert!(config.uses_ipv6() && !config.forwards_ipv6());
-    assert_eq!(config.drain.delay, Duration::ZERO);
+    assert_eq!(config.file.drain.delay.0, Duration::ZERO);
 
     let given = "device: rhizome0\n";
     let less = sample
@@ -348,14 +348,19 @@ fn gardeners() -> (Environment, String) {
 fn environment_fills_what_file_leaves_out() {
     let (environment, text) = gardeners();
     let config = load(&text, &environment).unwrap();
-    assert_eq!(config.name, "vpn-shoot-1");
+    assert_eq!(config.file.name, "vpn-shoot-1");
     assert_eq!(config.endpoint.tcp.to_string(), "api.example.com:8443");
     assert_eq!(config.endpoint.header, "X-Gardener-Destination");
     assert_eq!(
         config.servers[0].value,
         "outbound|1194||vpn-seed-server.shoot--foo--bar"
     );
-    let own: Vec<_> = config.addresses.iter().map(ToString::to_string).collect();
+    let own: Vec<_> = config
+        .file
+        .addresses
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(own, ["fd8f:6d53:b97a:1::b:1/96", "192.168.123.65/24"]);
     let theirs: Vec<_> = config.servers[0]
         .addresses
@@ -363,7 +368,7 @@ fn environment_fills_what_file_leaves_out() {
         .map(ToString::to_string)
         .collect();
     assert_eq!(theirs, ["fd8f:6d53:b97a:1::1", "192.168.123.1"]);
-    assert_eq!(config.networks.len(), 3);
+    assert_eq!(config.file.networks.all().len(), 3);
     assert!(config.forwards_ipv6());
 }
 
@@ -375,10 +380,13 @@ fn file_wins_over_environment() {
     let endpoint = &config.endpoint;
     assert_eq!(endpoint.tcp, alone.endpoint.tcp);
     assert_eq!(endpoint.header, "Reversed-VPN");
-    assert_eq!(config.addresses, alone.addresses);
+    assert_eq!(config.file.addresses, alone.file.addresses);
     assert_eq!(config.values(), alone.values());
-    assert_eq!(config.networks, alone.networks);
-    assert_eq!(config.name, "vpn-shoot-1", "which the file does not say");
+    assert_eq!(config.file.networks.all(), alone.file.networks.all());
+    assert_eq!(
+        config.file.name, "vpn-shoot-1",
+        "which the file does not say"
+    );
 }
 
 #[test]
@@ -432,7 +440,10 @@ fn variables_that_cannot_be_used_are_named() {
     environment.is_ha = None;
     environment.pod_name = Some("vpn-shoot-7d9f-x2".to_owned());
     let config = load(&text, &environment).unwrap();
-    assert_eq!(config.addresses[0].to_string(), "fd8f:6d53:b97a:1::b:0/96");
+    assert_eq!(
+        config.file.addresses[0].to_string(),
+        "fd8f:6d53:b97a:1::b:0/96"
+    );
 }
 
 #[test]

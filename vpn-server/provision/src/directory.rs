@@ -19,7 +19,6 @@ use settings::{ConfigError, yaml};
 use super::manifest;
 use super::render::{Annotated, SecretObject};
 use super::store::Change;
-use super::yaml::to_yaml;
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -73,12 +72,12 @@ impl Directory {
     pub(super) fn put_secret(&self, object: &SecretObject) -> Result<Change, DirectoryError> {
         // Objects of maps and texts have a JSON form.
         let value = serde_json::to_value(manifest::secret(object)).unwrap_or_default();
-        self.put(&secret_file(&object.name), &to_yaml(&value))
+        self.put(&secret_file(&object.name), &manifest::to_yaml(&value))
     }
 
     /// Writes what is to be applied to a Service.
     pub(super) fn put_service(&self, object: &Annotated) -> Result<Change, DirectoryError> {
-        let text = to_yaml(&manifest::service(object));
+        let text = manifest::to_yaml(&manifest::service(object));
         self.put(&service_file(&object.name), &text)
     }
 

@@ -24,7 +24,6 @@ mod plan;
 mod render;
 mod state;
 mod store;
-mod yaml;
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

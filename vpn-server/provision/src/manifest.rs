@@ -85,3 +85,11 @@ pub(super) fn service(object: &Annotated) -> Value {
         },
     })
 }
+
+/// Returns `value` as YAML with a closing newline.
+///
+/// # Panics
+/// Never: every JSON value has a YAML form.
+pub(super) fn to_yaml(value: &Value) -> String {
+    settings::yaml::to_string(value).expect("every JSON value has a YAML form")
+}

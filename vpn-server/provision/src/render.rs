@@ -18,8 +18,8 @@ use settings::ConfigError;
 use tunnel::keys::KeyTextError;
 use tunnel::settings::TunnelAddress;
 
+use super::manifest::to_yaml;
 use super::state::{Authority, Keys, Leaf, Phase, Private, State, Which};
-use super::yaml::to_yaml;
 use vpn_server::{Config, Environment};
 
 use crate::config::Wanted;

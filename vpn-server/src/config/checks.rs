@@ -5,13 +5,14 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use route::TcpOptions;
 use settings::{ByteSize, ConfigErrors, TcpOverrides, TcpSettings};
 use tunnel::settings::{TunnelAddress, resolve_congestion, tcp, validate_addresses};
 use tunnel::{Network, RouteId};
 
-use super::file::File;
+use super::file::{Config, KeyFiles};
 
 /// Bounds of `mtu`: what IPv6 asks for at least (RFC 8200 §5), and jumbo frames.
 const MTU: RangeInclusive<u16> = 1280..=9000;
@@ -26,44 +27,40 @@ const MAX_KEYS: usize = 16;
 /// Bounds of the kernel's buffers: one batch, and what no kernel grants.
 const BUFFER: RangeInclusive<u64> = 64 * 1024..=1024 * 1024 * 1024;
 
-/// What came out of checking that is not in the file in this form.
-pub(super) struct Checked {
-    pub(super) route: Option<RouteId>,
-    pub(super) addresses: Vec<InnerAddress>,
-    pub(super) tcp: TcpOptions,
-    pub(super) proxy_tcp: TcpOptions,
-}
-
-impl File {
+impl Config {
     /// Puts the TCP options in effect where the file's were.
     pub(super) fn fill_tcp(&mut self) {
         let mut tunnels = tcp(&self.tcp);
         resolve_congestion(&mut tunnels);
-        self.tcp = every(&tunnels);
-        self.proxy.tcp = every(&self.proxy.tcp.over(&TcpSettings::default()));
+        self.tcp = tunnels.into();
+        self.proxy.tcp = self.proxy.tcp.over(&TcpSettings::default()).into();
     }
 
-    pub(super) fn check(&self, errors: &mut ConfigErrors) -> Checked {
+    /// Adds to `errors` what is wrong, and works out what the file has in another form. `origin` is
+    /// the file itself.
+    pub(super) fn validate(&mut self, origin: &Path, errors: &mut ConfigErrors) {
         self.check_device(errors);
         self.check_numbers(errors);
         self.check_listeners(errors);
         self.queue.validate("queue", errors);
         // Without networks no address is missing for them.
         self.networks.validate("networks", errors);
-        let addresses = self.addresses(errors);
+        self.inner = self.addresses(errors);
         self.check_keys(errors);
         self.check_proxy(errors);
-        let route = self.route_id.and_then(RouteId::new);
-        if let (Some(number), None) = (self.route_id, route) {
+        self.route = self.route_id.and_then(RouteId::new);
+        if let (Some(number), None) = (self.route_id, self.route) {
             let most = RouteId::MAX;
             errors.add("routeId", format!("{number} is not between 1 and {most}"));
         }
-        Checked {
-            route,
-            addresses,
-            tcp: tcp_options(&self.tcp, "tcp", errors),
-            proxy_tcp: tcp_options(&self.proxy.tcp, "proxy.tcp", errors),
-        }
+        self.tcp_options = tcp_options(&self.tcp, "tcp", errors);
+        self.proxy.tcp_options = tcp_options(&self.proxy.tcp, "proxy.tcp", errors);
+        let private = self.keys.private.iter();
+        self.key_files = KeyFiles {
+            private: private.map(|path| path.resolve(origin)).collect(),
+            peers: self.keys.peers.resolve(origin),
+        };
+        origin.clone_into(&mut self.origin);
     }
 
     fn check_device(&self, errors: &mut ConfigErrors) {
@@ -251,19 +248,6 @@ fn tcp_options(overrides: &TcpOverrides, key: &str, errors: &mut ConfigErrors) -
         errors.add(key, error);
     }
     options
-}
-
-/// Returns overrides that name every option.
-fn every(tcp: &TcpSettings) -> TcpOverrides {
-    TcpOverrides {
-        keepalive: Some(tcp.keepalive),
-        keepalive_interval: Some(tcp.keepalive_interval),
-        keepalive_probes: Some(tcp.keepalive_probes),
-        user_timeout: Some(tcp.user_timeout),
-        congestion: Some(tcp.congestion.clone()),
-        notsent_lowat: Some(tcp.notsent_lowat),
-        receive_buffer: Some(tcp.receive_buffer),
-    }
 }
 
 /// An own address in the tunnel, with the transfer network around it.

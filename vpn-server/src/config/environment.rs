@@ -7,9 +7,9 @@
 //! The file always wins, key by key.
 
 use settings::ConfigErrors;
-use tunnel::settings::{Cidr, End, Networks, trailing_number, transfer_addresses};
+use tunnel::settings::{Cidr, End, pod_number, shoot_networks, transfer_addresses};
 
-use super::file::File;
+use super::file::Config;
 
 /// What this program takes from its environment.
 #[derive(Clone, Debug, Default)]
@@ -49,19 +49,13 @@ impl Environment {
     }
 
     /// Fills what `file` leaves open.
-    pub(super) fn fill(&self, file: &mut File, errors: &mut ConfigErrors) {
-        let mut list = |variable: &str, value: &Option<String>| {
-            let list = Cidr::list(value.as_deref().unwrap_or_default());
-            list.unwrap_or_else(|error| {
-                errors.add(variable, error);
-                Vec::new()
-            })
-        };
-        file.networks.or(Networks {
-            pods: list("SHOOT_POD_NETWORKS", &self.shoot_pod_networks),
-            services: list("SHOOT_SERVICE_NETWORKS", &self.shoot_service_networks),
-            nodes: list("SHOOT_NODE_NETWORKS", &self.shoot_node_networks),
-        });
+    pub(super) fn fill(&self, file: &mut Config, errors: &mut ConfigErrors) {
+        file.networks.or(shoot_networks(
+            self.shoot_pod_networks.as_deref(),
+            self.shoot_service_networks.as_deref(),
+            self.shoot_node_networks.as_deref(),
+            errors,
+        ));
         if file.name.is_empty() {
             let name = self.pod_name.as_deref().unwrap_or("vpn-seed-server");
             name.clone_into(&mut file.name);
@@ -71,45 +65,17 @@ impl Environment {
         }
     }
 
-    fn fill_addresses(&self, file: &mut File, errors: &mut ConfigErrors) {
+    fn fill_addresses(&self, file: &mut Config, errors: &mut ConfigErrors) {
         let given = Cidr::list(self.vpn_network.as_deref().unwrap_or_default());
         let given = match given {
             Ok(given) => given.into_iter().map(|cidr| cidr.0).collect::<Vec<_>>(),
             Err(error) => return errors.add("VPN_NETWORK", error),
         };
-        let Some(number) = self.number(errors) else {
-            return;
-        };
+        let number = pod_number(self.is_ha.as_deref(), self.pod_name.as_deref(), errors);
+        let Some(number) = number else { return };
         match transfer_addresses(&given, &file.networks.all(), End::Server(number)) {
             Ok(addresses) => file.addresses = addresses,
             Err(error) => errors.add("VPN_NETWORK", error),
         }
-    }
-
-    /// Returns which of several servers this is.
-    fn number(&self, errors: &mut ConfigErrors) -> Option<u16> {
-        let several = match self.is_ha.as_deref() {
-            None => false,
-            Some(text) => match text.to_ascii_lowercase().as_str() {
-                "1" | "t" | "true" => true,
-                "0" | "f" | "false" => false,
-                _ => {
-                    let text = text.escape_debug();
-                    errors.add("IS_HA", format!("`{text}` is neither true nor false"));
-                    return None;
-                }
-            },
-        };
-        if !several {
-            return Some(0);
-        }
-        let name = self.pod_name.as_deref().unwrap_or_default();
-        let number = trailing_number(name);
-        if number.is_none() {
-            let name = name.escape_debug();
-            let why = format!("with IS_HA it must end in `-` and a number; it is `{name}`");
-            errors.add("POD_NAME", why);
-        }
-        number
     }
 }

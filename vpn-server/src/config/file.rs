@@ -1,94 +1,123 @@
-//! The configuration files as they are written: keys, their meaning and their defaults.
+//! The configuration files: keys, their meaning and their defaults.
 //!
-//! What these comments say is also what the published schemas say. Checks nothing beyond types;
-//! validation is one module up.
+//! What these comments say is also what the published schemas say. Checks nothing beyond types; that
+//! is `checks`'.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use route::TcpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{
-    AdminSettings, ByteSize, HumanDuration, ListenAddress, ProbesSettings, RelPath, TcpOverrides,
+    AccessLogSettings, AdminSettings, ByteSize, HumanDuration, ListenAddress, ProbesSettings,
+    RelPath, TcpOverrides,
 };
+use tunnel::RouteId;
 use tunnel::settings::{Cidr, DeviceName, Networks, Offloads, Queue, TunnelAddress};
+
+use super::InnerAddress;
 
 /// The configuration file of `vpn-server`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct File {
+#[schemars(rename = "File")]
+pub struct Config {
     /// What this server calls itself toward clients; without it `POD_NAME`, else
     /// `vpn-seed-server`.
     #[serde(default)]
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The TUN device.
     #[serde(default)]
-    pub(super) device: DeviceName,
+    pub(crate) device: DeviceName,
     /// Routing table of the routes into the shoot.
     #[serde(default = "default_table")]
-    pub(super) table: u32,
+    pub(crate) table: u32,
     /// Bytes of the largest packet in the tunnel.
     #[serde(default = "default_mtu")]
-    pub(super) mtu: u16,
+    pub(crate) mtu: u16,
     /// Number by which gateways know this server, from 1 to 1048575. Without it clients reach the
     /// UDP port directly or not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) route_id: Option<u32>,
+    pub(crate) route_id: Option<u32>,
     /// Own addresses on the transfer networks, with prefix length, one per family. Without it from
     /// `VPN_NETWORK` and `POD_NAME`.
     #[serde(default)]
-    pub(super) addresses: Vec<TunnelAddress>,
+    pub(crate) addresses: Vec<TunnelAddress>,
     /// The shoot's networks; the proxy opens connections to them alone.
     #[serde(default)]
-    pub(super) networks: Networks,
+    pub(crate) networks: Networks,
     /// Keys of WireGuard.
-    pub(super) keys: KeysFile,
+    pub(crate) keys: Keys,
     /// Where tunnels come in.
     #[serde(default)]
-    pub(super) listen: ListenFile,
+    pub(crate) listen: Listen,
     /// Networks of the gateways that may send wrapped datagrams; without any the port for them is
     /// not opened.
     #[serde(default)]
-    pub(super) trusted_gateways: Vec<Cidr>,
+    pub(crate) trusted_gateways: Vec<Cidr>,
     /// The proxy that API servers ask for connections.
-    pub(super) proxy: ProxyFile,
+    pub(crate) proxy: ProxyConfig,
     /// Bounds in number and time.
     #[serde(default)]
-    pub(super) limits: LimitsFile,
+    pub(crate) limits: Limits,
     /// Connections through the tunnel that its filter knows at once; about 90 bytes each when
     /// they are there.
     #[serde(default = "default_flows")]
-    pub(super) flows: usize,
+    pub(crate) flows: usize,
     /// What waits for a tunnel over TCP.
     #[serde(default)]
-    pub(super) queue: Queue,
+    pub(crate) queue: Queue,
     /// What the kernel does for packets in batches.
     #[serde(default)]
-    pub(super) offloads: Offloads,
+    pub(crate) offloads: Offloads,
     /// Bytes that the kernel may hold of datagrams; what it grants may be less.
     #[serde(default)]
-    pub(super) buffers: BuffersFile,
+    pub(crate) buffers: Buffers,
     /// Options of the tunnels' TCP sockets. Their defaults are `congestion` `auto` (bbr where the
     /// kernel has it), `notsentLowat` `64KiB`, `userTimeout` `10s` and no keepalive, since the
     /// tunnel sends probes of its own.
     #[serde(default)]
-    pub(super) tcp: TcpOverrides,
+    pub(crate) tcp: TcpOverrides,
     /// Threads of the proxy.
     #[serde(default = "one")]
-    pub(super) workers: usize,
+    pub(crate) workers: usize,
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
     #[serde(default = "default_probes")]
-    pub(super) probes: ProbesSettings,
+    pub(crate) probes: ProbesSettings,
     /// Where operators look in: the probes' paths and `/`, `/config`, `/tunnels`, `/connections`,
     /// `/drain`, `/log`.
     #[serde(default)]
-    pub(super) admin: AdminSettings,
+    pub(crate) admin: AdminSettings,
     /// How the process stops.
     #[serde(default)]
-    pub(super) drain: DrainFile,
+    pub(crate) drain: DrainConfig,
     /// The proxy's access log, written to standard output.
     #[serde(default)]
-    pub(super) access_log: AccessLogFile,
+    pub(crate) access_log: AccessLogSettings,
+    /// The file itself, which relative paths start from.
+    #[serde(skip)]
+    pub(super) origin: PathBuf,
+    /// `route_id`, checked.
+    #[serde(skip)]
+    pub(crate) route: Option<RouteId>,
+    /// `addresses`, with the networks around them.
+    #[serde(skip)]
+    pub(crate) inner: Vec<InnerAddress>,
+    /// `keys`, with paths from the working directory.
+    #[serde(skip)]
+    pub(crate) key_files: KeyFiles,
+    /// `tcp`, as sockets take them.
+    #[serde(skip)]
+    pub(crate) tcp_options: TcpOptions,
+}
+
+/// Files of keys, as paths from the working directory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyFiles {
+    pub(crate) private: Vec<PathBuf>,
+    pub(crate) peers: PathBuf,
 }
 
 fn default_table() -> u32 {
@@ -114,17 +143,19 @@ fn one() -> usize {
 /// Keys of WireGuard; files are read again when they change, and on SIGHUP.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct KeysFile {
+#[schemars(rename = "KeysFile")]
+pub(crate) struct Keys {
     /// Files of our private keys, the preferred one first; several during a rotation.
-    pub(super) private: Vec<RelPath>,
+    pub(crate) private: Vec<RelPath>,
     /// The file of our clients.
-    pub(super) peers: RelPath,
+    pub(crate) peers: RelPath,
 }
 
 /// Where tunnels come in; `null` opens no such port.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(crate) struct ListenFile {
+#[schemars(rename = "ListenFile")]
+pub(crate) struct Listen {
     /// Tunnels over TCP.
     pub(crate) tcp: Option<ListenAddress>,
     /// Datagrams of clients.
@@ -133,7 +164,7 @@ pub(crate) struct ListenFile {
     pub(crate) wrapped: Option<ListenAddress>,
 }
 
-impl Default for ListenFile {
+impl Default for Listen {
     fn default() -> Self {
         Self {
             tcp: Some(ListenAddress::any(1194)),
@@ -146,41 +177,45 @@ impl Default for ListenFile {
 /// The proxy that API servers ask for connections, by HTTP CONNECT over TLS.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct ProxyFile {
+#[schemars(rename = "ProxyFile")]
+pub(crate) struct ProxyConfig {
     /// Where it listens.
     #[serde(default = "default_proxy")]
-    pub(super) address: ListenAddress,
+    pub(crate) address: ListenAddress,
     /// CA bundle of client certificates, PEM; every client must show one.
-    pub(super) ca: RelPath,
+    pub(crate) ca: RelPath,
     /// Our certificate with its chain, PEM.
-    pub(super) cert: RelPath,
+    pub(crate) cert: RelPath,
     /// Its private key, PEM.
-    pub(super) key: RelPath,
+    pub(crate) key: RelPath,
     /// By when a destination must be resolved and connected.
     #[serde(default = "twenty_seconds")]
-    pub(super) connect_timeout: HumanDuration,
+    pub(crate) connect_timeout: HumanDuration,
     /// Longest time without a byte either way; 0 for no limit.
     #[serde(default)]
-    pub(super) idle_timeout: HumanDuration,
+    pub(crate) idle_timeout: HumanDuration,
     /// Connections at once; above it new ones are refused and counted. Lowered at start, with a
     /// warning, to what the descriptor limit carries.
     #[serde(default = "default_connections")]
-    pub(super) connections: u64,
+    pub(crate) connections: u64,
     /// Connections of one client address, an IPv6 /64 being one; 0 for no limit.
     #[serde(default)]
-    pub(super) connections_per_source: u32,
+    pub(crate) connections_per_source: u32,
     /// DNS servers in the shoot, asked through the tunnel. Without any, names are refused.
     #[serde(default)]
-    pub(super) resolvers: Vec<SocketAddr>,
+    pub(crate) resolvers: Vec<SocketAddr>,
     /// What is appended to names that end in `.svc`; empty for nothing.
     #[serde(default = "default_domain")]
-    pub(super) cluster_domain: String,
+    pub(crate) cluster_domain: String,
     /// Answers of DNS servers that are kept, at most as long as they say.
     #[serde(default = "default_cache")]
-    pub(super) cached_names: u64,
+    pub(crate) cached_names: u64,
     /// Options of the TCP sockets to API servers and to destinations.
     #[serde(default)]
-    pub(super) tcp: TcpOverrides,
+    pub(crate) tcp: TcpOverrides,
+    /// `tcp`, as sockets take them.
+    #[serde(skip)]
+    pub(crate) tcp_options: TcpOptions,
 }
 
 fn default_proxy() -> ListenAddress {
@@ -206,7 +241,8 @@ fn default_cache() -> u64 {
 /// Bounds in number and time.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(crate) struct LimitsFile {
+#[schemars(rename = "LimitsFile")]
+pub(crate) struct Limits {
     /// TCP connections to the tunnel's port at once.
     pub(crate) links: usize,
     /// The same of one address; 0 for no limit, since a gateway's clients all have its address.
@@ -217,7 +253,7 @@ pub(crate) struct LimitsFile {
     pub(crate) preamble_timeout: HumanDuration,
 }
 
-impl Default for LimitsFile {
+impl Default for Limits {
     fn default() -> Self {
         Self {
             links: 256,
@@ -231,14 +267,15 @@ impl Default for LimitsFile {
 /// Bytes that the kernel may hold of datagrams, for each of the two ports.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct BuffersFile {
+#[schemars(rename = "BuffersFile")]
+pub(crate) struct Buffers {
     /// Received and not yet read.
-    pub(super) receive: ByteSize,
+    pub(crate) receive: ByteSize,
     /// Sent and still in this host.
-    pub(super) send: ByteSize,
+    pub(crate) send: ByteSize,
 }
 
-impl Default for BuffersFile {
+impl Default for Buffers {
     fn default() -> Self {
         Self {
             receive: ByteSize(4 << 20),
@@ -250,41 +287,21 @@ impl Default for BuffersFile {
 /// How the process stops.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct DrainFile {
+#[schemars(rename = "DrainFile")]
+pub(crate) struct DrainConfig {
     /// From unready until no connection is accepted any more.
-    pub(super) delay: HumanDuration,
+    pub(crate) delay: HumanDuration,
     /// From then until what still runs is cut.
-    pub(super) timeout: HumanDuration,
+    pub(crate) timeout: HumanDuration,
 }
 
-impl Default for DrainFile {
+impl Default for DrainConfig {
     fn default() -> Self {
         Self {
             delay: HumanDuration(Duration::ZERO),
             timeout: HumanDuration::from_secs(30),
         }
     }
-}
-
-/// The access log.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct AccessLogFile {
-    /// How it is written, if at all.
-    pub(super) format: AccessLogFormat,
-}
-
-/// How the access log is written.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum AccessLogFormat {
-    /// One JSON object per connection.
-    Json,
-    /// Not at all.
-    #[default]
-    Off,
-    /// One line of `key=value` per connection.
-    Text,
 }
 
 /// The file of a tunnel server's clients.

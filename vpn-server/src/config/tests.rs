@@ -1,5 +1,10 @@
 //! The configuration file and the environment: what is in effect, and what is refused by which name.
 
+use std::time::Duration;
+
+use settings::AdminAddress;
+use tunnel::RouteId;
+
 use super::*;
 
 const SAMPLE: &str = r#"
@@ -35,13 +40,14 @@ fn some(text: &str) -> Option<String> {
 }
 
 fn addresses(config: &Config) -> Vec<String> {
-    let own = config.addresses.iter();
+    let own = config.inner.iter();
     own.map(|own| format!("{}/{}", own.address, own.network.prefix_len()))
         .collect()
 }
 
 fn networks(config: &Config) -> Vec<String> {
-    config.networks.iter().map(ToString::to_string).collect()
+    let networks = config.networks.all();
+    networks.iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -59,23 +65,23 @@ proxy: { ca: ca.crt, cert: tls.crt, key: tls.key, resolvers: ["100.64.0.10:53"] 
     assert_eq!(sample.route.map(RouteId::get), Some(17));
     assert_eq!(sample.name, "vpn-seed-server");
     assert_eq!(sample.mtu, 1420);
-    assert_eq!(sample.tcp.notsent_lowat, 64 << 10);
-    assert_eq!(sample.admin, EndpointAddr::None);
+    assert_eq!(sample.tcp_options.notsent_lowat, 64 << 10);
+    assert_eq!(sample.admin.address, AdminAddress::Off);
 }
 
 #[test]
 fn paths_are_relative_to_config_file() {
     let config = config(SAMPLE).unwrap();
-    assert_eq!(config.proxy.tls.cert, Path::new("/etc/vpn/tls.crt"));
-    assert_eq!(config.keys.private[1], Path::new("/keys/server-1"));
+    assert_eq!(config.tls().cert, Path::new("/etc/vpn/tls.crt"));
+    assert_eq!(config.key_files.private[1], Path::new("/keys/server-1"));
 }
 
 #[test]
 fn wrapped_port_needs_trusted_gateways() {
     let trusting = config(SAMPLE).unwrap();
-    assert!(trusting.listen.wrapped.is_some());
+    assert!(trusting.wrapped().is_some());
     let text = SAMPLE.replace(r#"["10.0.0.0/8"]"#, "[]");
-    assert!(config(&text).unwrap().listen.wrapped.is_none());
+    assert!(config(&text).unwrap().wrapped().is_none());
 }
 
 #[test]
@@ -88,7 +94,8 @@ fn port_can_be_left_closed() {
 
 #[test]
 fn congestion_control_comes_from_file_or_kernel() {
-    let with = |tcp: &str| config(&format!("{SAMPLE}\ntcp: {tcp}\n")).map(|config| config.tcp);
+    let with =
+        |tcp: &str| config(&format!("{SAMPLE}\ntcp: {tcp}\n")).map(|config| config.tcp_options);
     assert_eq!(with("{ congestion: reno }").unwrap().congestion, "reno");
     assert_eq!(with("{ congestion: '' }").unwrap().congestion, "");
     assert!(["", "bbr"].contains(&with("{ congestion: auto }").unwrap().congestion.as_str()));
@@ -326,7 +333,7 @@ fn effective_config_reads_back() {
         ..Environment::default()
     };
     let config = config_in(LEAST, &environment).unwrap();
-    let text = settings::effective_yaml(config.effective()).unwrap();
+    let text = settings::effective_yaml(&config.effective()).unwrap();
     let again = config_in(&text, &Environment::default()).unwrap();
     assert_eq!(again.effective(), config.effective());
 }

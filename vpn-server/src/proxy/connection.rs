@@ -17,7 +17,7 @@ use relay::{Peer, Timers, relay_streams};
 use serve::{ConnRecord, Reason};
 use tokio::net::TcpStream;
 
-use super::Worker;
+use super::context::Worker;
 use super::dial;
 
 /// How long after the destination's own deadline a dial is given up whatever it does.
@@ -63,7 +63,7 @@ async fn open<S: Stream>(
     let shared = &*worker.shared;
     let params = Params {
         head_limit: shared.limits.preamble_timeout.0,
-        dial_limit: shared.config.connect_timeout + DIAL_SLACK,
+        dial_limit: shared.config.connect_timeout.0 + DIAL_SLACK,
         ..Params::default()
     };
     let mut exchange = Exchange::new(stream, &params);
@@ -108,7 +108,7 @@ async fn relay<S: Stream>(
     record: &ConnRecord,
 ) -> Reason {
     let timers = Timers {
-        idle: worker.shared.config.idle_timeout,
+        idle: worker.shared.config.idle_timeout.non_zero(),
         deadline: None,
     };
     let downstream = Peer {

@@ -14,7 +14,7 @@ use serve::{DialError as ConnectError, LookupError, Reason, alternate_families, 
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Shared, Worker};
+use super::context::{Shared, Worker};
 
 /// How long a dial waits for a tunnel: a path that dies silently is replaced within this time, and an
 /// API server would report the 503 to its user instead of asking again.
@@ -85,7 +85,7 @@ pub(super) async fn dial(
 ) -> Result<(TcpStream, SocketAddr), DialError> {
     let shared = &*worker.shared;
     let (host, port) = request.host_port().ok_or(DialError::Target)?;
-    let deadline = Instant::now() + shared.config.connect_timeout;
+    let deadline = Instant::now() + shared.config.connect_timeout.0;
     let addresses = match host.parse::<IpAddr>() {
         Ok(address) => {
             let address = within(shared, [address]);
@@ -120,7 +120,7 @@ pub(super) async fn dial(
         return Err(DialError::Outside);
     }
     let started = Instant::now();
-    let connect = |address| shared.shoot.connect(address, &shared.config.tcp);
+    let connect = |address| shared.shoot.connect(address, &shared.config.tcp_options);
     match race(in_order(addresses, port), deadline, connect).await {
         Ok(connected) => {
             let seconds = &shared.listeners.connect_seconds;

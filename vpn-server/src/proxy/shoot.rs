@@ -34,8 +34,8 @@ impl Shoot {
     pub fn behind_tunnel(config: &Config) -> Self {
         Self {
             device: Some(config.device.as_str().into()),
-            networks: config.networks.as_slice().into(),
-            resolvers: config.resolvers.as_slice().into(),
+            networks: config.networks.all().into(),
+            resolvers: config.proxy.resolvers.as_slice().into(),
         }
     }
 

@@ -10,7 +10,7 @@ fn document(path: &str) -> PathBuf {
 
 #[test]
 fn schemas_are_up_to_date() {
-    let config = settings::schema::<vpn_server::File>();
+    let config = settings::schema::<vpn_server::Config>();
     settings::check_doc(&document("schema/vpn-server.json"), &config);
     let peers = settings::schema::<vpn_server::PeersFile>();
     settings::check_doc(&document("schema/vpn-peers.json"), &peers);

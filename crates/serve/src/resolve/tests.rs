@@ -10,8 +10,10 @@ use tokio::net::UdpSocket;
 use super::*;
 
 const NAME: &str = "gateway.example.";
+const SILENT: u8 = u8::MAX;
 
-/// Answers questions for addresses with 192.0.2.`last`, to be kept for an hour; 0 for no answer.
+/// Answers questions for addresses with 192.0.2.`last`, to be kept for an hour; 0 for no address,
+/// [`SILENT`] for no answer.
 struct NameServer {
     at: SocketAddr,
     last: Arc<AtomicU8>,
@@ -31,8 +33,11 @@ impl NameServer {
             let mut question = [0; 512];
             while let Ok((len, from)) = socket.recv_from(&mut question).await {
                 asked.fetch_add(1, Ordering::SeqCst);
-                let answer = answer(&question[..len], last.load(Ordering::SeqCst));
-                let _ = socket.send_to(&answer, from).await;
+                let last = last.load(Ordering::SeqCst);
+                if last != SILENT {
+                    let answer = answer(&question[..len], last);
+                    let _ = socket.send_to(&answer, from).await;
+                }
             }
         });
         server
@@ -115,4 +120,19 @@ async fn old_answer_stays_while_refresh_fails() {
     long_ago(&names);
     names.refresh(NAME);
     assert_eq!(addresses(&names).await, address(3));
+}
+
+#[tokio::test]
+async fn refresh_does_not_wait_for_silent_look_up() {
+    let server = NameServer::start(1).await;
+    let names = server.names();
+    assert_eq!(addresses(&names).await, address(1));
+    server.last.store(SILENT, Ordering::SeqCst);
+    long_ago(&names);
+    names.refresh(NAME);
+    assert_eq!(addresses(&names).await, address(1));
+    server.last.store(2, Ordering::SeqCst);
+    long_ago(&names);
+    names.refresh(NAME);
+    assert_eq!(addresses(&names).await, address(2));
 }

@@ -1,28 +1,35 @@
 //! What tells one state of a file from another without reading it.
 
-use std::{os::unix::fs::MetadataExt, path::Path};
+use std::{os::unix::fs::MetadataExt, path::Path, time::SystemTime};
 
 /// Identity, size and times of a file. The inode changes when another file is renamed over it or a
 /// symlink leads elsewhere; the times when it is written in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub struct Stamp {
     device: u64,
     inode: u64,
     size: u64,
-    modified: (i64, i64),
+    modified: Option<SystemTime>,
     changed: (i64, i64),
 }
 
 impl Stamp {
     /// Of the file that `path` leads to, if there is one.
-    pub(super) fn of(path: &Path) -> Option<Self> {
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         Some(Self {
             device: metadata.dev(),
             inode: metadata.ino(),
             size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            modified: metadata.modified().ok(),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
+    }
+
+    /// When the file was written last, as the file system has it.
+    #[must_use]
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.modified
     }
 }

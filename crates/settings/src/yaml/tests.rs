@@ -499,3 +499,24 @@ proptest::proptest! {
         let _: Result<Value, ConfigError> = from_str(&text, "a".as_ref());
     }
 }
+
+#[test]
+fn written_yaml_reads_back() {
+    let value = json!({
+        "apiVersion": "v1",
+        "empty": {}, "none": [], "nothing": null, "yes": true,
+        "words": ["off", "no", "1", "0x1f", "a b", "a: b", "", "~", "- x", "é\n", "plain-word"],
+        "nested": [{ "a": 1, "b": { "c": ["x"] } }, [["deep"], []], "y"],
+        "address": "fd8f:6d53:b97a:1::1/96",
+    });
+    let text = to_string(&value).unwrap();
+    let read: Value = from_str(&text, "x".as_ref()).unwrap();
+    assert_eq!(read, value, "{text}");
+}
+
+#[test]
+fn yaml_is_readable() {
+    let value = json!({ "peers": [{ "addresses": ["10.0.0.1"], "name": "vpn-shoot-0" }] });
+    let expected = "peers:\n- addresses:\n  - \"10.0.0.1\"\n  name: vpn-shoot-0\n";
+    assert_eq!(to_string(&value).unwrap(), expected);
+}

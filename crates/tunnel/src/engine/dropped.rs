@@ -4,47 +4,30 @@
 
 use std::collections::BTreeMap;
 
-/// Why a packet or a datagram was dropped here. What is no WireGuard, what cannot be opened and
-/// what the filter refuses have their own words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Dropped {
-    /// From the tunnel: an inner destination that is not behind this end.
-    Destination,
-    /// A handshake for no own key, or from no known peer.
-    Handshake,
-    /// From the device: no link to the peer is up.
-    NoLink,
-    /// From the device: for no peer's address.
-    NoPeer,
-    /// From the device: no session with the peer yet.
-    NoSession,
-    /// From the tunnel: an IP packet only by its looks.
-    NotIp,
-    /// From the device: the packet does not match the header in front of it.
-    Offload,
-    /// From the tunnel: an inner source that the peer may not use.
-    Source,
-    /// From the device: larger than the path, and may not be answered with an error.
-    TooBig,
-    /// From the tunnel: for a session this end does not have.
-    UnknownSession,
-}
-
-impl Dropped {
-    /// Returns the label for metrics.
-    pub(crate) fn reason(self) -> &'static str {
-        match self {
-            Self::Destination => "destination",
-            Self::Handshake => "handshake",
-            Self::NoLink => "no_link",
-            Self::NoPeer => "no_peer",
-            Self::NoSession => "no_session",
-            Self::NotIp => "not_ip",
-            Self::Offload => "offload",
-            Self::Source => "source",
-            Self::TooBig => "too_big",
-            Self::UnknownSession => "unknown_session",
-        }
+telemetry::labels! {
+    /// Why a packet or a datagram was dropped here. What is no WireGuard, what cannot be opened and
+    /// what the filter refuses have their own words.
+    pub(crate) enum Dropped {
+        /// From the tunnel: an inner destination that is not behind this end.
+        Destination = "destination",
+        /// A handshake for no own key, or from no known peer.
+        Handshake = "handshake",
+        /// From the device: no link to the peer is up.
+        NoLink = "no_link",
+        /// From the device: for no peer's address.
+        NoPeer = "no_peer",
+        /// From the device: no session with the peer yet.
+        NoSession = "no_session",
+        /// From the tunnel: an IP packet only by its looks.
+        NotIp = "not_ip",
+        /// From the device: the packet does not match the header in front of it.
+        Offload = "offload",
+        /// From the tunnel: an inner source that the peer may not use.
+        Source = "source",
+        /// From the device: larger than the path, and may not be answered with an error.
+        TooBig = "too_big",
+        /// From the tunnel: for a session this end does not have.
+        UnknownSession = "unknown_session",
     }
 }
 

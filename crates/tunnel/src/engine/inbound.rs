@@ -171,7 +171,7 @@ impl<K: Keys> Engine<K> {
             let index = session >> 8;
             let found = self.by_index.iter().find(|(known, ..)| *known == index);
             let Some((_, place, pair)) = found else {
-                return Lookup::Unknown(Dropped::UnknownSession.reason());
+                return Lookup::Unknown(Dropped::UnknownSession.as_str());
             };
             (*place, *pair)
         };
@@ -193,14 +193,14 @@ impl<K: Keys> Engine<K> {
     ) -> Result<(PeerIndex, usize), Lookup> {
         let source = self.source(from);
         let Side::Server { budget, .. } = &mut self.side else {
-            return Err(Lookup::Unknown(Dropped::Handshake.reason()));
+            return Err(Lookup::Unknown(Dropped::Handshake.as_str()));
         };
         let afford = || budget.take(now, 1);
         let scratch = &mut self.scratch;
         let (own, theirs) = match self.keys.identify(source, datagram, scratch, afford) {
             Identified::Cookie { len } => return Err(Lookup::Cookie(len)),
             Identified::Pair { own, theirs } => (own, theirs),
-            Identified::Refused(refused) => return Err(Lookup::Unknown(refused.reason())),
+            Identified::Refused(refused) => return Err(Lookup::Unknown(refused.as_str())),
         };
         let own = self.keys.own().get(own).copied();
         let found = self.by_index.iter().find(|(_, place, pair)| {
@@ -209,7 +209,7 @@ impl<K: Keys> Engine<K> {
             let pair = peer.and_then(|peer| peer.pairs.get(*pair));
             pair.is_some_and(|pair| Some(pair.own) == own && pair.theirs == theirs)
         });
-        let error = Lookup::Unknown(Dropped::Handshake.reason());
+        let error = Lookup::Unknown(Dropped::Handshake.as_str());
         found.map(|(_, place, pair)| (*place, *pair)).ok_or(error)
     }
 
@@ -237,7 +237,7 @@ impl<K: Keys> Engine<K> {
         let peer = self.peers.get_mut(of.peer).and_then(Option::as_mut);
         let pair = peer.and_then(|peer| peer.pairs.get_mut(of.pair));
         let Some(pair) = pair else {
-            return Verdict::Drop(Dropped::UnknownSession.reason());
+            return Verdict::Drop(Dropped::UnknownSession.as_str());
         };
         match pair.noise.open(now, source, datagram, buf) {
             Opened::Packet { len } => self.judge(now, of, buf.get_mut(..len).unwrap_or_default()),
@@ -251,16 +251,16 @@ impl<K: Keys> Engine<K> {
                 }
                 Verdict::Reply { len, reply }
             }
-            Opened::Refused(refused) => Verdict::Drop(refused.reason()),
+            Opened::Refused(refused) => Verdict::Drop(refused.as_str()),
         }
     }
 
     fn judge(&mut self, now: Instant, of: PairRef, packet: &mut [u8]) -> Verdict {
         let Ok(header) = Header::parse(packet) else {
-            return Verdict::Drop(Dropped::NotIp.reason());
+            return Verdict::Drop(Dropped::NotIp.as_str());
         };
         if !self.allowed.allows(of.place, header.src) {
-            return Verdict::Drop(Dropped::Source.reason());
+            return Verdict::Drop(Dropped::Source.as_str());
         }
         // WireGuard pads packets; the rest is padding.
         let packet = packet.get_mut(..header.total_len).unwrap_or_default();
@@ -280,7 +280,7 @@ impl<K: Keys> Engine<K> {
             }
             Side::Server { filter, .. } => {
                 if !for_us {
-                    return Verdict::Drop(Dropped::Destination.reason());
+                    return Verdict::Drop(Dropped::Destination.as_str());
                 }
                 if filter.inbound(now, &header, packet).is_err() {
                     return Verdict::Refused;
@@ -289,7 +289,7 @@ impl<K: Keys> Engine<K> {
             }
         };
         if !passes {
-            return Verdict::Drop(Dropped::Destination.reason());
+            return Verdict::Drop(Dropped::Destination.as_str());
         }
         let mtu = peer.and_then(|peer| peer.active_link().map(|link| link.mtu(self.mtu)));
         mss::clamp(&header, packet, mtu.unwrap_or(self.mtu));

@@ -48,17 +48,17 @@ impl<K: Keys> Engine<K> {
         out: &mut impl Out,
     ) {
         let Ok(header) = Header::parse(packet) else {
-            return self.counts.drop(Dropped::NotIp.reason());
+            return self.counts.drop(Dropped::NotIp.as_str());
         };
         let Some(place) = self.select_peer(now, &header, packet) else {
             return;
         };
         let hop = match self.next_hop(now, place) {
             Ok(hop) => hop,
-            Err(why) => return self.counts.drop(why.reason()),
+            Err(why) => return self.counts.drop(why.as_str()),
         };
         if let Err(why) = self.seal(now, &hop, (&header, vnet), packet, out) {
-            self.counts.drop(why.reason());
+            self.counts.drop(why.as_str());
         }
     }
 
@@ -68,7 +68,7 @@ impl<K: Keys> Engine<K> {
             Side::Client { .. } => {
                 let peer = self.allowed.peers(header.dst).iter().next();
                 if peer.is_none() {
-                    self.counts.drop(Dropped::NoPeer.reason());
+                    self.counts.drop(Dropped::NoPeer.as_str());
                 }
                 peer
             }

@@ -17,30 +17,19 @@ pub(super) struct Peer {
     pub(super) names: Option<Arc<[String]>>,
 }
 
-/// Why a stream is refused.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Refusal {
-    Denied,
-    Limit,
-    Malformed,
-    NoNode,
-    Timeout,
-    UnknownGateway,
+telemetry::labels! {
+    /// Why a stream is refused.
+    pub(super) enum Refusal {
+        Denied = "denied",
+        Limit = "limit",
+        Malformed = "malformed",
+        NoNode = "no_node",
+        Timeout = "timeout",
+        UnknownGateway = "unknown_gateway",
+    }
 }
 
 impl Refusal {
-    /// The word for metrics.
-    pub(super) const fn reason(self) -> &'static str {
-        match self {
-            Self::Denied => "denied",
-            Self::Limit => "limit",
-            Self::Malformed => "malformed",
-            Self::NoNode => "no_node",
-            Self::Timeout => "timeout",
-            Self::UnknownGateway => "unknown_gateway",
-        }
-    }
-
     pub(super) fn status(self) -> Status {
         match self {
             Self::Denied => Status::permission_denied(

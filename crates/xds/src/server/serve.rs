@@ -100,7 +100,7 @@ struct Connections {
 impl Connections {
     fn accepted(&self, tcp: TcpStream, addr: SocketAddr, connections: &mut JoinSet<()>) {
         let Ok(place) = self.places.clone().try_acquire_owned() else {
-            self.inner.metrics.refused(Refusal::Limit.reason());
+            self.inner.metrics.refused(Refusal::Limit.as_str());
             return;
         };
         let cx = self.clone();

@@ -107,7 +107,7 @@ pub(super) fn reject(inner: &Inner, peer: &Peer, node: &str, refusal: Refusal) -
         tracing::warn!(
             peer = %peer.addr,
             node = super::clients::cut(node, 256),
-            reason = refusal.reason(),
+            reason = refusal.as_str(),
             suppressed,
             "xDS stream refused"
         );
@@ -116,7 +116,7 @@ pub(super) fn reject(inner: &Inner, peer: &Peer, node: &str, refusal: Refusal) -
 }
 
 fn refuse(inner: &Inner, refusal: Refusal) -> Status {
-    inner.metrics.refused(refusal.reason());
+    inner.metrics.refused(refusal.as_str());
     refusal.status()
 }
 

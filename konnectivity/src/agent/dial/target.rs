@@ -21,15 +21,16 @@ pub(crate) struct Target {
     pub(crate) port: u16,
 }
 
-/// Which address families may be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Network {
-    /// Both.
-    Tcp,
-    /// IPv4.
-    Tcp4,
-    /// IPv6.
-    Tcp6,
+telemetry::labels! {
+    /// Which address families may be used.
+    pub(crate) enum Network {
+        /// Both.
+        Tcp = "tcp",
+        /// IPv4.
+        Tcp4 = "tcp4",
+        /// IPv6.
+        Tcp6 = "tcp6",
+    }
 }
 
 /// Who is meant.
@@ -44,15 +45,6 @@ pub(crate) enum Host {
 }
 
 impl Network {
-    /// Returns Go's word for it.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Tcp4 => "tcp4",
-            Self::Tcp6 => "tcp6",
-        }
-    }
-
     /// Returns whether `address` may be dialed on it.
     pub(crate) fn takes(self, address: IpAddr) -> bool {
         match self {

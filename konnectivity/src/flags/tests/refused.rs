@@ -140,3 +140,15 @@ fn process_outside_pods_needs_kubeconfig() {
     assert!(parsed.unwrap_err().contains("--kubeconfig: must be given"));
     assert!(server(&line).is_ok(), "in a pod");
 }
+
+#[test]
+fn malformed_flags_are_reported_at_once() {
+    let error = server(&format!(
+        "{UDS} --health-port=x --max-tunnels 1 --workers y --wrong=1"
+    ));
+    let error = error.unwrap_err();
+    for part in ["'--health-port", "'--workers", "'--wrong'"] {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
+    assert_eq!(error.lines().count(), 3, "{error}");
+}

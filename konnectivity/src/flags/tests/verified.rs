@@ -59,7 +59,7 @@ fn check_reports_all_registry_faults() {
     site.config().verify().unwrap();
     site.write("a.crt", "no PEM");
     site.write("b.yaml", &definition("b").replace("grpc", "smoke"));
-    let error = site.config().verify().unwrap_err().to_string();
+    let error = site.config().verify().unwrap_err().error().to_string();
     for expected in ["a.yaml", "agents.certificates.ca", "b.yaml", "smoke"] {
         assert!(error.contains(expected), "{expected} in {error}");
     }
@@ -71,8 +71,11 @@ fn check_reports_missing_registry() {
     std::fs::remove_dir_all(site.dir.join("clusters")).unwrap();
     let error = site.config().verify().unwrap_err();
     assert!(
-        error.to_string().starts_with("reading the registry"),
-        "{error}"
+        error
+            .error()
+            .to_string()
+            .starts_with("reading the registry"),
+        "{error:?}"
     );
 }
 
@@ -94,6 +97,6 @@ fn check_rejects_kubeconfig_with_program() {
     agent(&line).unwrap().config.verify().unwrap();
     std::fs::write(&path, text("exec: {command: /bin/true}")).unwrap();
     let error = agent(&line).unwrap().config.verify().unwrap_err();
-    let text = telemetry::chain(&error).to_string();
+    let text = telemetry::chain(error.error()).to_string();
     assert!(text.contains("`exec`"), "{text}");
 }

@@ -30,6 +30,7 @@ pub(super) fn entry(name: &str, namespace: &str, own: &[(&str, &str)]) -> Gatewa
             node: 8443,
             vpn: 8132,
         },
+        clients: Vec::new(),
     }
 }
 
@@ -65,8 +66,7 @@ pub(super) fn apply(state: &mut ClusterState, object: &Value) -> (Kind, ObjectKe
     let (name, version) = (&object["kind"], object["apiVersion"].as_str().unwrap());
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let kind = Kind::ALL
-        .iter()
-        .copied()
+        .into_iter()
         .find(|kind| name == kind.name() && group == kind.group())
         .unwrap();
     let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();

@@ -12,7 +12,7 @@ proxy: {{ ca: ca, cert: cert, key: key, clusterDomain: "{domain}" }}
 "#
     );
     let config = Config::from_text(&text, "test.yaml".as_ref(), &Environment::default()).unwrap();
-    let shoot = Shoot::around_host(&config.networks, &["100.96.0.10:53".parse().unwrap()]);
+    let shoot = Shoot::around_host(&config.networks.all(), &["100.96.0.10:53".parse().unwrap()]);
     let names = Names::new(&config.proxy, &shoot).unwrap();
     names.unwrap()
 }
