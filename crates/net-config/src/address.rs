@@ -14,13 +14,13 @@ use tracing::{debug, info, warn};
 
 use crate::{
     DeviceKind, KindError, Support,
-    attributes::{Request, messages},
+    attributes::messages,
     choose_kind,
     error::{NetConfigError, NetlinkError},
-    netlink::Connection,
+    netlink,
     pace::{Outcome, Pace},
     plan::{Actual, Change, Wanted, plan, plan_cleanup},
-    rtnl,
+    rtnl::{self, Connection, Request, link::links},
     watch::{Concern, Watch},
 };
 
@@ -305,7 +305,6 @@ impl AddressKeeper {
             own.or_else(|| actual.link(device).map(|link| link.index))
                 .unwrap_or_default()
         };
-        let request = connection.request();
         let (request, done_already) = match &change {
             Change::AddAddress { address, device } => {
                 let index = index(device);
@@ -322,22 +321,16 @@ impl AddressKeeper {
                     kind,
                 });
             }
-            Change::DeleteDevice { device } => (
-                rtnl::delete_link(request, index(device)),
-                Some(libc::ENODEV),
-            ),
-            Change::RemoveAddress {
-                address,
-                device,
-                prefix_length,
-            } => {
-                let index = index(device);
-                let request = rtnl::delete_address(request, index, *address, *prefix_length);
+            Change::DeleteDevice { device } => {
+                (rtnl::delete_link(index(device)), Some(libc::ENODEV))
+            }
+            Change::RemoveAddress { device, prefix } => {
+                let request = rtnl::delete_address(index(device), *prefix);
                 (request, Some(libc::EADDRNOTAVAIL))
             }
-            Change::SetUp { device } => (rtnl::set_up(request, index(device)), None),
+            Change::SetUp { device } => (rtnl::set_up(index(device)), None),
         };
-        match connection.acknowledged(&request).await {
+        match connection.acknowledged(request).await {
             Err(source) if done_already.is_none() || source.errno() != done_already => {
                 Err(explain(&change, source))
             }
@@ -374,8 +367,7 @@ async fn add_address(
     index: u32,
     address: IpAddr,
 ) -> Result<(), NetlinkError> {
-    let request = rtnl::add_address(connection.request(), index, address);
-    put_address(connection, &request, address).await
+    put_address(connection, rtnl::add_address(index, address), address).await
 }
 
 /// Sends `request`, which adds `address`; returns when packets to it stay on the node.
@@ -384,7 +376,7 @@ async fn add_address(
 /// accepted it: until then it can be bound, but packets to it take the default route.
 pub(crate) async fn put_address(
     connection: &mut Connection,
-    request: &Request,
+    request: Request,
     address: IpAddr,
 ) -> Result<(), NetlinkError> {
     let mut routes = match address {
@@ -404,7 +396,7 @@ pub(crate) async fn put_address(
 }
 
 /// Waits until the kernel tells that `address` is local; false if that may have been missed.
-async fn until_local(routes: &mut Connection, address: IpAddr) -> bool {
+async fn until_local(routes: &mut netlink::Connection, address: IpAddr) -> bool {
     loop {
         let Ok(datagram) = routes.next().await else {
             return false;
@@ -419,11 +411,11 @@ async fn until_local(routes: &mut Connection, address: IpAddr) -> bool {
 }
 
 fn connect() -> Result<Connection, NetConfigError> {
-    rtnl::connect().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
+    Connection::open().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
 }
 
 async fn read(connection: &mut Connection) -> Result<Actual, NetConfigError> {
-    let links = rtnl::links(connection)
+    let links = links()
         .await
         .map_err(|source| NetConfigError::netlink("reading the node's devices", source))?;
     let addresses = rtnl::addresses(connection)
@@ -458,8 +450,8 @@ async fn create(
                 kind,
             });
         }
-        let request = rtnl::create_link(connection.request(), device, kind.as_str());
-        match connection.acknowledged(&request).await {
+        let request = rtnl::create_link(device, kind.as_str());
+        match connection.acknowledged(request).await {
             Ok(()) => return Ok(kind),
             Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(kind),
             Err(source) if source.errno() == Some(libc::EOPNOTSUPP) => missing.push(kind),

@@ -39,7 +39,6 @@ mod nft;
 mod notrack;
 mod pace;
 mod plan;
-mod prefix;
 mod rtnl;
 mod translation;
 mod tunnel;
@@ -52,7 +51,6 @@ pub use kind::{DeviceKind, KindError, Support, choose_kind};
 pub use masquerade::{Masquerade, MasqueradeError};
 pub use notrack::NoTrack;
 pub use plan::Change;
-pub use prefix::{Prefix, PrefixError};
 pub use translation::{DestinationNat, NatWatch};
 pub use tunnel::{
     Forwarded, Forwarding, ReversePath, SourceChecks, TunnelChange, TunnelDevice, TunnelError,
