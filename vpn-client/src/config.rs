@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use ipnet::IpNet;
 use route::{EndpointAddress, TcpOptions};
 use serve::{DrainParams, Family};
 use settings::{AdminAddress, ConfigError, ConfigErrors, yaml};
@@ -21,7 +22,7 @@ use tunnel::device::DeviceParams;
 use tunnel::keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
 use tunnel::settings::{DeviceName, Offloads, TunnelAddress};
 use tunnel::stream::StreamParams;
-use tunnel::{Identity, Network, PeerSpec, Role, RouteId, codel, path};
+use tunnel::{Identity, PeerSpec, Role, RouteId, codel, path};
 use udp::BufferSizes;
 
 mod checks;
@@ -105,7 +106,7 @@ pub struct Config {
     pub(crate) endpoint: Endpoint,
     pub(crate) servers: Vec<Server>,
     pub(crate) private_keys: Vec<PathBuf>,
-    pub(crate) networks: Vec<Network>,
+    pub(crate) networks: Vec<IpNet>,
     pub(crate) masquerade: bool,
     pub(crate) path: path::Params,
     pub(crate) queue: codel::Params,
@@ -239,7 +240,7 @@ impl Config {
     /// Returns whether packets for an IPv6 network come out of the tunnel.
     pub(crate) fn forwards_ipv6(&self) -> bool {
         let mut networks = self.networks.iter();
-        networks.any(|network| network.address().is_ipv6())
+        networks.any(|network| network.addr().is_ipv6())
     }
 
     /// Returns whether there is IPv6 in the tunnel at all.

@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use ipnet::IpNet;
 use route::TcpOptions;
 use settings::{AdminAddress, ByteSize, ConfigError, ConfigErrors, yaml};
 use telemetry::{AccessFormat, EndpointAddr, LogFormat};
 use tls::{ServerTls, ServerTlsParams};
 use tunnel::settings::Offloads;
-use tunnel::{Identity, Network, RouteId};
+use tunnel::{Identity, RouteId};
 
 use crate::identity::{self, IdentityError};
 
@@ -26,7 +27,6 @@ mod checks;
 mod environment;
 mod file;
 
-pub(crate) use self::checks::InnerAddress;
 pub use self::environment::Environment;
 use self::file::AccessLogFormat;
 pub use self::file::{File, PeersFile};
@@ -105,13 +105,13 @@ pub struct Config {
     pub(crate) table: u32,
     pub(crate) mtu: u16,
     pub(crate) route: Option<RouteId>,
-    pub(crate) addresses: Vec<InnerAddress>,
-    pub(crate) networks: Vec<Network>,
+    pub(crate) addresses: Vec<IpNet>,
+    pub(crate) networks: Vec<IpNet>,
     /// DNS servers of the shoot.
     pub(crate) resolvers: Vec<SocketAddr>,
     pub(crate) keys: KeyFiles,
     pub(crate) listen: ListenFile,
-    pub(crate) trusted_gateways: Vec<Network>,
+    pub(crate) trusted_gateways: Vec<IpNet>,
     pub(crate) proxy: ProxyConfig,
     pub(crate) limits: LimitsFile,
     pub(crate) flows: usize,

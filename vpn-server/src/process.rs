@@ -124,7 +124,7 @@ fn params(config: &Config) -> Params {
             },
         },
         name: config.name.clone(),
-        addresses: config.addresses.iter().map(|own| own.address).collect(),
+        addresses: config.addresses.iter().map(|own| own.addr()).collect(),
         mtu: config.mtu,
         stream: StreamParams {
             queue: config.queue,

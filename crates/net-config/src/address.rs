@@ -17,10 +17,10 @@ use crate::{
     attributes::messages,
     choose_kind,
     error::{NetConfigError, NetlinkError},
-    netlink,
+    netlink::Connection,
     pace::{Outcome, Pace},
     plan::{Actual, Change, Wanted, plan, plan_cleanup},
-    rtnl::{self, Connection, Request, link::links},
+    rtnl::{self, link::links, node},
     watch::{Concern, Watch},
 };
 
@@ -305,6 +305,7 @@ impl AddressKeeper {
             own.or_else(|| actual.link(device).map(|link| link.index))
                 .unwrap_or_default()
         };
+        let request = connection.request();
         let (request, done_already) = match &change {
             Change::AddAddress { address, device } => {
                 let index = index(device);
@@ -321,16 +322,17 @@ impl AddressKeeper {
                     kind,
                 });
             }
-            Change::DeleteDevice { device } => {
-                (rtnl::delete_link(index(device)), Some(libc::ENODEV))
-            }
+            Change::DeleteDevice { device } => (
+                node::delete_link(request, index(device)),
+                Some(libc::ENODEV),
+            ),
             Change::RemoveAddress { device, prefix } => {
-                let request = rtnl::delete_address(index(device), *prefix);
+                let request = node::delete_address(request, index(device), *prefix);
                 (request, Some(libc::EADDRNOTAVAIL))
             }
-            Change::SetUp { device } => (rtnl::set_up(index(device)), None),
+            Change::SetUp { device } => (node::set_up(request, index(device)), None),
         };
-        match connection.acknowledged(request).await {
+        match connection.acknowledged(&request).await {
             Err(source) if done_already.is_none() || source.errno() != done_already => {
                 Err(explain(&change, source))
             }
@@ -367,23 +369,23 @@ async fn add_address(
     index: u32,
     address: IpAddr,
 ) -> Result<(), NetlinkError> {
-    put_address(connection, rtnl::add_address(index, address), address).await
+    let request = node::add_address(connection.request(), index, address);
+    put_address(connection.acknowledged(&request), address).await
 }
 
-/// Sends `request`, which adds `address`; returns when packets to it stay on the node.
+/// Awaits `added`, which adds `address`; returns when packets to it stay on the node.
 ///
 /// For IPv4 that is at once. The kernel makes an IPv6 address local in a work queue, after having
 /// accepted it: until then it can be bound, but packets to it take the default route.
 pub(crate) async fn put_address(
-    connection: &mut Connection,
-    request: Request,
+    added: impl Future<Output = Result<(), NetlinkError>>,
     address: IpAddr,
 ) -> Result<(), NetlinkError> {
     let mut routes = match address {
         IpAddr::V4(_) => None,
         IpAddr::V6(_) => Some(rtnl::subscribe_routes()?),
     };
-    match connection.acknowledged(request).await {
+    match added.await {
         Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(()),
         answer => answer?,
     }
@@ -396,7 +398,7 @@ pub(crate) async fn put_address(
 }
 
 /// Waits until the kernel tells that `address` is local; false if that may have been missed.
-async fn until_local(routes: &mut netlink::Connection, address: IpAddr) -> bool {
+async fn until_local(routes: &mut Connection, address: IpAddr) -> bool {
     loop {
         let Ok(datagram) = routes.next().await else {
             return false;
@@ -411,14 +413,14 @@ async fn until_local(routes: &mut netlink::Connection, address: IpAddr) -> bool 
 }
 
 fn connect() -> Result<Connection, NetConfigError> {
-    Connection::open().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
+    node::connect().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
 }
 
 async fn read(connection: &mut Connection) -> Result<Actual, NetConfigError> {
-    let links = links()
+    let links = links(connection)
         .await
         .map_err(|source| NetConfigError::netlink("reading the node's devices", source))?;
-    let addresses = rtnl::addresses(connection)
+    let addresses = node::addresses(connection)
         .await
         .map_err(|source| NetConfigError::netlink("reading the node's addresses", source))?;
     Ok(Actual { links, addresses })
@@ -450,8 +452,8 @@ async fn create(
                 kind,
             });
         }
-        let request = rtnl::create_link(device, kind.as_str());
-        match connection.acknowledged(request).await {
+        let request = node::create_link(connection.request(), device, kind.as_str());
+        match connection.acknowledged(&request).await {
             Ok(()) => return Ok(kind),
             Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(kind),
             Err(source) if source.errno() == Some(libc::EOPNOTSUPP) => missing.push(kind),

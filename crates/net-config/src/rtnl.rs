@@ -1,11 +1,13 @@
 //! Links, addresses, routes and rules by the `rtnetlink` crate: a connection that answers one
-//! request after the other, and the requests about links and addresses. [`device`] has one device's
-//! settings, [`route`] routes and rules.
+//! request after the other, and the requests about addresses. [`device`] has one device's settings,
+//! [`route`] routes and rules.
 //!
-//! The dump of all links and the kernel's events are read by hand instead: [`link`] says why.
+//! Two things go over a socket of our own: the dump of all links and the kernel's events, for which
+//! [`link`] gives the reason, and what the node proxy asks, for which [`node`] does.
 
 pub(crate) mod device;
 pub(crate) mod link;
+pub(crate) mod node;
 pub(crate) mod route;
 
 use std::{net::IpAddr, pin::pin};
@@ -14,7 +16,7 @@ use futures_util::StreamExt;
 use ipnet::IpNet;
 use netlink_sys::{AsyncSocket, protocols::NETLINK_ROUTE};
 use rtnetlink::{
-    Handle, LinkMessageBuilder, LinkUnspec,
+    Handle, LinkUnspec,
     packet_core::{
         NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REQUEST,
         NetlinkMessage, NetlinkPayload, Parseable,
@@ -22,7 +24,7 @@ use rtnetlink::{
     packet_route::{
         AddressFamily, RouteNetlinkMessage,
         address::{AddressAttribute, AddressFlags, AddressMessage},
-        link::{InfoKind, LinkMessage},
+        link::LinkMessage,
         route::{RouteMessage, RouteType},
     },
 };
@@ -175,24 +177,8 @@ pub(crate) async fn addresses(
     connection.read(&request, decode).await
 }
 
-/// Creates a device that is up from the start; `EEXIST` when the name is taken.
-pub(crate) fn create_link(name: &str, kind: &str) -> Request {
-    let link = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::from(kind));
-    Request {
-        message: RouteNetlinkMessage::NewLink(link.name(name).up().build()),
-        flags: NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL,
-    }
-}
-
 pub(crate) fn set_up(index: u32) -> Request {
     set_link(LinkUnspec::new_with_index(index).up().build())
-}
-
-pub(crate) fn delete_link(index: u32) -> Request {
-    Request {
-        message: RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build()),
-        flags: NLM_F_ACK,
-    }
 }
 
 /// Changes what `link` names of a device and nothing else.
@@ -203,27 +189,11 @@ fn set_link(link: LinkMessage) -> Request {
     }
 }
 
-/// Adds `address` with its full prefix length and global scope, without duplicate address
-/// detection. Global, because some network plug-ins count only such addresses as the node's own.
-///
-/// IPv6 would also get a route of 128 bits out of the device, into which connections go that come
-/// before the kernel's own local route: neighbor discovery then fails them after 3 s.
-pub(crate) fn add_address(index: u32, address: IpAddr) -> Request {
-    add_prefix(index, address.into(), address.is_ipv4())
-}
-
 /// Adds the address `prefix`, with a route to the whole of it on request, without duplicate
 /// address detection.
 pub(crate) fn add_prefix(index: u32, prefix: IpNet, prefix_route: bool) -> Request {
-    let address = prefix.addr();
-    let mut message = address_message(index, prefix);
-    message.attributes.push(AddressAttribute::Address(address));
-    let mut flags = AddressFlags::empty();
-    flags.set(AddressFlags::Noprefixroute, !prefix_route);
-    flags.set(AddressFlags::Nodad, address.is_ipv6());
-    message.attributes.push(AddressAttribute::Flags(flags));
     Request {
-        message: RouteNetlinkMessage::NewAddress(message),
+        message: RouteNetlinkMessage::NewAddress(new_address(index, prefix, prefix_route)),
         flags: NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL,
     }
 }
@@ -233,6 +203,17 @@ pub(crate) fn delete_address(index: u32, prefix: IpNet) -> Request {
         message: RouteNetlinkMessage::DelAddress(address_message(index, prefix)),
         flags: NLM_F_ACK,
     }
+}
+
+fn new_address(index: u32, prefix: IpNet, prefix_route: bool) -> AddressMessage {
+    let address = prefix.addr();
+    let mut message = address_message(index, prefix);
+    message.attributes.push(AddressAttribute::Address(address));
+    let mut flags = AddressFlags::empty();
+    flags.set(AddressFlags::Noprefixroute, !prefix_route);
+    flags.set(AddressFlags::Nodad, address.is_ipv6());
+    message.attributes.push(AddressAttribute::Flags(flags));
+    message
 }
 
 fn address_message(index: u32, prefix: IpNet) -> AddressMessage {
@@ -275,9 +256,13 @@ fn held_address(message: &AddressMessage) -> Option<HeldAddress> {
     })
 }
 
+fn decode_address(payload: &[u8]) -> Option<HeldAddress> {
+    held_address(&AddressMessage::parse(payload).ok()?)
+}
+
 /// The event that a multicast message tells, if it is one that was subscribed to.
 pub(crate) fn decode_event(kind: u16, payload: &[u8]) -> Option<Event> {
-    let address = || held_address(&AddressMessage::parse(payload).ok()?);
+    let address = || decode_address(payload);
     match kind {
         NEW_LINK => decode_link(payload).map(Event::LinkSet),
         DELETE_LINK => decode_link(payload).map(Event::LinkGone),

@@ -2,7 +2,6 @@
 //!
 //! `rtnetlink` knows no `RTM_GETNETCONF`; that one question is asked by hand.
 
-use netlink_sys::protocols::NETLINK_ROUTE;
 use rtnetlink::{
     LinkUnspec,
     packet_core::{DefaultNla, NLM_F_ACK},
@@ -15,11 +14,10 @@ use rtnetlink::{
     },
 };
 
-use super::{Connection, Request, set_link};
+use super::{Connection, Request, node, set_link};
 use crate::{
     NetlinkError,
     attributes::{self, ACK, attribute},
-    netlink,
 };
 
 const IFLA_INET_CONF: u16 = 1;
@@ -110,7 +108,7 @@ pub(crate) async fn all_devices(question: AllDevices) -> Result<Option<u32>, Net
         AllDevices::Ipv4ReversePathFilter => (AddressFamily::Inet.into(), NETCONFA_RP_FILTER),
         AllDevices::Ipv6Forwarding => (AddressFamily::Inet6.into(), NETCONFA_FORWARDING),
     };
-    let asked = netlink::Connection::open(NETLINK_ROUTE, 0)?
+    let asked = node::connect()?
         .dump(
             |request| {
                 request.message(GET_NETCONF, ACK, &[family], |out| {

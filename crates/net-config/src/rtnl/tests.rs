@@ -18,25 +18,6 @@ fn decoded(request: &Request) -> Option<HeldAddress> {
 }
 
 #[test]
-fn an_added_address_decodes_to_itself() {
-    for text in ["10.1.2.3", "fd00::3"] {
-        let address: IpAddr = text.parse().unwrap();
-
-        let held = decoded(&add_address(9, address));
-
-        assert_eq!(
-            held,
-            Some(HeldAddress {
-                index: 9,
-                prefix: address.into(),
-                prefix_route: address.is_ipv4(),
-                usable: true
-            })
-        );
-    }
-}
-
-#[test]
 fn an_added_prefix_decodes_to_itself() {
     for (text, prefix_route) in [("192.168.123.1/24", true), ("fd00::1/96", false)] {
         let prefix: IpNet = text.parse().unwrap();

@@ -147,7 +147,7 @@ impl TunnelDevice {
                 continue;
             }
             let request = rtnl::add_prefix(index, *prefix, self.prefix_routes);
-            let answer = put_address(connection, request, prefix.addr()).await;
+            let answer = put_address(connection.acknowledged(request), prefix.addr()).await;
             answer.map_err(|source| self.address_refused(*prefix, source))?;
             changes.push(TunnelChange::AddAddress(*prefix));
         }

@@ -29,7 +29,7 @@ use super::{
 use crate::rtnl::{
     Connection,
     device::{self, AllDevices, Switch},
-    link, route,
+    link, node, route,
 };
 
 /// Between which devices packets are forwarded.
@@ -84,7 +84,8 @@ impl Forwarding {
     async fn uplinks(&self, connection: &mut Connection) -> Result<Vec<String>, TunnelError> {
         let failed = |source| TunnelError::netlink("reading devices and routes", source);
         let own = device_settings(connection, &self.device).await?.index;
-        let links = link::links().await.map_err(failed)?;
+        let mut node = node::connect().map_err(failed)?;
+        let links = link::links(&mut node).await.map_err(failed)?;
         let routes = route::routes(connection).await.map_err(failed)?;
         let others: BTreeMap<_, _> = links
             .into_iter()

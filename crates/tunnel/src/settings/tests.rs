@@ -162,7 +162,7 @@ fn both_ends_compute_the_same_transfer_addresses() {
 
 #[test]
 fn family_without_transfer_network_has_default() {
-    let list = |texts: &[&str]| -> Vec<Network> {
+    let list = |texts: &[&str]| -> Vec<IpNet> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     };
     let got = |given: &[&str], networks: &[&str]| -> Vec<String> {
