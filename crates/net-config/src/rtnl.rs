@@ -4,6 +4,10 @@
 //!
 //! Two things go over a socket of our own: the dump of all links and the kernel's events, for which
 //! [`link`] gives the reason, and what the node proxy asks, for which [`node`] does.
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "messages and attributes of `rtnetlink` have dozens of variants, and more to come"
+)]
 
 pub(crate) mod device;
 pub(crate) mod link;
