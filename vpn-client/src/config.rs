@@ -228,7 +228,7 @@ impl Config {
     /// Returns whether packets for an IPv6 network come out of the tunnel.
     pub(crate) fn forwards_ipv6(&self) -> bool {
         let networks = self.file.networks.all();
-        networks.iter().any(|network| network.address().is_ipv6())
+        networks.iter().any(|network| network.addr().is_ipv6())
     }
 
     /// Returns whether there is IPv6 in the tunnel at all.

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use net_config::{
-    Forwarding, Masquerade, MasqueradeError, Prefix, TunnelDevice, TunnelError,
-    ipv6_forwarding_enabled, setup_ipv6_forwarding,
+    Forwarding, Masquerade, MasqueradeError, TunnelDevice, TunnelError, ipv6_forwarding_enabled,
+    setup_ipv6_forwarding,
 };
 use tokio::sync::Notify;
 use tunnel::device::{Device, DeviceError, DeviceParams};
@@ -50,9 +50,6 @@ pub enum NetworkError {
          to this pod"
     )]
     Masquerade(#[from] MasqueradeError),
-    /// A network that is none.
-    #[error("{0} is no network")]
-    Prefix(String),
     /// The device or forwarding cannot be set up.
     #[error("setting up the network of the tunnel")]
     Tunnel(#[source] TunnelError),
@@ -62,7 +59,7 @@ impl NetworkError {
     /// Returns whether the configuration asks for what this pod was not prepared for.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
-        matches!(self, Self::Ipv6 { .. } | Self::Prefix(_))
+        matches!(self, Self::Ipv6 { .. })
     }
 
     /// Returns the label for metrics.
@@ -71,7 +68,6 @@ impl NetworkError {
             Self::Device(_) => "device",
             Self::Ipv6 { .. } => "ipv6",
             Self::Masquerade(error) => error.reason(),
-            Self::Prefix(_) => "address",
             Self::Tunnel(error) => error.reason(),
         }
     }
@@ -108,35 +104,32 @@ pub(crate) struct Network {
 
 impl Network {
     /// Takes from the configuration what concerns the kernel; touches nothing.
-    ///
-    /// # Errors
-    /// `Prefix`.
-    pub(crate) fn new(config: &Config, metrics: Metrics) -> Result<Self, NetworkError> {
-        let networks = config.file.networks.all();
-        let networks = networks
-            .iter()
-            .map(|at| prefix(at.address(), at.prefix_len()));
-        let addresses = config.file.addresses.iter();
-        let addresses = addresses.map(|at| prefix(at.address(), at.prefix_len()));
+    pub(crate) fn new(config: &Config, metrics: Metrics) -> Self {
         let name = config.file.device.as_str();
-        Ok(Self {
+        Self {
             device: TunnelDevice {
                 device: name.to_owned(),
                 mtu: config.file.mtu,
                 queue_packets: QUEUE_PACKETS,
-                addresses: addresses.collect::<Result<_, _>>()?,
+                addresses: config
+                    .file
+                    .addresses
+                    .iter()
+                    .copied()
+                    .map(Into::into)
+                    .collect(),
                 prefix_routes: true,
             },
             forwarding: Forwarding {
                 device: name.to_owned(),
-                networks: networks.collect::<Result<_, _>>()?,
+                networks: config.file.networks.all().to_vec(),
             },
             rule: rule(config),
             masquerade: config.file.masquerade,
             settled: AtomicBool::new(false),
             look_again: Notify::new(),
             metrics,
-        })
+        }
     }
 
     /// Opens the device and puts everything in place.
@@ -145,7 +138,7 @@ impl Network {
     /// Why it is not. What was done until then stays, and is found done the next time.
     pub(crate) async fn open(&self, params: &DeviceParams) -> Result<Device, NetworkError> {
         let networks = &self.forwarding.networks;
-        let ipv6 = networks.iter().any(|network| network.address().is_ipv6());
+        let ipv6 = networks.iter().any(|network| network.addr().is_ipv6());
         if ipv6 && !ipv6_forwarding_enabled().await? {
             return Err(NetworkError::Ipv6 {
                 what: NO_FORWARDING,
@@ -255,8 +248,4 @@ pub async fn clean_up(config: &Config) -> Result<(), NetworkError> {
 
 fn rule(config: &Config) -> Masquerade {
     Masquerade::new(TABLE, config.file.device.as_str())
-}
-
-fn prefix(address: std::net::IpAddr, length: u8) -> Result<Prefix, NetworkError> {
-    Prefix::new(address, length).map_err(|_| NetworkError::Prefix(format!("{address}/{length}")))
 }

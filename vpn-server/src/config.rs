@@ -22,7 +22,6 @@ mod checks;
 mod environment;
 mod file;
 
-pub(crate) use self::checks::InnerAddress;
 pub use self::environment::Environment;
 pub use self::file::{Config, PeersFile};
 pub(crate) use self::file::{KeyFiles, Limits, PeerFile, ProxyConfig};

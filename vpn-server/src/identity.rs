@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use settings::{ConfigError, ConfigErrors, FileWatcher, WatchParams, yaml};
 use telemetry::metrics::{Counter, CounterFamily};
 use tokio::sync::Notify;
@@ -21,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use tunnel::keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
 use tunnel::{Identity, PeerSpec};
 
-use crate::config::{InnerAddress, KeyFiles, PeerFile, PeersFile};
+use crate::config::{KeyFiles, PeerFile, PeersFile};
 use crate::link::Link;
 
 /// Pairs of an own key and a peer's that there are numbers for.
@@ -45,7 +46,7 @@ pub enum IdentityError {
 ///
 /// # Errors
 /// What is wrong, with its file.
-pub(crate) fn load(files: &KeyFiles, own: &[InnerAddress]) -> Result<Identity, IdentityError> {
+pub(crate) fn load(files: &KeyFiles, own: &[IpNet]) -> Result<Identity, IdentityError> {
     let mut keys: Vec<PrivateKey> = Vec::new();
     let mut owners: BTreeMap<PublicKey, &Path> = BTreeMap::new();
     for path in &files.private {
@@ -111,7 +112,7 @@ fn watched(files: &KeyFiles) -> Vec<PathBuf> {
 
 /// What is known of the peers before one.
 struct Checks<'a> {
-    own: &'a [InnerAddress],
+    own: &'a [IpNet],
     own_keys: Vec<PublicKey>,
     names: BTreeMap<String, usize>,
     keys: BTreeMap<PublicKey, String>,
@@ -211,11 +212,11 @@ impl Checks<'_> {
             );
             return None;
         };
-        if !self.own.iter().any(|own| own.network.contains(address)) {
+        if !self.own.iter().any(|own| own.contains(&address)) {
             let why = format!("{address} of {name} is on none of the networks of our `addresses`");
             errors.add(place, why);
         }
-        if self.own.iter().any(|own| own.address == address) {
+        if self.own.iter().any(|own| own.addr() == address) {
             errors.add(place, format!("{address} of {name} is our own"));
         }
         if let Some(first) = self.addresses.insert(address, name.to_owned()) {
@@ -234,7 +235,7 @@ const MAX_NAME_BYTES: usize = 63;
 /// Reads keys and peers again for as long as the process runs.
 pub(crate) struct Keeper {
     files: KeyFiles,
-    own: Vec<InnerAddress>,
+    own: Vec<IpNet>,
     /// What is in effect.
     current: Identity,
     asked: Arc<Notify>,
@@ -262,7 +263,7 @@ impl Keeper {
     /// Returns it with what makes it read everything again; `current` is in effect.
     pub(crate) fn new(
         files: KeyFiles,
-        own: Vec<InnerAddress>,
+        own: Vec<IpNet>,
         current: Identity,
         metrics: KeyMetrics,
     ) -> (Self, Arc<Notify>) {

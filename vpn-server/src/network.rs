@@ -6,10 +6,7 @@
 //!
 //! The device goes with the process; the rules and routes are taken back at its end.
 
-use net_config::{
-    Prefix, PrefixError, ReversePath, SourceChecks, TunnelDevice, TunnelError, TunnelRoutes,
-};
-use tunnel::Network;
+use net_config::{ReversePath, SourceChecks, TunnelDevice, TunnelError, TunnelRoutes};
 use tunnel::device::{Device, DeviceError, DeviceParams};
 
 use crate::config::Config;
@@ -34,9 +31,6 @@ pub enum NetworkError {
     /// The device cannot be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A network cannot be written as the kernel wants it.
-    #[error("invalid network")]
-    Prefix(#[from] PrefixError),
 }
 
 /// What was set up and is to be taken back.
@@ -51,7 +45,6 @@ impl Networking {
     /// # Errors
     /// [`NetworkError`]; routes and rules were taken back.
     pub(crate) async fn set_up(config: &Config) -> Result<(Device, Self), NetworkError> {
-        let (addresses, networks) = (addresses(config)?, networks(config)?);
         let name = config.device.as_str();
         let device = Device::open(&DeviceParams {
             name: name.to_owned(),
@@ -61,19 +54,21 @@ impl Networking {
             device: name.to_owned(),
             mtu: config.mtu,
             queue_packets: QUEUE_PACKETS,
-            addresses,
+            addresses: config.inner.clone(),
             prefix_routes: false,
         };
         let routes = TunnelRoutes {
             device: name.to_owned(),
             table: config.table,
             priority: TunnelRoutes::DEFAULT_PRIORITY,
-            sources: config.inner.iter().map(|own| own.address).collect(),
-            networks: networks.clone(),
+            sources: config.inner.iter().map(|own| own.addr()).collect(),
+            // Not the transfer networks: nothing connects to the ends of a tunnel, and what the
+            // tunnel sends there itself passes no routing table.
+            networks: config.networks.all().to_vec(),
         };
         let checks = SourceChecks {
             device: name.to_owned(),
-            networks,
+            networks: config.networks.all().to_vec(),
         };
         let networking = Self { routes };
         match networking.apply(&own, &checks).await {
@@ -111,17 +106,4 @@ impl Networking {
             tracing::warn!(%error, "rules of the tunnel device stay behind");
         }
     }
-}
-
-fn addresses(config: &Config) -> Result<Vec<Prefix>, PrefixError> {
-    let own = config.inner.iter();
-    own.map(|own| Prefix::new(own.address, own.network.prefix_len()))
-        .collect()
-}
-
-/// The shoot's networks. The transfer networks are not among them: nothing connects to the ends of
-/// a tunnel, and what the tunnel sends there itself passes no routing table.
-fn networks(config: &Config) -> Result<Vec<Prefix>, PrefixError> {
-    let prefix = |network: &Network| Prefix::new(network.address(), network.prefix_len());
-    config.networks.all().iter().map(prefix).collect()
 }

@@ -120,7 +120,7 @@ fn params(config: &Config) -> Params {
             },
         },
         name: config.name.clone(),
-        addresses: config.inner.iter().map(|own| own.address).collect(),
+        addresses: config.inner.iter().map(|own| own.addr()).collect(),
         mtu: config.mtu,
         stream: StreamParams {
             queue: config.queue.params(),

@@ -13,13 +13,16 @@ mod slots;
 
 pub use host::dial_host;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::id::{AgentId, StreamId};
 use crate::identifiers::Identifiers;
-use host::{Range, canonical};
+use host::{canonical, parse_range};
 use slots::Slots;
 
 /// A way of choosing, as named by `--proxy-strategies`.
@@ -117,7 +120,8 @@ pub struct Backends {
     streams: BTreeMap<StreamId, Backend>,
     by_agent: Slots<AgentId>,
     by_host: Slots<String>,
-    by_range: Slots<Range>,
+    /// Smaller ranges come first.
+    by_range: Slots<(Reverse<u8>, IpNet)>,
     by_route: Slots<AgentId>,
 }
 
@@ -247,11 +251,9 @@ impl Backends {
             Strategy::DestCidr => {
                 let address: IpAddr = host.parse().ok()?;
                 let address = address.to_canonical();
-                best.of_any(
-                    self.by_range
-                        .iter()
-                        .filter_map(|(range, streams)| range.contains(address).then_some(streams)),
-                )
+                best.of_any(self.by_range.iter().filter_map(|((_, range), streams)| {
+                    range.contains(&address).then_some(streams)
+                }))
             }
             Strategy::DestHost => best.of_any(self.by_host.find(&canonical(host)).into_iter()),
         };
@@ -296,11 +298,11 @@ fn hosts(identifiers: &Identifiers) -> impl Iterator<Item = String> {
         .map(|host| canonical(host))
 }
 
-fn ranges(identifiers: &Identifiers) -> impl Iterator<Item = Range> {
-    identifiers
-        .cidr
-        .iter()
-        .filter_map(|text| Range::parse(text))
+fn ranges(identifiers: &Identifiers) -> impl Iterator<Item = (Reverse<u8>, IpNet)> {
+    let ranges = identifiers.cidr.iter();
+    ranges
+        .filter_map(|text| parse_range(text))
+        .map(|range| (Reverse(range.prefix_len()), range))
 }
 
 #[cfg(test)]

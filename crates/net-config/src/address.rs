@@ -14,13 +14,13 @@ use tracing::{debug, info, warn};
 
 use crate::{
     DeviceKind, KindError, Support,
-    attributes::{Request, messages},
+    attributes::messages,
     choose_kind,
     error::{NetConfigError, NetlinkError},
     netlink::Connection,
     pace::{Outcome, Pace},
     plan::{Actual, Change, Wanted, plan, plan_cleanup},
-    rtnl,
+    rtnl::{self, link::links, node},
     watch::{Concern, Watch},
 };
 
@@ -323,19 +323,14 @@ impl AddressKeeper {
                 });
             }
             Change::DeleteDevice { device } => (
-                rtnl::delete_link(request, index(device)),
+                node::delete_link(request, index(device)),
                 Some(libc::ENODEV),
             ),
-            Change::RemoveAddress {
-                address,
-                device,
-                prefix_length,
-            } => {
-                let index = index(device);
-                let request = rtnl::delete_address(request, index, *address, *prefix_length);
+            Change::RemoveAddress { device, prefix } => {
+                let request = node::delete_address(request, index(device), *prefix);
                 (request, Some(libc::EADDRNOTAVAIL))
             }
-            Change::SetUp { device } => (rtnl::set_up(request, index(device)), None),
+            Change::SetUp { device } => (node::set_up(request, index(device)), None),
         };
         match connection.acknowledged(&request).await {
             Err(source) if done_already.is_none() || source.errno() != done_already => {
@@ -374,24 +369,23 @@ async fn add_address(
     index: u32,
     address: IpAddr,
 ) -> Result<(), NetlinkError> {
-    let request = rtnl::add_address(connection.request(), index, address);
-    put_address(connection, &request, address).await
+    let request = node::add_address(connection.request(), index, address);
+    put_address(connection.acknowledged(&request), address).await
 }
 
-/// Sends `request`, which adds `address`; returns when packets to it stay on the node.
+/// Awaits `added`, which adds `address`; returns when packets to it stay on the node.
 ///
 /// For IPv4 that is at once. The kernel makes an IPv6 address local in a work queue, after having
 /// accepted it: until then it can be bound, but packets to it take the default route.
 pub(crate) async fn put_address(
-    connection: &mut Connection,
-    request: &Request,
+    added: impl Future<Output = Result<(), NetlinkError>>,
     address: IpAddr,
 ) -> Result<(), NetlinkError> {
     let mut routes = match address {
         IpAddr::V4(_) => None,
         IpAddr::V6(_) => Some(rtnl::subscribe_routes()?),
     };
-    match connection.acknowledged(request).await {
+    match added.await {
         Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(()),
         answer => answer?,
     }
@@ -419,14 +413,14 @@ async fn until_local(routes: &mut Connection, address: IpAddr) -> bool {
 }
 
 fn connect() -> Result<Connection, NetConfigError> {
-    rtnl::connect().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
+    node::connect().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
 }
 
 async fn read(connection: &mut Connection) -> Result<Actual, NetConfigError> {
-    let links = rtnl::links(connection)
+    let links = links(connection)
         .await
         .map_err(|source| NetConfigError::netlink("reading the node's devices", source))?;
-    let addresses = rtnl::addresses(connection)
+    let addresses = node::addresses(connection)
         .await
         .map_err(|source| NetConfigError::netlink("reading the node's addresses", source))?;
     Ok(Actual { links, addresses })
@@ -458,7 +452,7 @@ async fn create(
                 kind,
             });
         }
-        let request = rtnl::create_link(connection.request(), device, kind.as_str());
+        let request = node::create_link(connection.request(), device, kind.as_str());
         match connection.acknowledged(&request).await {
             Ok(()) => return Ok(kind),
             Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(kind),

@@ -101,6 +101,9 @@ impl NetConfigError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetlinkError {
+    /// The socket was lost while an answer was awaited.
+    #[error("the netlink socket was closed")]
+    Closed,
     /// The state changed under every attempt to read it.
     #[error("the kernel's state kept changing while it was read")]
     Inconsistent,
@@ -144,7 +147,8 @@ impl NetlinkError {
         match self {
             Self::Refused { errno, .. } => Some(*errno),
             Self::Socket { source, .. } => source.raw_os_error(),
-            Self::Inconsistent
+            Self::Closed
+            | Self::Inconsistent
             | Self::Malformed
             | Self::Timeout { .. }
             | Self::Truncated { .. } => None,

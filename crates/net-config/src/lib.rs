@@ -2,10 +2,10 @@
 //! pure function, and only the difference is applied. No helper program is ever started.
 //!
 //! ```text
-//!   AddressParams ──▶ plan (pure) ◀── links, addresses   (rtnetlink dump)
+//!   AddressParams ──▶ plan (pure) ◀── links, addresses   (dumps)
 //!                        │
 //!                        ▼
-//!                    [Change] ──▶ apply (rtnetlink) ──▶ Changes, Observer
+//!                    [Change] ──▶ apply ──▶ Changes, Observer
 //!                        ▲
 //!   kernel events ───────┴── AddressKeeper::run: look again, paced
 //!
@@ -19,11 +19,10 @@
 //! tracking away from them; [`conntrack_active`] tells whether that is worth doing, [`NatWatch`]
 //! whether it would break translated connections.
 //!
-//! The messages are encoded here and only the socket comes from a crate. `rtnetlink` decodes every
-//! attribute of every link, and one it cannot read loses the whole message; a node proxy must not
-//! go blind because some other device grew a new attribute, and it needs five attributes in all.
-//! For nf_tables `rustables` is GPL-3.0, `nftnl` binds a C library, and `nftables` runs the `nft`
-//! program, which an image of one static binary does not have.
+//! Links, addresses, routes and rules are `rtnetlink`'s business, but for what a node proxy has no
+//! memory for and what tells of foreign devices (`rtnl::node`, `rtnl::link`). nf_tables is encoded
+//! here: `rustables` is GPL-3.0, `nftnl` binds a C library, and `nftables` runs the `nft` program,
+//! which an image of one static binary does not have.
 //!
 //! Not here: the TUN device itself and its packets, and no metrics: an [`Observer`] counts.
 #![forbid(unsafe_code)]
@@ -39,7 +38,6 @@ mod nft;
 mod notrack;
 mod pace;
 mod plan;
-mod prefix;
 mod rtnl;
 mod translation;
 mod tunnel;
@@ -52,7 +50,6 @@ pub use kind::{DeviceKind, KindError, Support, choose_kind};
 pub use masquerade::{Masquerade, MasqueradeError};
 pub use notrack::NoTrack;
 pub use plan::Change;
-pub use prefix::{Prefix, PrefixError};
 pub use translation::{DestinationNat, NatWatch};
 pub use tunnel::{
     Forwarded, Forwarding, ReversePath, SourceChecks, TunnelChange, TunnelDevice, TunnelError,

@@ -25,7 +25,7 @@ const REPLY_LIMIT: Duration = Duration::from_secs(5);
 const BUFFER: usize = 32 * 1024;
 
 /// How often a dump is read anew when the kernel says it changed meanwhile (`NLM_F_DUMP_INTR`).
-const DUMP_ATTEMPTS: usize = 5;
+pub(crate) const DUMP_ATTEMPTS: usize = 5;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -192,35 +192,43 @@ async fn receive(socket: &AsyncFd<Socket>, buf: &mut [u8]) -> Result<usize, Netl
     }
 }
 
-async fn within<T>(answer: impl Future<Output = T>) -> Result<T, NetlinkError> {
+pub(crate) async fn within<T>(answer: impl Future<Output = T>) -> Result<T, NetlinkError> {
     timeout(REPLY_LIMIT, answer)
         .await
         .map_err(|_| NetlinkError::Timeout { limit: REPLY_LIMIT })
 }
 
-fn failed(call: &'static str) -> impl FnOnce(io::Error) -> NetlinkError {
+pub(crate) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> NetlinkError {
     move |source| NetlinkError::Socket { call, source }
 }
 
 /// What an acknowledgement, an error or the end of a dump says: a negative error number, or 0.
 fn verdict(message: &Message<'_>) -> Result<(), NetlinkError> {
     let code = attributes::u32_at(message.payload, 0).ok_or(NetlinkError::Malformed)?;
-    match code.cast_signed() {
-        0 => Ok(()),
-        code => Err(NetlinkError::Refused {
-            errno: code.saturating_neg(),
-            detail: detail(message).unwrap_or_default().to_owned(),
-        }),
-    }
+    let flags = if message.kind == NLMSG_ERROR {
+        message.flags
+    } else {
+        0
+    };
+    let answered = message.payload.get(4..).unwrap_or_default();
+    refusal(code.cast_signed(), flags, answered)
 }
 
-/// The extended acknowledgement's text, after the number and the header it answers.
-fn detail<'a>(message: &Message<'a>) -> Option<&'a str> {
-    if message.flags & NLM_F_ACK_TLVS == 0 || message.kind != NLMSG_ERROR {
-        return None;
+/// The error that `code` and the bytes behind it tell, unless it is 0: with `NLM_F_ACK_TLVS` in
+/// `flags`, the header that is answered is followed by attributes.
+pub(crate) fn refusal(code: i32, flags: u16, answered: &[u8]) -> Result<(), NetlinkError> {
+    if code == 0 {
+        return Ok(());
     }
-    let words = message.payload.get(4 + MESSAGE_HEADER..)?;
-    attributes::text(attributes::attribute(words, NLMSGERR_ATTR_MSG)?)
+    let told = (flags & NLM_F_ACK_TLVS != 0).then(|| answered.get(MESSAGE_HEADER..));
+    let detail = told
+        .flatten()
+        .and_then(|told| attributes::attribute(told, NLMSGERR_ATTR_MSG))
+        .and_then(attributes::text);
+    Err(NetlinkError::Refused {
+        errno: code.saturating_neg(),
+        detail: detail.unwrap_or_default().to_owned(),
+    })
 }
 
 #[cfg(test)]

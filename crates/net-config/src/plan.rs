@@ -5,9 +5,11 @@
 
 use std::{fmt, net::IpAddr};
 
+use ipnet::IpNet;
+
 use crate::{
     DeviceKind,
-    rtnl::{HeldAddress, Link, host_prefix},
+    rtnl::{HeldAddress, link::Link},
 };
 
 /// One change to the node's network configuration, wanted or made.
@@ -35,12 +37,10 @@ pub enum Change {
     },
     /// An address is taken off a device.
     RemoveAddress {
-        /// The address.
-        address: IpAddr,
         /// The device's name.
         device: String,
-        /// The prefix length it had there.
-        prefix_length: u8,
+        /// The address, with the prefix length it had there.
+        prefix: IpNet,
     },
     /// A device that was down is set up.
     SetUp {
@@ -66,17 +66,11 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AddAddress { address, device } => {
-                write!(f, "add {address}/{} to {device}", host_prefix(*address))
+                write!(f, "add {} to {device}", IpNet::from(*address))
             }
             Self::CreateDevice { device, kind } => write!(f, "create {device} of kind {kind}"),
             Self::DeleteDevice { device } => write!(f, "delete {device}"),
-            Self::RemoveAddress {
-                address,
-                device,
-                prefix_length,
-            } => {
-                write!(f, "remove {address}/{prefix_length} from {device}")
-            }
+            Self::RemoveAddress { device, prefix } => write!(f, "remove {prefix} from {device}"),
             Self::SetUp { device } => write!(f, "set {device} up"),
         }
     }
@@ -144,7 +138,7 @@ fn plan_here(
     actual: &Actual,
     changes: &mut Vec<Change>,
 ) {
-    let here = |held: &&HeldAddress| Some(held.index) == index && held.address == address;
+    let here = |held: &&HeldAddress| Some(held.index) == index && held.prefix.addr() == address;
     let mut held = actual.addresses.iter().filter(here);
     if held.clone().any(|held| held.usable) {
         return;
@@ -157,7 +151,8 @@ fn plan_here(
 }
 
 fn plan_elsewhere(index: Option<u32>, address: IpAddr, actual: &Actual, changes: &mut Vec<Change>) {
-    let elsewhere = |held: &&HeldAddress| Some(held.index) != index && held.address == address;
+    let elsewhere =
+        |held: &&HeldAddress| Some(held.index) != index && held.prefix.addr() == address;
     for held in actual.addresses.iter().filter(elsewhere) {
         // A device that came up between the two dumps has no name yet; the next look has it.
         changes.extend(
@@ -170,9 +165,8 @@ fn plan_elsewhere(index: Option<u32>, address: IpAddr, actual: &Actual, changes:
 
 fn removal(held: &HeldAddress, device: &str) -> Change {
     Change::RemoveAddress {
-        address: held.address,
         device: device.to_owned(),
-        prefix_length: held.prefix_length,
+        prefix: held.prefix,
     }
 }
 
@@ -182,8 +176,9 @@ pub(crate) fn plan_cleanup(wanted: Wanted<'_>, actual: &Actual) -> Vec<Change> {
     let Some(link) = actual.link(wanted.device) else {
         return Vec::new();
     };
-    let ours =
-        |held: &&HeldAddress| held.index == link.index && wanted.addresses.contains(&held.address);
+    let ours = |held: &&HeldAddress| {
+        held.index == link.index && wanted.addresses.contains(&held.prefix.addr())
+    };
     let mut changes: Vec<_> = actual
         .addresses
         .iter()
@@ -205,8 +200,8 @@ fn deletable(link: &Link, wanted: Wanted<'_>, actual: &Actual) -> bool {
         .any(|kind| link.kind.as_deref() == Some(kind.as_str()));
     let foreign_address = actual.addresses.iter().any(|held| {
         held.index == link.index
-            && !wanted.addresses.contains(&held.address)
-            && !is_link_local(held.address)
+            && !wanted.addresses.contains(&held.prefix.addr())
+            && !is_link_local(held.prefix.addr())
     });
     let port = actual
         .links

@@ -1,21 +1,43 @@
-//! The few rtnetlink messages this crate needs: links and addresses, read and changed; [`device`]
-//! has one device's settings, [`route`] routes and rules.
+//! Links, addresses, routes and rules by the `rtnetlink` crate: a connection that answers one
+//! request after the other, and the requests about addresses. [`device`] has one device's settings,
+//! [`route`] routes and rules.
 //!
-//! Decoding is total and takes only the attributes that are used, so what other devices carry
-//! cannot make it fail. Numbers are from include/uapi/linux/{rtnetlink,if_link,if_addr}.h.
+//! Two things go over a socket of our own: the dump of all links and the kernel's events, for which
+//! [`link`] gives the reason, and what the node proxy asks, for which [`node`] does.
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "messages and attributes of `rtnetlink` have dozens of variants, and more to come"
+)]
 
 pub(crate) mod device;
+pub(crate) mod link;
+pub(crate) mod node;
 pub(crate) mod route;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, pin::pin};
 
-use netlink_sys::protocols::NETLINK_ROUTE;
+use futures_util::StreamExt;
+use ipnet::IpNet;
+use netlink_sys::{AsyncSocket, protocols::NETLINK_ROUTE};
+use rtnetlink::{
+    Handle, LinkUnspec,
+    packet_core::{
+        NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REQUEST,
+        NetlinkMessage, NetlinkPayload, Parseable,
+    },
+    packet_route::{
+        AddressFamily, RouteNetlinkMessage,
+        address::{AddressAttribute, AddressFlags, AddressMessage},
+        link::LinkMessage,
+        route::{RouteMessage, RouteType},
+    },
+};
 
 use crate::{
-    attributes::{self, ACK, CREATE, DUMP, EXCLUSIVE, Request, attribute, attributes},
     error::NetlinkError,
-    netlink::Connection,
+    netlink::{self, DUMP_ATTEMPTS, failed, refusal, within},
 };
+use link::{Link, decode_link};
 
 /// `RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR`.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100;
@@ -25,56 +47,18 @@ const ROUTE_GROUPS: u32 = 0x400;
 
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
-const GET_LINK: u16 = 18;
 const NEW_ADDRESS: u16 = 20;
 const DELETE_ADDRESS: u16 = 21;
-const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
-
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MASTER: u16 = 10;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_EXT_MASK: u16 = 29;
-const IFLA_INFO_KIND: u16 = 1;
-/// Leaves the counters out of a link dump: most of its bytes.
-const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
-
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const IFA_FLAGS: u16 = 8;
-const IFA_F_NODAD: u32 = 0x02;
-const IFA_F_OPTIMISTIC: u32 = 0x04;
-const IFA_F_DADFAILED: u32 = 0x08;
-const IFA_F_TENTATIVE: u32 = 0x40;
-const IFA_F_NOPREFIXROUTE: u32 = 0x200;
-
-const RTA_DST: u16 = 1;
-const RTN_LOCAL: u8 = 2;
-
-const IFF_UP: u32 = 0x1;
-
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
-
-/// A network device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub(crate) index: u32,
-    pub(crate) name: String,
-    pub(crate) up: bool,
-    /// `IFLA_INFO_KIND`; hardware and the loopback device have none.
-    pub(crate) kind: Option<String>,
-    /// The bridge or bond it belongs to.
-    pub(crate) master: Option<u32>,
-}
 
 /// An address on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldAddress {
     /// The device's index.
     pub(crate) index: u32,
-    pub(crate) address: IpAddr,
-    pub(crate) prefix_length: u8,
+    pub(crate) prefix: IpNet,
+    /// The kernel keeps a route to the whole prefix.
+    pub(crate) prefix_route: bool,
     /// Not waiting for duplicate address detection, nor refused by it.
     pub(crate) usable: bool,
 }
@@ -88,307 +72,218 @@ pub(crate) enum Event {
     LinkSet(Link),
 }
 
-/// Opens a connection for requests.
-pub(crate) fn connect() -> Result<Connection, NetlinkError> {
-    Connection::open(NETLINK_ROUTE, 0)
+/// A message with the flags of its header.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    message: RouteNetlinkMessage,
+    flags: u16,
+}
+
+/// A connection for requests. Its socket is read and written only while an answer is awaited, by
+/// the task that awaits it: there is no task beside it.
+pub(crate) struct Connection {
+    handle: Handle,
+    driver: rtnetlink::proto::Connection<RouteNetlinkMessage>,
+}
+
+impl Connection {
+    pub(crate) fn open() -> Result<Self, NetlinkError> {
+        let (mut driver, handle, _) = rtnetlink::new_connection().map_err(failed("socket"))?;
+        let socket = driver.socket_mut().socket_mut();
+        // Both only improve error answers: the reason in words, without our request repeated.
+        // Old kernels lack them.
+        let _ = socket.set_ext_ack(true);
+        let _ = socket.set_cap_ack(true);
+        driver.set_forward_done(true);
+        Ok(Self { handle, driver })
+    }
+
+    /// Sends `request` and waits until it is acknowledged or refused.
+    pub(crate) async fn acknowledged(&mut self, request: Request) -> Result<(), NetlinkError> {
+        self.exchange(request, |_| {}).await?;
+        Ok(())
+    }
+
+    /// Sends `request` and returns what `decode` finds in the answers, reading anew while the
+    /// kernel reports a change in between.
+    pub(crate) async fn read<T>(
+        &mut self,
+        request: &Request,
+        decode: impl Fn(RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let mut found = Vec::new();
+            let each = |message| found.extend(decode(message));
+            if self.exchange(request.clone(), each).await? {
+                return Ok(found);
+            }
+        }
+        Err(NetlinkError::Inconsistent)
+    }
+
+    /// Hands every answer to `each`; returns whether they are consistent.
+    async fn exchange(
+        &mut self,
+        request: Request,
+        mut each: impl FnMut(RouteNetlinkMessage),
+    ) -> Result<bool, NetlinkError> {
+        let mut message = NetlinkMessage::from(request.message);
+        message.header.flags = NLM_F_REQUEST | request.flags;
+        let answers = self.handle.request(message);
+        let mut answers = pin!(answers.map_err(|_| NetlinkError::Closed)?);
+        let mut consistent = true;
+        loop {
+            let next = async {
+                tokio::select! {
+                    biased;
+                    answer = answers.next() => Ok(answer),
+                    () = &mut self.driver => Err(NetlinkError::Closed),
+                }
+            };
+            let Some(answer) = within(next).await?? else {
+                return Ok(consistent);
+            };
+            let flags = answer.header.flags;
+            consistent &= flags & NLM_F_DUMP_INTR == 0;
+            match answer.payload {
+                NetlinkPayload::InnerMessage(message) => each(message),
+                NetlinkPayload::Error(error) => refusal(error.raw_code(), flags, &error.header)?,
+                NetlinkPayload::Done(done) => refusal(done.code, 0, &[])?,
+                NetlinkPayload::Overrun(_) => consistent = false,
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Opens a connection that receives link and address events of both families.
-pub(crate) fn subscribe() -> Result<Connection, NetlinkError> {
-    Connection::open(NETLINK_ROUTE, GROUPS)
+pub(crate) fn subscribe() -> Result<netlink::Connection, NetlinkError> {
+    netlink::Connection::open(NETLINK_ROUTE, GROUPS)
 }
 
 /// Opens a connection that receives the changes of IPv6 routes.
-pub(crate) fn subscribe_routes() -> Result<Connection, NetlinkError> {
-    Connection::open(NETLINK_ROUTE, ROUTE_GROUPS)
+pub(crate) fn subscribe_routes() -> Result<netlink::Connection, NetlinkError> {
+    netlink::Connection::open(NETLINK_ROUTE, ROUTE_GROUPS)
 }
 
-pub(crate) async fn links(connection: &mut Connection) -> Result<Vec<Link>, NetlinkError> {
-    connection
-        .dump(
-            |request| {
-                request.message(GET_LINK, DUMP, &link_header(0, 0), |out| {
-                    out.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
-                })
-            },
-            |kind, payload| (kind == NEW_LINK).then(|| decode_link(payload)).flatten(),
-        )
-        .await
-}
-
+/// All addresses of the namespace.
 pub(crate) async fn addresses(
     connection: &mut Connection,
 ) -> Result<Vec<HeldAddress>, NetlinkError> {
-    connection
-        .dump(
-            |request| request.message(GET_ADDRESS, DUMP, &[0; 8], |_| {}),
-            |kind, payload| {
-                (kind == NEW_ADDRESS)
-                    .then(|| decode_address(payload))
-                    .flatten()
-            },
-        )
-        .await
+    let request = Request {
+        message: RouteNetlinkMessage::GetAddress(AddressMessage::default()),
+        flags: NLM_F_DUMP,
+    };
+    let decode = |message| match message {
+        RouteNetlinkMessage::NewAddress(address) => held_address(&address),
+        _ => None,
+    };
+    connection.read(&request, decode).await
 }
 
-/// Creates a device that is up from the start; `EEXIST` when the name is taken.
-pub(crate) fn create_link(request: Request, name: &str, kind: &str) -> Request {
-    request.message(
-        NEW_LINK,
-        ACK | CREATE | EXCLUSIVE,
-        &link_header(0, IFF_UP),
-        |out| {
-            out.put_str(IFLA_IFNAME, name);
-            out.nest(IFLA_LINKINFO, |out| {
-                out.put(IFLA_INFO_KIND, kind.as_bytes())
-            });
-        },
-    )
+pub(crate) fn set_up(index: u32) -> Request {
+    set_link(LinkUnspec::new_with_index(index).up().build())
 }
 
-pub(crate) fn set_up(request: Request, index: u32) -> Request {
-    request.message(NEW_LINK, ACK, &link_header(index, IFF_UP), |_| {})
+/// Changes what `link` names of a device and nothing else.
+fn set_link(link: LinkMessage) -> Request {
+    Request {
+        message: RouteNetlinkMessage::NewLink(link),
+        flags: NLM_F_ACK,
+    }
 }
 
-pub(crate) fn delete_link(request: Request, index: u32) -> Request {
-    request.message(DELETE_LINK, ACK, &link_header(index, 0), |_| {})
+/// Adds the address `prefix`, with a route to the whole of it on request, without duplicate
+/// address detection.
+pub(crate) fn add_prefix(index: u32, prefix: IpNet, prefix_route: bool) -> Request {
+    Request {
+        message: RouteNetlinkMessage::NewAddress(new_address(index, prefix, prefix_route)),
+        flags: NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL,
+    }
 }
 
-/// Adds `address` with its full prefix length and global scope, without duplicate address
-/// detection. Global, because some network plug-ins count only such addresses as the node's own.
-///
-/// IPv6 would also get a route of 128 bits out of the device, into which connections go that come
-/// before the kernel's own local route: neighbor discovery then fails them after 3 s.
-pub(crate) fn add_address(request: Request, index: u32, address: IpAddr) -> Request {
-    let header = address_header(index, address, host_prefix(address));
-    request.message(NEW_ADDRESS, ACK | CREATE | EXCLUSIVE, &header, |out| {
-        put_ip(out, IFA_LOCAL, address);
-        put_ip(out, IFA_ADDRESS, address);
-        if address.is_ipv6() {
-            out.put_u32(IFA_FLAGS, IFA_F_NODAD | IFA_F_NOPREFIXROUTE);
+pub(crate) fn delete_address(index: u32, prefix: IpNet) -> Request {
+    Request {
+        message: RouteNetlinkMessage::DelAddress(address_message(index, prefix)),
+        flags: NLM_F_ACK,
+    }
+}
+
+fn new_address(index: u32, prefix: IpNet, prefix_route: bool) -> AddressMessage {
+    let address = prefix.addr();
+    let mut message = address_message(index, prefix);
+    message.attributes.push(AddressAttribute::Address(address));
+    let mut flags = AddressFlags::empty();
+    flags.set(AddressFlags::Noprefixroute, !prefix_route);
+    flags.set(AddressFlags::Nodad, address.is_ipv6());
+    message.attributes.push(AddressAttribute::Flags(flags));
+    message
+}
+
+fn address_message(index: u32, prefix: IpNet) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = family_of(prefix.addr());
+    message.header.prefix_len = prefix.prefix_len();
+    message.header.index = index;
+    message.attributes = vec![AddressAttribute::Local(prefix.addr())];
+    message
+}
+
+fn family_of(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    }
+}
+
+fn held_address(message: &AddressMessage) -> Option<HeldAddress> {
+    let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
+    let (mut local, mut other) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(address) => local = Some(*address),
+            AddressAttribute::Address(address) => other = Some(*address),
+            AddressAttribute::Flags(all) => flags = *all,
+            _ => {}
         }
+    }
+    let detecting =
+        flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic);
+    // On a point-to-point device IFA_ADDRESS is the other end's; IPv6 often has no IFA_LOCAL.
+    let prefix = IpNet::new(local.or(other)?, message.header.prefix_len).ok()?;
+    Some(HeldAddress {
+        index: message.header.index,
+        prefix,
+        prefix_route: !flags.contains(AddressFlags::Noprefixroute),
+        usable: !detecting && !flags.contains(AddressFlags::Dadfailed),
     })
 }
 
-pub(crate) fn delete_address(
-    request: Request,
-    index: u32,
-    address: IpAddr,
-    prefix_length: u8,
-) -> Request {
-    let header = address_header(index, address, prefix_length);
-    request.message(DELETE_ADDRESS, ACK, &header, |out| {
-        put_ip(out, IFA_LOCAL, address)
-    })
-}
-
-/// 32 or 128.
-pub(crate) fn host_prefix(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
+fn decode_address(payload: &[u8]) -> Option<HeldAddress> {
+    held_address(&AddressMessage::parse(payload).ok()?)
 }
 
 /// The event that a multicast message tells, if it is one that was subscribed to.
 pub(crate) fn decode_event(kind: u16, payload: &[u8]) -> Option<Event> {
+    let address = || decode_address(payload);
     match kind {
         NEW_LINK => decode_link(payload).map(Event::LinkSet),
         DELETE_LINK => decode_link(payload).map(Event::LinkGone),
-        NEW_ADDRESS => decode_address(payload).map(Event::AddressSet),
-        DELETE_ADDRESS => decode_address(payload).map(Event::AddressGone),
+        NEW_ADDRESS => address().map(Event::AddressSet),
+        DELETE_ADDRESS => address().map(Event::AddressGone),
         _ => None,
     }
 }
 
 /// Whether a message tells that packets to `address` now stay on the node.
 pub(crate) fn makes_local(kind: u16, payload: &[u8], address: IpAddr) -> bool {
-    // `struct rtmsg`: family, destination length, …, type at 7, flags.
-    let (Some([family, length, .., route_type]), Some(rest)) =
-        (payload.first_chunk::<8>(), payload.get(12..))
-    else {
-        return false;
-    };
     kind == NEW_ROUTE
-        && *route_type == RTN_LOCAL
-        && *length == host_prefix(address)
-        && attribute(rest, RTA_DST).and_then(|value| decode_ip(*family, value)) == Some(address)
-}
-
-/// `struct ifinfomsg`; `flags` are the ones to set, and nothing else changes.
-fn link_header(index: u32, flags: u32) -> [u8; 16] {
-    let mut header = [0; 16];
-    header[4..8].copy_from_slice(&index.to_ne_bytes());
-    header[8..12].copy_from_slice(&flags.to_ne_bytes());
-    header[12..16].copy_from_slice(&flags.to_ne_bytes());
-    header
-}
-
-/// `struct ifaddrmsg`; scope 0 is global.
-fn address_header(index: u32, address: IpAddr, prefix_length: u8) -> [u8; 8] {
-    let family = if address.is_ipv4() { AF_INET } else { AF_INET6 };
-    let [a, b, c, d] = index.to_ne_bytes();
-    [family, prefix_length, 0, 0, a, b, c, d]
-}
-
-fn put_ip(out: &mut attributes::Writer<'_>, kind: u16, address: IpAddr) {
-    match address {
-        IpAddr::V4(address) => out.put(kind, &address.octets()),
-        IpAddr::V6(address) => out.put(kind, &address.octets()),
-    }
-}
-
-fn decode_link(payload: &[u8]) -> Option<Link> {
-    let mut link = Link {
-        index: attributes::u32_at(payload, 4)?,
-        name: String::new(),
-        up: attributes::u32_at(payload, 8)? & IFF_UP != 0,
-        kind: None,
-        master: None,
-    };
-    for (kind, value) in attributes(payload.get(16..)?) {
-        match kind {
-            IFLA_IFNAME => attributes::text(value)?.clone_into(&mut link.name),
-            IFLA_MASTER => link.master = attributes::u32_at(value, 0),
-            IFLA_LINKINFO => {
-                link.kind = attribute(value, IFLA_INFO_KIND)
-                    .and_then(attributes::text)
-                    .map(str::to_owned);
-            }
-            _ => {}
-        }
-    }
-    Some(link)
-}
-
-fn decode_address(payload: &[u8]) -> Option<HeldAddress> {
-    let [family, prefix_length, short_flags, _] = *payload.first_chunk()?;
-    let mut flags = u32::from(short_flags);
-    let (mut local, mut address) = (None, None);
-    for (kind, value) in attributes(payload.get(8..)?) {
-        match kind {
-            IFA_LOCAL => local = decode_ip(family, value),
-            IFA_ADDRESS => address = decode_ip(family, value),
-            IFA_FLAGS => flags = attributes::u32_at(value, 0)?,
-            _ => {}
-        }
-    }
-    let waiting = flags & (IFA_F_TENTATIVE | IFA_F_OPTIMISTIC) == IFA_F_TENTATIVE;
-    Some(HeldAddress {
-        index: attributes::u32_at(payload, 4)?,
-        // On a point-to-point device IFA_ADDRESS is the other end's; IPv6 often has no IFA_LOCAL.
-        address: local.or(address)?,
-        prefix_length,
-        usable: !waiting && flags & IFA_F_DADFAILED == 0,
-    })
-}
-
-fn decode_ip(family: u8, value: &[u8]) -> Option<IpAddr> {
-    match family {
-        AF_INET => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
-        AF_INET6 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
-        _ => None,
-    }
+        && RouteMessage::parse(payload).is_ok_and(|message| {
+            message.header.kind == RouteType::Local
+                && route::destination(&message) == Some(IpNet::from(address))
+        })
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::attributes::messages;
-
-    fn payload(request: &Request) -> Vec<u8> {
-        messages(request.bytes())
-            .next()
-            .unwrap()
-            .unwrap()
-            .payload
-            .to_vec()
-    }
-
-    #[test]
-    fn an_added_address_decodes_to_itself() {
-        for text in ["10.1.2.3", "fd00::3"] {
-            let address: IpAddr = text.parse().unwrap();
-
-            let held = decode_address(&payload(&add_address(Request::new(1), 9, address)));
-
-            let prefix_length = host_prefix(address);
-            assert_eq!(
-                held,
-                Some(HeldAddress {
-                    index: 9,
-                    address,
-                    prefix_length,
-                    usable: true
-                })
-            );
-        }
-    }
-
-    #[test]
-    fn a_created_link_decodes_to_itself() {
-        let link = decode_link(&payload(&create_link(Request::new(1), "proxy0", "ifb"))).unwrap();
-
-        assert_eq!(
-            (link.name.as_str(), link.kind.as_deref()),
-            ("proxy0", Some("ifb"))
-        );
-        assert!(link.up);
-    }
-
-    #[test]
-    fn an_address_that_waits_for_detection_or_failed_it_is_not_usable() {
-        let usable = |flags: u32| {
-            let request =
-                Request::new(1).message(NEW_ADDRESS, 0, &[10, 128, 0, 0, 1, 0, 0, 0], |out| {
-                    out.put(IFA_ADDRESS, &[0xfd; 16]);
-                    out.put_u32(IFA_FLAGS, flags);
-                });
-            decode_address(&payload(&request)).unwrap().usable
-        };
-
-        assert!(usable(0));
-        assert!(usable(IFA_F_TENTATIVE | IFA_F_OPTIMISTIC));
-        assert!(!usable(IFA_F_TENTATIVE));
-        assert!(!usable(IFA_F_DADFAILED | IFA_F_TENTATIVE));
-    }
-
-    #[test]
-    fn the_local_end_of_a_point_to_point_address_counts() {
-        let request = Request::new(1).message(NEW_ADDRESS, 0, &[2, 32, 0, 0, 1, 0, 0, 0], |out| {
-            out.put(IFA_ADDRESS, &[10, 0, 0, 2]);
-            out.put(IFA_LOCAL, &[10, 0, 0, 1]);
-        });
-
-        let held = decode_address(&payload(&request)).unwrap();
-
-        assert_eq!(held.address, IpAddr::from([10, 0, 0, 1]));
-    }
-
-    #[test]
-    fn only_the_local_route_of_the_address_makes_it_local() {
-        let address: IpAddr = "fd00::3".parse().unwrap();
-        let local = |length, route_type, to: &str| {
-            let header = [10, length, 0, 0, 255, 2, 0, route_type, 0, 0, 0, 0];
-            let request = Request::new(1).message(NEW_ROUTE, 0, &header, |out| {
-                put_ip(out, RTA_DST, to.parse().unwrap());
-            });
-            makes_local(NEW_ROUTE, &payload(&request), address)
-        };
-
-        assert!(local(128, RTN_LOCAL, "fd00::3"));
-        assert!(!local(128, 1, "fd00::3"));
-        assert!(!local(64, RTN_LOCAL, "fd00::3"));
-        assert!(!local(128, RTN_LOCAL, "fd00::4"));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_decode_or_do_not(
-            kind in 16_u16..24,
-            bytes in proptest::collection::vec(any::<u8>(), 0..128),
-        ) {
-            let _ = decode_event(kind, &bytes);
-            let _ = makes_local(NEW_ROUTE, &bytes, IpAddr::from([10, 1, 2, 3]));
-        }
-    }
-}
+mod tests;

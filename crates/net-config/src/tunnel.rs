@@ -24,18 +24,18 @@ pub use forwarding::{Forwarded, Forwarding, ipv6_forwarding_enabled, setup_ipv6_
 pub use routes::TunnelRoutes;
 pub use sources::{ReversePath, SourceChecks};
 
+use ipnet::IpNet;
+
 use crate::{
-    Prefix,
     address::is_device_name,
-    netlink::Connection,
     rtnl::{
-        self,
+        Connection,
         device::{Settings, settings},
     },
 };
 
 fn connect() -> Result<Connection, TunnelError> {
-    rtnl::connect().map_err(|source| TunnelError::netlink("opening a netlink socket", source))
+    Connection::open().map_err(|source| TunnelError::netlink("opening a netlink socket", source))
 }
 
 async fn device_settings(
@@ -59,9 +59,9 @@ fn check_device(device: &str) -> Result<(), TunnelError> {
     })
 }
 
-fn check_networks(device: &str, networks: &[Prefix]) -> Result<(), TunnelError> {
-    let unfit = |network: &&Prefix| {
-        let first = network.network().address();
+fn check_networks(device: &str, networks: &[IpNet]) -> Result<(), TunnelError> {
+    let unfit = |network: &&IpNet| {
+        let first = network.network();
         first.is_multicast() || first.is_loopback()
     };
     match networks.iter().find(unfit) {

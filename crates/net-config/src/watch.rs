@@ -64,10 +64,10 @@ impl Concern<'_> {
     /// Whether `event` may mean that something wanted is no longer so.
     fn touched_by(&self, event: &Event) -> bool {
         match event {
-            Event::AddressGone(held) => self.addresses.contains(&held.address),
+            Event::AddressGone(held) => self.addresses.contains(&held.prefix.addr()),
             Event::AddressSet(held) => {
                 let in_place = Some(held.index) == self.index && held.usable;
-                self.addresses.contains(&held.address) && !in_place
+                self.addresses.contains(&held.prefix.addr()) && !in_place
             }
             Event::LinkGone(link) => Some(link.index) == self.index || link.name == self.device,
             Event::LinkSet(link) => {
@@ -82,7 +82,7 @@ impl Concern<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rtnl::{HeldAddress, Link};
+    use crate::rtnl::{HeldAddress, link::Link};
 
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 2, 3));
 
@@ -97,8 +97,8 @@ mod tests {
     fn address(index: u32, address: IpAddr) -> HeldAddress {
         HeldAddress {
             index,
-            address,
-            prefix_length: 32,
+            prefix: address.into(),
+            prefix_route: true,
             usable: true,
         }
     }

@@ -1,18 +1,17 @@
 //! Prefixes of IP addresses: parsing, containment, one form for IPv4 whatever the notation.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
+
+use ipnet::IpNet;
 
 /// A network prefix, such as `10.0.0.0/8` or `fd00::/64`.
 ///
 /// IPv4-mapped IPv6 (`::ffff:0:0/96`, RFC 4291 §2.5.5.2) is IPv4 here, in prefixes and in the
 /// addresses compared with them. No IPv6 prefix contains an IPv4 address, `::/0` included.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct IpPrefix {
-    network: IpAddr,
-    len: u8,
-}
+pub struct IpPrefix(IpNet);
 
 impl IpPrefix {
     /// Creates the prefix of `len` bits that starts at `network`.
@@ -20,52 +19,39 @@ impl IpPrefix {
     /// # Errors
     /// The length is greater than the family's, or `network` has bits behind it.
     pub fn new(network: IpAddr, len: u8) -> Result<Self, IpPrefixError> {
-        if len > width(network) {
-            return Err(IpPrefixError::Length {
-                max: width(network),
-            });
-        }
-        let given = Self { network, len };
-        let cut = Self {
-            network: masked(network, len),
-            len,
+        let too_long = |_| IpPrefixError::Length {
+            max: width(network),
         };
+        let given = IpNet::new(network, len).map_err(too_long)?;
+        let cut = given.trunc();
         if given != cut {
-            return Err(IpPrefixError::HostBits { network: cut });
+            return Err(IpPrefixError::HostBits { network: Self(cut) });
         }
         match network.to_canonical() {
-            IpAddr::V4(v4) if network.is_ipv6() && len >= MAPPED_BITS => Ok(Self {
-                network: v4.into(),
-                len: len - MAPPED_BITS,
-            }),
-            IpAddr::V4(_) | IpAddr::V6(_) => Ok(given),
+            IpAddr::V4(v4) if network.is_ipv6() && len >= MAPPED_BITS => {
+                let v4 = IpNet::new(v4.into(), len - MAPPED_BITS);
+                v4.map(Self).map_err(too_long)
+            }
+            IpAddr::V4(_) | IpAddr::V6(_) => Ok(Self(given)),
         }
     }
 
     /// Returns the prefix of one address.
     #[must_use]
     pub fn host(addr: IpAddr) -> Self {
-        let network = addr.to_canonical();
-        Self {
-            network,
-            len: width(network),
-        }
+        Self(addr.to_canonical().into())
     }
 
     /// Returns the first `len` bits of `addr`, or all when it has fewer.
     pub(crate) fn covering(addr: IpAddr, len: u8) -> Self {
-        let network = addr.to_canonical();
-        let len = len.min(width(network));
-        Self {
-            network: masked(network, len),
-            len,
-        }
+        let host = Self::host(addr);
+        IpNet::new(host.network(), len).map_or(host, |prefix| Self(prefix.trunc()))
     }
 
     /// Returns the first address.
     #[must_use]
     pub fn network(&self) -> IpAddr {
-        self.network
+        self.0.addr()
     }
 
     /// Returns the length in bits.
@@ -75,20 +61,19 @@ impl IpPrefix {
         reason = "a number of bits, not of elements"
     )]
     pub fn len(&self) -> u8 {
-        self.len
+        self.0.prefix_len()
     }
 
     /// Tells whether `addr` lies within the prefix.
     #[must_use]
     pub fn contains(&self, addr: IpAddr) -> bool {
-        let addr = addr.to_canonical();
-        addr.is_ipv4() == self.network.is_ipv4() && masked(addr, self.len) == self.network
+        self.0.contains(&addr.to_canonical())
     }
 }
 
 impl fmt::Display for IpPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.len)
+        self.0.fmt(f)
     }
 }
 
@@ -100,6 +85,7 @@ impl FromStr for IpPrefix {
             Some((address, len)) => (address, Some(len)),
             None => (text, None),
         };
+        // Not by `IpNet`'s own reader, which takes numbers with leading zeros.
         let network: IpAddr = address.parse().map_err(|_| IpPrefixError::Address)?;
         let Some(len) = len else {
             return Ok(Self::host(network));
@@ -140,23 +126,6 @@ const MAPPED_BITS: u8 = 96;
 
 fn width(addr: IpAddr) -> u8 {
     if addr.is_ipv4() { 32 } else { 128 }
-}
-
-fn masked(addr: IpAddr, len: u8) -> IpAddr {
-    match addr {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX
-                .checked_shl(32_u32.saturating_sub(len.into()))
-                .unwrap_or(0);
-            Ipv4Addr::from_bits(v4.to_bits() & mask).into()
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX
-                .checked_shl(128_u32.saturating_sub(len.into()))
-                .unwrap_or(0);
-            Ipv6Addr::from_bits(v6.to_bits() & mask).into()
-        }
-    }
 }
 
 #[cfg(test)]
@@ -209,6 +178,7 @@ mod tests {
             "10.0.0.0/",
             "10.0.0.0/33",
             "10.0.0.0/+8",
+            "010.0.0.0/8",
             "::/129",
             "10.0.0.0/8/8",
         ] {

@@ -14,95 +14,45 @@
 //! Chooses no peer among several.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
 
-/// A network: an address with only zeros behind the first `len` bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Network {
-    address: IpAddr,
-    len: u8,
+use ipnet::IpNet;
+
+/// Reads a network: `address/length`, or an address alone.
+///
+/// # Errors
+///
+/// - [`AllowedError::Syntax`];
+/// - [`AllowedError::PrefixLength`]: more bits than the address has;
+/// - [`AllowedError::HostBits`]: bits behind the prefix are set;
+/// - [`AllowedError::Mapped`]: IPv4-mapped addresses, which never appear in a packet.
+pub fn parse_network(text: &str) -> Result<IpNet, AllowedError> {
+    let (address, len) = match text.split_once('/') {
+        Some((address, len)) => (address, Some(len)),
+        None => (text, None),
+    };
+    // Not by `IpNet`'s own reader, which takes numbers with leading zeros.
+    let address: IpAddr = address.parse().map_err(|_| AllowedError::Syntax)?;
+    let network = match len {
+        Some(len) => {
+            let len = len.parse().map_err(|_| AllowedError::Syntax)?;
+            IpNet::new(address, len).map_err(|_| AllowedError::PrefixLength { len })?
+        }
+        None => address.into(),
+    };
+    check(network)?;
+    Ok(network)
 }
 
-impl Network {
-    /// Returns the network.
-    ///
-    /// # Errors
-    ///
-    /// - [`AllowedError::PrefixLength`]: more bits than the address has;
-    /// - [`AllowedError::HostBits`]: bits behind the prefix are set;
-    /// - [`AllowedError::Mapped`]: IPv4-mapped addresses, which never appear in a packet.
-    pub fn new(address: IpAddr, len: u8) -> Result<Self, AllowedError> {
-        let (bits, width) = spread(address);
-        if len > width {
-            return Err(AllowedError::PrefixLength { len });
-        }
-        if bits & host_mask(len, width) != 0 {
-            return Err(AllowedError::HostBits { address, len });
-        }
-        if address != address.to_canonical() {
-            return Err(AllowedError::Mapped { address });
-        }
-        Ok(Self { address, len })
+fn check(network: IpNet) -> Result<(), AllowedError> {
+    let (address, len) = (network.addr(), network.prefix_len());
+    if address != network.network() {
+        return Err(AllowedError::HostBits { address, len });
     }
-
-    /// Returns the network that is one address.
-    ///
-    /// # Errors
-    ///
-    /// As [`Network::new`].
-    pub fn host(address: IpAddr) -> Result<Self, AllowedError> {
-        Self::new(address, spread(address).1)
+    if address != address.to_canonical() {
+        return Err(AllowedError::Mapped { address });
     }
-
-    /// Returns the first address.
-    #[must_use]
-    pub fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    /// Returns the number of bits that all addresses share.
-    #[must_use]
-    pub fn prefix_len(&self) -> u8 {
-        self.len
-    }
-
-    /// Returns whether the address is in the network.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let (first, width) = spread(self.address);
-        let (bits, other_width) = spread(address);
-        width == other_width && bits & !host_mask(self.len, width) == first
-    }
-
-    fn last(&self) -> u128 {
-        let (first, width) = spread(self.address);
-        first | host_mask(self.len, width)
-    }
-}
-
-impl FromStr for Network {
-    type Err = AllowedError;
-
-    /// Reads `address/length`; without a length it is one address.
-    fn from_str(text: &str) -> Result<Self, AllowedError> {
-        let (address, len) = match text.split_once('/') {
-            Some((address, len)) => (address, Some(len)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| AllowedError::Syntax)?;
-        match len {
-            Some(len) => Self::new(address, len.parse().map_err(|_| AllowedError::Syntax)?),
-            None => Self::host(address),
-        }
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.len)
-    }
+    Ok(())
 }
 
 /// The number of a peer, 0 to 63.
@@ -172,7 +122,7 @@ pub enum Sharing {
 /// Collects networks for an [`AllowedIps`].
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
-    networks: BTreeMap<Network, (PeerSet, Sharing)>,
+    networks: BTreeMap<IpNet, (PeerSet, Sharing)>,
 }
 
 impl Builder {
@@ -181,13 +131,15 @@ impl Builder {
     /// # Errors
     ///
     /// [`AllowedError::Conflict`] when the network is another peer's and either of the two wants
-    /// it exclusively.
+    /// it exclusively; [`AllowedError::HostBits`] and [`AllowedError::Mapped`] as for
+    /// [`parse_network`].
     pub fn insert(
         &mut self,
-        network: Network,
+        network: IpNet,
         peer: PeerIndex,
         sharing: Sharing,
     ) -> Result<&mut Self, AllowedError> {
+        check(network)?;
         let (peers, before) = self
             .networks
             .entry(network)
@@ -207,21 +159,23 @@ impl Builder {
     /// Builds the table.
     #[must_use]
     pub fn build(&self) -> AllowedIps {
-        let of_width =
-            |wanted| {
-                let networks = self.networks.iter();
-                let of_family =
-                    networks.filter(move |(network, _)| spread(network.address).1 == wanted);
-                flatten(of_family.map(|(network, (peers, _))| {
-                    (spread(network.address).0, network.last(), *peers)
-                }))
-            };
-        let v4 = of_width(32).into_iter();
+        let bits = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.to_bits().into(),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let of_family = |ipv4| {
+            let networks = self.networks.iter();
+            let of_family = networks.filter(move |(network, _)| network.addr().is_ipv4() == ipv4);
+            flatten(of_family.map(|(network, (peers, _))| {
+                (bits(network.network()), bits(network.broadcast()), *peers)
+            }))
+        };
+        let v4 = of_family(true).into_iter();
         AllowedIps {
             v4: v4
                 .filter_map(|(start, peers)| Some((u32::try_from(start).ok()?, peers)))
                 .collect(),
-            v6: of_width(128),
+            v6: of_family(false),
         }
     }
 }
@@ -300,20 +254,6 @@ fn find<B: Ord + Copy>(row: &[(B, PeerSet)], address: B) -> PeerSet {
     range.map_or(PeerSet::EMPTY, |(_, peers)| *peers)
 }
 
-/// The address as a number, and how many bits it has.
-fn spread(address: IpAddr) -> (u128, u8) {
-    match address {
-        IpAddr::V4(address) => (address.to_bits().into(), 32),
-        IpAddr::V6(address) => (address.to_bits(), 128),
-    }
-}
-
-/// The bits behind the first `len` of `width`.
-fn host_mask(len: u8, width: u8) -> u128 {
-    let host_bits = u32::from(width.saturating_sub(len));
-    u128::MAX.checked_shr(128 - host_bits).unwrap_or(0)
-}
-
 /// Why a network cannot be had, or not by this peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -322,7 +262,7 @@ pub enum AllowedError {
     #[error("network {network} belongs to another peer")]
     Conflict {
         /// The network.
-        network: Network,
+        network: IpNet,
     },
     /// Bits behind the prefix are set.
     #[error("{address}/{len} has bits set behind its prefix")]

@@ -29,8 +29,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use tunnel_proto::TokenBucket;
-use tunnel_proto::allowed::{AllowedIps, Network, PeerIndex};
+use tunnel_proto::allowed::{AllowedIps, PeerIndex};
 use tunnel_proto::codel::Band;
 use tunnel_proto::datagram::RouteId;
 use tunnel_proto::filter::Filter;
@@ -120,7 +121,7 @@ pub(crate) struct Engine<K: Keys> {
     /// Index, peer, place of the pair; few, so searched one by one.
     by_index: Vec<(u32, PeerIndex, usize)>,
     allowed: AllowedIps,
-    networks: Vec<Network>,
+    networks: Vec<IpNet>,
     side: Side,
     /// A random number, so that peers can detect a restart.
     instance: u64,

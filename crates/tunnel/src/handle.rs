@@ -12,8 +12,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
-use tunnel_proto::allowed::Network;
 use tunnel_proto::datagram::RouteId;
 use tunnel_proto::path::{LinkId, Transport};
 use tunnel_proto::{filter, path};
@@ -51,7 +51,7 @@ pub enum Role {
     /// In the shoot: connects, and carries what comes to the shoot's networks.
     Client {
         /// The shoot's networks: what packets may be for.
-        networks: Vec<Network>,
+        networks: Vec<IpNet>,
         /// How transports are chosen.
         path: path::Params,
     },
@@ -60,7 +60,7 @@ pub enum Role {
         /// The number that leads datagrams here through a gateway.
         route: Option<RouteId>,
         /// The shoot's networks: what packets may come from.
-        networks: Vec<Network>,
+        networks: Vec<IpNet>,
         /// Bounds of the filter.
         filter: filter::Params,
     },
@@ -100,7 +100,7 @@ pub struct Sockets {
     /// Server: where datagrams that a gateway wrapped come in.
     pub wrapped: Option<std::net::UdpSocket>,
     /// Gateways that may send wrapped datagrams.
-    pub trusted_gateways: Vec<Network>,
+    pub trusted_gateways: Vec<IpNet>,
 }
 
 /// The tunnels of this process.

@@ -33,7 +33,6 @@ pub use handle::{
 };
 pub use runner::register_metrics;
 pub use status::{LinkStatus, PeerStatus, Status, transport_name};
-pub use tunnel_proto::allowed::Network;
 pub use tunnel_proto::codel;
 pub use tunnel_proto::datagram::RouteId;
 pub use tunnel_proto::filter;

@@ -16,10 +16,10 @@ mod transfer;
 use std::collections::BTreeSet;
 
 use ::settings::{ByteSize, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings};
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use tunnel_proto::allowed::Network;
 use tunnel_proto::codel;
 
 pub use address::{
@@ -45,9 +45,9 @@ pub struct Networks {
 impl Networks {
     /// Returns all of them in order, each once: ranges of nodes and pods may be the same.
     #[must_use]
-    pub fn all(&self) -> Vec<Network> {
+    pub fn all(&self) -> Vec<IpNet> {
         let lists = [&self.pods, &self.services, &self.nodes];
-        let all: BTreeSet<Network> = lists.into_iter().flatten().map(|cidr| cidr.0).collect();
+        let all: BTreeSet<IpNet> = lists.into_iter().flatten().map(|cidr| cidr.0).collect();
         all.into_iter().collect()
     }
 

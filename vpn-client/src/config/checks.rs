@@ -8,13 +8,14 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use preamble::encode_connect;
 use route::{EndpointAddress, TcpOptions};
 use serve::Family;
 use settings::{ConfigErrors, HumanDuration, RelPath, TcpSettings};
+use tunnel::RouteId;
 use tunnel::path::{self, Mode, ProbeParams};
-use tunnel::settings::{resolve_congestion, tcp, validate_addresses};
-use tunnel::{Network, RouteId};
+use tunnel::settings::{TunnelAddress, resolve_congestion, tcp, validate_addresses};
 use udp::BufferSizes;
 
 use super::file::{FamilyFile, File, PathFile, ServerFile, TransportFile};
@@ -108,7 +109,7 @@ impl File {
             }
         }
         for network in &networks {
-            let ipv6 = network.address().is_ipv6();
+            let ipv6 = network.addr().is_ipv6();
             let mut own = self.addresses.iter();
             if !self.addresses.is_empty() && !own.any(|own| own.address().is_ipv6() == ipv6) {
                 let family = if ipv6 { "IPv6" } else { "IPv4" };
@@ -118,10 +119,9 @@ impl File {
         }
     }
 
-    fn transfer_networks(&self) -> Vec<Network> {
+    fn transfer_networks(&self) -> Vec<IpNet> {
         let own = self.addresses.iter();
-        own.filter_map(|own| covering(own.address(), own.prefix_len()))
-            .collect()
+        own.map(TunnelAddress::network).collect()
     }
 
     fn endpoint(&self, errors: &mut ConfigErrors) -> Option<Endpoint> {
@@ -246,14 +246,14 @@ impl File {
         &self,
         server: &Server,
         key: &str,
-        transfer: &[Network],
+        transfer: &[IpNet],
         errors: &mut ConfigErrors,
     ) {
         for (index, address) in server.addresses.iter().enumerate() {
             let key = format!("{key}.addresses[{index}]");
             if self.addresses.iter().any(|own| own.address() == *address) {
                 errors.add(key, format_args!("{address} is our own"));
-            } else if !transfer.iter().any(|network| network.contains(*address)) {
+            } else if !transfer.iter().any(|network| network.contains(address)) {
                 let why = format_args!("{address} is on no transfer network of `addresses`");
                 errors.add(key, why);
             }
@@ -430,21 +430,6 @@ fn check_distinct(servers: &[Server], errors: &mut ConfigErrors) {
 }
 
 /// Whether two networks have an address in common.
-fn overlap(one: &Network, other: &Network) -> bool {
-    one.contains(other.address()) || other.contains(one.address())
-}
-
-/// Returns the network of that length around an address.
-fn covering(address: IpAddr, prefix_len: u8) -> Option<Network> {
-    let first = match address {
-        IpAddr::V4(ip) => {
-            let behind = u32::MAX.checked_shr(prefix_len.into()).unwrap_or(0);
-            IpAddr::V4((ip.to_bits() & !behind).into())
-        }
-        IpAddr::V6(ip) => {
-            let behind = u128::MAX.checked_shr(prefix_len.into()).unwrap_or(0);
-            IpAddr::V6((ip.to_bits() & !behind).into())
-        }
-    };
-    Network::new(first, prefix_len).ok()
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
 }

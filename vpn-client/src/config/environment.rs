@@ -7,8 +7,8 @@
 //!
 //! The file always wins, key by key. The outcome is checked in `checks`.
 
+use ipnet::IpNet;
 use settings::ConfigErrors;
-use tunnel::Network;
 use tunnel::settings::{
     Cidr, End, pod_number, shoot_networks, trailing_number, transfer_addresses,
 };
@@ -100,7 +100,7 @@ impl Environment {
     /// Derives inner addresses of both ends, where the file names none.
     fn fill_addresses(&self, file: &mut File, errors: &mut ConfigErrors) {
         let given = Cidr::list(self.vpn_network.as_deref().unwrap_or_default());
-        let given: Vec<Network> = match given {
+        let given: Vec<IpNet> = match given {
             Ok(given) => given.iter().map(|cidr| cidr.0).collect(),
             Err(error) => return errors.add("VPN_NETWORK", error),
         };

@@ -12,13 +12,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use settings::{ConfigError, ConfigErrors, HumanDuration, yaml};
 use telemetry::LogFormat;
+use tunnel::RouteId;
 use tunnel::settings::{Cidr, End, Networks, TunnelAddress, transfer_addresses};
-use tunnel::{Network, RouteId};
 
 /// Makes what both ends of a shoot's tunnels need, as Secrets and annotations of Services: keys,
 /// configurations, route ids, the proxy's certificates. What is there already stays.
@@ -366,7 +367,7 @@ impl ProvisionFile {
             errors.add(key, why);
             return Vec::new();
         }
-        let given: Vec<Network> = self.transfer_networks.iter().map(|cidr| cidr.0).collect();
+        let given: Vec<IpNet> = self.transfer_networks.iter().map(|cidr| cidr.0).collect();
         let networks = self.networks.all();
         let addresses = (0..count).map(|number| transfer_addresses(&given, &networks, end(number)));
         let addresses: Result<Vec<_>, _> = addresses.collect();

@@ -3,14 +3,15 @@
 //! Every mistake is found at once and named by its key.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use ipnet::IpNet;
 use route::TcpOptions;
 use settings::{ByteSize, ConfigErrors, TcpOverrides, TcpSettings};
+use tunnel::RouteId;
 use tunnel::settings::{TunnelAddress, resolve_congestion, tcp, validate_addresses};
-use tunnel::{Network, RouteId};
 
 use super::file::{Config, KeyFiles};
 
@@ -144,19 +145,19 @@ impl Config {
     }
 
     /// Returns our addresses; every family of the shoot needs one, on a network of its own.
-    fn addresses(&self, errors: &mut ConfigErrors) -> Vec<InnerAddress> {
+    fn addresses(&self, errors: &mut ConfigErrors) -> Vec<IpNet> {
         let networks = self.networks.all();
         if !(self.addresses.is_empty() && networks.is_empty()) {
             validate_addresses(&self.addresses, "addresses", errors);
         }
-        let mut own: Vec<InnerAddress> = Vec::new();
+        let mut own: Vec<IpNet> = Vec::new();
         for (at, written) in self.addresses.iter().enumerate() {
             let key = format!("addresses[{at}]");
-            let Some(address) = InnerAddress::new(*written) else {
+            let Some(address) = own_address(*written) else {
                 errors.add(key, format!("{written} is a network, not an address on it"));
                 continue;
             };
-            let transfer = address.network;
+            let transfer = address.trunc();
             if let Some(network) = networks.iter().find(|network| overlap(transfer, **network)) {
                 let why =
                     format!("the transfer network {transfer} overlaps {network} of the shoot");
@@ -165,7 +166,7 @@ impl Config {
             own.push(address);
         }
         for (ipv6, family) in [(false, "IPv4"), (true, "IPv6")] {
-            let of_family = |network: &&Network| network.address().is_ipv6() == ipv6;
+            let of_family = |network: &&IpNet| network.addr().is_ipv6() == ipv6;
             let lacks = !self
                 .addresses
                 .iter()
@@ -218,7 +219,7 @@ impl Config {
             let key = format!("proxy.resolvers[{at}]");
             if !networks
                 .iter()
-                .any(|network| network.contains(resolver.ip()))
+                .any(|network| network.contains(&resolver.ip()))
             {
                 errors.add(&key, format!("{resolver} is in none of `networks`"));
             }
@@ -250,36 +251,17 @@ fn tcp_options(overrides: &TcpOverrides, key: &str, errors: &mut ConfigErrors) -
     options
 }
 
-/// An own address in the tunnel, with the transfer network around it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InnerAddress {
-    pub(crate) address: IpAddr,
-    pub(crate) network: Network,
-}
-
-impl InnerAddress {
-    /// Returns the address with its network; `None` when it is the network's own.
-    pub(super) fn new(written: TunnelAddress) -> Option<Self> {
-        let (address, len) = (written.address(), written.prefix_len());
-        let first = match address {
-            IpAddr::V4(ip) => {
-                let mask = u32::MAX.checked_shl(32_u32.saturating_sub(len.into()));
-                IpAddr::V4((ip.to_bits() & mask.unwrap_or(0)).into())
-            }
-            IpAddr::V6(ip) => {
-                let mask = u128::MAX.checked_shl(128_u32.saturating_sub(len.into()));
-                IpAddr::V6((ip.to_bits() & mask.unwrap_or(0)).into())
-            }
-        };
-        let network = Network::new(first, len).ok()?;
-        let whole = Network::host(address) == Ok(network);
-        (first != address || whole).then_some(Self { address, network })
-    }
+/// Returns an own address in the tunnel with its transfer network; `None` when it is the network's
+/// own.
+fn own_address(written: TunnelAddress) -> Option<IpNet> {
+    let own = IpNet::from(written);
+    let whole = own == IpNet::from(own.addr());
+    (own.network() != own.addr() || whole).then_some(own)
 }
 
 /// Answers whether two networks have an address in common.
-fn overlap(one: Network, other: Network) -> bool {
-    one.contains(other.address()) || other.contains(one.address())
+fn overlap(one: IpNet, other: IpNet) -> bool {
+    one.contains(&other) || other.contains(&one)
 }
 
 #[cfg(test)]
@@ -294,11 +276,11 @@ mod tests {
             ("10.0.0.1/32", "10.0.0.1/32"),
             ("128.0.0.1/1", "128.0.0.0/1"),
         ] {
-            let own = InnerAddress::new(text.parse().unwrap()).unwrap();
-            assert_eq!(own.network, network.parse().unwrap());
-            assert_eq!(own.address.to_string(), text.split_once('/').unwrap().0);
+            let own = own_address(text.parse().unwrap()).unwrap();
+            assert_eq!(own.trunc(), network.parse().unwrap());
+            assert_eq!(own.addr().to_string(), text.split_once('/').unwrap().0);
         }
-        assert_eq!(InnerAddress::new("10.0.0.0/8".parse().unwrap()), None);
+        assert_eq!(own_address("10.0.0.0/8".parse().unwrap()), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use settings::{
 use tunnel::RouteId;
 use tunnel::settings::{Cidr, DeviceName, Networks, Offloads, Queue, TunnelAddress};
 
-use super::InnerAddress;
+use ipnet::IpNet;
 
 /// The configuration file of `vpn-server`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
@@ -104,7 +104,7 @@ pub struct Config {
     pub(crate) route: Option<RouteId>,
     /// `addresses`, with the networks around them.
     #[serde(skip)]
-    pub(crate) inner: Vec<InnerAddress>,
+    pub(crate) inner: Vec<IpNet>,
     /// `keys`, with paths from the working directory.
     #[serde(skip)]
     pub(crate) key_files: KeyFiles,

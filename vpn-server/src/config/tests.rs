@@ -41,8 +41,7 @@ fn some(text: &str) -> Option<String> {
 
 fn addresses(config: &Config) -> Vec<String> {
     let own = config.inner.iter();
-    own.map(|own| format!("{}/{}", own.address, own.network.prefix_len()))
-        .collect()
+    own.map(|own| own.to_string()).collect()
 }
 
 fn networks(config: &Config) -> Vec<String> {

@@ -9,7 +9,7 @@ use super::*;
 struct Files {
     dir: TempDir,
     files: KeyFiles,
-    own: Vec<InnerAddress>,
+    own: Vec<IpNet>,
 }
 
 impl Files {
@@ -25,14 +25,8 @@ impl Files {
             private: private.collect(),
             peers: dir.join("peers.yaml"),
         };
-        let address = |address: &str, network: &str| InnerAddress {
-            address: address.parse().unwrap(),
-            network: network.parse().unwrap(),
-        };
-        let own = vec![
-            address("fd00::1", "fd00::/96"),
-            address("192.168.123.1", "192.168.123.0/24"),
-        ];
+        let own = ["fd00::1/96", "192.168.123.1/24"].map(|text| text.parse().unwrap());
+        let own = own.to_vec();
         Self { dir, files, own }
     }
 

@@ -12,11 +12,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use route::TcpOptions;
 use serve::apply_tcp_options;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
-use tunnel::Network;
 
 use crate::config::Config;
 
@@ -24,7 +24,7 @@ use crate::config::Config;
 #[derive(Clone, Debug)]
 pub struct Shoot {
     device: Option<Arc<str>>,
-    networks: Arc<[Network]>,
+    networks: Arc<[IpNet]>,
     resolvers: Arc<[SocketAddr]>,
 }
 
@@ -41,7 +41,7 @@ impl Shoot {
 
     /// Where the host's own routes lead to it and there is no tunnel in between.
     #[must_use]
-    pub fn around_host(networks: &[Network], resolvers: &[SocketAddr]) -> Self {
+    pub fn around_host(networks: &[IpNet], resolvers: &[SocketAddr]) -> Self {
         Self {
             device: None,
             networks: networks.into(),
@@ -53,13 +53,13 @@ impl Shoot {
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         self.networks
             .iter()
-            .any(|network| network.contains(address))
+            .any(|network| network.contains(&address))
     }
 
     /// Returns whether the shoot has addresses of a family.
     pub(super) fn has(&self, ipv6: bool) -> bool {
         let mut networks = self.networks.iter();
-        networks.any(|network| network.address().is_ipv6() == ipv6)
+        networks.any(|network| network.addr().is_ipv6() == ipv6)
     }
 
     /// Returns its DNS servers.

@@ -31,8 +31,8 @@ fn link(index: u32, name: &str, kind: Option<&str>) -> Link {
 fn held(index: u32, address: &str, prefix_length: u8) -> HeldAddress {
     HeldAddress {
         index,
-        address: ip(address),
-        prefix_length,
+        prefix: IpNet::new(ip(address), prefix_length).unwrap(),
+        prefix_route: true,
         usable: true,
     }
 }
@@ -187,9 +187,12 @@ fn any_node() -> impl Strategy<Value = Actual> {
         let mut actual = node(
             addresses
                 .into_iter()
-                .map(|(index, at, prefix_length, usable)| HeldAddress {
-                    usable,
-                    ..held(index, POOL[at], prefix_length)
+                .map(|(index, at, prefix_length, usable)| {
+                    let longest = IpNet::from(ip(POOL[at])).prefix_len();
+                    HeldAddress {
+                        usable,
+                        ..held(index, POOL[at], prefix_length.min(longest))
+                    }
                 })
                 .collect(),
         );
@@ -211,7 +214,7 @@ proptest! {
         let addresses: Vec<_> = chosen.into_iter().map(ip).collect();
         let foreign = |actual: &Actual| {
             let mut kept = actual.addresses.clone();
-            kept.retain(|held| !addresses.contains(&held.address));
+            kept.retain(|held| !addresses.contains(&held.prefix.addr()));
             kept
         };
         let before = foreign(&actual);
@@ -228,7 +231,7 @@ proptest! {
     fn an_address_that_is_somewhere_is_never_nowhere_in_between(mut actual in any_node()) {
         let addresses: Vec<_> = POOL.into_iter().map(ip).collect();
         let usable = |actual: &Actual, address: IpAddr| {
-            actual.addresses.iter().any(|held| held.usable && held.address == address)
+            actual.addresses.iter().any(|held| held.usable && held.prefix.addr() == address)
         };
         let there: Vec<_> =
             addresses.iter().copied().filter(|address| usable(&actual, *address)).collect();
@@ -248,21 +251,16 @@ fn apply(change: &Change, actual: &mut Actual) {
     match change {
         Change::AddAddress { address, device } => actual.addresses.push(HeldAddress {
             index: index(actual, device),
-            address: *address,
-            prefix_length: host_prefix(*address),
+            prefix: (*address).into(),
+            prefix_route: true,
             usable: true,
         }),
         Change::CreateDevice { device, .. } => actual.links.push(link(9, device, Some("ifb"))),
         Change::DeleteDevice { device } => panic!("{device} would be deleted"),
-        Change::RemoveAddress {
-            address,
-            device,
-            prefix_length,
-        } => {
+        Change::RemoveAddress { device, prefix } => {
             let index = index(actual, device);
-            actual.addresses.retain(|held| {
-                (held.index, held.address, held.prefix_length) != (index, *address, *prefix_length)
-            });
+            let at = |held: &HeldAddress| (held.index, held.prefix);
+            actual.addresses.retain(|held| at(held) != (index, *prefix));
         }
         Change::SetUp { device } => {
             actual

@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-use crate::Prefix;
+use ipnet::IpNet;
 
 /// One change that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TunnelChange {
     /// An address was put on the device.
-    AddAddress(Prefix),
+    AddAddress(IpNet),
     /// A route to a network was put into a table.
     AddRoute {
         /// The network.
-        network: Prefix,
+        network: IpNet,
         /// The table.
         table: u32,
     },
@@ -25,11 +25,11 @@ pub enum TunnelChange {
         table: u32,
     },
     /// An address left by an earlier start or by another process was removed from the device.
-    RemoveAddress(Prefix),
+    RemoveAddress(IpNet),
     /// A route of ours was removed.
     RemoveRoute {
         /// The network.
-        network: Prefix,
+        network: IpNet,
         /// The table.
         table: u32,
     },

@@ -6,14 +6,15 @@
 //!
 //! Neither creates nor deletes the device, and routes nothing but, on request, its own prefixes.
 
+use ipnet::IpNet;
+
 use super::{TunnelChange, TunnelError, check_device, connect, device_settings};
 use crate::{
-    NetlinkError, Prefix,
+    NetlinkError,
     address::put_address,
-    netlink::Connection,
     rtnl::{
-        self,
-        device::{self, DeviceAddress, Settings},
+        self, Connection, HeldAddress,
+        device::{self, Settings},
     },
 };
 
@@ -27,7 +28,7 @@ pub struct TunnelDevice {
     /// Packets that may wait for the reader, 1000 to 10000.
     pub queue_packets: u32,
     /// The device's own addresses on the transfer networks; no others stay on it.
-    pub addresses: Vec<Prefix>,
+    pub addresses: Vec<IpNet>,
     /// Whether the kernel routes the whole prefix of each address to the device, for every socket.
     ///
     /// Right for a client, whose replies must find the servers. Wrong for a server, where the
@@ -77,9 +78,8 @@ impl TunnelDevice {
         if (settings.mtu, settings.queue) == (mtu, self.queue_packets) {
             return Ok(());
         }
-        let request = connection.request();
-        let request = device::set_mtu_and_queue(request, settings.index, mtu, self.queue_packets);
-        let answer = connection.acknowledged(&request).await;
+        let request = device::set_mtu_and_queue(settings.index, mtu, self.queue_packets);
+        let answer = connection.acknowledged(request).await;
         answer.map_err(|source| self.failed("setting the size of packets and queue", source))?;
         if settings.mtu != mtu {
             changes.push(TunnelChange::SetMtu(self.mtu));
@@ -99,14 +99,13 @@ impl TunnelDevice {
         if settings.makes_link_local {
             // The address has no use on a device with two ends, and the kernel would send
             // router solicitations from it into the tunnel.
-            let request = device::without_link_local(connection.request(), settings.index);
-            let answer = connection.acknowledged(&request).await;
+            let request = device::without_link_local(settings.index);
+            let answer = connection.acknowledged(request).await;
             answer.map_err(|source| self.failed("keeping link-local addresses off", source))?;
             changes.push(TunnelChange::SetNoLinkLocal);
         }
         if !settings.up {
-            let request = rtnl::set_up(connection.request(), settings.index);
-            let answer = connection.acknowledged(&request).await;
+            let answer = connection.acknowledged(rtnl::set_up(settings.index)).await;
             answer.map_err(|source| self.failed("setting up", source))?;
             changes.push(TunnelChange::SetUp);
         }
@@ -124,9 +123,8 @@ impl TunnelDevice {
         let held = self.held(connection, index).await?;
         for stale in held.iter().filter(|held| !self.wants(held)) {
             let prefix = stale.prefix;
-            let request = connection.request();
-            let request = rtnl::delete_address(request, index, prefix.address(), prefix.length());
-            match connection.acknowledged(&request).await {
+            let request = rtnl::delete_address(index, prefix);
+            match connection.acknowledged(request).await {
                 Err(source) if source.errno() == Some(libc::EADDRNOTAVAIL) => {}
                 answer => {
                     answer.map_err(|source| self.failed(&format!("removing {prefix}"), source))?;
@@ -148,9 +146,8 @@ impl TunnelDevice {
             if held.iter().any(|held| held.prefix == *prefix) {
                 continue;
             }
-            let request = connection.request();
-            let request = device::add_prefix(request, index, *prefix, self.prefix_routes);
-            let answer = put_address(connection, &request, prefix.address()).await;
+            let request = rtnl::add_prefix(index, *prefix, self.prefix_routes);
+            let answer = put_address(connection.acknowledged(request), prefix.addr()).await;
             answer.map_err(|source| self.address_refused(*prefix, source))?;
             changes.push(TunnelChange::AddAddress(*prefix));
         }
@@ -160,7 +157,7 @@ impl TunnelDevice {
     async fn verify(&self, connection: &mut Connection) -> Result<(), TunnelError> {
         let settings = device_settings(connection, &self.device).await?;
         let held = self.held(connection, settings.index).await?;
-        let absent = |prefix: &&Prefix| !held.iter().any(|held| held.prefix == **prefix);
+        let absent = |prefix: &&IpNet| !held.iter().any(|held| held.prefix == **prefix);
         let missing = if settings.mtu != u32::from(self.mtu) {
             Some(format!("an MTU of {} bytes", self.mtu))
         } else if settings.queue != self.queue_packets {
@@ -185,14 +182,14 @@ impl TunnelDevice {
         &self,
         connection: &mut Connection,
         index: u32,
-    ) -> Result<Vec<DeviceAddress>, TunnelError> {
-        let all = device::device_addresses(connection)
+    ) -> Result<Vec<HeldAddress>, TunnelError> {
+        let all = rtnl::addresses(connection)
             .await
             .map_err(|source| self.failed("reading the addresses", source))?;
         Ok(all.into_iter().filter(|held| held.index == index).collect())
     }
 
-    fn wants(&self, held: &DeviceAddress) -> bool {
+    fn wants(&self, held: &HeldAddress) -> bool {
         held.usable
             && held.prefix_route == self.prefix_routes
             && self.addresses.contains(&held.prefix)
@@ -200,7 +197,7 @@ impl TunnelDevice {
 
     fn check(&self) -> Result<(), TunnelError> {
         check_device(&self.device)?;
-        let ipv6 = self.addresses.iter().any(|at| at.address().is_ipv6());
+        let ipv6 = self.addresses.iter().any(|at| at.addr().is_ipv6());
         let least = if ipv6 { 1280 } else { 68 };
         if self.mtu < least {
             return Err(TunnelError::Mtu {
@@ -215,8 +212,8 @@ impl TunnelDevice {
                 packets: self.queue_packets,
             });
         }
-        let unfit = |prefix: &&Prefix| {
-            let address = prefix.address();
+        let unfit = |prefix: &&IpNet| {
+            let address = prefix.addr();
             address.is_unspecified() || address.is_multicast() || address.is_loopback()
         };
         match self.addresses.iter().find(unfit) {
@@ -228,13 +225,11 @@ impl TunnelDevice {
         }
     }
 
-    fn address_refused(&self, prefix: Prefix, source: NetlinkError) -> TunnelError {
+    fn address_refused(&self, prefix: IpNet, source: NetlinkError) -> TunnelError {
         let device = self.device.clone();
         match source.errno() {
-            Some(libc::EACCES) if prefix.address().is_ipv6() => {
-                TunnelError::Ipv6Disabled { device }
-            }
-            Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) if prefix.address().is_ipv6() => {
+            Some(libc::EACCES) if prefix.addr().is_ipv6() => TunnelError::Ipv6Disabled { device },
+            Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) if prefix.addr().is_ipv6() => {
                 TunnelError::Ipv6Missing { device }
             }
             _ => self.failed(&format!("adding {prefix}"), source),

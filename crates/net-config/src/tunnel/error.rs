@@ -2,7 +2,9 @@
 
 use std::{io, path::PathBuf};
 
-use crate::{NetlinkError, Prefix};
+use ipnet::IpNet;
+
+use crate::NetlinkError;
 
 /// Why the network configuration around a tunnel device is not in place.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +16,7 @@ pub enum TunnelError {
         /// The device it was meant for.
         device: String,
         /// As configured.
-        prefix: Prefix,
+        prefix: IpNet,
     },
     /// There is no device of that name in this network namespace.
     #[error("there is no device {device}")]
@@ -44,7 +46,7 @@ pub enum TunnelError {
     )]
     Ipv6Forwarding {
         /// A network that needs it.
-        network: Prefix,
+        network: IpNet,
     },
     /// The kernel has no IPv6 at all.
     #[error("this kernel has no IPv6, which {device} needs")]
@@ -77,13 +79,13 @@ pub enum TunnelError {
         /// The device.
         device: String,
         /// The network.
-        network: Prefix,
+        network: IpNet,
     },
     /// The namespace has no route toward the network.
     #[error("there is no route toward {network} except through the tunnel")]
     NoRoute {
         /// The network.
-        network: Prefix,
+        network: IpNet,
     },
     /// The kernel accepted a change, and reading back shows something else.
     #[error("the kernel accepted, and does not show: {missing}")]
@@ -116,7 +118,7 @@ pub enum TunnelError {
         /// The device.
         device: String,
         /// The first network that is affected.
-        network: Prefix,
+        network: IpNet,
         /// The value for all devices: 1 is strict, 2 is loose.
         all: u32,
     },

@@ -20,18 +20,16 @@
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
+use ipnet::IpNet;
+
 use super::{
     TunnelChange, TunnelError, check_device, check_networks, connect, device_settings,
     sources::set_switches,
 };
-use crate::{
-    Prefix,
-    netlink::Connection,
-    rtnl::{
-        self,
-        device::{self, AllDevices, Switch},
-        route,
-    },
+use crate::rtnl::{
+    Connection,
+    device::{self, AllDevices, Switch},
+    link, node, route,
 };
 
 /// Between which devices packets are forwarded.
@@ -40,7 +38,7 @@ pub struct Forwarding {
     /// Name of the tunnel device.
     pub device: String,
     /// The networks that are reached from it.
-    pub networks: Vec<Prefix>,
+    pub networks: Vec<IpNet>,
 }
 
 /// What forwards, and what was changed for it.
@@ -73,9 +71,9 @@ impl Forwarding {
             let wanted = [(Switch::Forwarding, 1)];
             changes.extend(set_switches(&mut connection, device, &wanted).await?);
         }
-        let ipv6 = |network: &&Prefix| network.address().is_ipv6();
+        let ipv6 = |network: &&IpNet| network.addr().is_ipv6();
         if let Some(network) = self.networks.iter().find(ipv6)
-            && !forwards_ipv6(&mut connection).await?
+            && !forwards_ipv6().await?
         {
             return Err(TunnelError::Ipv6Forwarding { network: *network });
         }
@@ -86,7 +84,8 @@ impl Forwarding {
     async fn uplinks(&self, connection: &mut Connection) -> Result<Vec<String>, TunnelError> {
         let failed = |source| TunnelError::netlink("reading devices and routes", source);
         let own = device_settings(connection, &self.device).await?.index;
-        let links = rtnl::links(connection).await.map_err(failed)?;
+        let mut node = node::connect().map_err(failed)?;
+        let links = link::links(&mut node).await.map_err(failed)?;
         let routes = route::routes(connection).await.map_err(failed)?;
         let others: BTreeMap<_, _> = links
             .into_iter()
@@ -94,12 +93,12 @@ impl Forwarding {
             .map(|link| (link.index, link.name))
             .collect();
         let mut uplinks = Vec::new();
-        let ipv4 = |network: &&Prefix| network.address().is_ipv4();
+        let ipv4 = |network: &&IpNet| network.addr().is_ipv4();
         for network in self.networks.iter().filter(ipv4) {
             let before = uplinks.len();
             let toward = routes
                 .iter()
-                .filter(|route| route.destination.overlaps(network));
+                .filter(|route| overlap(&route.destination, network));
             let devices = toward.flat_map(|route| &route.devices);
             uplinks.extend(devices.filter_map(|index| others.get(index).cloned()));
             if uplinks.len() == before {
@@ -112,16 +111,20 @@ impl Forwarding {
     }
 }
 
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}
+
 /// Whether this namespace forwards IPv6; false where the kernel has none.
 ///
 /// # Errors
 /// `Netlink`.
 pub async fn ipv6_forwarding_enabled() -> Result<bool, TunnelError> {
-    forwards_ipv6(&mut connect()?).await
+    forwards_ipv6().await
 }
 
-async fn forwards_ipv6(connection: &mut Connection) -> Result<bool, TunnelError> {
-    let value = device::all_devices(connection, AllDevices::Ipv6Forwarding)
+async fn forwards_ipv6() -> Result<bool, TunnelError> {
+    let value = device::all_devices(AllDevices::Ipv6Forwarding)
         .await
         .map_err(|source| TunnelError::netlink("reading net.ipv6.conf.all.forwarding", source))?;
     Ok(value.is_some_and(|value| value != 0))

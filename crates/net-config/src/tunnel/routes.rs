@@ -18,14 +18,12 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::{TunnelChange, TunnelError, check_device, check_networks, connect, device_settings};
-use crate::{
-    Prefix,
-    netlink::Connection,
-    rtnl::{
-        device,
-        route::{self, PROTOCOL, Route, Rule},
-    },
+use crate::rtnl::{
+    self, Connection, device,
+    route::{self, PROTOCOL, Route, Rule},
 };
 
 /// Which networks sockets bound to the tunnel device reach through it.
@@ -42,7 +40,7 @@ pub struct TunnelRoutes {
     /// The device's own addresses; the first of a family is the source toward its networks.
     pub sources: Vec<IpAddr>,
     /// The networks behind the tunnel, of both families.
-    pub networks: Vec<Prefix>,
+    pub networks: Vec<IpNet>,
 }
 
 impl TunnelRoutes {
@@ -85,9 +83,9 @@ impl TunnelRoutes {
     }
 
     fn routes(&self, index: u32) -> Result<Vec<Route>, TunnelError> {
-        let route = |network: &Prefix| {
+        let route = |network: &IpNet| {
             Ok(Route {
-                destination: network.network(),
+                destination: network.trunc(),
                 table: self.table,
                 protocol: PROTOCOL,
                 devices: vec![index],
@@ -105,16 +103,12 @@ impl TunnelRoutes {
             device: self.device.clone(),
             protocol: PROTOCOL,
         };
-        let needed = |ipv6: &bool| {
-            self.networks
-                .iter()
-                .any(|at| at.address().is_ipv6() == *ipv6)
-        };
+        let needed = |ipv6: &bool| self.networks.iter().any(|at| at.addr().is_ipv6() == *ipv6);
         [false, true].into_iter().filter(needed).map(rule).collect()
     }
 
-    fn source(&self, network: &Prefix) -> Result<IpAddr, TunnelError> {
-        let ipv6 = network.address().is_ipv6();
+    fn source(&self, network: &IpNet) -> Result<IpAddr, TunnelError> {
+        let ipv6 = network.addr().is_ipv6();
         let mut of_family = self
             .sources
             .iter()
@@ -141,8 +135,8 @@ impl TunnelRoutes {
             if rules.contains(&rule) {
                 continue;
             }
-            let request = route::delete_rule(connection.request(), &rule);
-            done(connection.acknowledged(&request).await, libc::ENOENT)
+            let request = route::delete_rule(&rule);
+            done(connection.acknowledged(request).await, libc::ENOENT)
                 .map_err(|source| TunnelError::netlink("removing a rule", source))?;
             let (ipv6, table) = (rule.ipv6, rule.table);
             changes.push(TunnelChange::RemoveRule { ipv6, table });
@@ -152,8 +146,8 @@ impl TunnelRoutes {
             if routes.iter().any(|route| place(route) == place(&stale)) {
                 continue;
             }
-            let request = route::delete_route(connection.request(), &stale);
-            done(connection.acknowledged(&request).await, libc::ESRCH)
+            let request = route::delete_route(&stale);
+            done(connection.acknowledged(request).await, libc::ESRCH)
                 .map_err(|source| TunnelError::netlink("removing a route", source))?;
             let (network, table) = (stale.destination, stale.table);
             changes.push(TunnelChange::RemoveRoute { network, table });
@@ -171,8 +165,7 @@ impl TunnelRoutes {
         let there = self.our_routes(connection).await?;
         for route in routes.iter().filter(|route| !there.contains(route)) {
             let (network, table) = (route.destination, route.table);
-            let request = route::put_route(connection.request(), route);
-            let answer = connection.acknowledged(&request).await;
+            let answer = connection.acknowledged(route::put_route(route)).await;
             answer.map_err(|source| {
                 TunnelError::netlink(format!("adding the route to {network}"), source)
             })?;
@@ -180,8 +173,8 @@ impl TunnelRoutes {
         }
         let there = self.our_rules(connection).await?;
         for rule in rules.iter().filter(|rule| !there.contains(rule)) {
-            let request = route::add_rule(connection.request(), rule);
-            done(connection.acknowledged(&request).await, libc::EEXIST)
+            let request = route::add_rule(rule);
+            done(connection.acknowledged(request).await, libc::EEXIST)
                 .map_err(|source| TunnelError::netlink("adding a rule", source))?;
             let (ipv6, table) = (rule.ipv6, rule.table);
             changes.push(TunnelChange::AddRule { ipv6, table });
@@ -192,10 +185,10 @@ impl TunnelRoutes {
     async fn verify(&self, connection: &mut Connection, index: u32) -> Result<(), TunnelError> {
         const ATTEMPT: &str = "looking up the way to a network";
         let failed = |source| TunnelError::netlink(ATTEMPT, source);
-        let held = device::device_addresses(connection).await.map_err(failed)?;
-        let own = held.iter().map(|held| held.prefix.address());
-        let inside = |address: &IpAddr| self.networks.iter().any(|at| at.contains(*address));
-        let firsts = self.networks.iter().map(|at| at.network().address());
+        let held = rtnl::addresses(connection).await.map_err(failed)?;
+        let own = held.iter().map(|held| held.prefix.addr());
+        let inside = |address: &IpAddr| self.networks.iter().any(|at| at.contains(address));
+        let firsts = self.networks.iter().map(|at| at.network());
         for address in firsts.chain(own.filter(inside)) {
             let way = route::look_up(connection, address, index)
                 .await

@@ -13,14 +13,13 @@
 //!
 //! Decides nothing about who may open connections.
 
+use ipnet::IpNet;
+
 use super::{TunnelChange, TunnelError, check_device, check_networks, connect, device_settings};
-use crate::{
-    Prefix,
-    netlink::Connection,
-    rtnl::{
-        device::{self, AllDevices, Settings, Switch},
-        route,
-    },
+use crate::rtnl::{
+    Connection,
+    device::{self, AllDevices, Settings, Switch},
+    route,
 };
 
 /// Which sources may arrive on the tunnel device.
@@ -29,7 +28,7 @@ pub struct SourceChecks {
     /// Name of the device.
     pub device: String,
     /// The networks behind the tunnel; the IPv6 ones need nothing.
-    pub networks: Vec<Prefix>,
+    pub networks: Vec<IpNet>,
 }
 
 /// What is left of the kernel's check of sources on the device.
@@ -58,7 +57,7 @@ impl SourceChecks {
         check_device(&self.device)?;
         check_networks(&self.device, &self.networks)?;
         let mut connection = connect()?;
-        let all = reverse_path_of_all(&mut connection).await?;
+        let all = reverse_path_of_all().await?;
         let wanted = [
             (Switch::AcceptLocal, 1),
             (Switch::LogMartians, 0),
@@ -73,9 +72,9 @@ impl SourceChecks {
     }
 
     async fn check_routes(&self, connection: &mut Connection, all: u32) -> Result<(), TunnelError> {
-        let ipv4 = |network: &&Prefix| network.address().is_ipv4();
+        let ipv4 = |network: &&IpNet| network.addr().is_ipv4();
         for network in self.networks.iter().filter(ipv4) {
-            let first = network.network().address();
+            let first = network.network();
             let reachable = route::is_reachable(connection, first)
                 .await
                 .map_err(|source| {
@@ -96,8 +95,8 @@ impl SourceChecks {
 /// `rp_filter` that accepts a source with a route by any device.
 const LOOSE: u32 = 2;
 
-async fn reverse_path_of_all(connection: &mut Connection) -> Result<u32, TunnelError> {
-    let value = device::all_devices(connection, AllDevices::Ipv4ReversePathFilter)
+async fn reverse_path_of_all() -> Result<u32, TunnelError> {
+    let value = device::all_devices(AllDevices::Ipv4ReversePathFilter)
         .await
         .map_err(|source| TunnelError::netlink("reading net.ipv4.conf.all.rp_filter", source))?;
     Ok(value.unwrap_or_default())
@@ -114,8 +113,8 @@ pub(super) async fn set_switches(
     if different.is_empty() {
         return Ok(Vec::new());
     }
-    let request = device::set_switches(connection.request(), before.index, &different);
-    connection.acknowledged(&request).await.map_err(|source| {
+    let request = device::set_switches(before.index, &different);
+    connection.acknowledged(request).await.map_err(|source| {
         TunnelError::netlink(format!("setting the IPv4 switches of {device}"), source)
     })?;
     let after = device_settings(connection, device).await?;

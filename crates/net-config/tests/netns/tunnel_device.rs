@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use net_config::{Prefix, TunnelChange, TunnelDevice, TunnelError};
+use ipnet::IpNet;
+use net_config::{TunnelChange, TunnelDevice, TunnelError};
 
 use crate::support::*;
 
@@ -155,7 +156,7 @@ fn device(addresses: &[&str]) -> TunnelDevice {
     }
 }
 
-fn prefix(text: &str) -> Prefix {
+fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 

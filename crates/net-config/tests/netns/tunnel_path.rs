@@ -18,8 +18,9 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use net_config::{
-    Forwarding, Masquerade, Prefix, ReversePath, SourceChecks, TunnelDevice, TunnelRoutes,
+    Forwarding, Masquerade, ReversePath, SourceChecks, TunnelDevice, TunnelRoutes,
     setup_ipv6_forwarding,
 };
 use testkit::{
@@ -147,7 +148,7 @@ impl World {
     }
 
     fn set_up(&self, rp_filter: &str) {
-        let networks: Vec<Prefix> = NETWORKS.map(|text| text.parse().unwrap()).to_vec();
+        let networks: Vec<IpNet> = NETWORKS.map(|text| text.parse().unwrap()).to_vec();
         self.server.inside(async || {
             fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", rp_filter).unwrap();
             let device = device(["192.168.123.1/24", "fd8f::1/96"], false);
@@ -156,7 +157,7 @@ impl World {
                 device: TUNNEL.to_owned(),
                 table: TunnelRoutes::DEFAULT_TABLE,
                 priority: TunnelRoutes::DEFAULT_PRIORITY,
-                sources: device.addresses.iter().map(Prefix::address).collect(),
+                sources: device.addresses.iter().map(IpNet::addr).collect(),
                 networks: networks.clone(),
             };
             routes.install().await.unwrap();

@@ -3,9 +3,10 @@
 
 use std::{fs, net::IpAddr};
 
+use ipnet::IpNet;
 use net_config::{
-    Forwarding, Masquerade, MasqueradeError, Prefix, ReversePath, SourceChecks, TunnelChange,
-    TunnelDevice, TunnelError, TunnelRoutes, ipv6_forwarding_enabled, setup_ipv6_forwarding,
+    Forwarding, Masquerade, MasqueradeError, ReversePath, SourceChecks, TunnelChange, TunnelDevice,
+    TunnelError, TunnelRoutes, ipv6_forwarding_enabled, setup_ipv6_forwarding,
 };
 
 use crate::support::*;
@@ -380,7 +381,7 @@ fn forwarding(networks: &[&str]) -> Forwarding {
     }
 }
 
-fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+fn prefixes(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 

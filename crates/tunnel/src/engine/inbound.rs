@@ -275,7 +275,7 @@ impl<K: Keys> Engine<K> {
         }
         let passes = match &mut self.side {
             Side::Client { .. } => {
-                let behind = |network: &crate::Network| network.contains(header.dst);
+                let behind = |network: &ipnet::IpNet| network.contains(&header.dst);
                 for_us || self.networks.iter().any(behind)
             }
             Side::Server { filter, .. } => {

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use tunnel_proto::TokenBucket;
-use tunnel_proto::allowed::{AllowedIps, Builder, Network, PeerIndex, Sharing};
+use tunnel_proto::allowed::{AllowedIps, Builder, PeerIndex, Sharing};
 use tunnel_proto::datagram::RouteId;
 use tunnel_proto::filter::Filter;
 use tunnel_proto::path::{self, Selector};
@@ -133,9 +133,7 @@ impl<K: Keys> Engine<K> {
         let mut builder = Builder::default();
         for (spec, place) in specs.iter().zip(places) {
             for address in &spec.addresses {
-                let host = Network::host(*address).ok();
-                let host = host.ok_or(IdentityError::Unusable { address: *address })?;
-                let given = builder.insert(host, *place, Sharing::Exclusive);
+                let given = builder.insert((*address).into(), *place, Sharing::Exclusive);
                 given.map_err(|_| IdentityError::Unusable { address: *address })?;
             }
         }
@@ -146,7 +144,7 @@ impl<K: Keys> Engine<K> {
             }) {
                 let given = builder.insert(*network, *place, Sharing::Shared);
                 given.map_err(|_| IdentityError::Unusable {
-                    address: network.address(),
+                    address: network.addr(),
                 })?;
             }
         }

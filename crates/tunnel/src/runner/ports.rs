@@ -14,7 +14,7 @@ use std::ops::Bound;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tunnel_proto::allowed::Network;
+use ipnet::IpNet;
 use tunnel_proto::codel::{self, Band, DropReason};
 use tunnel_proto::frame::{Control, Decoder};
 use tunnel_proto::wrapped;
@@ -57,7 +57,7 @@ pub(super) struct Ports {
     sockets: BTreeMap<SocketId, Socket>,
     streams: BTreeMap<StreamId, Open>,
     batch: Batch,
-    trusted: Vec<Network>,
+    trusted: Vec<IpNet>,
     stream_params: StreamParams,
     offloads: udp::Offloads,
     /// Wrapped datagrams from elsewhere than a gateway.
@@ -71,7 +71,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    pub(super) fn new(abilities: Abilities, params: &Params, trusted: Vec<Network>) -> Self {
+    pub(super) fn new(abilities: Abilities, params: &Params, trusted: Vec<IpNet>) -> Self {
         Self {
             now: super::now(),
             sockets: BTreeMap::new(),
@@ -144,7 +144,10 @@ impl Ports {
     }
 
     pub(super) fn trusts(&mut self, gateway: IpAddr) -> bool {
-        let trusts = self.trusted.iter().any(|network| network.contains(gateway));
+        let trusts = self
+            .trusted
+            .iter()
+            .any(|network| network.contains(&gateway));
         self.untrusted += u64::from(!trusts);
         trusts
     }

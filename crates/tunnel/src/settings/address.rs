@@ -9,13 +9,14 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ::settings::ConfigErrors;
+use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-use tunnel_proto::allowed::{AllowedError, Network};
+use tunnel_proto::allowed::{AllowedError, parse_network};
 
 /// A network, such as `10.250.0.0/16`: no bits behind its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cidr(pub Network);
+pub struct Cidr(pub IpNet);
 
 impl Cidr {
     /// Reads networks with commas between, as environment variables carry them; blanks around them
@@ -33,7 +34,7 @@ impl Cidr {
 
     /// Returns why no packet can be for such a network.
     pub(super) fn problem(self) -> Option<&'static str> {
-        let first = self.0.address();
+        let first = self.0.addr();
         if self.0.prefix_len() == 0 {
             return Some("would be every address, and the tunnel's own packets go in circles");
         }
@@ -45,11 +46,12 @@ impl FromStr for Cidr {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let network = text.parse();
-        network.map(Self).map_err(|source| AddressError::Network {
-            text: shown(text),
-            source,
-        })
+        parse_network(text)
+            .map(Self)
+            .map_err(|source| AddressError::Network {
+                text: shown(text),
+                source,
+            })
     }
 }
 
@@ -61,10 +63,7 @@ impl fmt::Display for Cidr {
 
 /// An inner address with the prefix length of its transfer network, such as `192.168.123.1/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TunnelAddress {
-    address: IpAddr,
-    prefix_len: u8,
-}
+pub struct TunnelAddress(IpNet);
 
 impl TunnelAddress {
     /// Returns the pair.
@@ -82,23 +81,34 @@ impl TunnelAddress {
         });
         match why {
             Some(why) => Err(AddressError::Reserved { address, why }),
-            None => Ok(Self {
-                address,
-                prefix_len,
-            }),
+            None => IpNet::new(address, prefix_len)
+                .map(Self)
+                .map_err(|_| AddressError::Length { address, width }),
         }
     }
 
     /// Returns the address.
     #[must_use]
     pub fn address(&self) -> IpAddr {
-        self.address
+        self.0.addr()
     }
 
     /// Returns the prefix length, 1 to 32 or 128.
     #[must_use]
     pub fn prefix_len(&self) -> u8 {
-        self.prefix_len
+        self.0.prefix_len()
+    }
+
+    /// Returns its transfer network.
+    #[must_use]
+    pub fn network(&self) -> IpNet {
+        self.0.trunc()
+    }
+}
+
+impl From<TunnelAddress> for IpNet {
+    fn from(address: TunnelAddress) -> Self {
+        address.0
     }
 }
 
@@ -125,7 +135,7 @@ impl FromStr for TunnelAddress {
 
 impl fmt::Display for TunnelAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix_len)
+        self.0.fmt(f)
     }
 }
 
@@ -180,7 +190,7 @@ pub fn validate_addresses(addresses: &[TunnelAddress], key: &str, errors: &mut C
         errors.add(key, "at least one address is needed, or VPN_NETWORK");
     }
     for family in [true, false] {
-        let of_family = |address: &&TunnelAddress| address.address.is_ipv4() == family;
+        let of_family = |address: &&TunnelAddress| address.address().is_ipv4() == family;
         if addresses.iter().filter(of_family).count() > 1 {
             let name = if family { "IPv4" } else { "IPv6" };
             errors.add(key, format_args!("more than one address of {name}"));

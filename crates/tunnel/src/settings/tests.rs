@@ -162,9 +162,8 @@ fn both_ends_compute_the_same_transfer_addresses() {
 
 #[test]
 fn family_without_transfer_network_has_default() {
-    let list = |texts: &[&str]| -> Vec<Network> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    };
+    let list =
+        |texts: &[&str]| -> Vec<IpNet> { texts.iter().map(|text| text.parse().unwrap()).collect() };
     let got = |given: &[&str], networks: &[&str]| -> Vec<String> {
         let addresses = transfer_addresses(&list(given), &list(networks), End::Client(0));
         addresses.unwrap().iter().map(ToString::to_string).collect()

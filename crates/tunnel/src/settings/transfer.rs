@@ -10,7 +10,7 @@
 
 use std::net::IpAddr;
 
-use tunnel_proto::allowed::Network;
+use ipnet::IpNet;
 
 use super::TunnelAddress;
 
@@ -27,10 +27,10 @@ pub enum End {
 ///
 /// # Errors
 /// [`TransferError`] when the network is too small to have it.
-pub fn transfer_address(network: Network, end: End) -> Result<TunnelAddress, TransferError> {
+pub fn transfer_address(network: IpNet, end: End) -> Result<TunnelAddress, TransferError> {
     let small = || TransferError { network, end };
     let len = network.prefix_len();
-    let address = match network.address() {
+    let address = match network.addr() {
         IpAddr::V4(first) => {
             let host = match end {
                 End::Client(number) => 64 + u32::from(number),
@@ -68,13 +68,13 @@ const CUSTOMARY_IPV4: &str = "192.168.123.0/24";
 /// # Errors
 /// [`TransferError`] when a network is too small.
 pub fn transfer_addresses(
-    given: &[Network],
-    networks: &[Network],
+    given: &[IpNet],
+    networks: &[IpNet],
     end: End,
 ) -> Result<Vec<TunnelAddress>, TransferError> {
     let mut addresses = Vec::new();
     for (ipv6, customary) in [(true, CUSTOMARY_IPV6), (false, CUSTOMARY_IPV4)] {
-        let of_family = |network: &&Network| network.address().is_ipv6() == ipv6;
+        let of_family = |network: &&IpNet| network.addr().is_ipv6() == ipv6;
         let network = given.iter().find(of_family).copied().or_else(|| {
             let needed = networks.iter().any(|network| of_family(&network));
             needed.then(|| customary.parse().ok()).flatten()
@@ -98,6 +98,6 @@ pub fn trailing_number(name: &str) -> Option<u16> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the transfer network {network} is too small to have an address for {end:?}")]
 pub struct TransferError {
-    network: Network,
+    network: IpNet,
     end: End,
 }

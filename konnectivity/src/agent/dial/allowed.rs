@@ -10,6 +10,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use ipnet::IpNet;
+
 /// The destinations an agent may connect to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Allowed {
@@ -24,8 +26,7 @@ pub enum Allowed {
 /// range in brackets when a port follows; an address alone is a range of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedRange {
-    network: IpAddr,
-    prefix_bits: u8,
+    network: IpNet,
     first_port: u16,
     last_port: u16,
 }
@@ -63,17 +64,7 @@ impl Allowed {
 impl AllowedRange {
     fn contains(&self, destination: SocketAddr) -> bool {
         (self.first_port..=self.last_port).contains(&destination.port())
-            && match (self.network, destination.ip()) {
-                (IpAddr::V4(network), IpAddr::V4(address)) => {
-                    let differing = network.to_bits() ^ address.to_bits();
-                    differing.leading_zeros() >= u32::from(self.prefix_bits)
-                }
-                (IpAddr::V6(network), IpAddr::V6(address)) => {
-                    let differing = network.to_bits() ^ address.to_bits();
-                    differing.leading_zeros() >= u32::from(self.prefix_bits)
-                }
-                (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-            }
+            && self.network.contains(&destination.ip())
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -101,24 +92,16 @@ impl AllowedRange {
                 (decimal(first)?, decimal(last)?)
             }
         };
-        let (network, prefix) = match cidr.split_once('/') {
-            Some((network, prefix)) => (network.parse().ok()?, Some(prefix)),
-            None => (cidr.parse().ok()?, None),
+        // The address not by `IpNet`'s own reader, which takes numbers with leading zeros.
+        let network = match cidr.split_once('/') {
+            Some((address, len)) => {
+                let len = u8::try_from(decimal(len)?).ok()?;
+                IpNet::new(address.parse().ok()?, len).ok()?
+            }
+            None => cidr.parse::<IpAddr>().ok()?.into(),
         };
-        let most: u8 = match network {
-            IpAddr::V4(_) => 32,
-            IpAddr::V6(_) => 128,
-        };
-        let prefix_bits = match prefix {
-            Some(bits) => decimal(bits)?,
-            None => u16::from(most),
-        };
-        let prefix_bits = u8::try_from(prefix_bits)
-            .ok()
-            .filter(|bits| *bits <= most)?;
         (first_port <= last_port).then_some(Self {
             network,
-            prefix_bits,
             first_port,
             last_port,
         })
@@ -137,10 +120,9 @@ impl FromStr for AllowedRange {
 
 impl fmt::Display for AllowedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (network, bits) = (self.network, self.prefix_bits);
-        match network {
-            IpAddr::V4(_) => write!(f, "{network}/{bits}")?,
-            IpAddr::V6(_) => write!(f, "[{network}/{bits}]")?,
+        match self.network {
+            IpNet::V4(network) => network.fmt(f)?,
+            IpNet::V6(network) => write!(f, "[{network}]")?,
         }
         match (self.first_port, self.last_port) {
             (0, u16::MAX) => Ok(()),
@@ -245,6 +227,7 @@ mod tests {
             "[::/0]:",
             "host:80",
             "10.0.0.0/+8",
+            "010.0.0.0/8",
             "10.0.0.0/8:+1",
             "10.0.0.0/",
         ] {

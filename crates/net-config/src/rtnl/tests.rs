@@ -1,0 +1,89 @@
+use proptest::prelude::*;
+use rtnetlink::packet_core::Emitable;
+
+use super::*;
+
+/// What the kernel would send: the bytes behind `struct nlmsghdr`.
+fn payload(message: &RouteNetlinkMessage) -> Vec<u8> {
+    let mut bytes = vec![0; message.buffer_len()];
+    message.emit(&mut bytes);
+    bytes
+}
+
+fn decoded(request: &Request) -> Option<HeldAddress> {
+    match decode_event(NEW_ADDRESS, &payload(&request.message)) {
+        Some(Event::AddressSet(held)) => Some(held),
+        _ => None,
+    }
+}
+
+#[test]
+fn an_added_prefix_decodes_to_itself() {
+    for (text, prefix_route) in [("192.168.123.1/24", true), ("fd00::1/96", false)] {
+        let prefix: IpNet = text.parse().unwrap();
+
+        let held = decoded(&add_prefix(9, prefix, prefix_route));
+
+        assert_eq!(
+            held,
+            Some(HeldAddress {
+                index: 9,
+                prefix,
+                prefix_route,
+                usable: true
+            })
+        );
+    }
+}
+
+#[test]
+fn an_address_that_waits_for_detection_or_failed_it_is_not_usable() {
+    let usable = |flags: AddressFlags| {
+        let mut message = address_message(1, "fd00::1/128".parse().unwrap());
+        message.attributes.push(AddressAttribute::Flags(flags));
+        held_address(&message).unwrap().usable
+    };
+
+    assert!(usable(AddressFlags::empty()));
+    assert!(usable(AddressFlags::Tentative | AddressFlags::Optimistic));
+    assert!(!usable(AddressFlags::Tentative));
+    assert!(!usable(AddressFlags::Dadfailed | AddressFlags::Tentative));
+}
+
+#[test]
+fn the_local_end_of_a_point_to_point_address_counts() {
+    let mut message = address_message(1, "10.0.0.1/32".parse().unwrap());
+    let other = AddressAttribute::Address(IpAddr::from([10, 0, 0, 2]));
+    message.attributes.insert(0, other);
+
+    let held = held_address(&message).unwrap();
+
+    assert_eq!(held.prefix.addr(), IpAddr::from([10, 0, 0, 1]));
+}
+
+#[test]
+fn only_the_local_route_of_the_address_makes_it_local() {
+    let address: IpAddr = "fd00::3".parse().unwrap();
+    let local = |kind, to: &str| {
+        let mut message = route::message_to(to.parse().unwrap());
+        message.header.kind = kind;
+        let payload = payload(&RouteNetlinkMessage::NewRoute(message));
+        makes_local(NEW_ROUTE, &payload, address)
+    };
+
+    assert!(local(RouteType::Local, "fd00::3/128"));
+    assert!(!local(RouteType::Unicast, "fd00::3/128"));
+    assert!(!local(RouteType::Local, "fd00::3/64"));
+    assert!(!local(RouteType::Local, "fd00::4/128"));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_decode_or_do_not(
+        kind in 16_u16..24,
+        bytes in proptest::collection::vec(any::<u8>(), 0..256),
+    ) {
+        let _ = decode_event(kind, &bytes);
+        let _ = makes_local(NEW_ROUTE, &bytes, IpAddr::from([10, 1, 2, 3]));
+    }
+}
