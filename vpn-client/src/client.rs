@@ -258,14 +258,16 @@ impl Client {
                 return;
             }
         };
-        if !config.is_reload_of(&self.config) {
-            tracing::warn!("only keys and servers change without a restart");
-        }
         // A tunnel that has ended is noticed elsewhere.
         let _ = self.tunnel.replace(identity).await;
+        let watched = self.config.key_files();
+        if !self.config.reload(config) {
+            tracing::warn!("only keys and servers change without a restart");
+        }
+        let config = &self.config;
         self.connector.set_values(config.values());
-        if config.key_files() != self.config.key_files() {
-            match self.source.watcher(&config) {
+        if config.key_files() != watched {
+            match self.source.watcher(config) {
                 Ok(watcher) => self.watcher = watcher,
                 Err(error) => tracing::warn!(%error, "watching key files failed"),
             }
@@ -274,7 +276,6 @@ impl Client {
         self.metrics.reload_good.set(1);
         tracing::info!(servers = config.servers.len(), "keys and servers reloaded");
         self.shown.store(Arc::new(config.effective()));
-        self.config = config;
     }
 }
 

@@ -237,17 +237,15 @@ impl Config {
         self.forwards_ipv6() || addresses.any(|own| own.address().is_ipv6())
     }
 
-    /// Returns whether `other` differs in nothing that only a new start brings into force.
-    pub(crate) fn is_reload_of(&self, other: &Self) -> bool {
-        let fixed = |config: &Self| {
-            let mut value = config.effective();
-            if let Some(keys) = value.as_object_mut() {
-                keys.remove("servers");
-                keys.remove("keys");
-            }
-            value
-        };
-        fixed(self) == fixed(other)
+    /// Takes servers and keys from `fresh`, which is what changes without a new start, and returns whether all
+    /// that differed was that.
+    pub(crate) fn reload(&mut self, fresh: Self) -> bool {
+        let wanted = fresh.effective();
+        self.file.servers = fresh.file.servers;
+        self.file.keys = fresh.file.keys;
+        self.servers = fresh.servers;
+        self.private_keys = fresh.private_keys;
+        self.effective() == wanted
     }
 
     fn validated(
