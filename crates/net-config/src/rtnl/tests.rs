@@ -1,3 +1,5 @@
+//! Tests of messages about links and addresses: requests decode to themselves, odd bytes do no harm.
+
 use proptest::prelude::*;
 use rtnetlink::packet_core::Emitable;
 
