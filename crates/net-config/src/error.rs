@@ -101,8 +101,8 @@ impl NetConfigError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetlinkError {
-    /// The socket was lost while an answer was awaited.
-    #[error("the netlink socket was closed")]
+    /// Sending or receiving failed while an answer was awaited; `rtnetlink` does not pass on why.
+    #[error("the netlink socket failed while sending or receiving")]
     Closed,
     /// The state changed under every attempt to read it.
     #[error("the kernel's state kept changing while it was read")]

@@ -19,8 +19,8 @@
 //! tracking away from them; [`conntrack_active`] tells whether that is worth doing, [`NatWatch`]
 //! whether it would break translated connections.
 //!
-//! Links, addresses, routes and rules are `rtnetlink`'s business, but for what a node proxy has no
-//! memory for and what tells of foreign devices (`rtnl::node`, `rtnl::link`). nf_tables is encoded
+//! Links, addresses, routes and rules go through `rtnetlink`, except the node proxy's requests
+//! (`rtnl::node`) and what is read of links (`rtnl::link`, `rtnl::device`). nf_tables is encoded
 //! here: `rustables` is GPL-3.0, `nftnl` binds a C library, and `nftables` runs the `nft` program,
 //! which an image of one static binary does not have.
 //!

@@ -2,8 +2,8 @@
 //! request after the other, and the requests about addresses. [`device`] has one device's settings,
 //! [`route`] routes and rules.
 //!
-//! Two things go over a socket of our own: the dump of all links and the kernel's events, for which
-//! [`link`] gives the reason, and what the node proxy asks, for which [`node`] does.
+//! Over a socket of our own go what is read of links, for which [`link`] and [`device`] give the reason,
+//! the kernel's events, and what the node proxy asks, for which [`node`] does.
 #![expect(
     clippy::wildcard_enum_match_arm,
     reason = "messages and attributes of `rtnetlink` have dozens of variants, and more to come"
@@ -264,7 +264,7 @@ fn decode_address(payload: &[u8]) -> Option<HeldAddress> {
     held_address(&AddressMessage::parse(payload).ok()?)
 }
 
-/// The event that a multicast message tells, if it is one that was subscribed to.
+/// The event in a multicast message, if it is one that was subscribed to.
 pub(crate) fn decode_event(kind: u16, payload: &[u8]) -> Option<Event> {
     let address = || decode_address(payload);
     match kind {

@@ -38,11 +38,8 @@ fn connect() -> Result<Connection, TunnelError> {
     Connection::open().map_err(|source| TunnelError::netlink("opening a netlink socket", source))
 }
 
-async fn device_settings(
-    connection: &mut Connection,
-    device: &str,
-) -> Result<Settings, TunnelError> {
-    let found = settings(connection, device)
+async fn device_settings(device: &str) -> Result<Settings, TunnelError> {
+    let found = settings(device)
         .await
         .map_err(|source| TunnelError::netlink(format!("reading device {device}"), source))?;
     found.ok_or_else(|| TunnelError::DeviceMissing {

@@ -20,13 +20,14 @@ use super::config::{ConnectParams, CountSource};
 const MAX_SERVERS: u32 = 1000;
 
 /// Attempts per server, in quick succession, that may lead to known ones before attempts grow rarer.
-/// Of servers chosen at random five each find the last one in 99 of 100 searches.
+/// Of up to five servers chosen at random that finds the last one in 99 of 100 searches.
 const PATIENCE: u32 = 5;
 
 /// Servers for which there are that many attempts, at most.
-const MAX_SOUGHT: u32 = 20;
+const MAX_SOUGHT: u32 = 5;
 
-/// Part of the interval between them: API servers wait for an agent of a new server.
+/// Part of the interval between them, more or less by half, so that agents do not keep step: API servers wait
+/// for an agent of a new server.
 const QUICK: u32 = 5;
 
 /// Connections in a row that may end soon after they were made and still be sought at once; a
@@ -117,15 +118,17 @@ impl Connector {
             if self.short_lived <= LENIENCE {
                 // Whatever failed before is over.
                 self.pause = self.params.interval;
+                self.duplicates = 0;
             }
             self.look_soon(now, random);
             return Verdict::Keep;
         }
         self.duplicates = self.duplicates.saturating_add(1);
         let patience = self.servers().min(MAX_SOUGHT) * PATIENCE;
-        if self.is_missing() && self.duplicates <= patience {
+        let quick = self.short_lived <= LENIENCE && self.duplicates <= patience;
+        if self.is_missing() && quick {
             self.pause = self.params.interval;
-            self.next = now + jittered(self.pause / QUICK, random);
+            self.next = now + spread(self.pause / QUICK, random);
         } else {
             self.pause = self.pause.max(self.params.interval);
             self.back_off(now, random);
@@ -176,11 +179,11 @@ impl Connector {
     /// Has the next attempt follow soon, and those after it at growing distance.
     fn hurry(&mut self, now: Instant, random: u64) {
         self.pause = self.params.interval / SOON;
+        self.duplicates = 0;
         self.look_soon(now, random);
     }
 
     fn look_soon(&mut self, now: Instant, random: u64) {
-        self.duplicates = 0;
         // With nothing missing there is no hurry.
         let soon = if self.is_missing() { SOON } else { 1 };
         self.next = now + jittered(self.params.interval / soon, random);
@@ -195,6 +198,12 @@ impl Connector {
         };
         self.pause = grown.min(self.params.interval_cap);
     }
+}
+
+/// Half of it to one and a half.
+fn spread(pause: Duration, random: u64) -> Duration {
+    let thousandths = u32::try_from(random % 1000).unwrap_or(0);
+    pause / 2 + pause * thousandths / 1000
 }
 
 /// Adds up to a tenth, so that agents which lost one server do not come back as one.

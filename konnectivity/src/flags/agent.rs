@@ -45,7 +45,8 @@ pub(crate) struct AgentFlags {
     /// and 35s for upstream's, which close links that are pinged more often than every 30s.
     #[arg(long, default_value = "0s", help_heading = SERVERS)]
     pub(crate) keepalive_time: GoDuration,
-    /// Time between attempts to connect to one more server.
+    /// Time between attempts to connect to one more server; about a fifth of it for the first 5 attempts
+    /// per server, 25 at most, while one is missing.
     #[arg(long, default_value = "1s", help_heading = SERVERS)]
     pub(crate) sync_interval: GoDuration,
     /// Maximum time between attempts when they fail.

@@ -50,8 +50,15 @@ pub(crate) struct Tenant {
 struct Agents {
     backends: Backends,
     links: BTreeMap<StreamId, Connected>,
-    /// Until when an agent is expected to join.
+    /// Until when an agent is expected to join, if there is none.
     expected: Option<Instant>,
+}
+
+impl Agents {
+    /// Returns until when one is expected to join, where there is none.
+    fn expected(&self) -> Option<Instant> {
+        self.expected.filter(|_| self.links.is_empty())
+    }
 }
 
 struct Connected {
@@ -325,7 +332,7 @@ impl Tenant {
             // From here on, so that no agent joins unseen between the look and the wait.
             let joined = self.joined.notified();
             let Some((connected, another)) = self.pick(&target.address, &tried) else {
-                expected = expected.or_else(|| self.lock().expected);
+                expected = expected.or_else(|| self.lock().expected());
                 let until = expected.map(|until| deadline.min(until));
                 if self.waits_for(joined, until).await {
                     continue;
@@ -370,7 +377,13 @@ impl Tenant {
         };
         let most = self.spec.load().limits.pending_dials;
         let waiting = Waiting::among(&self.waiting);
-        waiting.before < most && timeout_at(until, joined).await.is_ok()
+        if waiting.before >= most {
+            return false;
+        }
+        tokio::select! {
+            joined = timeout_at(until, joined) => joined.is_ok(),
+            () = self.removed() => false,
+        }
     }
 
     async fn dial_one(

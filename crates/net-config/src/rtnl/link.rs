@@ -1,6 +1,6 @@
 //! The dump of all links, and link events, read by hand: of each link four attributes.
 //!
-//! They tell of every device of the node, most of them foreign (two for each pod), and `rtnetlink`
+//! They report every device of the node, most of them foreign (two for each pod), and `rtnetlink`
 //! is unfit for that in two ways:
 //!
 //! - A link with one attribute that it cannot read is lost, with no error: its name, its index and
@@ -17,15 +17,15 @@ use crate::{
     netlink::Connection,
 };
 
-const GET_LINK: u16 = 18;
-const IFLA_IFNAME: u16 = 3;
+pub(super) const GET_LINK: u16 = 18;
+pub(super) const IFLA_IFNAME: u16 = 3;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
-const IFLA_EXT_MASK: u16 = 29;
+pub(super) const IFLA_EXT_MASK: u16 = 29;
 const IFLA_INFO_KIND: u16 = 1;
 /// Leaves the counters out of a link dump: most of its bytes.
-const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
-const IFF_UP: u32 = 0x1;
+pub(super) const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
+pub(super) const IFF_UP: u32 = 0x1;
 
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]

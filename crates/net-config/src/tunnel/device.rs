@@ -53,11 +53,11 @@ impl TunnelDevice {
         self.check()?;
         let mut connection = connect()?;
         let mut changes = Vec::new();
-        let settings = device_settings(&mut connection, &self.device).await?;
+        let settings = device_settings(&self.device).await?;
         self.set_size(&mut connection, &settings, &mut changes)
             .await?;
         // IPv6 comes and goes with the packet size.
-        let settings = device_settings(&mut connection, &self.device).await?;
+        let settings = device_settings(&self.device).await?;
         self.set_up(&mut connection, &settings, &mut changes)
             .await?;
         self.remove_addresses(&mut connection, settings.index, &mut changes)
@@ -155,7 +155,7 @@ impl TunnelDevice {
     }
 
     async fn verify(&self, connection: &mut Connection) -> Result<(), TunnelError> {
-        let settings = device_settings(connection, &self.device).await?;
+        let settings = device_settings(&self.device).await?;
         let held = self.held(connection, settings.index).await?;
         let absent = |prefix: &&IpNet| !held.iter().any(|held| held.prefix == **prefix);
         let missing = if settings.mtu != u32::from(self.mtu) {

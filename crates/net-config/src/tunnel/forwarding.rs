@@ -83,7 +83,7 @@ impl Forwarding {
     /// The names of the devices that routes toward the IPv4 networks lead to, in order.
     async fn uplinks(&self, connection: &mut Connection) -> Result<Vec<String>, TunnelError> {
         let failed = |source| TunnelError::netlink("reading devices and routes", source);
-        let own = device_settings(connection, &self.device).await?.index;
+        let own = device_settings(&self.device).await?.index;
         let mut node = node::connect().map_err(failed)?;
         let links = link::links(&mut node).await.map_err(failed)?;
         let routes = route::routes(connection).await.map_err(failed)?;
@@ -178,5 +178,19 @@ fn write_switch(path: &Path, value: u8) -> io::Result<bool> {
         Ok(true)
     } else {
         Err(io::Error::other("the value did not stay"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_networks_overlap_and_families_never_do() {
+        let overlap =
+            |one: &str, other: &str| overlap(&one.parse().unwrap(), &other.parse().unwrap());
+        assert!(overlap("0.0.0.0/0", "10.1.0.0/16") && overlap("10.1.0.0/16", "0.0.0.0/0"));
+        assert!(!overlap("10.0.0.0/16", "10.1.0.0/16"));
+        assert!(!overlap("0.0.0.0/0", "::/0") && !overlap("::/0", "10.0.0.0/8"));
     }
 }

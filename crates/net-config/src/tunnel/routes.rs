@@ -63,7 +63,7 @@ impl TunnelRoutes {
     pub async fn install(&self) -> Result<Vec<TunnelChange>, TunnelError> {
         self.check()?;
         let mut connection = connect()?;
-        let index = device_settings(&mut connection, &self.device).await?.index;
+        let index = device_settings(&self.device).await?.index;
         let (routes, rules) = (self.routes(index)?, self.rules());
         let mut changes = self.remove_others(&mut connection, &routes, &rules).await?;
         self.add(&mut connection, &routes, &rules, &mut changes)
@@ -205,9 +205,7 @@ impl TunnelRoutes {
     /// Those in our table, and those out of our device in a table that was configured earlier.
     async fn our_routes(&self, connection: &mut Connection) -> Result<Vec<Route>, TunnelError> {
         let failed = |source| TunnelError::netlink("reading the routes", source);
-        let settings = device::settings(connection, &self.device)
-            .await
-            .map_err(failed)?;
+        let settings = device::settings(&self.device).await.map_err(failed)?;
         let all = route::routes(connection).await.map_err(failed)?;
         let ours = |route: &Route| {
             let by_us = settings.iter().any(|own| route.devices == [own.index]);

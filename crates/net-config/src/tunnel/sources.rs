@@ -108,7 +108,7 @@ pub(super) async fn set_switches(
     device: &str,
     wanted: &[(Switch, u32)],
 ) -> Result<Vec<TunnelChange>, TunnelError> {
-    let before = device_settings(connection, device).await?;
+    let before = device_settings(device).await?;
     let different = differing(&before, wanted);
     if different.is_empty() {
         return Ok(Vec::new());
@@ -117,7 +117,7 @@ pub(super) async fn set_switches(
     connection.acknowledged(request).await.map_err(|source| {
         TunnelError::netlink(format!("setting the IPv4 switches of {device}"), source)
     })?;
-    let after = device_settings(connection, device).await?;
+    let after = device_settings(device).await?;
     if let Some((switch, value)) = differing(&after, wanted).first() {
         let missing = format!("net.ipv4.conf.{device}.{} being {value}", switch.name());
         return Err(TunnelError::NotInPlace { missing });

@@ -129,6 +129,25 @@ fn sets_of_peers_are_sets() {
     assert!(PeerSet::EMPTY.is_empty() && PeerIndex::new(64).is_none());
 }
 
+#[test]
+fn builder_refuses_host_bits_and_mapped_addresses() {
+    let refused = |text: &str| {
+        let network: IpNet = text.parse().unwrap();
+        let mut builder = Builder::default();
+        builder.insert(network, peer(0), Sharing::Shared).err()
+    };
+    let host_bits = refused("10.0.0.1/8");
+    assert!(
+        matches!(host_bits, Some(AllowedError::HostBits { .. })),
+        "{host_bits:?}"
+    );
+    let mapped = refused("::ffff:10.0.0.0/104");
+    assert!(
+        matches!(mapped, Some(AllowedError::Mapped { .. })),
+        "{mapped:?}"
+    );
+}
+
 /// A network of either family, of few bits that differ, so that many nest.
 fn any_network() -> impl Strategy<Value = IpNet> {
     let v4 = (any::<[bool; 6]>(), 0_u8..=32).prop_map(|(bits, len)| {

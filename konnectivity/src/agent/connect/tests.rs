@@ -194,6 +194,18 @@ fn a_server_that_accepts_and_leaves_is_not_hammered() {
 }
 
 #[test]
+fn one_server_that_accepts_and_leaves_costs_the_others_little() {
+    let servers = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    let mut world = World::new(ConnectParams::default(), &servers, 1);
+    for _ in 0..12_000 {
+        world.run(SECOND / 20);
+        let random = world.dice.roll();
+        world.connector.lost(world.now, random, "j");
+    }
+    assert!(world.attempts.len() < 300, "{}", world.attempts.len());
+}
+
+#[test]
 fn search_without_end_grows_rare_once_all_are_found() {
     let mut world = World::new(forever(), &["a", "b"], 7);
     world.run(SECOND * 600);
