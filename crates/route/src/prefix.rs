@@ -1,16 +1,17 @@
 //! Prefixes of IP addresses: parsing, containment, one form for IPv4 whatever the notation.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// A network prefix, such as `10.0.0.0/8` or `fd00::/64`.
 ///
 /// IPv4-mapped IPv6 (`::ffff:0:0/96`, RFC 4291 §2.5.5.2) is IPv4 here, in prefixes and in the
 /// addresses compared with them. No IPv6 prefix contains an IPv4 address, `::/0` included.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct IpPrefix(IpNet);
 
 impl IpPrefix {
@@ -43,9 +44,24 @@ impl IpPrefix {
     }
 
     /// Returns the first `len` bits of `addr`, or all when it has fewer.
+    #[inline]
     pub(crate) fn covering(addr: IpAddr, len: u8) -> Self {
-        let host = Self::host(addr);
-        IpNet::new(host.network(), len).map_or(host, |prefix| Self(prefix.trunc()))
+        // Looked up with several lengths for each connection: not by `IpNet::new` and `trunc`.
+        let net = match addr.to_canonical() {
+            IpAddr::V4(ip) => {
+                let len = len.min(32);
+                let mask = u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
+                let first = Ipv4Addr::from_bits(ip.to_bits() & mask);
+                Ipv4Net::new(first, len).unwrap_or_default().into()
+            }
+            IpAddr::V6(ip) => {
+                let len = len.min(128);
+                let mask = u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
+                let first = Ipv6Addr::from_bits(ip.to_bits() & mask);
+                Ipv6Net::new(first, len).unwrap_or_default().into()
+            }
+        };
+        Self(net)
     }
 
     /// Returns the first address.
@@ -68,6 +84,20 @@ impl IpPrefix {
     #[must_use]
     pub fn contains(&self, addr: IpAddr) -> bool {
         self.0.contains(&addr.to_canonical())
+    }
+}
+
+impl Hash for IpPrefix {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self.0 {
+            IpNet::V4(net) => {
+                state.write_u64(u64::from(net.addr().to_bits()) << 8 | u64::from(net.prefix_len()))
+            }
+            IpNet::V6(net) => {
+                state.write_u128(net.addr().to_bits());
+                state.write_u8(net.prefix_len());
+            }
+        }
     }
 }
 
