@@ -3,7 +3,7 @@
 //! ```text
 //! floor ──answered──▶ ceiling ──answered──▶ steady ◀── search between ◀──┐
 //!   │ three misses        └─three misses──────────────────▶ halve ───────┘
-//!   ▼                                     steady, traffic, three misses: floor at once, then search
+//!   ▼                          above the floor, traffic, three misses: floor at once, then search
 //! Unfit
 //! ```
 //!
@@ -205,24 +205,25 @@ impl Mtu {
         if self.trial.is_some() {
             return;
         }
+        let due = now >= self.verified + self.params.verify;
+        let verifies = self.traffic && due && self.mtu > self.params.floor;
         let size = match self.phase {
             Phase::Unfit => return,
             Phase::Floor { .. } => self.params.floor,
+            // Also while something larger is tried: the path may have become smaller meanwhile.
+            Phase::Ceiling | Phase::Search { .. } if verifies => self.mtu,
             Phase::Ceiling => self.params.ceiling,
             Phase::Search { too_large } => self.mtu + (too_large - self.mtu) / 2,
             Phase::Steady if self.mtu < self.params.ceiling && now >= self.raise_at => {
                 self.phase = Phase::Ceiling;
                 self.params.ceiling
             }
-            Phase::Steady => {
-                let due = now >= self.verified + self.params.verify;
-                if !(self.traffic && due && self.mtu > self.params.floor) {
-                    return;
-                }
-                self.traffic = false;
-                self.mtu
-            }
+            Phase::Steady if verifies => self.mtu,
+            Phase::Steady => return,
         };
+        if size == self.mtu {
+            self.traffic = false;
+        }
         self.send(now, size, 0, now);
     }
 
@@ -248,12 +249,14 @@ impl Mtu {
                 Some(too_large) => self.search(now, too_large),
                 None => self.settle(now),
             },
+            Phase::Ceiling | Phase::Search { .. } if size == self.mtu => self.verified = now,
             Phase::Ceiling => {
                 self.set(size);
                 self.settle(now);
             }
             Phase::Search { too_large } => {
                 self.set(size);
+                self.verified = now;
                 self.search(now, too_large);
             }
             Phase::Steady | Phase::Unfit => self.verified = now,
@@ -271,8 +274,10 @@ impl Mtu {
         self.trial = None;
         match self.phase {
             Phase::Floor { .. } | Phase::Unfit => self.unfit(),
-            Phase::Ceiling | Phase::Search { .. } => self.search(now, trial.size),
-            Phase::Steady => {
+            Phase::Ceiling | Phase::Search { .. } if trial.size > self.mtu => {
+                self.search(now, trial.size);
+            }
+            Phase::Ceiling | Phase::Search { .. } | Phase::Steady => {
                 self.set(self.params.floor);
                 self.phase = Phase::Floor {
                     below: Some(trial.size),

@@ -184,6 +184,22 @@ fn lost_probes_do_not_shrink_the_size() {
     assert_eq!(sim.log, [(ms(80), changed(1420))]);
 }
 
+#[test]
+fn path_that_shrinks_during_a_raise_is_found_in_five_seconds() {
+    let mut sim = Simulation::new(1330);
+    // A raise is under way from the sixtieth second on.
+    for early in (0..4_000).step_by(50) {
+        sim.hole = 1330;
+        sim.run(ms(120_000));
+        let since = sim.mtu.mtu();
+        assert!((1322..=1330).contains(&since), "{since}");
+        sim.run(ms(60_000 + early));
+        sim.hole = 1280;
+        sim.run(ms(5000));
+        assert_eq!(sim.mtu.mtu(), 1280, "{early}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
