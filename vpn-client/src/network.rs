@@ -122,7 +122,7 @@ impl Network {
             },
             forwarding: Forwarding {
                 device: name.to_owned(),
-                networks: config.file.networks.all().to_vec(),
+                networks: config.file.networks.all(),
             },
             rule: rule(config),
             masquerade: config.file.masquerade,

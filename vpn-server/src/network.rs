@@ -64,11 +64,11 @@ impl Networking {
             sources: config.inner.iter().map(|own| own.addr()).collect(),
             // Not the transfer networks: nothing connects to the ends of a tunnel, and what the
             // tunnel sends there itself passes no routing table.
-            networks: config.networks.all().to_vec(),
+            networks: config.networks.all(),
         };
         let checks = SourceChecks {
             device: name.to_owned(),
-            networks: config.networks.all().to_vec(),
+            networks: config.networks.all(),
         };
         let networking = Self { routes };
         match networking.apply(&own, &checks).await {

@@ -42,6 +42,12 @@ pub struct Networks {
     pub nodes: Vec<Cidr>,
 }
 
+/// Returns whether two networks have an address in common.
+#[must_use]
+pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}
+
 impl Networks {
     /// Returns all of them in order, each once: ranges of nodes and pods may be the same.
     #[must_use]

@@ -15,7 +15,7 @@ use serve::Family;
 use settings::{ConfigErrors, HumanDuration, RelPath, TcpSettings};
 use tunnel::RouteId;
 use tunnel::path::{self, Mode, ProbeParams};
-use tunnel::settings::{TunnelAddress, resolve_congestion, tcp, validate_addresses};
+use tunnel::settings::{TunnelAddress, overlap, resolve_congestion, tcp, validate_addresses};
 use udp::BufferSizes;
 
 use super::file::{FamilyFile, File, PathFile, ServerFile, TransportFile};
@@ -427,9 +427,4 @@ fn check_distinct(servers: &[Server], errors: &mut ConfigErrors) {
             own.any(|address| other.addresses.contains(address))
         });
     }
-}
-
-/// Whether two networks have an address in common.
-fn overlap(one: &IpNet, other: &IpNet) -> bool {
-    one.contains(other) || other.contains(one)
 }

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use route::TcpOptions;
 use settings::{ByteSize, ConfigErrors, TcpOverrides, TcpSettings};
 use tunnel::RouteId;
-use tunnel::settings::{TunnelAddress, resolve_congestion, tcp, validate_addresses};
+use tunnel::settings::{TunnelAddress, overlap, resolve_congestion, tcp, validate_addresses};
 
 use super::file::{Config, KeyFiles};
 
@@ -158,7 +158,7 @@ impl Config {
                 continue;
             };
             let transfer = address.trunc();
-            if let Some(network) = networks.iter().find(|network| overlap(transfer, **network)) {
+            if let Some(network) = networks.iter().find(|network| overlap(&transfer, network)) {
                 let why =
                     format!("the transfer network {transfer} overlaps {network} of the shoot");
                 errors.add(&key, why);
@@ -259,11 +259,6 @@ fn own_address(written: TunnelAddress) -> Option<IpNet> {
     (own.network() != own.addr() || whole).then_some(own)
 }
 
-/// Answers whether two networks have an address in common.
-fn overlap(one: IpNet, other: IpNet) -> bool {
-    one.contains(&other) || other.contains(&one)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,7 +281,7 @@ mod tests {
     #[test]
     fn networks_overlap_when_one_contains_other() {
         let overlap =
-            |one: &str, other: &str| overlap(one.parse().unwrap(), other.parse().unwrap());
+            |one: &str, other: &str| overlap(&one.parse().unwrap(), &other.parse().unwrap());
         assert!(overlap("10.0.0.0/8", "10.1.0.0/16"));
         assert!(overlap("10.1.0.0/16", "10.0.0.0/8"));
         assert!(!overlap("10.0.0.0/16", "10.1.0.0/16"));
