@@ -23,9 +23,9 @@ use settings::{ConfigError, FileWatcher, WatchParams};
 use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tunnel::keys::KeyError;
-use tunnel::{Identity, Sockets, Tunnel};
+use tunnel::{Identity, Sockets, Status, Tunnel};
 
 use crate::config::{Config, Environment};
 use crate::dial::Connector;
@@ -33,7 +33,8 @@ use crate::metrics::{BUILD, Metrics};
 use crate::network::{Network, NetworkError};
 use crate::status::Answers;
 
-/// How long servers' counts of flows may be stale after they were asked to avoid this client.
+/// How long servers report no flow before this client ends: their counts may be stale, and one without another
+/// healthy client goes on choosing this one.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long the tunnel's thread may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -315,21 +316,19 @@ async fn drain_tunnel(tunnel: Tunnel, drain: Drain) {
     std::future::pending::<()>().await;
 }
 
-/// Waits until servers have no flow through this client any more, or the drain's end.
+/// Waits until servers have had no flow through this client for [`SETTLE`], or for the drain's end.
 async fn left(tunnel: &Tunnel, drain: &Drain) {
     let idle = async {
         drain.reached(Phase::Closing).await;
-        let told = tunnel.status();
-        if told.is_healthy() {
-            sleep(SETTLE).await;
-        }
         let mut status = tunnel.watch();
-        let empty = |status: &Arc<tunnel::Status>| {
-            let mut reached = status.peers.iter().filter(|peer| peer.healthy);
-            reached.all(|peer| peer.flows == 0)
-        };
+        let empty = |status: &Status| status.peers.iter().all(|peer| peer.flows == 0);
         // An end of the tunnel is one of its flows, too.
-        let _ = status.wait_for(empty).await;
+        while status.wait_for(|status| empty(status)).await.is_ok() {
+            let busy = status.wait_for(|status| !empty(status));
+            if !matches!(timeout(SETTLE, busy).await, Ok(Ok(_))) {
+                return;
+            }
+        }
     };
     tokio::select! {
         () = idle => {}

@@ -55,7 +55,8 @@ pub struct PeerStatus {
     pub handshake_age: Option<Duration>,
     /// Bytes of the largest inner packet.
     pub mtu: u16,
-    /// Flows that go by this peer: a server's own count, at a client what the server reported.
+    /// Open TCP connections that go by this peer: a server's own count, at a client what the server
+    /// reported within the last 30 s.
     pub flows: u32,
     /// All links to it.
     pub links: Vec<LinkStatus>,

@@ -1,6 +1,7 @@
 //! From the first connection to the last.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::netns::Place;
@@ -17,6 +18,9 @@ fn pod(shoot: &Shoot) -> UdpSocket {
     socket.set_read_timeout(Some(LIMIT)).unwrap();
     socket
 }
+
+/// What a client waits for without a flow before it ends.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// Has a datagram go from the server to a pod, and its answer back. Returns whom the pod saw.
 fn converse(seed: &mut Seed, pod: &UdpSocket) -> SocketAddr {
@@ -98,6 +102,39 @@ fn client_without_flows_drains_and_exits() {
     let ended = client.wait_exit(LIMIT / 2).unwrap();
     assert_eq!(ended.code(), Some(0));
     assert!(!shoot.has_device());
+}
+
+#[test]
+fn drain_waits_for_flow_of_server_that_is_silent() {
+    let shoot = Shoot::new("silent");
+    let mut seed = Seed::start(&shoot, vec![shoot.client]);
+    let mut client = shoot.start(&shoot.config(json!({})));
+    shoot.wait_ready(true);
+    let pod = pod(&shoot);
+    let listen = || TcpListener::bind((POD, 0)).unwrap();
+    let listener = Place::In(&shoot.seed).run(listen).unwrap();
+    seed.connect(listener.local_addr().unwrap());
+    seed.receive();
+    let flows = [("peer", SERVER)];
+    shoot.wait_metric("rhizome_tunnel_peer_flows", &flows, 1.0);
+    client.signal(Signal::TERM).unwrap();
+    wait::until("the server to be told", LIMIT, || seed.client_drains()).unwrap();
+    // The outage is longer than it takes to notice, and shorter than the server keeps connections.
+    shoot.seed.ip(&["link", "set", "eth0", "down"]).unwrap();
+    let healthy = |wanted| {
+        let told: Value = serde_json::from_str(&shoot.admin("/tunnels").text()).unwrap();
+        told["tunnels"][0]["healthy"] == wanted
+    };
+    wait::until("the outage to be noticed", LIMIT, || healthy(false)).unwrap();
+    wait::pause(2 * SETTLE);
+    assert!(client.exit_status().unwrap().is_none());
+    shoot.seed.ip(&["link", "set", "eth0", "up"]).unwrap();
+    wait::until("the tunnel to be back", LIMIT, || healthy(true)).unwrap();
+    // The flow still gets through.
+    converse(&mut seed, &pod);
+    assert!(client.exit_status().unwrap().is_none());
+    client.signal(Signal::TERM).unwrap();
+    assert_eq!(client.wait_exit(LIMIT / 2).unwrap().code(), Some(0));
 }
 
 #[test]

@@ -402,7 +402,7 @@ impl<K: Keys> Engine<K> {
         };
         peer.draining = info.draining;
         if matches!(self.side, Side::Client { .. }) {
-            peer.flows = info.flows;
+            peer.flows = Some((info.flows, now));
             let mtu = link.and_then(|id| peer.link_mut(id)?.mtu.as_mut());
             if let Some(mtu) = mtu.filter(|_| info.large) {
                 mtu.handle_traffic(now);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tunnel_proto::datagram::{INITIATION_LEN, RouteId};
 use tunnel_proto::path::{LinkId, LinkStats, Mtu, ProbeParams, Prober, Selector, Transport};
 
+use super::FLOW_GRACE;
 use crate::keys::{PresharedKey, PublicKey};
 use crate::noise::Noise;
 use crate::status::{LinkStatus, PeerStatus};
@@ -224,8 +225,8 @@ pub(crate) struct Peer<N> {
     pub(crate) draining: bool,
     /// When a packet was sent to it that the minimum MTU would not carry.
     pub(crate) sent_large: Option<Instant>,
-    /// Client: open flows that the server counted.
-    pub(crate) flows: u32,
+    /// Client: the open flows that the server counted, and when it said so.
+    pub(crate) flows: Option<(u32, Instant)>,
     /// The number of the server process behind the latest stream.
     pub(crate) instance: Option<u64>,
 }
@@ -377,6 +378,14 @@ impl<N: Noise> Peer<N> {
         }
     }
 
+    /// Client: returns how many open flows the server has by this end. One that is silent is believed for
+    /// as long as it keeps them.
+    fn reported_flows(&self, now: Instant) -> u32 {
+        let kept = |at| now.saturating_duration_since(at) < FLOW_GRACE;
+        self.flows
+            .map_or(0, |(count, at)| if kept(at) { count } else { 0 })
+    }
+
     /// Describes it; `flows` is the number of open flows by it that this end counted.
     pub(crate) fn status(&self, now: Instant, mtu: u16, flows: Option<u32>) -> PeerStatus {
         let active = self.active_link();
@@ -403,7 +412,7 @@ impl<N: Noise> Peer<N> {
             loss: lost(stats),
             handshake_age: ages.min(),
             mtu: active.map_or(mtu, |link| link.mtu(mtu)),
-            flows: flows.unwrap_or(self.flows),
+            flows: flows.unwrap_or_else(|| self.reported_flows(now)),
             links: links.collect(),
         }
     }

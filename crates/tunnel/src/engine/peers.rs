@@ -238,7 +238,7 @@ impl<K: Keys> Engine<K> {
             steering,
             draining: false,
             sent_large: None,
-            flows: 0,
+            flows: None,
             instance: None,
         }
     }

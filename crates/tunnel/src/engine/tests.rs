@@ -181,6 +181,25 @@ fn new_flows_avoid_draining_client_and_old_stay() {
 }
 
 #[test]
+fn client_believes_a_silent_servers_flows_for_thirty_seconds() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(2000));
+    let source = sim.server_address(0);
+    sim.server_sends_port(0, &source, POD, flags::SYN, 7);
+    sim.run_for(ms(2000));
+    let flows = |sim: &Simulation| {
+        let peer = &sim.clients[0].engine.status(sim.now).peers[0];
+        (peer.healthy, peer.flows)
+    };
+    assert_eq!(flows(&sim), (true, 1));
+    sim.servers[0].dead = true;
+    sim.run_for(ms(25_000));
+    assert_eq!(flows(&sim), (false, 1));
+    sim.run_for(ms(5000));
+    assert_eq!(flows(&sim), (false, 0));
+}
+
+#[test]
 fn new_flows_avoid_dead_client_after_three_seconds() {
     let mut sim = Simulation::new(1, 2, Mode::Auto);
     sim.run_for(ms(2000));

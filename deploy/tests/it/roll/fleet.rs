@@ -41,6 +41,8 @@ struct Now<'n> {
     pods: Vec<Running>,
     /// Where a pod was last that another one follows.
     left: Option<&'static str>,
+    /// The last words of pods that are over.
+    ended: Vec<String>,
 }
 
 impl<'n> Fleet<'n> {
@@ -60,6 +62,7 @@ impl<'n> Fleet<'n> {
                 services,
                 pods: Vec::new(),
                 left: None,
+                ended: Vec::new(),
             }),
         };
         fleet.lead(&mut fleet.now());
@@ -218,7 +221,7 @@ impl<'n> Fleet<'n> {
     fn troubles(&self) -> String {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let states = now.pods.iter().filter(|pod| !pod.is_ready());
-        let states = states.map(|pod| format!("{}:\n{}\n", pod.place, pod.child.log_tail(5)));
+        let states = states.map(|pod| format!("{}\n", pod.last_words()));
         states.collect()
     }
 
@@ -314,6 +317,21 @@ impl<'n> Fleet<'n> {
     }
 }
 
+/// What failed is seen in the logs of all pods.
+impl Drop for Fleet<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+            for said in &now.ended {
+                eprintln!("ended, {said}");
+            }
+            for pod in &now.pods {
+                eprintln!("{}", pod.last_words());
+            }
+        }
+    }
+}
+
 impl Now<'_> {
     /// Notes who has ended, and returns whom it is time to probe.
     fn due(&mut self) -> Vec<Due> {
@@ -362,6 +380,7 @@ impl Now<'_> {
         let over = |pod: &mut Running| pod.workload == workload && pod.is_over();
         let over: Vec<Running> = self.pods.extract_if(.., over).collect();
         self.left = over.last().map_or(self.left, |pod| Some(pod.place));
+        self.ended.extend(over.iter().map(Running::last_words));
         over
     }
 }

@@ -99,6 +99,11 @@ impl Running {
         &container["readinessProbe"]
     }
 
+    /// Returns its name and the end of its log.
+    pub(crate) fn last_words(&self) -> String {
+        format!("{}:\n{}", self.place, self.child.log_tail(12))
+    }
+
     fn threshold(&self) -> u64 {
         self.probe()["failureThreshold"].as_u64().unwrap_or(3)
     }
