@@ -1,7 +1,7 @@
 //! TCP connections to the tunnel's port, until the tunnel takes them over.
 //!
 //! ```text
-//!   accept ─▶ limit? ─▶ first byte in time? ─▶ Link::accept
+//!   accept ─▶ limit? the longest silent one ends ─▶ first byte in time? ─▶ Link::accept
 //! ```
 //!
 //! Reads nothing: the bytes are the tunnel's. Runs until the process ends, also while
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tunnel::{Status, Transport};
 
@@ -37,8 +38,14 @@ pub(crate) struct LinksParams {
 /// The connections of the tunnel's port.
 pub(crate) struct Links {
     params: LinksParams,
-    /// Those that have not sent anything yet, by address.
-    waiting: RefCell<BTreeMap<IpAddr, usize>>,
+    waiting: RefCell<Waiting>,
+}
+
+/// The connections that have not sent anything yet, by the order in which they came.
+#[derive(Default)]
+struct Waiting {
+    last: u64,
+    all: BTreeMap<u64, (IpAddr, AbortHandle)>,
 }
 
 impl Links {
@@ -51,13 +58,14 @@ impl Links {
 
     /// Handles a connection that was accepted.
     pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
-        if let Err(full) = self.check_limits(peer.ip()) {
+        if let Err(full) = self.make_room(peer.ip()) {
             tracing::debug!(%peer, full, "connection to the tunnel's port refused");
             return self.params.metrics.ended(full);
         }
-        let links = Rc::clone(self);
-        *links.waiting.borrow_mut().entry(peer.ip()).or_default() += 1;
-        tokio::task::spawn_local(async move {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.last += 1;
+        let (links, id) = (Rc::clone(self), waiting.last);
+        let task = tokio::task::spawn_local(async move {
             let limit = links.params.limits.hello_timeout.0;
             let result = match first_byte(stream, limit).await {
                 Ok(stream) => {
@@ -68,24 +76,21 @@ impl Links {
                 Err(_) => "gone",
             };
             links.params.metrics.ended(result);
-            links.left(peer.ip());
+            links.waiting.borrow_mut().all.remove(&id);
         });
+        let entry = (peer.ip(), task.abort_handle());
+        waiting.all.insert(id, entry);
     }
 
-    /// Counts those that wait and those that carry a tunnel.
-    fn check_limits(&self, source: IpAddr) -> Result<(), &'static str> {
+    /// Counts the connections that wait and those that carry a tunnel. Where a limit is reached, the one that
+    /// has been silent longest makes way: a client speaks at once.
+    fn make_room(&self, source: IpAddr) -> Result<(), &'static str> {
         let Limits {
             links,
             links_per_source,
             ..
         } = self.params.limits;
         let (mut all, mut of_source) = (0, 0);
-        for (address, count) in self.waiting.borrow().iter() {
-            all += count;
-            if *address == source {
-                of_source += count;
-            }
-        }
         let status = self.params.status.borrow();
         all += status.strangers;
         let open = status.peers.iter().flat_map(|peer| &peer.links);
@@ -96,23 +101,44 @@ impl Links {
                 of_source += 1;
             }
         }
-        if all >= links {
-            return Err("limit");
-        }
+        let mut waiting = self.waiting.borrow_mut();
+        let own = waiting.all.values().filter(|(from, _)| *from == source);
+        of_source += own.count();
+        all += waiting.all.len();
         if links_per_source > 0 && of_source >= links_per_source {
-            return Err("source_limit");
+            let oldest = waiting.oldest(|from| from == source);
+            self.evict(&mut waiting, oldest).ok_or("source_limit")
+        } else if all >= links {
+            let largest = waiting.largest_source();
+            let oldest = waiting.oldest(|from| Some(from) == largest);
+            self.evict(&mut waiting, oldest).ok_or("limit")
+        } else {
+            Ok(())
         }
-        Ok(())
     }
 
-    fn left(&self, source: IpAddr) {
-        let mut waiting = self.waiting.borrow_mut();
-        if let Some(count) = waiting.get_mut(&source) {
-            *count -= 1;
-            if *count == 0 {
-                waiting.remove(&source);
-            }
+    fn evict(&self, waiting: &mut Waiting, id: Option<u64>) -> Option<()> {
+        let (_, task) = waiting.all.remove(&id?)?;
+        task.abort();
+        self.params.metrics.ended("evicted");
+        Some(())
+    }
+}
+
+impl Waiting {
+    fn oldest(&self, of: impl Fn(IpAddr) -> bool) -> Option<u64> {
+        let mut all = self.all.iter();
+        all.find(|(_, (from, _))| of(*from)).map(|(id, _)| *id)
+    }
+
+    /// Returns the address that most of them come from.
+    fn largest_source(&self) -> Option<IpAddr> {
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for (from, _) in self.all.values() {
+            *counts.entry(*from).or_default() += 1;
         }
+        let largest = counts.into_iter().max_by_key(|(_, count)| *count);
+        largest.map(|(from, _)| from)
     }
 }
 

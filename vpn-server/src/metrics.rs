@@ -37,7 +37,7 @@ impl Instruments {
             links: LinkMetrics(registry.counter(
                 "rhizome_vpn_links_total",
                 "TCP connections to the tunnel's port, by what became of them: taken, or refused \
-                 because of limit, source_limit, silent, gone.",
+                 because of limit, source_limit, evicted, silent, gone.",
                 &["result"],
             )),
             keys: KeyMetrics::new(&registry.counter(

@@ -143,6 +143,8 @@ struct Stream {
     /// When something authentic came by it, or it was accepted.
     heard: Instant,
     proven: bool,
+    /// Whether a handshake came by it from one who knows a key of this server.
+    knows_key: bool,
 }
 
 impl<K: Keys> Engine<K> {

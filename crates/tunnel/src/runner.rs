@@ -41,6 +41,9 @@ const DEVICE_BUDGET: usize = 8;
 /// Calls that receive from one socket in a row, of up to 16 runs of datagrams each.
 const SOCKET_BUDGET: usize = 4;
 
+/// Commands handled in a row: they may be connections of strangers.
+const COMMAND_BUDGET: usize = 16;
+
 /// Rounds before the runtime may ask the kernel what has become ready.
 const ROUNDS: usize = 2;
 
@@ -179,10 +182,10 @@ impl<K: Keys> Runner<K> {
         for _ in 0..ROUNDS {
             let now = now();
             self.ports.now = now;
-            if self.handle_commands(now, cx) {
+            let Some(mut busy) = self.handle_commands(now, cx) else {
                 return Poll::Ready(());
-            }
-            let mut busy = self.receive_datagrams(now, cx);
+            };
+            busy |= self.receive_datagrams(now, cx);
             busy |= self.receive_frames(now, cx);
             match self.read_packets(now, cx) {
                 Ok(taken) => busy |= taken,
@@ -206,15 +209,18 @@ impl<K: Keys> Runner<K> {
         Poll::Pending
     }
 
-    /// Handles the program's commands; returns whether one of them is to stop.
-    fn handle_commands(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
-        while let Poll::Ready(command) = self.ends.commands.poll_recv(cx) {
+    /// Handles the program's commands; returns whether more may wait, `None` when one is to stop.
+    fn handle_commands(&mut self, now: Instant, cx: &mut Context<'_>) -> Option<bool> {
+        for _ in 0..COMMAND_BUDGET {
+            let Poll::Ready(command) = self.ends.commands.poll_recv(cx) else {
+                return Some(false);
+            };
             let engine = &mut self.engine;
             match command {
                 None | Some(Command::Stop) => {
                     engine.send_close(now, &mut self.ports);
                     self.flush(now, cx);
-                    return true;
+                    return None;
                 }
                 Some(Command::Drain) => engine.drain(now, &mut self.ports),
                 Some(Command::Replace(identity, answer)) => {
@@ -239,7 +245,7 @@ impl<K: Keys> Runner<K> {
                 }) => self.add_link(now, &server, link, socket),
             }
         }
-        false
+        Some(true)
     }
 
     fn add_link(

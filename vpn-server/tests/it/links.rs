@@ -45,14 +45,33 @@ fn silent_connection_is_closed() {
 }
 
 #[test]
-fn waiting_connections_are_bounded() {
-    let rig = Rig::start(&json!({ "limits": { "links": 1 } }));
-    let waiting = connect(&rig);
+fn silent_connections_make_way_for_clients() {
+    for limits in [json!({ "links": 4 }), json!({ "linksPerSource": 4 })] {
+        let rig = Rig::start(&json!({ "limits": limits }));
+        let mut silent: Vec<_> = (0..4).map(|_| connect(&rig)).collect();
+        connect(&rig).write_all(b"x").unwrap();
+        assert!(matches!(rig.call(), Call::Accepted(..)), "{limits}");
+        rig.wait_value(LINKS, &[("result", "evicted")], 1.0);
+        // The one that waited longest.
+        assert_eq!(silent.remove(0).read(&mut [0; 1]).unwrap_or(0), 0);
+        for mut other in silent {
+            other.write_all(b"x").unwrap();
+            assert!(matches!(rig.call(), Call::Accepted(..)), "{limits}");
+        }
+    }
+}
+
+#[test]
+fn tunnels_and_strangers_count_for_limit() {
+    let rig = Rig::start(&json!({ "limits": { "links": 2 } }));
+    rig.set_status(Arc::new(Status {
+        strangers: 2,
+        ..Status::default()
+    }));
     let mut refused = connect(&rig);
     assert_eq!(refused.read(&mut [0; 1]).unwrap_or(0), 0);
     rig.wait_value(LINKS, &[("result", "limit")], 1.0);
-    drop(waiting);
-    rig.wait_value(LINKS, &[("result", "gone")], 1.0);
+    rig.set_status(Arc::default());
     connect(&rig).write_all(b"x").unwrap();
     assert!(matches!(rig.call(), Call::Accepted(..)));
 }

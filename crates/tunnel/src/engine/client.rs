@@ -103,6 +103,7 @@ impl<K: Keys> Engine<K> {
     }
 
     /// Handles the instance number of the process behind a stream: a new one knows none of our sessions.
+    /// A stream's first hello counts, since anything between the ends can forge more.
     pub(super) fn handle_instance(
         &mut self,
         now: Instant,
@@ -115,7 +116,11 @@ impl<K: Keys> Engine<K> {
             let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
                 continue;
             };
-            if peer.link_of(&remote).is_none() || !matches!(peer.steering, Steering::Client(_)) {
+            if !matches!(peer.steering, Steering::Client(_)) {
+                continue;
+            }
+            let link = peer.link_of(&remote).and_then(|id| peer.link_mut(id));
+            if link.is_none_or(|link| std::mem::replace(&mut link.greeted, true)) {
                 continue;
             }
             let before = peer.instance.replace(instance);

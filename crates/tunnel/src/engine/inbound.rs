@@ -19,7 +19,7 @@ use tunnel_proto::echo::{self, Echo, ProbeInfo};
 use tunnel_proto::ip::{Header, mss};
 use tunnel_proto::path::LinkId;
 
-use crate::noise::{Identified, Keys, Noise, OUT_LEN, Opened, Reply};
+use crate::noise::{Identified, Keys, Noise, OUT_LEN, Opened, Refused, Reply};
 
 use super::dropped::Dropped;
 use super::outbound::{OVERHEAD, mark};
@@ -197,7 +197,14 @@ impl<K: Keys> Engine<K> {
         };
         let afford = || budget.take(now, 1);
         let scratch = &mut self.scratch;
-        let (own, theirs) = match self.keys.identify(source, datagram, scratch, afford) {
+        let identified = self.keys.identify(source, datagram, scratch, afford);
+        if let Remote::Stream(stream) = from
+            && !matches!(identified, Identified::Refused(why) if why != Refused::Budget)
+            && let Some(stream) = self.streams.get_mut(stream)
+        {
+            stream.knows_key = true;
+        }
+        let (own, theirs) = match identified {
             Identified::Cookie { len } => return Err(Lookup::Cookie(len)),
             Identified::Pair { own, theirs } => (own, theirs),
             Identified::Refused(refused) => return Err(Lookup::Unknown(refused.as_str())),

@@ -155,6 +155,8 @@ pub(crate) struct Link {
     pub(crate) from: Option<SocketAddr>,
     /// Client: when something was last sent to prove it.
     pub(crate) tried: Option<Instant>,
+    /// Client: whether a hello came by it.
+    pub(crate) greeted: bool,
     /// Client, UDP: how large packets may be.
     pub(crate) mtu: Option<Mtu>,
     /// Server: how large the client found that packets may be; 0: not known.
@@ -170,6 +172,7 @@ impl Link {
             heard: now,
             from: None,
             tried: None,
+            greeted: false,
             mtu: None,
             reported_mtu: 0,
         }

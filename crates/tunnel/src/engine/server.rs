@@ -32,7 +32,7 @@ impl<K: Keys> Engine<K> {
     ) {
         let strangers = self.streams.iter().filter(|(_, stream)| !stream.proven);
         if strangers.clone().count() >= MAX_UNPROVEN {
-            let oldest = strangers.min_by_key(|(_, stream)| stream.heard);
+            let oldest = strangers.min_by_key(|(_, stream)| (stream.knows_key, stream.heard));
             if let Some(id) = oldest.map(|(id, _)| *id) {
                 self.streams.remove(&id);
                 self.requests
@@ -43,6 +43,7 @@ impl<K: Keys> Engine<K> {
             from,
             heard: now,
             proven: false,
+            knows_key: false,
         };
         self.streams.insert(stream, known);
         self.send_hello(stream, out);

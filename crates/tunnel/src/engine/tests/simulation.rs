@@ -202,6 +202,22 @@ impl Simulation {
         id
     }
 
+    /// Has a client's stream say hello for a server process of this number.
+    pub(super) fn hello_to_client(&mut self, at: usize, instance: u64) {
+        let now = self.now;
+        let links = &self.clients[at].engine.status(now).peers[0].links;
+        let stream = links[0].remote.trim_start_matches("stream ");
+        let stream = StreamId(stream.parse().unwrap());
+        let hello = Control::Hello {
+            version: 1,
+            instance,
+            identity: tunnel_proto::frame::Identity::new("server").unwrap(),
+        };
+        self.call(Node::Client(at), |engine, out| {
+            engine.handle_control(now, stream, &hello, out);
+        });
+    }
+
     /// Sends a flow's next packets both ways and returns whether both arrived.
     pub(super) fn carries(&mut self, client: usize, port: u16) -> bool {
         use tunnel_proto::ip::transport::flags::{ACK, SYN};
@@ -430,8 +446,27 @@ impl Simulation {
                 self.handle_requests(at, request);
             }
         }
-        for server in &mut self.servers {
-            while server.engine.poll_request().is_some() {}
+        for at in 0..self.servers.len() {
+            while let Some(request) = self.servers[at].engine.poll_request() {
+                self.close_at_server(&request);
+            }
+        }
+    }
+
+    /// Ends a stream that a server closes; its other end hears of it.
+    fn close_at_server(&mut self, request: &Request) {
+        let Request::Close { remote, .. } = request else {
+            return;
+        };
+        let Remote::Stream(stream) = *remote else {
+            return;
+        };
+        let closed = self.wires.iter().position(|(id, ..)| *id == stream.0);
+        if let Some((_, _, wire)) = closed.map(|at| self.wires.remove(at)) {
+            let now = self.now;
+            self.call(Node::Client(wire.client), |engine, out| {
+                engine.handle_closed(now, stream, out);
+            });
         }
     }
 
