@@ -3,141 +3,87 @@
 use serde_json::{Value, json};
 
 use super::super::super::fixture::{grm, namespace, object, plan, pod, settings, state};
-use super::super::{Compatibility, IngressController, service};
+use super::super::{Compatibility, IngressController, ServicePlan, service};
 use crate::state::{LabelSelector, ObjectKey};
 
-#[test]
-fn two_policies_for_each_port() {
-    let state = state(&[namespace("a"), grm(&[])]);
-    let plan = plan(&state, Compatibility::Document);
+/// The policies as the document shows them; that of all sources without its description.
+const SHOWN: &str = include_str!("../../../../tests/peers/document.yaml");
+
+const B: (&str, &str) = (
+    "namespace-selectors",
+    r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#,
+);
+
+/// Checks that a plan has exactly these of the document's policies, by place, and no problems.
+fn assert_shown(plan: &ServicePlan, places: &[usize], change: impl Fn(String) -> String) {
+    let parse = |text: &str| -> Value {
+        let text = change(text.to_owned());
+        settings::yaml::from_str(&text, "document.yaml".as_ref()).unwrap()
+    };
+    let shown: Vec<_> = SHOWN.split("---\n").map(parse).collect();
     let policies: Vec<_> = plan.policies.iter().map(object).collect();
-    assert_eq!(policies, [own_egress(), own_ingress()]);
+    let expected: Vec<_> = places.iter().map(|place| shown[*place].clone()).collect();
+    assert_eq!(policies, expected);
     assert_eq!(plan.problems, []);
     for policy in &plan.policies {
-        let labels: Vec<_> = policy
-            .labels
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
-        assert_eq!(
-            labels,
-            [
-                "networking.resources.gardener.cloud/service-name=gardener-resource-manager",
-                "networking.resources.gardener.cloud/service-namespace=a",
-            ]
-        );
+        let labels = serde_json::to_value(&policy.labels).unwrap();
+        let expected = json!({
+            "networking.resources.gardener.cloud/service-name": "gardener-resource-manager",
+            "networking.resources.gardener.cloud/service-namespace": "a",
+        });
+        assert_eq!(labels, expected);
     }
 }
 
 #[test]
-fn two_more_for_each_other_namespace() {
-    let selectors = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#;
-    let state = state(&[
-        namespace("a"),
-        namespace("b"),
-        namespace("c"),
-        grm(&[("namespace-selectors", selectors)]),
-    ]);
-    let plan = plan(&state, Compatibility::Document);
-    let policies: Vec<_> = plan.policies.iter().map(object).collect();
-    assert_eq!(
-        policies,
-        [own_egress(), own_ingress(), other_ingress(), other_egress()]
-    );
-}
-
-#[test]
-fn a_namespace_alias_changes_labels_alone() {
-    let selectors = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#;
-    let state = state(&[
-        namespace("a"),
-        namespace("b"),
-        grm(&[
-            ("namespace-selectors", selectors),
-            ("pod-label-selector-namespace-alias", "all-foos"),
-        ]),
-    ]);
-    let plan = plan(&state, Compatibility::Document);
-    let policies: Vec<_> = plan.policies.iter().map(object).collect();
-    let aliased = |policy: Value| -> Value {
-        let text = policy
-            .to_string()
-            .replace("/to-a-gardener", "/to-all-foos-gardener");
-        serde_json::from_str(&text).unwrap()
-    };
-    assert_eq!(
-        policies,
-        [
-            own_egress(),
-            own_ingress(),
-            aliased(other_ingress()),
-            aliased(other_egress())
-        ]
-    );
+fn two_policies_for_each_port_and_namespace() {
+    let spaces = ["a", "b", "c"].map(namespace);
+    let alias = ("pod-label-selector-namespace-alias", "all-foos");
+    for (annotations, places, aliased) in [
+        (&[][..], &[1, 0][..], false),
+        (&[B], &[1, 0, 2, 3], false),
+        // An alias changes labels alone.
+        (&[B, alias], &[1, 0, 2, 3], true),
+    ] {
+        let state = state(&[&spaces[..], &[grm(annotations)]].concat());
+        let plan = plan(&state, Compatibility::Document);
+        assert_shown(&plan, places, |text| match aliased {
+            true => text.replace("/to-a-gardener", "/to-all-foos-gardener"),
+            false => text,
+        });
+    }
 }
 
 #[test]
 fn world_policy_admits_all_sources() {
-    let state = state(&[
-        namespace("a"),
-        grm(&[(
-            "from-world-to-ports",
-            r#"[{"port":"10250","protocol":"TCP"}]"#,
-        )]),
-    ]);
-    let plan = plan(&state, Compatibility::Document);
-    let policy = &plan.policies[1];
-    assert_eq!(
-        object(policy),
-        json!({
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": {
-                "annotations": {
-                    "gardener.cloud/description": "Allows ingress traffic from everywhere to ports [TCP/10250] for pods selected by the a/gardener-resource-manager service selector.",
-                },
-                "name": "ingress-to-gardener-resource-manager-from-world",
-                "namespace": "a",
-            },
-            "spec": {
-                "ingress": [{
-                    "from": [
-                        {"namespaceSelector": {}, "podSelector": {}},
-                        {"ipBlock": {"cidr": "0.0.0.0/0"}},
-                        {"ipBlock": {"cidr": "::/0"}},
-                    ],
-                    "ports": [{"port": 10250, "protocol": "TCP"}],
-                }],
-                "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
-                "policyTypes": ["Ingress"],
-            },
-        })
-    );
+    let ports = r#"[{"port":"10250","protocol":"TCP"}]"#;
+    let state = state(&[namespace("a"), grm(&[("from-world-to-ports", ports)])]);
+    let mut plan = plan(&state, Compatibility::Document);
+    let mut world = object(&plan.policies.remove(1));
+    let description = world["metadata"]["annotations"].take();
+    let sentence = "Allows ingress traffic from everywhere to ports [TCP/10250] for pods selected by \
+                    the a/gardener-resource-manager service selector.";
+    assert_eq!(description, json!({"gardener.cloud/description": sentence}));
+    world["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("annotations");
+    let shown = SHOWN.split("---\n").nth(4).unwrap();
+    let shown: Value = settings::yaml::from_str(shown, "document.yaml".as_ref()).unwrap();
+    assert_eq!(world, shown);
+    assert_shown(&plan, &[1, 0], |text| text);
 }
 
 #[test]
 fn two_for_an_ingress() {
+    let backend =
+        json!({"service": {"name": "gardener-resource-manager", "port": {"number": 443}}});
+    let paths = json!([{"backend": backend, "path": "/", "pathType": "Prefix"}]);
     let ingress = json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "Ingress",
         "metadata": {"name": "gardener-resource-manager", "namespace": "a"},
-        "spec": {
-            "rules": [{
-                "host": "grm.foo.example.com",
-                "http": {
-                    "paths": [{
-                        "backend": {
-                            "service": {
-                                "name": "gardener-resource-manager",
-                                "port": {"number": 443},
-                            },
-                        },
-                        "path": "/",
-                        "pathType": "Prefix",
-                    }],
-                },
-            }],
-        },
+        "spec": {"rules": [{"host": "grm.foo.example.com", "http": {"paths": paths}}]},
     });
     let state = state(&[namespace("a"), namespace("default"), grm(&[]), ingress]);
     let mut settings = settings(Compatibility::Document);
@@ -146,16 +92,10 @@ fn two_for_an_ingress() {
         pod_selector: LabelSelector::of_labels([("foo".to_owned(), "bar".to_owned())]),
     });
     let key = ObjectKey::new("a", "gardener-resource-manager");
-    let plan = service(&state, &settings, &[], &key);
-    let policies: Vec<_> = plan.policies.iter().map(object).collect();
-    assert_eq!(
-        policies,
-        [
-            own_egress(),
-            own_ingress(),
-            controller_ingress(),
-            controller_egress()
-        ]
+    assert_shown(
+        &service(&state, &settings, &[], &key),
+        &[1, 0, 5, 6],
+        |text| text,
     );
 }
 
@@ -190,166 +130,4 @@ fn one_label_for_many_services() {
             json!([{"port": 8080 + number, "protocol": "TCP"}])
         );
     }
-}
-
-fn own_ingress() -> Value {
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {
-            "annotations": {
-                "gardener.cloud/description": "Allows ingress TCP traffic to port 10250 for pods selected by the a/gardener-resource-manager service selector from pods running in namespace a labeled with map[networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250:allowed].",
-            },
-            "name": "ingress-to-gardener-resource-manager-tcp-10250",
-            "namespace": "a",
-        },
-        "spec": {
-            "ingress": [{
-                "from": [{
-                    "podSelector": {
-                        "matchLabels": {
-                            "networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250": "allowed",
-                        },
-                    },
-                }],
-                "ports": [{"port": 10250, "protocol": "TCP"}],
-            }],
-            "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
-            "policyTypes": ["Ingress"],
-        },
-    })
-}
-
-fn own_egress() -> Value {
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {
-            "annotations": {
-                "gardener.cloud/description": "Allows egress TCP traffic to port 10250 from pods running in namespace a labeled with map[networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250:allowed] to pods selected by the a/gardener-resource-manager service selector.",
-            },
-            "name": "egress-to-gardener-resource-manager-tcp-10250",
-            "namespace": "a",
-        },
-        "spec": {
-            "egress": [{
-                "to": [{"podSelector": {"matchLabels": {"app": "gardener-resource-manager"}}}],
-                "ports": [{"port": 10250, "protocol": "TCP"}],
-            }],
-            "podSelector": {
-                "matchLabels": {
-                    "networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250": "allowed",
-                },
-            },
-            "policyTypes": ["Egress"],
-        },
-    })
-}
-
-fn other_ingress() -> Value {
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {
-            "annotations": {
-                "gardener.cloud/description": "Allows ingress TCP traffic to port 10250 for pods selected by the a/gardener-resource-manager service selector from pods running in namespace b labeled with map[networking.resources.gardener.cloud/to-a-gardener-resource-manager-tcp-10250:allowed].",
-            },
-            "name": "ingress-to-gardener-resource-manager-tcp-10250-from-b",
-            "namespace": "a",
-        },
-        "spec": {
-            "ingress": [{
-                "from": [{
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "b"}},
-                    "podSelector": {
-                        "matchLabels": {
-                            "networking.resources.gardener.cloud/to-a-gardener-resource-manager-tcp-10250": "allowed",
-                        },
-                    },
-                }],
-                "ports": [{"port": 10250, "protocol": "TCP"}],
-            }],
-            "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
-            "policyTypes": ["Ingress"],
-        },
-    })
-}
-
-fn other_egress() -> Value {
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {
-            "annotations": {
-                "gardener.cloud/description": "Allows egress TCP traffic to port 10250 from pods running in namespace b labeled with map[networking.resources.gardener.cloud/to-a-gardener-resource-manager-tcp-10250:allowed] to pods selected by the a/gardener-resource-manager service selector.",
-            },
-            "name": "egress-to-a-gardener-resource-manager-tcp-10250",
-            "namespace": "b",
-        },
-        "spec": {
-            "egress": [{
-                "to": [{
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "a"}},
-                    "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
-                }],
-                "ports": [{"port": 10250, "protocol": "TCP"}],
-            }],
-            "podSelector": {
-                "matchLabels": {
-                    "networking.resources.gardener.cloud/to-a-gardener-resource-manager-tcp-10250": "allowed",
-                },
-            },
-            "policyTypes": ["Egress"],
-        },
-    })
-}
-
-fn controller_ingress() -> Value {
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {
-            "annotations": {
-                "gardener.cloud/description": "Allows ingress TCP traffic to port 10250 for pods selected by the a/gardener-resource-manager service selector from ingress controller pods running in the default namespace labeled with map[foo:bar].",
-            },
-            "name": "ingress-to-gardener-resource-manager-tcp-10250-from-ingress-controller",
-            "namespace": "a",
-        },
-        "spec": {
-            "ingress": [{
-                "from": [{
-                    "podSelector": {"matchLabels": {"foo": "bar"}},
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
-                }],
-                "ports": [{"port": 10250, "protocol": "TCP"}],
-            }],
-            "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
-            "policyTypes": ["Ingress"],
-        },
-    })
-}
-
-fn controller_egress() -> Value {
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {
-            "annotations": {
-                "gardener.cloud/description": "Allows egress TCP traffic to port 10250 from pods running in the default namespace labeled with map[foo:bar] to pods selected by the a/gardener-resource-manager service selector.",
-            },
-            "name": "egress-to-a-gardener-resource-manager-tcp-10250-from-ingress-controller",
-            "namespace": "default",
-        },
-        "spec": {
-            "egress": [{
-                "to": [{
-                    "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "a"}},
-                }],
-                "ports": [{"port": 10250, "protocol": "TCP"}],
-            }],
-            "podSelector": {"matchLabels": {"foo": "bar"}},
-            "policyTypes": ["Egress"],
-        },
-    })
 }
