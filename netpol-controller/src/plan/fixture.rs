@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-use super::{Compatibility, Policy, PolicySettings, Problem, Reason, ServicePlan, service};
-use crate::state::{ClusterState, Kind, ObjectKey};
+use super::{
+    Compatibility, IngressController, Policy, PolicySettings, Problem, Reason, RoutedPort,
+    ServicePlan, service,
+};
+use crate::state::{ClusterState, Kind, ObjectKey, Protocol, TargetPort};
 
 /// Prefix of the annotations and labels.
 pub(super) const PREFIX: &str = "networking.resources.gardener.cloud/";
@@ -65,13 +68,12 @@ pub(super) fn pod(namespace: &str, name: &str, labels: &[(&str, &str)]) -> Value
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
 }
 
-/// The Service of the document: `app: gardener-resource-manager`, port 443 to 10250, with
-/// annotations whose keys lack the prefix.
-pub(super) fn grm(annotations: &[(&str, &str)]) -> Value {
-    named("a", "gardener-resource-manager", annotations)
+/// The Service `s` of most tests.
+pub(super) fn example(annotations: &[(&str, &str)]) -> Value {
+    named("a", "s", annotations)
 }
 
-/// One like it of another name.
+/// A Service `app: <name>`, port 443 to 10250, with annotations whose keys lack the prefix.
 pub(super) fn named(namespace: &str, name: &str, annotations: &[(&str, &str)]) -> Value {
     let annotations: Map<_, _> = annotations
         .iter()
@@ -100,10 +102,64 @@ pub(super) fn settings(compatibility: Compatibility) -> PolicySettings {
     }
 }
 
-/// The plan of the document's Service.
+/// The plan of the Service `s`.
 pub(super) fn plan(state: &ClusterState, compatibility: Compatibility) -> ServicePlan {
-    let key = ObjectKey::new("a", "gardener-resource-manager");
-    service(state, &settings(compatibility), &[], &key)
+    plan_routed(state, compatibility, &[])
+}
+
+/// The same with what gateways route to it.
+pub(super) fn plan_routed(
+    state: &ClusterState,
+    compatibility: Compatibility,
+    routed: &[RoutedPort],
+) -> ServicePlan {
+    service(
+        state,
+        &settings(compatibility),
+        routed,
+        &ObjectKey::new("a", "s"),
+    )
+}
+
+/// A port to which a gateway with this value of the label `istio` leads.
+pub(super) fn routed(namespace: &str, gateway: &str, port: u16) -> RoutedPort {
+    RoutedPort {
+        gateway_namespace: namespace.into(),
+        gateway_selector: [("istio".to_owned(), gateway.to_owned())].into(),
+        protocol: Protocol::Tcp,
+        target: TargetPort::Number(port),
+    }
+}
+
+/// An Ingress of paths to these ports of Services.
+pub(super) fn ingress(namespace: &str, backends: &[(&str, Value)]) -> Value {
+    let paths = backends
+        .iter()
+        .map(|(name, port)| json!({"backend": {"service": {"name": name, "port": port}}}));
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "x", "namespace": namespace},
+        "spec": {
+            "defaultBackend": {"service": {"name": "s", "port": {"number": 444}}},
+            "rules": [{"host": "none.example.com"}, {"http": {"paths": paths.collect::<Vec<_>>()}}],
+        },
+    })
+}
+
+/// Settings with an ingress controller whose pods lie in a namespace and have these labels.
+pub(super) fn with_controller(
+    compatibility: Compatibility,
+    namespace: &str,
+    pods: Value,
+) -> PolicySettings {
+    PolicySettings {
+        ingress_controller: Some(IngressController {
+            namespace: namespace.to_owned(),
+            pod_selector: serde_json::from_value(pods).unwrap(),
+        }),
+        ..settings(compatibility)
+    }
 }
 
 /// `namespace/name` of all policies.

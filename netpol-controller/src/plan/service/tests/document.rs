@@ -2,28 +2,41 @@
 
 use serde_json::{Value, json};
 
-use super::super::super::fixture::{grm, namespace, object, plan, pod, settings, state};
-use super::super::{Compatibility, IngressController, ServicePlan, service};
-use crate::state::{LabelSelector, ObjectKey};
+use super::super::super::fixture::{
+    ingress, named, namespace, object, pod, settings, state, with_controller,
+};
+use super::super::{Compatibility, ServicePlan, service};
+use crate::state::{ClusterState, ObjectKey};
 
 /// The policies as the document shows them; that of all sources without its description.
 const SHOWN: &str = include_str!("../../../../tests/peers/document.yaml");
+
+const GRM: &str = "gardener-resource-manager";
 
 const B: (&str, &str) = (
     "namespace-selectors",
     r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#,
 );
 
-/// Checks that a plan has exactly these of the document's policies, by place, and no problems.
-fn assert_shown(plan: &ServicePlan, places: &[usize], change: impl Fn(String) -> String) {
-    let parse = |text: &str| -> Value {
-        let text = change(text.to_owned());
-        settings::yaml::from_str(&text, "document.yaml".as_ref()).unwrap()
-    };
-    let shown: Vec<_> = SHOWN.split("---\n").map(parse).collect();
+fn shown() -> Vec<Value> {
+    let parse = |text| settings::yaml::from_str(text, "document.yaml".as_ref()).unwrap();
+    SHOWN.split("---\n").map(parse).collect()
+}
+
+fn grm(annotations: &[(&str, &str)]) -> Value {
+    named("a", GRM, annotations)
+}
+
+fn plan(state: &ClusterState) -> ServicePlan {
+    let settings = settings(Compatibility::Document);
+    service(state, &settings, &[], &ObjectKey::new("a", GRM))
+}
+
+/// Checks that a plan has exactly these of the policies, by place, and no problems.
+fn assert_shown(plan: &ServicePlan, places: &[usize], shown: Vec<Value>) {
     let policies: Vec<_> = plan.policies.iter().map(object).collect();
-    let expected: Vec<_> = places.iter().map(|place| shown[*place].clone()).collect();
-    assert_eq!(policies, expected);
+    let expected: Vec<_> = places.iter().map(|place| &shown[*place]).collect();
+    assert_eq!(policies.iter().collect::<Vec<_>>(), expected);
     assert_eq!(plan.problems, []);
     for policy in &plan.policies {
         let labels = serde_json::to_value(&policy.labels).unwrap();
@@ -46,11 +59,13 @@ fn two_policies_for_each_port_and_namespace() {
         (&[B, alias], &[1, 0, 2, 3], true),
     ] {
         let state = state(&[&spaces[..], &[grm(annotations)]].concat());
-        let plan = plan(&state, Compatibility::Document);
-        assert_shown(&plan, places, |text| match aliased {
-            true => text.replace("/to-a-gardener", "/to-all-foos-gardener"),
-            false => text,
-        });
+        let mut shown = shown();
+        if aliased {
+            let text = json!(shown).to_string();
+            let text = text.replace("/to-a-gardener", "/to-all-foos-gardener");
+            shown = serde_json::from_str(&text).unwrap();
+        }
+        assert_shown(&plan(&state), places, shown);
     }
 }
 
@@ -58,7 +73,7 @@ fn two_policies_for_each_port_and_namespace() {
 fn world_policy_admits_all_sources() {
     let ports = r#"[{"port":"10250","protocol":"TCP"}]"#;
     let state = state(&[namespace("a"), grm(&[("from-world-to-ports", ports)])]);
-    let mut plan = plan(&state, Compatibility::Document);
+    let mut plan = plan(&state);
     let mut world = object(&plan.policies.remove(1));
     let description = world["metadata"]["annotations"].take();
     let sentence = "Allows ingress traffic from everywhere to ports [TCP/10250] for pods selected by \
@@ -68,55 +83,29 @@ fn world_policy_admits_all_sources() {
         .as_object_mut()
         .unwrap()
         .remove("annotations");
-    let shown = SHOWN.split("---\n").nth(4).unwrap();
-    let shown: Value = settings::yaml::from_str(shown, "document.yaml".as_ref()).unwrap();
-    assert_eq!(world, shown);
-    assert_shown(&plan, &[1, 0], |text| text);
+    assert_eq!(world, shown()[4]);
+    assert_shown(&plan, &[1, 0], shown());
 }
 
 #[test]
 fn two_for_an_ingress() {
-    let backend =
-        json!({"service": {"name": "gardener-resource-manager", "port": {"number": 443}}});
-    let paths = json!([{"backend": backend, "path": "/", "pathType": "Prefix"}]);
-    let ingress = json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "Ingress",
-        "metadata": {"name": "gardener-resource-manager", "namespace": "a"},
-        "spec": {"rules": [{"host": "grm.foo.example.com", "http": {"paths": paths}}]},
-    });
-    let state = state(&[namespace("a"), namespace("default"), grm(&[]), ingress]);
-    let mut settings = settings(Compatibility::Document);
-    settings.ingress_controller = Some(IngressController {
-        namespace: "default".to_owned(),
-        pod_selector: LabelSelector::of_labels([("foo".to_owned(), "bar".to_owned())]),
-    });
-    let key = ObjectKey::new("a", "gardener-resource-manager");
-    assert_shown(
-        &service(&state, &settings, &[], &key),
-        &[1, 0, 5, 6],
-        |text| text,
-    );
+    let exposed = ingress("a", &[(GRM, json!({"number": 443}))]);
+    let state = state(&[namespace("a"), namespace("default"), grm(&[]), exposed]);
+    let pods = json!({"matchLabels": {"foo": "bar"}});
+    let settings = with_controller(Compatibility::Document, "default", pods);
+    let plan = service(&state, &settings, &[], &ObjectKey::new("a", GRM));
+    assert_shown(&plan, &[1, 0, 5, 6], shown());
 }
 
 #[test]
 fn one_label_for_many_services() {
-    let pods: Vec<_> = (0..10)
-        .map(|number| {
-            let ports = format!(r#"[{{"port":808{number},"protocol":"TCP"}}]"#);
-            (format!("bar{number}"), ports)
-        })
-        .collect();
-    for (number, (name, ports)) in pods.iter().enumerate() {
-        let mut object = grm(&[("from-all-bars-allowed-ports", ports)]);
-        object["metadata"]["name"] = json!(name);
+    for number in 0..10 {
+        let name = format!("bar{number}");
+        let ports = format!(r#"[{{"port":808{number},"protocol":"TCP"}}]"#);
+        let object = named("a", &name, &[("from-all-bars-allowed-ports", &ports)]);
         let state = state(&[namespace("a"), object, pod("a", "foo", &[])]);
-        let plan = service(
-            &state,
-            &settings(Compatibility::Document),
-            &[],
-            &ObjectKey::new("a", name),
-        );
+        let settings = settings(Compatibility::Document);
+        let plan = service(&state, &settings, &[], &ObjectKey::new("a", &name));
         let egress = plan.policies.iter().find(|policy| {
             *policy.key.name == *format!("egress-to-{name}-tcp-808{number}-via-all-bars")
         });

@@ -1,54 +1,35 @@
 //! What Ingresses, gateways and routes open, and at which ports.
 
-use std::sync::Arc;
-
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::super::fixture::{
-    MODES, find, grm, keys, messages, namespace, object, pod, settings, spec, state, terminating,
+    MODES, example, find, ingress, keys, messages, namespace, object, plan_routed, pod, routed,
+    spec, state, terminating, with_controller,
 };
-use super::super::{Compatibility, IngressController, RoutedPort, ServicePlan, service};
+use super::super::{Compatibility, RoutedPort, ServicePlan, service};
 use crate::plan::Reason;
-use crate::state::{Labels, ObjectKey, Protocol, TargetPort};
+use crate::state::{ObjectKey, Protocol, TargetPort};
 
-const NAME: &str = "gardener-resource-manager";
+const INGRESS: &str = "a/ingress-to-s-tcp-10250-from";
+const EGRESS: &str = "egress-to-a-s-tcp-10250-from";
 
 fn without_labels(objects: &[Value], routed: &[RoutedPort], controller: &str) -> ServicePlan {
-    let mut settings = settings(Compatibility::Upstream);
-    let pod_selector = json!({
+    let pods = json!({
         "matchLabels": {"foo": "bar"},
         "matchExpressions": [{"key": "tier", "operator": "Exists"}],
     });
-    settings.ingress_controller = Some(IngressController {
-        namespace: controller.to_owned(),
-        pod_selector: serde_json::from_value(pod_selector).unwrap(),
-    });
+    let settings = with_controller(Compatibility::Upstream, controller, pods);
     service(
         &state(objects),
         &settings,
         routed,
-        &ObjectKey::new("a", NAME),
+        &ObjectKey::new("a", "s"),
     )
 }
 
-fn ingress(backends: &[Value]) -> Value {
-    let paths: Vec<_> = backends
-        .iter()
-        .map(|backend| json!({"backend": backend}))
-        .collect();
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "Ingress",
-        "metadata": {"name": "x", "namespace": "a"},
-        "spec": {
-            "defaultBackend": {"service": {"name": NAME, "port": {"number": 444}}},
-            "rules": [{"host": "none.example.com"}, {"http": {"paths": paths}}],
-        },
-    })
-}
-
-fn backend(name: &str, port: &Value) -> Value {
-    json!({"service": {"name": name, "port": port}})
+/// An Ingress of the port 443 of the Service.
+fn exposing() -> Value {
+    ingress("a", &[("s", json!({"number": 443}))])
 }
 
 fn virtual_service(gateways: &[&str], host: &str, port: &Value) -> Value {
@@ -70,27 +51,11 @@ fn istio_gateway(namespace: &str, name: &str, selector: &Value) -> Value {
     })
 }
 
-fn labels(pairs: &[(&str, &str)]) -> Labels {
-    pairs
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect()
-}
-
-fn routed(namespace: &str, gateway: &str, port: u16) -> RoutedPort {
-    RoutedPort {
-        gateway_namespace: Arc::from(namespace),
-        gateway_selector: labels(&[("istio", gateway)]),
-        protocol: Protocol::Tcp,
-        target: TargetPort::Number(port),
-    }
-}
-
 #[test]
 fn an_ingress_opens_the_port_behind_the_services() {
     let both = [
-        "a/ingress-to-gardener-resource-manager-tcp-10250-from-ingress-controller",
-        "i/egress-to-a-gardener-resource-manager-tcp-10250-from-ingress-controller",
+        format!("{INGRESS}-ingress-controller"),
+        format!("i/{EGRESS}-ingress-controller"),
     ];
     for (port, opened) in [
         (json!({"number": 443}), true),
@@ -101,8 +66,8 @@ fn an_ingress_opens_the_port_behind_the_services() {
         let objects = [
             namespace("a"),
             namespace("i"),
-            grm(&[]),
-            ingress(&[backend(NAME, &port)]),
+            example(&[]),
+            ingress("a", &[("s", port.clone())]),
         ];
         let plan = without_labels(&objects, &[], "i");
         assert_eq!(keys(&plan), if opened { &both[..] } else { &[] }, "{port}");
@@ -112,7 +77,7 @@ fn an_ingress_opens_the_port_behind_the_services() {
 
 #[test]
 fn numbered_backend_never_matches_unnamed_port() {
-    let mut object = grm(&[]);
+    let mut object = example(&[]);
     object["spec"]["ports"] = json!([
         {"port": 80, "protocol": "TCP", "targetPort": 8080},
         {"port": 443, "protocol": "UDP", "targetPort": 8444},
@@ -122,35 +87,34 @@ fn numbered_backend_never_matches_unnamed_port() {
         namespace("a"),
         namespace("i"),
         object,
-        ingress(&[
-            backend(NAME, &json!({"number": 443})),
-            backend("other", &json!({"number": 80})),
-        ]),
+        ingress(
+            "a",
+            &[
+                ("s", json!({"number": 443})),
+                ("other", json!({"number": 80})),
+            ],
+        ),
     ];
     assert_eq!(
         keys(&without_labels(&objects, &[], "i")),
         [
-            "a/ingress-to-gardener-resource-manager-tcp-8443-from-ingress-controller",
-            "i/egress-to-a-gardener-resource-manager-tcp-8443-from-ingress-controller",
+            "a/ingress-to-s-tcp-8443-from-ingress-controller",
+            "i/egress-to-a-s-tcp-8443-from-ingress-controller",
         ]
     );
 }
 
 #[test]
 fn ingress_controller_in_same_namespace() {
-    let objects = [
-        namespace("a"),
-        grm(&[]),
-        ingress(&[backend(NAME, &json!({"number": 443}))]),
-    ];
+    let objects = [namespace("a"), example(&[]), exposing()];
     let plan = without_labels(&objects, &[], "a");
     let selector = json!({
         "matchLabels": {"foo": "bar"},
         "matchExpressions": [{"key": "tier", "operator": "Exists"}],
     });
-    let id = "gardener-resource-manager-tcp-10250-from-ingress-controller";
+    let id = "s-tcp-10250-from-ingress-controller";
     let ports = json!([{"port": 10250, "protocol": "TCP"}]);
-    let app = json!({"matchLabels": {"app": NAME}});
+    let app = json!({"matchLabels": {"app": "s"}});
     assert_eq!(
         spec(&plan, &format!("a/ingress-to-{id}")),
         json!({
@@ -170,18 +134,14 @@ fn ingress_controller_in_same_namespace() {
     assert_eq!(
         find(&plan, &format!("a/egress-to-{id}")).description,
         "Allows egress TCP traffic to port 10250 from pods running in namespace a labeled with \
-         {map[foo:bar] [{tier Exists []}]} to pods selected by the a/gardener-resource-manager \
+         {map[foo:bar] [{tier Exists []}]} to pods selected by the a/s \
          service selector."
     );
 }
 
 #[test]
 fn ingress_needs_a_live_controller_namespace() {
-    let exposed = [
-        namespace("a"),
-        grm(&[]),
-        ingress(&[backend(NAME, &json!({"number": 443}))]),
-    ];
+    let exposed = [namespace("a"), example(&[]), exposing()];
     assert_eq!(
         keys(&without_labels(&exposed, &[], "i")),
         Vec::<String>::new()
@@ -203,56 +163,29 @@ fn virtual_service_opens_target_port_to_gateways() {
         terminating("t"),
     ];
     let pods = ["h", "t"].map(|name| pod(name, "gw", &[("istio", "ingressgateway"), ("app", "x")]));
-    let host = "gardener-resource-manager.a.svc.cluster.local";
+    let (host, https) = ("s.a.svc.cluster.local", json!({"number": 443}));
     for (gateways, host, port, opened) in [
-        (vec!["g/gw"], host, json!({"number": 443}), true),
-        (vec!["mesh", "g/gw"], host, json!({"number": 443}), true),
-        (vec!["mesh"], host, json!({"number": 443}), false),
-        (vec![], host, json!({"number": 443}), false),
-        (vec!["g/gw"], host, json!({"number": 10250}), false),
-        (vec!["g/gw"], host, json!({}), false),
-        (
-            vec!["g/gw"],
-            "gardener-resource-manager",
-            json!({"number": 443}),
-            false,
-        ),
-        (
-            vec!["g/gw"],
-            "gardener-resource-manager.a.svc",
-            json!({"number": 443}),
-            false,
-        ),
-        (
-            vec!["g/gw"],
-            "gardener-resource-manager.a.svc.cluster.local.",
-            json!({"number": 443}),
-            false,
-        ),
-        (
-            vec!["g/gw"],
-            "x.gardener-resource-manager.a.svc.cluster.local",
-            json!({"number": 443}),
-            false,
-        ),
-        (
-            vec!["g/gw"],
-            "gardener-resource-manager.b.svc.cluster.local",
-            json!({"number": 443}),
-            false,
-        ),
+        (&["g/gw"][..], host, &https, true),
+        (&["mesh", "g/gw"], host, &https, true),
+        (&["mesh"], host, &https, false),
+        (&[], host, &https, false),
+        (&["g/gw"], host, &json!({"number": 10250}), false),
+        (&["g/gw"], host, &json!({}), false),
+        (&["g/gw"], "s", &https, false),
+        (&["g/gw"], "s.a.svc", &https, false),
+        (&["g/gw"], "s.a.svc.cluster.local.", &https, false),
+        (&["g/gw"], "x.s.a.svc.cluster.local", &https, false),
+        (&["g/gw"], "s.b.svc.cluster.local", &https, false),
     ] {
-        let route = virtual_service(&gateways, host, &port);
-        let objects = [&spaces[..], &pods, &[grm(&[]), gateway.clone(), route]].concat();
+        let route = virtual_service(gateways, host, port);
+        let objects = [&spaces[..], &pods, &[example(&[]), gateway.clone(), route]].concat();
         let plan = without_labels(&objects, &[], "i");
-        let expected: &[&str] = match opened {
-            true => &[
-                "a/ingress-to-gardener-resource-manager-tcp-10250-from-h",
-                "h/egress-to-a-gardener-resource-manager-tcp-10250-from-istio",
-            ],
-            false => &[],
-        };
-        assert_eq!(keys(&plan), expected, "{gateways:?} {host} {port}");
+        let both = [format!("{INGRESS}-h"), format!("h/{EGRESS}-istio")];
+        assert_eq!(
+            keys(&plan),
+            if opened { &both[..] } else { &[] },
+            "{gateways:?} {host} {port}"
+        );
         assert_eq!(plan.problems, []);
     }
 }
@@ -260,14 +193,14 @@ fn virtual_service_opens_target_port_to_gateways() {
 #[test]
 fn http_and_tcp_routes_open_as_well() {
     for kind in ["http", "tcp", "tls"] {
-        let host = "gardener-resource-manager.a.svc.cluster.local";
+        let host = "s.a.svc.cluster.local";
         let mut route = virtual_service(&["gw"], host, &json!({"number": 443}));
         let routes = route["spec"]["tls"].take();
         route["spec"] = json!({"gateways": ["gw"], kind: routes});
         let plan = without_labels(
             &[
                 namespace("a"),
-                grm(&[]),
+                example(&[]),
                 route,
                 istio_gateway("a", "gw", &json!({"istio": "x"})),
                 pod("a", "gw", &[("istio", "x")]),
@@ -275,13 +208,10 @@ fn http_and_tcp_routes_open_as_well() {
             &[],
             "i",
         );
-        let app = json!({"matchLabels": {"app": NAME}});
+        let app = json!({"matchLabels": {"app": "s"}});
         let ports = json!([{"port": 10250, "protocol": "TCP"}]);
         assert_eq!(
-            spec(
-                &plan,
-                "a/ingress-to-gardener-resource-manager-tcp-10250-from-istio"
-            ),
+            spec(&plan, "a/ingress-to-s-tcp-10250-from-istio"),
             json!({
                 "ingress": [{"from": [{"podSelector": {"matchLabels": {"istio": "x"}}}], "ports": ports}],
                 "podSelector": app,
@@ -289,10 +219,7 @@ fn http_and_tcp_routes_open_as_well() {
             })
         );
         assert_eq!(
-            spec(
-                &plan,
-                "a/egress-to-gardener-resource-manager-tcp-10250-from-istio"
-            ),
+            spec(&plan, "a/egress-to-s-tcp-10250-from-istio"),
             json!({
                 "egress": [{"to": [{"podSelector": app}], "ports": ports}],
                 "podSelector": {"matchLabels": {"istio": "x"}},
@@ -304,12 +231,12 @@ fn http_and_tcp_routes_open_as_well() {
 
 #[test]
 fn unresolved_gateway_affects_no_other() {
-    let host = "gardener-resource-manager.a.svc.cluster.local";
+    let host = "s.a.svc.cluster.local";
     let route = virtual_service(&["g/none", "g/bare", "g/gw"], host, &json!({"number": 443}));
     let objects = [
         namespace("a"),
         namespace("g"),
-        grm(&[]),
+        example(&[]),
         route,
         istio_gateway("g", "bare", &json!({})),
         istio_gateway("g", "gw", &json!({"istio": "x"})),
@@ -366,119 +293,65 @@ fn tls_route_opens_target_port_to_gateways() {
             },
         })
     };
-    let route = |parent: &Value, backend: &Value| {
+    // Changes of what is usual; `null` leaves out.
+    let with = |usual: Value, changes: &str| -> Map<String, Value> {
+        let mut fields = usual.as_object().unwrap().clone();
+        fields.extend(serde_json::from_str::<Map<_, _>>(changes).unwrap());
+        fields.retain(|_, value| !value.is_null());
+        fields
+    };
+    let route = |parent: &str, backend: &str| {
+        let own = with(json!({"name": "gw", "namespace": "g"}), parent);
+        let to = with(json!({"name": "s", "port": 443}), backend);
         json!({
             "apiVersion": "gateway.networking.k8s.io/v1",
             "kind": "TLSRoute",
             "metadata": {"name": "x", "namespace": "a"},
             "spec": {
                 "hostnames": ["a.example.com"],
-                "parentRefs": [parent],
-                "rules": [{"backendRefs": [backend]}],
+                "parentRefs": [own],
+                "rules": [{"backendRefs": [to]}],
             },
         })
     };
     let all = json!({"from": "All"});
     let selected = json!({"from": "Selector", "selector": {"matchLabels": {"kubernetes.io/metadata.name": "a"}}});
     let others = json!({"from": "Selector", "selector": {"matchLabels": {"kubernetes.io/metadata.name": "b"}}});
-    let parent = json!({"name": "gw", "namespace": "g"});
-    let backend = json!({"name": NAME, "port": 443});
-    let section = |name: &str| json!({"name": "gw", "namespace": "g", "sectionName": name});
+    let same = json!({"from": "Same"});
+    let no_listener = "no listener";
     for (from, parent, backend, opened, reported) in [
-        (&all, parent.clone(), backend.clone(), true, ""),
-        (&selected, parent.clone(), backend.clone(), true, ""),
-        (&all, section("tls"), backend.clone(), true, ""),
-        (&all, section("web"), backend.clone(), false, "no listener"),
-        (&all, section("end"), backend.clone(), false, "no listener"),
-        (
-            &all,
-            section("other"),
-            backend.clone(),
-            false,
-            "no listener",
-        ),
-        (
-            &all,
-            json!({"name": "gw", "namespace": "g", "port": 80}),
-            backend.clone(),
-            false,
-            "no listener",
-        ),
-        (
-            &others,
-            parent.clone(),
-            backend.clone(),
-            false,
-            "no listener",
-        ),
-        (
-            &json!({"from": "Same"}),
-            parent.clone(),
-            backend.clone(),
-            false,
-            "no listener",
-        ),
-        (
-            &all,
-            json!({"name": "gw"}),
-            backend.clone(),
-            false,
-            "a/gw does not exist",
-        ),
-        (
-            &all,
-            json!({"kind": "Service", "name": "gw", "namespace": "g"}),
-            backend,
-            false,
-            "",
-        ),
-        (
-            &all,
-            parent.clone(),
-            json!({"name": NAME, "port": 444}),
-            false,
-            "",
-        ),
-        (&all, parent.clone(), json!({"name": NAME}), true, ""),
-        (
-            &all,
-            parent.clone(),
-            json!({"name": NAME, "port": 443, "weight": 0}),
-            false,
-            "",
-        ),
-        (
-            &all,
-            parent.clone(),
-            json!({"name": NAME, "port": 443, "namespace": "b"}),
-            false,
-            "",
-        ),
-        (
-            &all,
-            parent,
-            json!({"name": NAME, "port": 443, "kind": "Bucket"}),
-            false,
-            "",
-        ),
+        (&all, "{}", "{}", true, ""),
+        (&selected, "{}", "{}", true, ""),
+        (&all, r#"{"sectionName":"tls"}"#, "{}", true, ""),
+        (&all, r#"{"sectionName":"web"}"#, "{}", false, no_listener),
+        (&all, r#"{"sectionName":"end"}"#, "{}", false, no_listener),
+        (&all, r#"{"sectionName":"other"}"#, "{}", false, no_listener),
+        (&all, r#"{"port":80}"#, "{}", false, no_listener),
+        (&others, "{}", "{}", false, no_listener),
+        (&same, "{}", "{}", false, no_listener),
+        (&all, r#"{"namespace":null}"#, "{}", false, "a/gw does not"),
+        (&all, r#"{"kind":"Service"}"#, "{}", false, ""),
+        (&all, "{}", r#"{"port":444}"#, false, ""),
+        (&all, "{}", r#"{"port":null}"#, true, ""),
+        (&all, "{}", r#"{"weight":0}"#, false, ""),
+        (&all, "{}", r#"{"namespace":"b"}"#, false, ""),
+        (&all, "{}", r#"{"kind":"Bucket"}"#, false, ""),
     ] {
-        let route = route(&parent, &backend);
+        let route = route(parent, backend);
         let objects = [
             namespace("a"),
             namespace("g"),
-            grm(&[]),
+            example(&[]),
             gateway(from),
             route.clone(),
         ];
         let plan = without_labels(&objects, &[], "i");
-        let expected: &[&str] = match opened {
-            true => &[
-                "a/ingress-to-gardener-resource-manager-tcp-10250-from-g",
-                "g/egress-to-a-gardener-resource-manager-tcp-10250-from-istio",
-            ],
-            false => &[],
-        };
-        assert_eq!(keys(&plan), expected, "{from} {route}");
+        let both = [format!("{INGRESS}-g"), format!("g/{EGRESS}-istio")];
+        assert_eq!(
+            keys(&plan),
+            if opened { &both[..] } else { &[] },
+            "{from} {route}"
+        );
         let problems = messages(&plan.problems, Reason::RouteNotTranslated);
         assert_eq!(
             problems.len(),
@@ -506,7 +379,12 @@ fn routed_ports_get_gateway_policies() {
         target: TargetPort::Name("wireguard".to_owned()),
         ..routed("g", "x", 0)
     };
-    let objects = [namespace("a"), namespace("g"), terminating("t"), grm(&[])];
+    let objects = [
+        namespace("a"),
+        namespace("g"),
+        terminating("t"),
+        example(&[]),
+    ];
     let list = [
         routed("g", "x", 10250),
         routed("g", "x", 10250),
@@ -515,17 +393,16 @@ fn routed_ports_get_gateway_policies() {
         routed("u", "x", 1),
     ];
     for mode in MODES {
-        let state = state(&objects);
-        let plan = service(&state, &settings(mode), &list, &ObjectKey::new("a", NAME));
+        let plan = plan_routed(&state(&objects), mode, &list);
         let mut found = keys(&plan);
         found.retain(|key| key.contains("-from-"));
         assert_eq!(
             found,
             [
-                "a/ingress-to-gardener-resource-manager-tcp-10250-from-g",
-                "a/ingress-to-gardener-resource-manager-udp-wireguard-from-g",
-                "g/egress-to-a-gardener-resource-manager-tcp-10250-from-istio",
-                "g/egress-to-a-gardener-resource-manager-udp-wireguard-from-istio",
+                "a/ingress-to-s-tcp-10250-from-g",
+                "a/ingress-to-s-udp-wireguard-from-g",
+                "g/egress-to-a-s-tcp-10250-from-istio",
+                "g/egress-to-a-s-udp-wireguard-from-istio",
             ]
         );
     }
@@ -533,21 +410,20 @@ fn routed_ports_get_gateway_policies() {
 
 #[test]
 fn gateways_share_ingress_but_not_egress_policy() {
-    let objects = [namespace("a"), namespace("g"), grm(&[])];
+    let objects = [namespace("a"), namespace("g"), example(&[])];
     let (x, y) = (routed("g", "x", 10250), routed("g", "y", 10250));
     let plan = without_labels(&objects, &[y.clone(), x.clone()], "i");
     assert_eq!(plan, without_labels(&objects, &[x, y], "i"));
-    let hash =
-        &keys(&plan)[2]["g/egress-to-a-gardener-resource-manager-tcp-10250-from-istio-".len()..];
+    let hash = &keys(&plan)[2]["g/egress-to-a-s-tcp-10250-from-istio-".len()..];
     assert!(
         hash.len() == 5 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()),
         "{hash}"
     );
-    let egress = "g/egress-to-a-gardener-resource-manager-tcp-10250-from-istio".to_owned();
+    let egress = "g/egress-to-a-s-tcp-10250-from-istio".to_owned();
     assert_eq!(
         keys(&plan),
         [
-            "a/ingress-to-gardener-resource-manager-tcp-10250-from-g".to_owned(),
+            "a/ingress-to-s-tcp-10250-from-g".to_owned(),
             egress.clone(),
             format!("{egress}-{hash}"),
         ]
@@ -559,10 +435,7 @@ fn gateways_share_ingress_but_not_egress_policy() {
         })
     };
     assert_eq!(
-        spec(
-            &plan,
-            "a/ingress-to-gardener-resource-manager-tcp-10250-from-g"
-        )["ingress"],
+        spec(&plan, "a/ingress-to-s-tcp-10250-from-g")["ingress"],
         json!([{"from": [peer("x"), peer("y")], "ports": [{"port": 10250, "protocol": "TCP"}]}])
     );
     let selects = |at: usize| object(&plan.policies[at])["spec"]["podSelector"].clone();
@@ -572,13 +445,14 @@ fn gateways_share_ingress_but_not_egress_policy() {
 
 #[test]
 fn long_keys_that_are_not_ours_stay_as_they_are() {
-    let key = format!(
-        "gateways.of.a.rather.long.domain.example.com/{}",
-        "k".repeat(60)
-    );
+    let key = format!("gateways.of.a.long.domain.example.com/{}", "k".repeat(60));
     let mut port = routed("g", "x", 10250);
-    port.gateway_selector = labels(&[(&key, "v")]);
-    let plan = without_labels(&[namespace("a"), namespace("g"), grm(&[])], &[port], "i");
+    port.gateway_selector = [(key.clone(), "v".to_owned())].into();
+    let plan = without_labels(
+        &[namespace("a"), namespace("g"), example(&[])],
+        &[port],
+        "i",
+    );
     assert_eq!(
         object(&plan.policies[1])["spec"]["podSelector"],
         json!({"matchLabels": {key: "v"}})

@@ -2,24 +2,23 @@
 
 use serde_json::{Value, json};
 
-use super::super::super::fixture::{grm, keys, messages, namespace, plan, state};
+use super::super::super::fixture::{example, keys, messages, namespace, plan, state};
 use super::super::{Compatibility, ServicePlan};
 use crate::plan::Reason;
 use crate::state::ObjectKey;
 
-const S: &str = "gardener-resource-manager";
 const B: &str = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#;
 
 fn planned(annotations: &[(&str, &str)]) -> ServicePlan {
-    let objects = [namespace("a"), namespace("b"), grm(annotations)];
+    let objects = [namespace("a"), namespace("b"), example(annotations)];
     plan(&state(&objects), Compatibility::Document)
 }
 
-/// Returns the kept ones of these policies, with the Service's name for `S`.
+/// Returns the kept ones of these policies.
 fn kept<'a>(plan: &ServicePlan, observed: &[&'a str]) -> Vec<&'a str> {
     let key = |text: &str| {
         let (namespace, name) = text.split_once('/').unwrap();
-        ObjectKey::new(namespace, &name.replace('S', S))
+        ObjectKey::new(namespace, name)
     };
     let all = observed.iter().filter(|text| plan.keeps(&key(text)));
     all.copied().collect()
@@ -27,23 +26,23 @@ fn kept<'a>(plan: &ServicePlan, observed: &[&'a str]) -> Vec<&'a str> {
 
 /// One policy of each kind, and some that none of this Service's annotations decides.
 const EXISTING: [&str; 17] = [
-    "a/ingress-to-S-tcp-10250",
-    "a/egress-to-S-tcp-10250",
-    "a/ingress-to-S-tcp-9",
-    "a/egress-to-S-tcp-9",
-    "a/ingress-to-S-tcp-9-from-b",
-    "b/egress-to-a-S-tcp-9",
-    "a/ingress-to-S-tcp-9-via-p",
-    "a/egress-to-S-tcp-9-via-p",
-    "a/ingress-to-S-tcp-9-via-p-from-b",
-    "b/egress-to-a-S-tcp-9-via-p",
-    "a/ingress-to-S-tcp-9-via-px",
-    "a/ingress-to-S-from-world",
-    "a/ingress-to-S-tcp-9-from-ingress-controller",
-    "b/egress-to-a-S-tcp-9-from-ingress-controller",
-    "a/egress-to-S-tcp-9-from-istio",
-    "b/egress-to-a-S-tcp-9-from-istio",
-    "b/egress-to-a-S-tcp-9-from-istio-0a1b2",
+    "a/ingress-to-s-tcp-10250",
+    "a/egress-to-s-tcp-10250",
+    "a/ingress-to-s-tcp-9",
+    "a/egress-to-s-tcp-9",
+    "a/ingress-to-s-tcp-9-from-b",
+    "b/egress-to-a-s-tcp-9",
+    "a/ingress-to-s-tcp-9-via-p",
+    "a/egress-to-s-tcp-9-via-p",
+    "a/ingress-to-s-tcp-9-via-p-from-b",
+    "b/egress-to-a-s-tcp-9-via-p",
+    "a/ingress-to-s-tcp-9-via-px",
+    "a/ingress-to-s-from-world",
+    "a/ingress-to-s-tcp-9-from-ingress-controller",
+    "b/egress-to-a-s-tcp-9-from-ingress-controller",
+    "a/egress-to-s-tcp-9-from-istio",
+    "b/egress-to-a-s-tcp-9-from-istio",
+    "b/egress-to-a-s-tcp-9-from-istio-0a1b2",
 ];
 
 #[test]
@@ -85,21 +84,21 @@ fn bad_selectors_freeze_other_namespaces() {
         assert_eq!(
             keys(&plan),
             [
-                "egress-to-gardener-resource-manager-tcp-10250",
-                "egress-to-gardener-resource-manager-tcp-8080-via-p",
-                "ingress-to-gardener-resource-manager-from-world",
-                "ingress-to-gardener-resource-manager-tcp-10250",
-                "ingress-to-gardener-resource-manager-tcp-8080-via-p",
+                "egress-to-s-tcp-10250",
+                "egress-to-s-tcp-8080-via-p",
+                "ingress-to-s-from-world",
+                "ingress-to-s-tcp-10250",
+                "ingress-to-s-tcp-8080-via-p",
             ]
             .map(|name| format!("a/{name}"))
         );
         assert_eq!(
             kept(&plan, &EXISTING),
             [
-                "a/ingress-to-S-tcp-9-from-b",
-                "b/egress-to-a-S-tcp-9",
-                "a/ingress-to-S-tcp-9-via-p-from-b",
-                "b/egress-to-a-S-tcp-9-via-p",
+                "a/ingress-to-s-tcp-9-from-b",
+                "b/egress-to-a-s-tcp-9",
+                "a/ingress-to-s-tcp-9-via-p-from-b",
+                "b/egress-to-a-s-tcp-9-via-p",
             ]
         );
     }
@@ -110,12 +109,12 @@ fn namespace_named_as_controller_is_frozen() {
     let objects = [
         namespace("a"),
         namespace("istio"),
-        grm(&[("namespace-selectors", "?")]),
+        example(&[("namespace-selectors", "?")]),
     ];
     let plan = plan(&state(&objects), Compatibility::Document);
     let observed = [
-        "a/ingress-to-S-tcp-9-from-istio",
-        "a/ingress-to-S-tcp-9-from-ingress-controller",
+        "a/ingress-to-s-tcp-9-from-istio",
+        "a/ingress-to-s-tcp-9-from-ingress-controller",
     ];
     assert_eq!(kept(&plan, &observed), observed[..1]);
 }
@@ -134,8 +133,8 @@ fn bad_namespace_alias_freezes_other_namespaces() {
     );
     assert_eq!(plan.policies.len(), 2);
     assert_eq!(
-        kept(&plan, &["a/egress-to-S-tcp-9", "b/egress-to-a-S-tcp-9"]),
-        ["b/egress-to-a-S-tcp-9"]
+        kept(&plan, &["a/egress-to-s-tcp-9", "b/egress-to-a-s-tcp-9"]),
+        ["b/egress-to-a-s-tcp-9"]
     );
 }
 
@@ -166,10 +165,10 @@ fn bad_ports_of_an_alias_freeze_its_policies() {
         assert_eq!(
             kept(&plan, &EXISTING),
             [
-                "a/ingress-to-S-tcp-9-via-p",
-                "a/egress-to-S-tcp-9-via-p",
-                "a/ingress-to-S-tcp-9-via-p-from-b",
-                "b/egress-to-a-S-tcp-9-via-p",
+                "a/ingress-to-s-tcp-9-via-p",
+                "a/egress-to-s-tcp-9-via-p",
+                "a/ingress-to-s-tcp-9-via-p-from-b",
+                "b/egress-to-a-s-tcp-9-via-p",
             ]
         );
     }
@@ -181,10 +180,10 @@ fn bad_ports_of_empty_alias_freeze_other_ports() {
     assert_eq!(
         kept(&plan, &EXISTING),
         [
-            "a/ingress-to-S-tcp-9",
-            "a/egress-to-S-tcp-9",
-            "a/ingress-to-S-tcp-9-from-b",
-            "b/egress-to-a-S-tcp-9",
+            "a/ingress-to-s-tcp-9",
+            "a/egress-to-s-tcp-9",
+            "a/ingress-to-s-tcp-9-from-b",
+            "b/egress-to-a-s-tcp-9",
         ]
     );
 }
@@ -195,7 +194,7 @@ fn bad_world_ports_freeze_one_policy() {
         let plan = planned(&[("from-world-to-ports", text), ("namespace-selectors", B)]);
         assert_eq!(messages(&plan.problems, Reason::InvalidAnnotation).len(), 1);
         assert_eq!(plan.policies.len(), 4);
-        assert_eq!(kept(&plan, &EXISTING), ["a/ingress-to-S-from-world"]);
+        assert_eq!(kept(&plan, &EXISTING), ["a/ingress-to-s-from-world"]);
     }
 }
 
@@ -213,7 +212,7 @@ fn bad_annotations_are_reported_separately() {
 
 #[test]
 fn policies_are_kept_until_namespace_is_known() {
-    let plan = plan(&state(&[grm(&[])]), Compatibility::Document);
+    let plan = plan(&state(&[example(&[])]), Compatibility::Document);
     assert_eq!((keys(&plan), plan.handled()), (vec![], false));
     assert_eq!(kept(&plan, &EXISTING), EXISTING);
 }
@@ -246,9 +245,9 @@ fn aliases_beyond_the_bound_are_frozen() {
     assert_eq!(events, expected);
     assert_eq!(plan.policies.len(), 2 * (1 + 16));
     let observed = [
-        "a/ingress-to-S-tcp-9-via-p15",
-        "a/ingress-to-S-tcp-9-via-p16",
-        "b/egress-to-a-S-tcp-9-via-p17",
+        "a/ingress-to-s-tcp-9-via-p15",
+        "a/ingress-to-s-tcp-9-via-p16",
+        "b/egress-to-a-s-tcp-9-via-p17",
     ];
     assert_eq!(kept(&plan, &observed), observed[1..]);
 }
@@ -269,7 +268,7 @@ fn crowded(ports: usize) -> ServicePlan {
         .map(|index| namespace(&format!("c{index}")))
         .collect();
     objects.push(namespace("a"));
-    objects.push(grm(&[
+    objects.push(example(&[
         ("namespace-selectors", "[{}]"),
         ("from-p-allowed-ports", &first),
         ("from-q-allowed-ports", &second),
@@ -293,13 +292,13 @@ fn too_many_policies_freeze_other_namespaces() {
     );
     assert_eq!(plan.policies.len(), 200);
     assert!(plan.policies.iter().all(|one| &*one.key.namespace == "a"));
-    let observed = ["a/ingress-to-S-tcp-9", "a/ingress-to-S-tcp-9-from-c1"];
+    let observed = ["a/ingress-to-s-tcp-9", "a/ingress-to-s-tcp-9-from-c1"];
     assert_eq!(kept(&plan, &observed), observed[1..]);
 }
 
 #[test]
 fn service_policies_stop_at_the_limit() {
-    let mut service = grm(&[]);
+    let mut service = example(&[]);
     let ports = (1..=2501).map(|port| json!({"name": format!("p{port}"), "port": port}));
     service["spec"]["ports"] = ports.collect();
     let plan = plan(&state(&[namespace("a"), service]), Compatibility::Document);

@@ -3,21 +3,12 @@
 use serde_json::{Value, json};
 
 use super::super::super::fixture::{
-    MODES, PREFIX, find, grm, keys, messages, named, namespace, object, plan, pod, settings, spec,
-    state,
+    MODES, PREFIX, example, find, ingress, keys, messages, named, namespace, object, plan,
+    plan_routed, pod, routed, settings, spec, state, with_controller,
 };
-use super::super::{Compatibility, RoutedPort, service};
+use super::super::{Compatibility, service};
 use crate::plan::Reason;
-use crate::state::{Labels, ObjectKey, Protocol, TargetPort};
-
-fn routed(namespace: &str) -> RoutedPort {
-    RoutedPort {
-        gateway_namespace: namespace.into(),
-        gateway_selector: Labels::from([("istio".to_owned(), "x".to_owned())]),
-        protocol: Protocol::Tcp,
-        target: TargetPort::Number(10250),
-    }
-}
+use crate::state::ObjectKey;
 
 fn by_name(namespace: &str) -> String {
     format!(r#"[{{"matchLabels":{{"kubernetes.io/metadata.name":"{namespace}"}}}}]"#)
@@ -37,17 +28,11 @@ fn clients_and_gateway_share_ingress_policy() {
     let state = state(&[
         namespace("a"),
         namespace("g"),
-        grm(&[("namespace-selectors", &by_name("g"))]),
+        example(&[("namespace-selectors", &by_name("g"))]),
     ]);
-    let key = ObjectKey::new("a", "gardener-resource-manager");
-    let plan = service(
-        &state,
-        &settings(Compatibility::Document),
-        &[routed("g")],
-        &key,
-    );
-    let name = "a/ingress-to-gardener-resource-manager-tcp-10250-from-g";
-    let label = format!("{PREFIX}to-a-gardener-resource-manager-tcp-10250");
+    let plan = plan_routed(&state, Compatibility::Document, &[routed("g", "x", 10250)]);
+    let name = "a/ingress-to-s-tcp-10250-from-g";
+    let label = format!("{PREFIX}to-a-s-tcp-10250");
     assert_eq!(
         spec(&plan, name)["ingress"],
         json!([{
@@ -59,9 +44,9 @@ fn clients_and_gateway_share_ingress_policy() {
         find(&plan, name).description,
         format!(
             "Allows ingress TCP traffic to port 10250 for pods selected by the \
-             a/gardener-resource-manager service selector from pods running in namespace g labeled \
+             a/s service selector from pods running in namespace g labeled \
              with map[{label}:allowed]. Allows ingress TCP traffic to port 10250 for pods selected \
-             by the a/gardener-resource-manager service selector from pods running in namespace g \
+             by the a/s service selector from pods running in namespace g \
              labeled with map[istio:x]."
         )
     );
@@ -73,21 +58,12 @@ fn namespace_istio_shares_ingress_policy() {
     let state = state(&[
         namespace("a"),
         namespace("istio"),
-        grm(&[("namespace-selectors", &by_name("istio"))]),
+        example(&[("namespace-selectors", &by_name("istio"))]),
     ]);
-    let key = ObjectKey::new("a", "gardener-resource-manager");
-    let plan = service(
-        &state,
-        &settings(Compatibility::Document),
-        &[routed("a")],
-        &key,
-    );
-    let label = format!("{PREFIX}to-a-gardener-resource-manager-tcp-10250");
+    let plan = plan_routed(&state, Compatibility::Document, &[routed("a", "x", 10250)]);
+    let label = format!("{PREFIX}to-a-s-tcp-10250");
     assert_eq!(
-        spec(
-            &plan,
-            "a/ingress-to-gardener-resource-manager-tcp-10250-from-istio"
-        )["ingress"][0]["from"],
+        spec(&plan, "a/ingress-to-s-tcp-10250-from-istio")["ingress"][0]["from"],
         json!([
             peer(Some("istio"), &label, "allowed"),
             peer(None, "istio", "x")
@@ -98,44 +74,29 @@ fn namespace_istio_shares_ingress_policy() {
     assert_eq!(
         found,
         [
-            "a/egress-to-gardener-resource-manager-tcp-10250",
-            "a/egress-to-gardener-resource-manager-tcp-10250-from-istio",
-            "istio/egress-to-a-gardener-resource-manager-tcp-10250",
+            "a/egress-to-s-tcp-10250",
+            "a/egress-to-s-tcp-10250-from-istio",
+            "istio/egress-to-a-s-tcp-10250",
         ]
     );
 }
 
 #[test]
 fn namespace_ingress_controller_shares_ingress_name() {
-    let ingress = json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "Ingress",
-        "metadata": {"name": "x", "namespace": "a"},
-        "spec": {"rules": [{"http": {"paths": [{"backend": {
-            "service": {"name": "gardener-resource-manager", "port": {"number": 443}},
-        }}]}}]},
-    });
     let selectors = by_name("ingress-controller");
     let state = state(&[
         namespace("a"),
         namespace("i"),
         namespace("ingress-controller"),
-        grm(&[("namespace-selectors", &selectors)]),
-        ingress,
+        example(&[("namespace-selectors", &selectors)]),
+        ingress("a", &[("s", json!({"number": 443}))]),
     ]);
-    let mut settings = settings(Compatibility::Document);
-    settings.ingress_controller = Some(super::super::IngressController {
-        namespace: "i".to_owned(),
-        pod_selector: serde_json::from_value(json!({"matchLabels": {"foo": "bar"}})).unwrap(),
-    });
-    let key = ObjectKey::new("a", "gardener-resource-manager");
-    let plan = service(&state, &settings, &[], &key);
-    let label = format!("{PREFIX}to-a-gardener-resource-manager-tcp-10250");
+    let pods = json!({"matchLabels": {"foo": "bar"}});
+    let settings = with_controller(Compatibility::Document, "i", pods);
+    let plan = service(&state, &settings, &[], &ObjectKey::new("a", "s"));
+    let label = format!("{PREFIX}to-a-s-tcp-10250");
     assert_eq!(
-        spec(
-            &plan,
-            "a/ingress-to-gardener-resource-manager-tcp-10250-from-ingress-controller"
-        )["ingress"],
+        spec(&plan, "a/ingress-to-s-tcp-10250-from-ingress-controller")["ingress"],
         json!([{
             "from": [
                 peer(Some("ingress-controller"), &label, "allowed"),
@@ -153,17 +114,14 @@ fn alias_named_like_client_keeps_policies() {
     let state = state(&[
         namespace("a"),
         namespace("b"),
-        grm(&[
+        example(&[
             ("namespace-selectors", &by_name("b")),
             ("from-p-allowed-ports", r#"[{"port":1}]"#),
             ("from-p-from-b-allowed-ports", r#"[{"port":1}]"#),
         ]),
     ]);
     let plan = plan(&state, Compatibility::Document);
-    let rule = &spec(
-        &plan,
-        "a/ingress-to-gardener-resource-manager-tcp-1-via-p-from-b",
-    )["ingress"];
+    let rule = &spec(&plan, "a/ingress-to-s-tcp-1-via-p-from-b")["ingress"];
     assert_eq!(
         rule[0]["from"],
         json!([
@@ -177,14 +135,14 @@ fn alias_named_like_client_keeps_policies() {
 #[test]
 fn ranges_with_one_start_share_a_policy() {
     let list = r#"[{"port":8000,"endPort":8010},{"port":8000,"endPort":8020},{"port":8000}]"#;
-    let state = state(&[namespace("a"), grm(&[("from-p-allowed-ports", list)])]);
+    let state = state(&[namespace("a"), example(&[("from-p-allowed-ports", list)])]);
     let plan = plan(&state, Compatibility::Document);
     let ports = json!([
         {"port": 8000, "endPort": 8010, "protocol": "TCP"},
         {"port": 8000, "endPort": 8020, "protocol": "TCP"},
         {"port": 8000, "protocol": "TCP"},
     ]);
-    let name = "gardener-resource-manager-tcp-8000-via-p";
+    let name = "s-tcp-8000-via-p";
     let ingress = spec(&plan, &format!("a/ingress-to-{name}"));
     assert_eq!(ingress["ingress"][0]["ports"], ports);
     let egress = spec(&plan, &format!("a/egress-to-{name}"));
@@ -200,9 +158,9 @@ fn ranges_with_one_start_share_a_policy() {
 #[test]
 fn duplicates_in_a_list_are_one() {
     let list = r#"[{"port":1},{"port":"1","protocol":"TCP"}]"#;
-    let state = state(&[namespace("a"), grm(&[("from-p-allowed-ports", list)])]);
+    let state = state(&[namespace("a"), example(&[("from-p-allowed-ports", list)])]);
     let plan = plan(&state, Compatibility::Document);
-    let rule = &spec(&plan, "a/ingress-to-gardener-resource-manager-tcp-1-via-p")["ingress"];
+    let rule = &spec(&plan, "a/ingress-to-s-tcp-1-via-p")["ingress"];
     assert_eq!(rule[0]["ports"], json!([{"port": 1, "protocol": "TCP"}]));
     assert_eq!(rule[0]["from"].as_array().unwrap().len(), 1);
 }
@@ -211,19 +169,19 @@ fn duplicates_in_a_list_are_one() {
 fn the_empty_alias_is_none() {
     let state = state(&[
         namespace("a"),
-        grm(&[("from--allowed-ports", r#"[{"port":9},{"port":10250}]"#)]),
+        example(&[("from--allowed-ports", r#"[{"port":9},{"port":10250}]"#)]),
     ]);
     let plan = plan(&state, Compatibility::Document);
     assert_eq!(
         keys(&plan),
         [
-            "a/egress-to-gardener-resource-manager-tcp-10250",
-            "a/egress-to-gardener-resource-manager-tcp-9",
-            "a/ingress-to-gardener-resource-manager-tcp-10250",
-            "a/ingress-to-gardener-resource-manager-tcp-9",
+            "a/egress-to-s-tcp-10250",
+            "a/egress-to-s-tcp-9",
+            "a/ingress-to-s-tcp-10250",
+            "a/ingress-to-s-tcp-9",
         ]
     );
-    let label = format!("{PREFIX}to-gardener-resource-manager-tcp-9");
+    let label = format!("{PREFIX}to-s-tcp-9");
     assert_eq!(
         object(&plan.policies[1])["spec"]["podSelector"],
         json!({"matchLabels": {label: "allowed"}})
@@ -234,7 +192,7 @@ fn the_empty_alias_is_none() {
 fn invalid_alias_is_reported_in_both_modes() {
     for alias in ["All-bars", "all_bars", "bars-", "a..b"] {
         let annotation = format!("from-{alias}-allowed-ports");
-        let state = state(&[namespace("a"), grm(&[(&annotation, r#"[{"port":9}]"#)])]);
+        let state = state(&[namespace("a"), example(&[(&annotation, r#"[{"port":9}]"#)])]);
         for mode in MODES {
             let plan = plan(&state, mode);
             let reported = messages(&plan.problems, Reason::InvalidAnnotation);
@@ -253,11 +211,11 @@ fn similar_annotations_are_not_aliases() {
         "from-p-allowed-ports-off",
         "xfrom-p-allowed-ports",
     ] {
-        let state = state(&[namespace("a"), grm(&[(name, r#"[{"port":9}]"#)])]);
+        let state = state(&[namespace("a"), example(&[(name, r#"[{"port":9}]"#)])]);
         let plan = plan(&state, Compatibility::Document);
         assert_eq!((plan.policies.len(), plan.problems.len()), (2, 0), "{name}");
     }
-    let mut object = grm(&[]);
+    let mut object = example(&[]);
     object["metadata"]["annotations"] =
         json!({"rhizome.gardener.cloud/from-p-allowed-ports": r#"[{"port":9}]"#});
     let state = state(&[namespace("a"), object]);
@@ -278,7 +236,7 @@ fn overlong_names_are_reported_and_skipped() {
     let plan = service(
         &state,
         &settings(Compatibility::Document),
-        &[routed(&client)],
+        &[routed(&client, "x", 10250)],
         &ObjectKey::new("a", &long),
     );
     assert_eq!(plan.policies.len(), 4);

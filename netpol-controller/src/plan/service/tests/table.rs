@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::super::super::fixture::{
-    MODES, PREFIX, find, grm, keys, namespace, object, plan, pod, settings, spec, state,
+    MODES, PREFIX, example, find, keys, namespace, object, plan, pod, settings, spec, state,
     terminating,
 };
 use super::super::{Compatibility, service};
@@ -21,14 +21,14 @@ fn client(namespace: &str, key: &str) -> Value {
 fn into(peer: &Value, port: &Value) -> Value {
     json!({
         "ingress": [{"from": [peer], "ports": [port]}],
-        "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
+        "podSelector": {"matchLabels": {"app": "s"}},
         "policyTypes": ["Ingress"],
     })
 }
 
 /// The rule and the selected pods of an egress policy of clients in namespace `b`, or in `a`.
 fn out(label: &str, within: bool, port: &Value) -> Value {
-    let mut peer = json!({"podSelector": {"matchLabels": {"app": "gardener-resource-manager"}}});
+    let mut peer = json!({"podSelector": {"matchLabels": {"app": "s"}}});
     if !within {
         peer["namespaceSelector"] = json!({"matchLabels": {"kubernetes.io/metadata.name": "a"}});
     }
@@ -51,7 +51,7 @@ fn other(label: &str) -> Value {
 
 #[test]
 fn aliases_apply_within_and_across_namespaces() {
-    let object = grm(&[
+    let object = example(&[
         ("namespace-selectors", B),
         ("pod-label-selector-namespace-alias", "every"),
         (
@@ -59,18 +59,15 @@ fn aliases_apply_within_and_across_namespaces() {
             r#"[{"port":"8080"},{"protocol":"UDP","port":"dns"}]"#,
         ),
     ]);
-    let clients = ["to-gardener-resource-manager-tcp-10250", "to-probes"];
-    let others = [
-        "to-every-gardener-resource-manager-tcp-10250",
-        "to-every-probes",
-    ];
+    let clients = ["to-s-tcp-10250", "to-probes"];
+    let others = ["to-every-s-tcp-10250", "to-every-probes"];
     let mut objects = vec![namespace("a"), namespace("b"), namespace("c"), object];
     objects.extend(clients.map(|key| client("a", key)));
     objects.extend(others.map(|key| client("b", key)));
     let state = state(&objects);
-    let id = "gardener-resource-manager-tcp-10250";
-    let web = "gardener-resource-manager-tcp-8080-via-probes";
-    let dns = "gardener-resource-manager-udp-dns-via-probes";
+    let id = "s-tcp-10250";
+    let web = "s-tcp-8080-via-probes";
+    let dns = "s-udp-dns-via-probes";
     for mode in MODES {
         let plan = plan(&state, mode);
         assert_eq!(plan.policies.len(), 12);
@@ -118,7 +115,7 @@ fn aliases_apply_within_and_across_namespaces() {
 
 #[test]
 fn ports_cover_protocols_and_are_distinct() {
-    let mut object = grm(&[]);
+    let mut object = example(&[]);
     object["spec"]["ports"] = json!([
         {"name": "a", "port": 443, "protocol": "TCP", "targetPort": 10250},
         {"name": "b", "port": 444, "protocol": "TCP", "targetPort": 10250},
@@ -136,8 +133,7 @@ fn ports_cover_protocols_and_are_distinct() {
         "tcp-81",
         "udp-dns",
     ];
-    let names = ["egress", "ingress"]
-        .map(|side| names.map(|name| format!("a/{side}-to-gardener-resource-manager-{name}")));
+    let names = ["egress", "ingress"].map(|side| names.map(|name| format!("a/{side}-to-s-{name}")));
     let mut expected: Vec<_> = names
         .into_iter()
         .flatten()
@@ -146,12 +142,12 @@ fn ports_cover_protocols_and_are_distinct() {
     expected.sort();
     let plan = plan(&state, Compatibility::Document);
     assert_eq!(keys(&plan), expected);
-    let digits = spec(&plan, "a/ingress-to-gardener-resource-manager-tcp-8080");
+    let digits = spec(&plan, "a/ingress-to-s-tcp-8080");
     assert_eq!(
         digits["ingress"][0]["ports"],
         json!([{"port": 8080, "protocol": "TCP"}])
     );
-    let sctp = spec(&plan, "a/ingress-to-gardener-resource-manager-sctp-2905");
+    let sctp = spec(&plan, "a/ingress-to-s-sctp-2905");
     assert_eq!(
         sctp["ingress"][0]["ports"],
         json!([{"port": 2905, "protocol": "SCTP"}])
@@ -178,7 +174,7 @@ fn world_policy_is_described_per_mode() {
             "[10250 UDP/1-9]",
         ),
     ] {
-        let state = state(&[namespace("a"), grm(&[("from-world-to-ports", list)])]);
+        let state = state(&[namespace("a"), example(&[("from-world-to-ports", list)])]);
         for mode in MODES {
             let mut rule = json!({});
             if mode == Compatibility::Document {
@@ -188,10 +184,10 @@ fn world_policy_is_described_per_mode() {
                 rule["ports"] = ports.clone();
             }
             let plan = plan(&state, mode);
-            let policy = find(&plan, "a/ingress-to-gardener-resource-manager-from-world");
+            let policy = find(&plan, "a/ingress-to-s-from-world");
             let expected = json!({
                 "ingress": [rule],
-                "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
+                "podSelector": {"matchLabels": {"app": "s"}},
                 "policyTypes": ["Ingress"],
             });
             assert_eq!(object(policy)["spec"], expected, "{list}");
@@ -199,7 +195,7 @@ fn world_policy_is_described_per_mode() {
                 policy.description,
                 format!(
                     "Allows ingress traffic from everywhere to ports {reported} for pods selected by \
-                     the a/gardener-resource-manager service selector."
+                     the a/s service selector."
                 )
             );
         }
@@ -208,34 +204,34 @@ fn world_policy_is_described_per_mode() {
 
 #[test]
 fn upstream_descriptions_print_selector_struct() {
-    let key = "to-gardener-resource-manager-tcp-10250";
-    let state = state(&[namespace("a"), grm(&[]), client("a", key)]);
+    let key = "to-s-tcp-10250";
+    let state = state(&[namespace("a"), example(&[]), client("a", key)]);
     let plan = plan(&state, Compatibility::Upstream);
     let reported = |key: &str| find(&plan, key).description.as_str();
     assert_eq!(
-        reported("a/ingress-to-gardener-resource-manager-tcp-10250"),
+        reported("a/ingress-to-s-tcp-10250"),
         "Allows ingress TCP traffic to port 10250 for pods selected by the \
-         a/gardener-resource-manager service selector from pods running in namespace a labeled \
-         with {map[networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250:allowed] []}."
+         a/s service selector from pods running in namespace a labeled \
+         with {map[networking.resources.gardener.cloud/to-s-tcp-10250:allowed] []}."
     );
     assert_eq!(
-        reported("a/egress-to-gardener-resource-manager-tcp-10250"),
+        reported("a/egress-to-s-tcp-10250"),
         "Allows egress TCP traffic to port 10250 from pods running in namespace a labeled with \
-         {map[networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250:allowed] []} \
-         to pods selected by the a/gardener-resource-manager service selector."
+         {map[networking.resources.gardener.cloud/to-s-tcp-10250:allowed] []} \
+         to pods selected by the a/s service selector."
     );
 }
 
 #[test]
 fn upstream_writes_what_pods_ask_for() {
-    let service = grm(&[
+    let service = example(&[
         ("namespace-selectors", "[{}]"),
         ("from-probes-allowed-ports", r#"[{"port":8080}]"#),
         ("from-world-to-ports", "[]"),
     ]);
     let spaces = ["a", "b", "c"].map(namespace);
-    let own = "to-gardener-resource-manager-tcp-10250";
-    let world_policy = "a/ingress-to-gardener-resource-manager-from-world";
+    let own = "to-s-tcp-10250";
+    let world_policy = "a/ingress-to-s-from-world";
     for (pods, expected) in [
         (vec![], vec![]),
         // Of the wrong value, of the own namespace's key in another one, of another namespace's.
@@ -249,16 +245,13 @@ fn upstream_writes_what_pods_ask_for() {
         ),
         (
             vec![client("a", own)],
-            vec![
-                "a/egress-to-gardener-resource-manager-tcp-10250",
-                "a/ingress-to-gardener-resource-manager-tcp-10250",
-            ],
+            vec!["a/egress-to-s-tcp-10250", "a/ingress-to-s-tcp-10250"],
         ),
         (
             vec![client("c", "to-a-probes")],
             vec![
-                "a/ingress-to-gardener-resource-manager-tcp-8080-via-probes-from-c",
-                "c/egress-to-a-gardener-resource-manager-tcp-8080-via-probes",
+                "a/ingress-to-s-tcp-8080-via-probes-from-c",
+                "c/egress-to-a-s-tcp-8080-via-probes",
             ],
         ),
     ] {
@@ -273,7 +266,7 @@ fn upstream_writes_what_pods_ask_for() {
 #[test]
 fn long_keys_are_shortened_and_reported_once() {
     let name = "this-is-a-very-long-svc-name-which-will-exceed-max-length";
-    let mut object = grm(&[("namespace-selectors", B)]);
+    let mut object = example(&[("namespace-selectors", B)]);
     object["metadata"]["name"] = json!(name);
     object["spec"]["ports"] = json!([
         {"port": 5678, "protocol": "TCP", "targetPort": 5678},
@@ -315,7 +308,7 @@ fn long_keys_are_shortened_and_reported_once() {
 
 #[test]
 fn terminating_namespaces_get_nothing() {
-    let service = grm(&[
+    let service = example(&[
         ("namespace-selectors", "[{}]"),
         ("from-world-to-ports", "[]"),
     ]);
@@ -323,10 +316,7 @@ fn terminating_namespaces_get_nothing() {
         let own = state(&[terminating("a"), namespace("b"), service.clone()]);
         let wanted = plan(&own, mode);
         assert_eq!((keys(&wanted), wanted.handled()), (vec![], false));
-        assert!(!wanted.keeps(&ObjectKey::new(
-            "a",
-            "ingress-to-gardener-resource-manager-from-world"
-        )));
+        assert!(!wanted.keeps(&ObjectKey::new("a", "ingress-to-s-from-world")));
         let other = state(&[namespace("a"), terminating("b"), service.clone()]);
         let wanted = plan(&other, mode);
         assert!(
@@ -340,9 +330,9 @@ fn terminating_namespaces_get_nothing() {
 
 #[test]
 fn unhandled_services_get_no_policies() {
-    let mut going = grm(&[]);
+    let mut going = example(&[]);
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    let mut unselective = grm(&[]);
+    let mut unselective = example(&[]);
     unselective["spec"]["selector"] = json!(null);
     for objects in [
         vec![namespace("a")],
@@ -351,17 +341,14 @@ fn unhandled_services_get_no_policies() {
     ] {
         let plan = plan(&state(&objects), Compatibility::Document);
         assert_eq!((keys(&plan), plan.handled()), (vec![], false));
-        assert!(!plan.keeps(&ObjectKey::new(
-            "a",
-            "ingress-to-gardener-resource-manager-tcp-10250"
-        )));
+        assert!(!plan.keeps(&ObjectKey::new("a", "ingress-to-s-tcp-10250")));
     }
 }
 
 #[test]
 fn service_type_makes_no_difference() {
     let expected = keys(&plan(
-        &state(&[namespace("a"), grm(&[])]),
+        &state(&[namespace("a"), example(&[])]),
         Compatibility::Document,
     ));
     for more in [
@@ -370,7 +357,7 @@ fn service_type_makes_no_difference() {
         json!({"type": "NodePort"}),
         json!({"type": "LoadBalancer"}),
     ] {
-        let mut object = grm(&[]);
+        let mut object = example(&[]);
         object["spec"]
             .as_object_mut()
             .unwrap()
@@ -378,14 +365,14 @@ fn service_type_makes_no_difference() {
         let plan = plan(&state(&[namespace("a"), object]), Compatibility::Document);
         assert_eq!(keys(&plan), expected, "{more}");
     }
-    let mut portless = grm(&[("from-world-to-ports", "[]")]);
+    let mut portless = example(&[("from-world-to-ports", "[]")]);
     portless["spec"]["ports"] = json!([]);
     assert_eq!(
         keys(&plan(
             &state(&[namespace("a"), portless]),
             Compatibility::Document
         )),
-        ["a/ingress-to-gardener-resource-manager-from-world"]
+        ["a/ingress-to-s-from-world"]
     );
 }
 
@@ -394,9 +381,9 @@ fn settings_select_service_namespaces_only() {
     let state = state(&[
         namespace("a"),
         namespace("b"),
-        grm(&[("namespace-selectors", B)]),
+        example(&[("namespace-selectors", B)]),
     ]);
-    let key = ObjectKey::new("a", "gardener-resource-manager");
+    let key = ObjectKey::new("a", "s");
     for (names, count) in [(vec!["a"], 4), (vec!["b"], 0), (vec!["x", "a"], 4)] {
         let mut settings = settings(Compatibility::Document);
         settings.namespace_selectors = names
