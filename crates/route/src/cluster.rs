@@ -22,56 +22,18 @@ pub struct Cluster {
     runtime: Arc<Runtime>,
 }
 
-/// What a specification says of a cluster besides name and endpoints; clusters share equal ones.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    balance: Balance,
-    zone_aware: bool,
-    connect_timeout: Duration,
-    connect_retries: u32,
-    max_connections: u32,
-    outlier: Option<OutlierParams>,
-    send_proxy_protocol: Option<ProxyVersion>,
-    tcp: Option<Arc<TcpOptions>>,
-}
+/// What a specification says of a cluster besides its name and endpoints.
+pub(crate) type Settings = ClusterSpec;
 
-impl Settings {
-    pub(crate) fn new(spec: &ClusterSpec) -> Self {
-        Self {
-            balance: spec.balance,
-            zone_aware: spec.zone_aware,
-            connect_timeout: spec.connect_timeout,
-            connect_retries: spec.connect_retries,
-            max_connections: spec.max_connections,
-            outlier: spec.outlier.clone(),
-            send_proxy_protocol: spec.send_proxy_protocol,
-            tcp: spec.tcp.clone(),
-        }
-    }
-
-    /// Tells whether these are the settings that `spec` describes.
-    pub(crate) fn is(&self, spec: &ClusterSpec) -> bool {
-        // Named one by one, so that a new one cannot be forgotten.
-        let ClusterSpec {
-            name: _,
-            endpoints: _,
-            balance,
-            zone_aware,
-            connect_timeout,
-            connect_retries,
-            max_connections,
-            outlier,
-            send_proxy_protocol,
-            tcp,
-        } = spec;
-        self.balance == *balance
-            && self.zone_aware == *zone_aware
-            && self.connect_timeout == *connect_timeout
-            && self.connect_retries == *connect_retries
-            && self.max_connections == *max_connections
-            && self.outlier == *outlier
-            && self.send_proxy_protocol == *send_proxy_protocol
-            && self.tcp == *tcp
+/// Returns the settings that `spec` describes, without name and endpoints: clusters share equal
+/// ones.
+pub(crate) fn settings_of(spec: &ClusterSpec) -> Settings {
+    Settings {
+        name: String::new(),
+        endpoints: Vec::new(),
+        outlier: spec.outlier.clone(),
+        tcp: spec.tcp.clone(),
+        ..*spec
     }
 }
 
@@ -107,7 +69,7 @@ impl Cluster {
     /// Tells whether the cluster is what `spec` describes.
     pub(crate) fn is(&self, spec: &ClusterSpec) -> bool {
         *self.name == *spec.name
-            && self.settings.is(spec)
+            && *self.settings == settings_of(spec)
             && self.endpoints.len() == spec.endpoints.len()
             && self
                 .endpoints

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,7 +135,7 @@ impl Route {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Matches {
     /// Values of the header that names a CONNECT request's destination.
-    ConnectDestinations(Names),
+    ConnectDestinations(Box<[Arc<str>]>),
     /// Destination prefixes, and one port or any.
     Destinations {
         /// Prefixes of the destination address.
@@ -145,7 +144,7 @@ pub enum Matches {
         port: Option<u16>,
     },
     /// Server names and wildcards: lower case, without a trailing dot.
-    ServerNames(Names),
+    ServerNames(Box<[Arc<str>]>),
     /// WireGuard servers.
     WireGuard(Box<WireGuardMatch>),
 }
@@ -188,36 +187,15 @@ pub struct WireGuardMatch {
     pub route_id: Option<u32>,
 }
 
-/// Names that a route matches; a slice of at least one.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Names(Box<[Arc<str>]>);
-
-impl Deref for Names {
-    type Target = [Arc<str>];
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl FromIterator<Arc<str>> for Names {
-    fn from_iter<I: IntoIterator<Item = Arc<str>>>(names: I) -> Self {
-        Self(names.into_iter().collect())
-    }
-}
-
 impl fmt::Display for Matches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ConnectDestinations(names) | Self::ServerNames(names) => {
-                for (index, name) in names.iter().enumerate() {
-                    write!(f, "{}{name}", separator(index))?;
-                }
+                f.write_str(&names.join(", "))?;
             }
             Self::Destinations { prefixes, port } => {
-                for (index, prefix) in prefixes.iter().enumerate() {
-                    write!(f, "{}{prefix}", separator(index))?;
-                }
+                let prefixes: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
+                f.write_str(&prefixes.join(", "))?;
                 if let Some(port) = port {
                     write!(f, " port {port}")?;
                 }
@@ -231,8 +209,4 @@ impl fmt::Display for Matches {
         }
         Ok(())
     }
-}
-
-fn separator(index: usize) -> &'static str {
-    if index == 0 { "" } else { ", " }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::errors::{BuildError, BuildErrors, ClusterFault};
-use crate::cluster::{Cluster, Settings};
+use crate::cluster::{Cluster, Settings, settings_of};
 use crate::endpoint::Endpoint;
 use crate::maglev::MAX_ENDPOINTS;
 use crate::spec::{ClusterSpec, EndpointAddress, EndpointSpec};
@@ -117,9 +117,10 @@ impl Shared {
             .settings
             .as_ref()
             .or_else(|| old.map(Cluster::settings));
+        let settings = settings_of(spec);
         let settings = match known {
-            Some(known) if known.is(spec) => Arc::clone(known),
-            Some(_) | None => Arc::new(Settings::new(spec)),
+            Some(known) if **known == settings => Arc::clone(known),
+            Some(_) | None => Arc::new(settings),
         };
         self.settings = Some(Arc::clone(&settings));
         settings
