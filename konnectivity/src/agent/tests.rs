@@ -137,7 +137,14 @@ fn log_nonsense_is_refused_and_changes_nothing() {
         connection.request("PUT", "/log", Some(filter)).unwrap()
     };
     assert_eq!(put("info,konnectivity=debug").status, 200);
-    for nonsense in ["", "5", "nonsense", "nonsense=debug", "konnectivity="] {
+    for nonsense in [
+        "",
+        "5",
+        "nonsense",
+        "v=5",
+        "nonsense=debug",
+        "konnectivity=",
+    ] {
         assert_eq!(put(nonsense).status, 400, "{nonsense:?}");
         let now = running.admin("/log").1;
         assert_eq!(now, "info,konnectivity=debug\n", "{nonsense:?}");

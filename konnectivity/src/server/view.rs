@@ -13,7 +13,7 @@ use telemetry::admin::Extra;
 use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
 
 use super::context::Context;
-use super::health::{self, Agents, Probed, State, TenantState};
+use super::health::{self, TenantState};
 use super::tenant::Tenant;
 use crate::endpoints;
 use crate::flags::{ServerConfig, TenantSource};
@@ -40,42 +40,24 @@ impl View {
     }
 }
 
-impl Probed for View {
-    fn state(&self) -> State {
-        let tenants = self.cx.tenants();
-        let connected = tenants.iter().any(|tenant| tenant.is_ready());
-        State {
-            started: true,
-            draining: self.cx.drain.phase() >= Phase::Unready,
-            agents: match (self.single, connected) {
-                (false, _) => Agents::NotRequired,
-                (true, true) => Agents::Connected,
-                (true, false) => Agents::Missing,
-            },
-        }
-    }
-
-    fn tenant(&self, id: &str) -> Option<TenantState> {
-        let tenants = self.cx.tenants();
-        let tenant = tenants.iter().find(|tenant| tenant.id().as_str() == id)?;
-        Some(TenantState {
-            ready: tenant.is_ready(),
-            frontends: tenant.accepted_frontends(),
-        })
-    }
-}
-
 impl Process for View {
     fn binary(&self) -> &'static str {
         SERVER_BUILD.binary
     }
 
     fn ready(&self) -> Result<(), String> {
-        self.state().ready().map_err(str::to_owned)
+        health::ready(self.draining(), self.has_agents()).map_err(str::to_owned)
     }
 
     fn extra(&self, _method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
-        health::extra(self, path, query)
+        health::extra(path, query, self.draining(), self.has_agents(), |id| {
+            let tenants = self.cx.tenants();
+            let tenant = tenants.iter().find(|tenant| tenant.id().as_str() == id)?;
+            Some(TenantState {
+                ready: tenant.is_ready(),
+                frontends: tenant.accepted_frontends(),
+            })
+        })
     }
 
     fn extra_admin(&self, _method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
@@ -124,6 +106,15 @@ impl Process for View {
 }
 
 impl View {
+    fn draining(&self) -> bool {
+        self.cx.drain.phase() >= Phase::Unready
+    }
+
+    /// Returns whether agents are connected, where readiness depends on them.
+    fn has_agents(&self) -> bool {
+        !self.single || self.cx.tenants().iter().any(|tenant| tenant.is_ready())
+    }
+
     fn page(&self, wanted: impl Fn(&TenantId) -> bool) -> Status {
         let mut tenants = self.cx.tenants();
         tenants.retain(|tenant| wanted(tenant.id()));
