@@ -28,14 +28,15 @@ use ipnet::IpNet;
 
 use crate::{
     address::is_device_name,
+    netlink::Connection,
     rtnl::{
-        Connection,
+        self,
         device::{Settings, settings},
     },
 };
 
 fn connect() -> Result<Connection, TunnelError> {
-    Connection::open().map_err(|source| TunnelError::netlink("opening a netlink socket", source))
+    rtnl::connect().map_err(|source| TunnelError::netlink("opening a netlink socket", source))
 }
 
 async fn device_settings(device: &str) -> Result<Settings, TunnelError> {

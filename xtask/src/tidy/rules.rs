@@ -147,7 +147,6 @@ const IMPURE: &[&str] = &[
     "nix",
     "rand",
     "relay",
-    "rtnetlink",
     "rustix",
     "serve",
     "socket2",
