@@ -1,20 +1,16 @@
 //! Says when a file's content may have changed, however that was done.
 //!
 //! ```text
-//!   inotify ─▶ anything about our names? ─┐
-//!   poll timer ───────────────────────────┴▶ stat every file ─▶ differs? ─▶ quiet for `settle` ─▶ changed()
+//!   every `poll`: stat every file ─▶ differs? ─▶ quiet for `settle` ─▶ changed()
 //! ```
 //!
-//! inotify(7) only wakes; what counts is the comparison of device, inode, size and times, which sees
-//! a write in place, a rename over the file, the swap of a symlink anywhere on its path (as a
-//! mounted ConfigMap does it with `..data`), and the file going and coming. File systems whose
-//! changes inotify does not see (network ones) are covered by the slow poll. Where inotify itself
-//! cannot be had, every file is looked at once a second.
+//! What counts is the comparison of device, inode, size and times, which sees a write in place, a
+//! rename over the file, the swap of a symlink anywhere on its path (as a mounted ConfigMap does it
+//! with `..data`), and the file going and coming, on network file systems as well. A look is one
+//! stat(2) per file, so watching by inotify(7) would save nothing that can be noticed.
 //!
 //! No thread, and no content: the caller reads the file, and may find nothing new in it.
 
-mod inotify;
-mod plan;
 #[cfg(test)]
 pub(crate) mod scratch;
 mod stamp;
@@ -24,7 +20,6 @@ use std::{io, path::PathBuf, time::Duration};
 use tokio::time::{self, Instant};
 
 pub use self::stamp::Stamp;
-use self::{inotify::Inotify, plan::Plan};
 
 /// How a [`FileWatcher`] waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +29,8 @@ pub struct WatchParams {
     pub settle: Duration,
     /// The longest that a change is held back because others follow.
     pub settle_limit: Duration,
-    /// How often the files are looked at without being told.
+    /// How often the files are looked at.
     pub poll: Duration,
-    /// The same where inotify cannot be had.
-    pub fallback_poll: Duration,
-    /// Whether inotify is used at all.
-    pub inotify: bool,
 }
 
 impl Default for WatchParams {
@@ -47,9 +38,7 @@ impl Default for WatchParams {
         Self {
             settle: Duration::from_millis(200),
             settle_limit: Duration::from_secs(1),
-            poll: Duration::from_secs(30),
-            fallback_poll: Duration::from_secs(1),
-            inotify: true,
+            poll: Duration::from_millis(500),
         }
     }
 }
@@ -71,9 +60,6 @@ impl Default for WatchParams {
 pub struct FileWatcher {
     files: Vec<PathBuf>,
     params: WatchParams,
-    inotify: Option<Inotify>,
-    /// Whether the warning about missing inotify was given.
-    warned: bool,
     /// As last told to the caller.
     reported: Vec<Option<Stamp>>,
     /// As last seen.
@@ -94,31 +80,21 @@ impl FileWatcher {
     /// Relative paths are meant from the current working directory, whatever it becomes later.
     ///
     /// # Errors
-    /// When a path is empty or the working directory cannot be found. Lack of inotify is no error:
-    /// a warning is logged and the files are polled.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime with I/O and time.
+    /// When a path is empty or the working directory cannot be found.
     pub fn new(files: Vec<PathBuf>, params: WatchParams) -> io::Result<Self> {
         let files = files
             .iter()
             .map(std::path::absolute)
             .collect::<io::Result<Vec<_>>>()?;
-        let mut watcher = Self {
-            reported: Vec::new(),
-            seen: Vec::new(),
+        let seen = stamps(&files);
+        Ok(Self {
             files,
             params,
-            inotify: None,
-            warned: false,
+            reported: seen.clone(),
+            seen,
             unsettled: None,
-            next_poll: Instant::now(),
-        };
-        watcher.arm();
-        watcher.seen = watcher.stamps();
-        watcher.reported = watcher.seen.clone();
-        watcher.schedule_poll();
-        Ok(watcher)
+            next_poll: Instant::now() + params.poll,
+        })
     }
 
     /// Waits until any of the files changed and all have been quiet for
@@ -129,129 +105,43 @@ impl FileWatcher {
     /// Cancel safe: a change that was seen and not reported stays pending.
     pub async fn changed(&mut self) {
         loop {
-            match self.unsettled {
-                None => self.wait_for_hint().await,
+            let next = match self.unsettled {
+                None => self.next_poll,
                 Some(since) => {
-                    // Not woken by events meanwhile: a storm of writes costs one look per `settle`.
-                    time::sleep_until(since.deadline(&self.params)).await;
-                    if let Some(inotify) = &self.inotify {
-                        inotify.drain();
-                    }
-                    let quiet = !self.look();
-                    if quiet || Instant::now() >= since.first + self.params.settle_limit {
-                        self.unsettled = None;
-                        if self.seen != self.reported {
-                            self.reported.clone_from(&self.seen);
-                            return;
-                        }
-                    }
+                    (since.last + self.params.settle).min(since.first + self.params.settle_limit)
+                }
+            };
+            time::sleep_until(next).await;
+            let quiet = !self.look();
+            if let Some(since) = self.unsettled
+                && (quiet || Instant::now() >= since.first + self.params.settle_limit)
+            {
+                self.unsettled = None;
+                if self.seen != self.reported {
+                    self.reported.clone_from(&self.seen);
+                    return;
                 }
             }
         }
     }
 
-    /// Whether the files are watched by inotify, and not polled every second.
-    pub fn uses_inotify(&self) -> bool {
-        self.inotify.is_some()
-    }
-
-    /// Waits for an event about one of the files or for the poll timer, then looks.
-    async fn wait_for_hint(&mut self) {
-        let polled = match &mut self.inotify {
-            Some(inotify) => tokio::select! {
-                biased;
-                () = inotify.event() => false,
-                () = time::sleep_until(self.next_poll) => true,
-            },
-            None => {
-                time::sleep_until(self.next_poll).await;
-                true
-            }
-        };
-        if polled {
-            self.schedule_poll();
-        }
-        self.look();
-    }
-
-    /// Compares the files with what was last seen, after watching what their paths lead to now.
+    /// Compares the files with what was last seen.
     fn look(&mut self) -> bool {
-        self.arm();
-        let stamps = self.stamps();
+        let now = Instant::now();
+        self.next_poll = now + self.params.poll;
+        let stamps = stamps(&self.files);
         if stamps == self.seen {
             return false;
         }
         self.seen = stamps;
-        let now = Instant::now();
         let first = self.unsettled.map_or(now, |since| since.first);
         self.unsettled = Some(Unsettled { first, last: now });
         true
     }
-
-    fn stamps(&self) -> Vec<Option<Stamp>> {
-        self.files.iter().map(|file| Stamp::of(file)).collect()
-    }
-
-    /// Brings inotify's watches in line with where the paths lead. A path that changes while it is
-    /// followed is followed again; if it never holds still, the polls are left.
-    fn arm(&mut self) {
-        if !self.params.inotify {
-            return;
-        }
-        const ROUNDS: usize = 8;
-        let mut plan = Plan::of(&self.files);
-        for _ in 0..ROUNDS {
-            if let Err(error) = self.try_arm(&plan) {
-                self.fall_back(&error);
-                return;
-            }
-            let now = Plan::of(&self.files);
-            if now == plan {
-                return;
-            }
-            plan = now;
-        }
-    }
-
-    fn try_arm(&mut self, plan: &Plan) -> io::Result<()> {
-        if self.inotify.is_none() {
-            self.inotify = Some(Inotify::new()?);
-        }
-        match &mut self.inotify {
-            Some(inotify) => inotify.arm(plan),
-            None => Ok(()),
-        }
-    }
-
-    fn fall_back(&mut self, error: &io::Error) {
-        self.inotify = None;
-        self.next_poll = self
-            .next_poll
-            .min(Instant::now() + self.params.fallback_poll);
-        if !self.warned {
-            self.warned = true;
-            tracing::warn!(
-                %error,
-                period = ?self.params.fallback_poll,
-                "no inotify (see fs.inotify in sysctl); files are polled"
-            );
-        }
-    }
-
-    fn schedule_poll(&mut self) {
-        let period = if self.inotify.is_some() {
-            self.params.poll
-        } else {
-            self.params.fallback_poll
-        };
-        self.next_poll = Instant::now() + period;
-    }
 }
 
-impl Unsettled {
-    fn deadline(self, params: &WatchParams) -> Instant {
-        (self.last + params.settle).min(self.first + params.settle_limit)
-    }
+fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
+    files.iter().map(|file| Stamp::of(file)).collect()
 }
 
 #[cfg(test)]
