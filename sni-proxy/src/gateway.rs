@@ -36,7 +36,10 @@ use crate::worker::Shared;
 
 /// How long files must have been quiet before they are read. Short, since routes are replaced by one
 /// rename; a file that is read half-written is refused and read again.
-const SETTLE: Duration = Duration::from_millis(20);
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// How often the routing file is looked at: a look is one stat(2), some microseconds.
+const POLL: Duration = Duration::from_millis(20);
 
 /// How soon a routing file that could not be read is tried again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
@@ -124,6 +127,7 @@ impl Gateway {
         };
         let watch = WatchParams {
             settle: SETTLE,
+            poll: POLL,
             ..WatchParams::default()
         };
         let watcher =

@@ -104,6 +104,9 @@ impl FileWatcher {
     ///
     /// Cancel safe: a change that was seen and not reported stays pending.
     pub async fn changed(&mut self) {
+        if self.files.is_empty() {
+            return std::future::pending().await;
+        }
         loop {
             let next = match self.unsettled {
                 None => self.next_poll,
