@@ -12,7 +12,7 @@ use tunnel_proto::path::{Mode, Transport};
 use super::*;
 use crate::keys::PrivateKey;
 use simulation::{Simulation, ms};
-use support::packet;
+use support::{packet, tcp};
 
 const POD: &str = "100.96.0.5";
 
@@ -531,18 +531,28 @@ fn server_keeps_client_link_over_rekeys() {
 }
 
 #[test]
-fn hole_under_server_packets_is_found() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(3000));
-    let source = sim.server_address(0);
-    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    sim.largest = Some(1400);
-    for _ in 0..200 {
-        sim.server_sends(0, packet(&source, POD, flags::ACK, 1380));
-        sim.run_for(ms(25));
+fn hole_under_packets_is_found_in_five_seconds() {
+    for (mode, from_server) in [(Mode::Auto, true), (Mode::Udp, true), (Mode::Udp, false)] {
+        let mut sim = Simulation::new(1, 1, mode);
+        sim.run_for(ms(3000));
+        let source = sim.server_address(0);
+        sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+        sim.largest = Some(1400);
+        for _ in 0..200 {
+            if from_server {
+                sim.server_sends(0, packet(&source, POD, flags::ACK, 1380));
+            } else {
+                let answer = tcp(POD, &source, (443, 2000), flags::ACK, &[], 1380);
+                sim.client_sends(0, answer);
+            }
+            sim.run_for(ms(25));
+        }
+        for end in [&sim.servers[0].engine, &sim.clients[0].engine] {
+            let peer = &end.status(sim.now).peers[0];
+            assert_eq!(peer.transport, Some(Transport::Udp), "{mode:?}");
+            assert!((1280..=1368).contains(&peer.mtu), "{mode:?} {}", peer.mtu);
+        }
     }
-    let mtu = sim.servers[0].engine.status(sim.now).peers[0].mtu;
-    assert!((1280..=1368).contains(&mtu), "{mtu}");
 }
 
 #[test]
