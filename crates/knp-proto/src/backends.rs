@@ -9,12 +9,11 @@
 //! whether a stream is alive is told by its owner.
 
 mod host;
-mod slots;
 
 pub use host::dial_host;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -23,7 +22,6 @@ use ipnet::IpNet;
 use crate::id::{AgentId, StreamId};
 use crate::identifiers::Identifiers;
 use host::{canonical, parse_range};
-use slots::Slots;
 
 /// A way of choosing, as named by `--proxy-strategies`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,6 +112,9 @@ impl fmt::Display for Strategy {
     }
 }
 
+/// Streams under a key; no key is without any.
+type Slots<K> = BTreeMap<K, BTreeSet<StreamId>>;
+
 /// The agents' streams of one tenant.
 #[derive(Debug, Default)]
 pub struct Backends {
@@ -144,15 +145,15 @@ impl Backends {
     /// letter case; ranges that are none are left out.
     pub fn insert(&mut self, stream: StreamId, agent: AgentId, identifiers: Identifiers) {
         self.remove(stream);
-        self.by_agent.insert(agent.clone(), stream);
+        add(&mut self.by_agent, agent.clone(), stream);
         if identifiers.default_route {
-            self.by_route.insert(agent.clone(), stream);
+            add(&mut self.by_route, agent.clone(), stream);
         }
         for host in hosts(&identifiers) {
-            self.by_host.insert(host, stream);
+            add(&mut self.by_host, host, stream);
         }
         for range in ranges(&identifiers) {
-            self.by_range.insert(range, stream);
+            add(&mut self.by_range, range, stream);
         }
         let backend = Backend {
             agent,
@@ -168,13 +169,13 @@ impl Backends {
         let Some(backend) = self.streams.remove(&stream) else {
             return;
         };
-        self.by_agent.remove(&backend.agent, stream);
-        self.by_route.remove(&backend.agent, stream);
+        take(&mut self.by_agent, &backend.agent, stream);
+        take(&mut self.by_route, &backend.agent, stream);
         for host in hosts(&backend.identifiers) {
-            self.by_host.remove(&host, stream);
+            take(&mut self.by_host, &host, stream);
         }
         for range in ranges(&backend.identifiers) {
-            self.by_range.remove(&range, stream);
+            take(&mut self.by_range, &range, stream);
         }
     }
 
@@ -192,27 +193,16 @@ impl Backends {
         }
     }
 
-    /// Returns the number of streams, alive or not.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.streams.len()
-    }
-
-    /// Returns whether there is no stream.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.streams.is_empty()
-    }
-
     /// Returns how many agents, hosts or ranges a strategy knows of a stream that is alive for.
     #[must_use]
     pub fn ready(&self, strategy: Strategy) -> usize {
-        let alive = |stream: StreamId| self.streams.get(&stream).is_some_and(|known| known.alive);
+        let alive = |stream: &StreamId| self.streams.get(stream).is_some_and(|known| known.alive);
+        let ready = |streams: &&BTreeSet<StreamId>| streams.iter().any(alive);
         match strategy {
-            Strategy::Default => self.by_agent.count(alive),
-            Strategy::DefaultRoute => self.by_route.count(alive),
-            Strategy::DestCidr => self.by_range.count(alive),
-            Strategy::DestHost => self.by_host.count(alive),
+            Strategy::Default => self.by_agent.values().filter(ready).count(),
+            Strategy::DefaultRoute => self.by_route.values().filter(ready).count(),
+            Strategy::DestCidr => self.by_range.values().filter(ready).count(),
+            Strategy::DestHost => self.by_host.values().filter(ready).count(),
         }
     }
 
@@ -240,55 +230,62 @@ impl Backends {
         random: u64,
         tried: &[StreamId],
     ) -> Option<StreamId> {
-        let mut best = Best {
-            backends: self,
-            tried,
-            draining: None,
-        };
-        let found = match strategy {
-            Strategy::Default => best.of_any(self.by_agent.rotated(random)),
-            Strategy::DefaultRoute => best.of_any(self.by_route.rotated(random)),
+        match strategy {
+            Strategy::Default => self.newest(rotated(&self.by_agent, random), tried),
+            Strategy::DefaultRoute => self.newest(rotated(&self.by_route, random), tried),
             Strategy::DestCidr => {
-                let address: IpAddr = host.parse().ok()?;
-                let address = address.to_canonical();
-                best.of_any(self.by_range.iter().filter_map(|((_, range), streams)| {
-                    range.contains(&address).then_some(streams)
-                }))
+                let address = host.parse::<IpAddr>().ok()?.to_canonical();
+                let ranges = self.by_range.iter();
+                let ranges = ranges.filter(|((_, range), _)| range.contains(&address));
+                self.newest(ranges.map(|(_, streams)| streams), tried)
             }
-            Strategy::DestHost => best.of_any(self.by_host.find(&canonical(host)).into_iter()),
-        };
-        found.or(best.draining)
-    }
-}
-
-/// The search for a stream through slots, in the order of preference.
-struct Best<'a> {
-    backends: &'a Backends,
-    tried: &'a [StreamId],
-    draining: Option<StreamId>,
-}
-
-impl Best<'_> {
-    fn of_any<'s>(&mut self, mut slots: impl Iterator<Item = &'s [StreamId]>) -> Option<StreamId> {
-        slots.find_map(|streams| self.of(streams))
-    }
-
-    fn of(&mut self, streams: &[StreamId]) -> Option<StreamId> {
-        // Newest first: of two streams of one agent the older is the likelier to be dead.
-        for &stream in streams.iter().rev() {
-            let Some(backend) = self.backends.streams.get(&stream) else {
-                continue;
-            };
-            if !backend.alive || self.tried.contains(&stream) {
-                continue;
+            Strategy::DestHost => {
+                self.newest(self.by_host.get(&canonical(host)).into_iter(), tried)
             }
-            if !backend.draining {
-                return Some(stream);
-            }
-            self.draining = self.draining.or(Some(stream));
         }
-        None
     }
+
+    /// Returns the newest stream of the first slot that has one to choose.
+    fn newest<'s>(
+        &self,
+        slots: impl Iterator<Item = &'s BTreeSet<StreamId>> + Clone,
+        tried: &[StreamId],
+    ) -> Option<StreamId> {
+        // Newest first: of two streams of one agent the older is the likelier to be dead.
+        let mut streams = slots.flat_map(|streams| streams.iter().rev());
+        let usable = |stream: &StreamId, draining| {
+            let backend = self.streams.get(stream);
+            backend.is_some_and(|known| known.alive && known.draining == draining)
+                && !tried.contains(stream)
+        };
+        let mut all = streams.clone();
+        all.find(|stream| usable(stream, false))
+            .or_else(|| streams.find(|stream| usable(stream, true)))
+            .copied()
+    }
+}
+
+/// Adds a stream; once under a key, however often it names it.
+fn add<K: Ord>(slots: &mut Slots<K>, key: K, stream: StreamId) {
+    slots.entry(key).or_default().insert(stream);
+}
+
+fn take<K: Ord>(slots: &mut Slots<K>, key: &K, stream: StreamId) {
+    if let Some(streams) = slots.get_mut(key) {
+        streams.remove(&stream);
+        if streams.is_empty() {
+            slots.remove(key);
+        }
+    }
+}
+
+/// Returns all slots once, in order, from one on that `random` decides.
+fn rotated<K>(slots: &Slots<K>, random: u64) -> impl Iterator<Item = &BTreeSet<StreamId>> + Clone {
+    // Scales 64 random bits to the number of slots; the bias is below 2^-40.
+    let scaled = (u128::from(random) * slots.len() as u128) >> 64;
+    let start = usize::try_from(scaled).unwrap_or_default();
+    let values = slots.values();
+    values.clone().skip(start).chain(values.take(start))
 }
 
 fn hosts(identifiers: &Identifiers) -> impl Iterator<Item = String> {

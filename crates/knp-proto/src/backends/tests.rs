@@ -139,7 +139,7 @@ proptest! {
         steps in proptest::collection::vec((any::<bool>(), 0u64..8, 0u8..3, any::<u64>()), 0..60),
     ) {
         let mut backends = Backends::new();
-        let mut present = std::collections::BTreeSet::new();
+        let mut present = BTreeSet::new();
         let all = Strategy::parse_list("destHost,destCIDR,defaultRoute,default").unwrap();
         for (insert, stream, agent, random) in steps {
             if insert {
@@ -159,6 +159,6 @@ proptest! {
         for stream in present {
             backends.remove(stream);
         }
-        prop_assert!(backends.is_empty() && all.iter().all(|s| backends.ready(*s) == 0));
+        prop_assert!(backends.streams.is_empty() && all.iter().all(|s| backends.ready(*s) == 0));
     }
 }
