@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 /// A ring of those that have something to send.
 #[derive(Debug)]
-pub struct FairQueue {
+pub(crate) struct FairQueue {
     ring: VecDeque<u32>,
     flows: Vec<Flow>,
     quantum: usize,
@@ -21,11 +21,11 @@ pub struct FairQueue {
 
 /// Permission to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub(crate) struct Grant {
     /// The flow that may send.
-    pub flow: u32,
+    pub(crate) flow: u32,
     /// At most how many bytes, never 0.
-    pub allowance: usize,
+    pub(crate) allowance: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,8 +41,7 @@ struct Flow {
 
 impl FairQueue {
     /// Makes an empty ring whose flows get `quantum` bytes, at least 1.
-    #[must_use]
-    pub fn new(quantum: usize) -> Self {
+    pub(crate) fn new(quantum: usize) -> Self {
         Self {
             ring: VecDeque::new(),
             flows: Vec::new(),
@@ -52,7 +51,7 @@ impl FairQueue {
 
     /// Marks `flow` as having something to send; it queues up unless it already does. Flows are
     /// small numbers: there is memory for each up to the highest.
-    pub fn activate(&mut self, flow: u32) {
+    pub(crate) fn activate(&mut self, flow: u32) {
         let index = flow as usize;
         if self.flows.len() <= index {
             self.flows.resize(index + 1, Flow::default());
@@ -69,20 +68,19 @@ impl FairQueue {
     }
 
     /// Marks `flow` as having nothing to send.
-    pub fn deactivate(&mut self, flow: u32) {
+    pub(crate) fn deactivate(&mut self, flow: u32) {
         if let Some(state) = self.flows.get_mut(flow as usize) {
             state.active = false;
         }
     }
 
     /// Returns whether the ring is empty; if not, [`FairQueue::next_flow`] may still return none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
 
     /// Returns the flow that may send now: the same one until [`FairQueue::spend`] is called.
-    pub fn next_flow(&mut self) -> Option<Grant> {
+    pub(crate) fn next_flow(&mut self) -> Option<Grant> {
         loop {
             let &flow = self.ring.front()?;
             let state = self.flows.get_mut(flow as usize)?;
@@ -102,7 +100,7 @@ impl FairQueue {
 
     /// Charges `len` bytes to the flow in front. A packet without payload costs something
     /// too.
-    pub fn spend(&mut self, len: usize) {
+    pub(crate) fn spend(&mut self, len: usize) {
         let Some(&flow) = self.ring.front() else {
             return;
         };

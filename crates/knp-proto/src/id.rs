@@ -75,7 +75,7 @@ impl fmt::Display for ConnectId {
 pub struct TunnelId {
     pub(crate) stream: StreamId,
     pub(crate) slot: u32,
-    pub(crate) generation: u32,
+    pub(crate) serial: u32,
 }
 
 #[cfg(test)]

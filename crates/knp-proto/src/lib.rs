@@ -36,7 +36,6 @@ mod link;
 mod metadata;
 pub mod packet;
 mod queue;
-mod slab;
 mod tunnel;
 
 pub use admission::{DialRefused, Reserve, Tenant, TenantLimits};
@@ -44,7 +43,6 @@ pub use backends::{Backends, Strategy, StrategyError, dial_host};
 pub use budget::Budget;
 pub use config::{LinkConfig, Overflow, Role};
 pub use credit::{CreditError, INITIAL_WINDOW};
-pub use fair::{FairQueue, Grant};
 pub use frontend::{FrontendAction, GrpcFrontend};
 pub use id::{AgentId, ConnectId, DialId, StreamId, TenantId, TunnelId};
 pub use identifiers::{Identifiers, IdentifiersError};

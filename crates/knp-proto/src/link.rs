@@ -22,15 +22,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use slab::Slab;
 
 use crate::admission::{AgentPermit, DialRefused, Tenant};
 use crate::config::{LinkConfig, Role};
 use crate::dispatch::Dispatch;
 use crate::fair::FairQueue;
-use crate::id::{ConnectId, DialId, StreamId, TenantId, TunnelId};
+use crate::id::{ConnectId, DialId, StreamId, TunnelId};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
-use crate::slab::Slab;
 use crate::tunnel::{EndReason, Gone, Phase, Read, Shut, Tunnel, WriteError};
 
 /// One end of one stream.
@@ -56,6 +56,8 @@ pub struct Link {
     /// Tunnels because of which the stream must not be read.
     blocking: usize,
     next_connect_id: i64,
+    /// Tunnels so far.
+    serial: u32,
     ended: bool,
     stats: LinkStats,
 }
@@ -109,28 +111,17 @@ impl Link {
             events: VecDeque::new(),
             blocking: 0,
             next_connect_id: 1,
+            serial: 0,
             ended: false,
             stats: LinkStats::default(),
             config,
         }
     }
 
-    /// Returns the tenant whose tunnels these are.
-    #[must_use]
-    pub fn tenant(&self) -> &TenantId {
-        self.tenant.id()
-    }
-
     /// Returns which stream this is.
     #[must_use]
     pub fn stream(&self) -> StreamId {
         self.stream
-    }
-
-    /// Returns what both ends agreed on.
-    #[must_use]
-    pub fn extensions(&self) -> Extensions {
-        self.extensions
     }
 
     /// Returns what was odd so far.
@@ -148,7 +139,7 @@ impl Link {
     /// Returns whether nothing is left: no tunnel, no id, no timer, nothing to send or to tell.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.tunnels.len() == 0
+        self.tunnels.is_empty()
             && self.dispatch.is_empty()
             && self.timers.is_empty()
             && self.control.is_empty()
@@ -212,7 +203,7 @@ impl Link {
             random,
         };
         let id = self.begin(now, random)?;
-        if let Some(tunnel) = self.tunnels.at_mut(id.slot) {
+        if let Some(tunnel) = self.tunnels.get_mut(id.slot as usize) {
             tunnel.request = Some(Box::new(request));
         }
         self.dials.push_back(id.slot);
@@ -222,16 +213,24 @@ impl Link {
     fn begin(&mut self, now: Instant, random: DialId) -> Result<TunnelId, DialRefused> {
         let permit = self.tenant.admit_dial(now)?;
         let deadline = now + self.config.dial_timeout;
-        let tunnel = Tunnel::dialing(self.role, random, self.extensions, permit, deadline);
-        let inserted = self.tunnels.insert(tunnel);
-        let (slot, generation) = inserted.ok_or(DialRefused::Tunnels)?;
-        self.dispatch.expect(random, slot);
-        self.settle(slot);
-        Ok(TunnelId {
+        let slot = u32::try_from(self.tunnels.vacant_key()).map_err(|_| DialRefused::Tunnels)?;
+        self.serial = self.serial.wrapping_add(1);
+        let id = TunnelId {
             stream: self.stream,
             slot,
-            generation,
-        })
+            serial: self.serial,
+        };
+        self.tunnels.insert(Tunnel::dialing(
+            self.role,
+            id.serial,
+            random,
+            self.extensions,
+            permit,
+            deadline,
+        ));
+        self.dispatch.expect(random, slot);
+        self.settle(slot);
+        Ok(id)
     }
 
     /// Reports to an agent's link what became of a dial it was asked for by [`Event::Dial`]: with a
@@ -247,7 +246,7 @@ impl Link {
         result: Result<(), String>,
     ) -> Result<ConnectId, Gone> {
         let slot = self.slot(id)?;
-        let tunnel = self.tunnels.at_mut(slot).ok_or(Gone)?;
+        let tunnel = self.tunnels.get_mut(slot as usize).ok_or(Gone)?;
         if self.role != Role::Agent || tunnel.phase != Phase::Dialing {
             return Err(Gone);
         }
@@ -280,7 +279,7 @@ impl Link {
     /// [`Gone`] after the tunnel's end.
     pub fn read(&mut self, id: TunnelId, max: usize) -> Result<Read, Gone> {
         let slot = self.slot(id)?;
-        Ok(self.tunnels.at_mut(slot).ok_or(Gone)?.read(max))
+        Ok(self.tunnels.get_mut(slot as usize).ok_or(Gone)?.read(max))
     }
 
     /// Reports that the socket took `len` bytes of what was read, which frees space for more. Nothing
@@ -293,7 +292,7 @@ impl Link {
     /// again; until then the socket is not to be read.
     pub fn write_capacity(&mut self, id: TunnelId) -> usize {
         let Ok(slot) = self.slot(id) else { return 0 };
-        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+        let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
             return 0;
         };
         let capacity = tunnel.write_capacity(&self.config);
@@ -308,7 +307,7 @@ impl Link {
     /// See [`WriteError`]; the bytes are lost.
     pub fn write(&mut self, id: TunnelId, data: Bytes) -> Result<(), WriteError> {
         let slot = self.slot(id)?;
-        let tunnel = self.tunnels.at_mut(slot).ok_or(Gone)?;
+        let tunnel = self.tunnels.get_mut(slot as usize).ok_or(Gone)?;
         if !data.is_empty() {
             tunnel.write(&self.config, data)?;
             self.settle(slot);
@@ -343,7 +342,7 @@ impl Link {
 
     fn shut(&mut self, now: Instant, id: TunnelId, shut: Shut) {
         let Ok(slot) = self.slot(id) else { return };
-        let phase = self.tunnels.at(slot).map(|tunnel| tunnel.phase);
+        let phase = self.tunnels.get(slot as usize).map(|tunnel| tunnel.phase);
         if phase == Some(Phase::Dialing) {
             self.call_off(slot, EndReason::Canceled);
         } else {
@@ -366,8 +365,8 @@ impl Link {
         self.control.clear();
         self.dials.clear();
         self.credits.clear();
-        for slot in self.tunnels.slots() {
-            let Some(tunnel) = self.tunnels.at_mut(slot) else {
+        for slot in 0..u32::try_from(self.tunnels.capacity()).unwrap_or(u32::MAX) {
+            let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
                 continue;
             };
             if tunnel.phase == Phase::Dialing {
@@ -383,18 +382,20 @@ impl Link {
 
     /// Returns the slot of a tunnel whose socket is still there.
     fn slot(&self, id: TunnelId) -> Result<u32, Gone> {
-        let known = id.stream == self.stream
-            && self.tunnels.generation(id.slot) == Some(id.generation)
-            && (self.tunnels.at(id.slot)).is_some_and(|tunnel| !tunnel.is_detached());
-        known.then_some(id.slot).ok_or(Gone)
+        let tunnel = self.tunnels.get(id.slot as usize);
+        let known =
+            tunnel.is_some_and(|tunnel| tunnel.serial == id.serial && !tunnel.is_detached());
+        (known && id.stream == self.stream)
+            .then_some(id.slot)
+            .ok_or(Gone)
     }
 
     fn id(&self, slot: u32) -> Option<TunnelId> {
-        let generation = self.tunnels.generation(slot)?;
+        let serial = self.tunnels.get(slot as usize)?.serial;
         Some(TunnelId {
             stream: self.stream,
             slot,
-            generation,
+            serial,
         })
     }
 
@@ -405,7 +406,7 @@ impl Link {
     }
 
     fn with_slot(&mut self, slot: u32, change: impl FnOnce(&mut Tunnel, &LinkConfig)) {
-        if let Some(tunnel) = self.tunnels.at_mut(slot) {
+        if let Some(tunnel) = self.tunnels.get_mut(slot as usize) {
             change(tunnel, &self.config);
             self.settle(slot);
         }
@@ -421,7 +422,7 @@ impl Link {
 
     /// Ends a dial because the dialler gave up; the agent is told if it knows of it.
     fn call_off(&mut self, slot: u32, reason: EndReason) {
-        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+        let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
             return;
         };
         let random = tunnel.dial_id;
@@ -436,7 +437,7 @@ impl Link {
     }
 
     fn fail_dial(&mut self, slot: u32, reason: EndReason) {
-        if let Some(tunnel) = self.tunnels.at_mut(slot) {
+        if let Some(tunnel) = self.tunnels.get_mut(slot as usize) {
             tunnel.end = Some(reason);
             self.dispatch.take_dial(tunnel.dial_id);
             self.remove(slot);
@@ -446,7 +447,7 @@ impl Link {
     /// Brings everything that follows from a tunnel's state in line with it.
     fn settle(&mut self, slot: u32) {
         let Some(id) = self.id(slot) else { return };
-        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+        let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
             return;
         };
         if tunnel.is_sendable() {
@@ -491,7 +492,7 @@ impl Link {
 
     fn tell_ended(&mut self, slot: u32) {
         let Some(id) = self.id(slot) else { return };
-        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+        let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
             return;
         };
         if !std::mem::replace(&mut tunnel.marks.ended_told, true) {
@@ -502,9 +503,12 @@ impl Link {
 
     fn remove(&mut self, slot: u32) {
         self.tell_ended(slot);
-        let Some(tunnel) = self.tunnels.remove(slot) else {
+        let Some(tunnel) = self.tunnels.try_remove(slot as usize) else {
             return;
         };
+        if self.tunnels.is_empty() && self.tunnels.capacity() > KEPT {
+            self.tunnels.shrink_to_fit();
+        }
         self.fair.deactivate(slot);
         self.dispatch.release(tunnel.connect_id, slot);
         if let Some(at) = tunnel.marks.timer {
@@ -515,6 +519,51 @@ impl Link {
         }
         if tunnel.marks.blocks {
             self.blocking -= 1;
+        }
+    }
+}
+
+/// Tunnels whose memory an idle link keeps.
+const KEPT: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{Budget, TenantId, TenantLimits};
+
+    #[test]
+    fn memory_comes_back_and_ids_stay_unique() {
+        let (limits, budget) = (TenantLimits::default(), Budget::new(1 << 20));
+        let limits = TenantLimits {
+            dials_per_second: 0,
+            ..limits
+        };
+        let tenant = Tenant::new(TenantId::new("a"), limits, budget);
+        let config = LinkConfig::default();
+        let link = Link::server(&tenant, StreamId(1), Extensions::default(), config);
+        let mut link = link.unwrap();
+        #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+        let now = Instant::now();
+        let mut ids = BTreeSet::new();
+        for round in 0..3 {
+            let mut opened = Vec::new();
+            for number in 0..4 * KEPT {
+                let target = DialTarget {
+                    protocol: "tcp".to_owned(),
+                    address: "a:1".to_owned(),
+                };
+                let random = DialId::from_random((number + 1) as u64 * 2);
+                opened.push(link.dial(now, random, target).unwrap());
+            }
+            assert_eq!(link.tunnels(), 4 * KEPT);
+            assert!(opened.iter().all(|id| ids.insert(*id)), "round {round}");
+            for id in opened {
+                link.close(now, id);
+                assert_eq!(link.read(id, 1), Err(Gone));
+            }
+            assert!(link.tunnels.capacity() <= KEPT);
         }
     }
 }

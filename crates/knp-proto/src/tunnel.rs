@@ -71,6 +71,8 @@ enum Inbound {
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     role: Role,
+    /// Tells it from earlier ones in its slot.
+    pub(crate) serial: u32,
     extensions: Extensions,
     pub(crate) phase: Phase,
     pub(crate) dial_id: DialId,
@@ -125,6 +127,7 @@ pub(crate) enum Shut {
 impl Tunnel {
     pub(crate) fn dialing(
         role: Role,
+        serial: u32,
         dial_id: DialId,
         extensions: Extensions,
         permit: Permit,
@@ -132,6 +135,7 @@ impl Tunnel {
     ) -> Self {
         Self {
             role,
+            serial,
             extensions,
             phase: Phase::Dialing,
             dial_id,

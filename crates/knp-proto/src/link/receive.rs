@@ -87,7 +87,7 @@ impl Link {
         let Some(slot) = self.dispatch.find(connect_id) else {
             return self.on_unknown_data(connect_id);
         };
-        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+        let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
             return;
         };
         match tunnel.receive(now, &self.config, data) {
@@ -116,7 +116,7 @@ impl Link {
         let Some(slot) = self.dispatch.find(connect_id) else {
             return;
         };
-        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+        let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
             return;
         };
         match tunnel.receive_credit(bytes) {
@@ -153,7 +153,7 @@ impl Link {
         if !self.dispatch.establish(connect_id, slot) {
             return self.on_duplicate_id(now, slot, connect_id);
         }
-        if let Some(tunnel) = self.tunnels.at_mut(slot) {
+        if let Some(tunnel) = self.tunnels.get_mut(slot as usize) {
             tunnel.request = None;
             tunnel.establish(now, connect_id);
         }

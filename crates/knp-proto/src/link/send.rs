@@ -28,7 +28,7 @@ impl Link {
             return Some(whole(packet, buf));
         }
         while let Some(grant) = self.fair.next_flow() {
-            let Some(tunnel) = self.tunnels.at_mut(grant.flow) else {
+            let Some(tunnel) = self.tunnels.get_mut(grant.flow as usize) else {
                 self.fair.deactivate(grant.flow);
                 continue;
             };
@@ -62,14 +62,14 @@ impl Link {
         while let Some(slot) = self.dials.pop_front() {
             let request = self
                 .tunnels
-                .at_mut(slot)
+                .get_mut(slot as usize)
                 .and_then(|tunnel| tunnel.request.take());
             if let Some(request) = request {
                 return Some(*request);
             }
         }
         while let Some(slot) = self.credits.pop_front() {
-            let Some(tunnel) = self.tunnels.at_mut(slot) else {
+            let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
                 continue;
             };
             tunnel.marks.credit_queued = false;
@@ -86,7 +86,7 @@ impl Link {
             if at > now {
                 return;
             }
-            let Some(tunnel) = self.tunnels.at_mut(slot) else {
+            let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
                 self.timers.remove(&(at, slot));
                 continue;
             };
@@ -110,7 +110,7 @@ impl Link {
         match self.role {
             Role::Server => self.call_off(slot, EndReason::DialTimeout),
             Role::Agent => {
-                if let Some(random) = self.tunnels.at(slot).map(|tunnel| tunnel.dial_id) {
+                if let Some(random) = self.tunnels.get(slot as usize).map(|tunnel| tunnel.dial_id) {
                     // What Go's dialer says; servers map it to a status by the word.
                     let error = "dial tcp: i/o timeout".to_owned();
                     self.answer_dial(random, ConnectId(0), error);
