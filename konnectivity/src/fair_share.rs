@@ -11,67 +11,54 @@
 //! that is the link's.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
+use knp_proto::TenantId;
 use tokio::task::yield_now;
 
 /// The shares of one thread. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FairScheduler(Rc<RefCell<State>>);
+pub(crate) struct FairScheduler(Rc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    round: u64,
-    shares: Vec<Entry>,
-    free: Vec<usize>,
+    round: Cell<u64>,
+    tenants: RefCell<BTreeMap<TenantId, Weak<TenantShare>>>,
     /// Flows that wait, of all tenants.
-    waiting: usize,
+    waiting: Cell<usize>,
     /// The task that begins rounds.
-    rounds: Option<Waker>,
+    rounds: RefCell<Option<Waker>>,
 }
 
-#[derive(Debug, Default)]
-struct Entry {
+/// One tenant's share.
+#[derive(Debug)]
+pub(crate) struct TenantShare {
+    scheduler: FairScheduler,
     /// The round in which `used` was counted.
-    round: u64,
-    used: usize,
-    waiting: VecDeque<(Waker, Rc<Cell<bool>>)>,
-}
-
-/// One tenant's share. Clones are the same; the last one gives it back.
-#[derive(Clone, Debug)]
-pub(crate) struct TenantShare(Rc<Slot>);
-
-/// A share that lives as long as another handle.
-#[derive(Debug)]
-pub(crate) struct WeakTenantShare(Weak<Slot>);
-
-impl WeakTenantShare {
-    /// Returns the share, if another handle still lives.
-    pub(crate) fn upgrade(&self) -> Option<TenantShare> {
-        self.0.upgrade().map(TenantShare)
-    }
-}
-
-#[derive(Debug)]
-struct Slot {
-    shares: FairScheduler,
-    index: usize,
+    round: Cell<u64>,
+    used: Cell<usize>,
+    waiting: RefCell<VecDeque<(Waker, Rc<Cell<bool>>)>>,
 }
 
 impl FairScheduler {
-    /// Makes the share of one more tenant.
-    pub(crate) fn share(&self) -> TenantShare {
-        let mut state = self.0.borrow_mut();
-        let index = state.free.pop().unwrap_or(state.shares.len());
-        if index == state.shares.len() {
-            state.shares.push(Entry::default());
+    /// Returns what the flows of `tenant` have together.
+    pub(crate) fn share(&self, tenant: &TenantId) -> Rc<TenantShare> {
+        let mut tenants = self.0.tenants.borrow_mut();
+        if let Some(share) = tenants.get(tenant).and_then(Weak::upgrade) {
+            return share;
         }
-        let shares = self.clone();
-        TenantShare(Rc::new(Slot { shares, index }))
+        tenants.retain(|_, share| share.strong_count() > 0);
+        let share = Rc::new(TenantShare {
+            scheduler: self.clone(),
+            round: Cell::default(),
+            used: Cell::default(),
+            waiting: RefCell::default(),
+        });
+        tenants.insert(tenant.clone(), Rc::downgrade(&share));
+        share
     }
 
     /// Begins rounds for ever, whenever a flow waits for one. Spawn it once on the thread.
@@ -85,49 +72,55 @@ impl FairScheduler {
     }
 
     fn poll_begin(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut state = self.0.borrow_mut();
-        if state.waiting == 0 {
-            state.rounds = Some(cx.waker().clone());
+        let state = &*self.0;
+        if state.waiting.get() == 0 {
+            *state.rounds.borrow_mut() = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        state.begin_round();
-        Poll::Ready(())
-    }
-}
-
-impl State {
-    fn begin_round(&mut self) {
-        self.round += 1;
-        for entry in &mut self.shares {
-            let woken = entry.waiting.len().min(PER_ROUND);
-            self.waiting -= woken;
-            for (waker, waits) in entry.waiting.drain(..woken) {
+        state.round.update(|round| round + 1);
+        for share in state.tenants.borrow().values().filter_map(Weak::upgrade) {
+            let mut waiting = share.waiting.borrow_mut();
+            let woken = waiting.len().min(PER_ROUND);
+            state.waiting.update(|waiting| waiting - woken);
+            for (waker, waits) in waiting.drain(..woken) {
                 waits.set(false);
                 waker.wake();
             }
         }
+        Poll::Ready(())
     }
 }
 
 impl TenantShare {
-    /// Returns a handle that does not keep the share.
-    pub(crate) fn downgrade(&self) -> WeakTenantShare {
-        WeakTenantShare(Rc::downgrade(&self.0))
-    }
-
     /// Makes one more flow of the tenant's bytes.
-    pub(crate) fn flow(&self) -> Flow {
+    pub(crate) fn flow(self: &Rc<Self>) -> Flow {
         Flow {
-            share: self.clone(),
+            share: Rc::clone(self),
             waits: Rc::default(),
         }
+    }
+
+    /// Returns what was used in this round.
+    fn used(&self) -> usize {
+        let round = self.scheduler.0.round.get();
+        if self.round.replace(round) != round {
+            self.used.set(0);
+        }
+        self.used.get()
+    }
+}
+
+impl Drop for TenantShare {
+    fn drop(&mut self) {
+        let gone = self.waiting.get_mut().len();
+        self.scheduler.0.waiting.update(|waiting| waiting - gone);
     }
 }
 
 /// One tunnel's bytes within its tenant's share.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    share: TenantShare,
+    share: Rc<TenantShare>,
     /// It is queued already.
     waits: Rc<Cell<bool>>,
 }
@@ -136,19 +129,15 @@ impl Flow {
     /// Waits until the tenant has something left of this round. A flow may stop waiting
     /// at any time.
     pub(crate) fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
-        let Slot { shares, index } = &*self.share.0;
-        let mut state = shares.0.borrow_mut();
-        let state = &mut *state;
-        let Some(entry) = state.shares.get_mut(*index) else {
-            return Poll::Ready(());
-        };
-        if entry.used_in(state.round) < QUANTUM {
+        let share = &*self.share;
+        if share.used() < QUANTUM {
             return Poll::Ready(());
         }
+        let state = &*share.scheduler.0;
         if !self.waits.replace(true) {
-            let waker = cx.waker().clone();
-            entry.waiting.push_back((waker, Rc::clone(&self.waits)));
-            state.waiting += 1;
+            let waiting = (cx.waker().clone(), Rc::clone(&self.waits));
+            share.waiting.borrow_mut().push_back(waiting);
+            state.waiting.update(|waiting| waiting + 1);
         }
         if let Some(rounds) = state.rounds.take() {
             rounds.wake();
@@ -158,35 +147,7 @@ impl Flow {
 
     /// Counts bytes that were moved.
     pub(crate) fn charge(&self, bytes: usize) {
-        let Slot { shares, index } = &*self.share.0;
-        let mut state = shares.0.borrow_mut();
-        let round = state.round;
-        if let Some(entry) = state.shares.get_mut(*index) {
-            entry.used = entry.used_in(round) + bytes;
-        }
-    }
-}
-
-impl Entry {
-    /// Returns what was used in this round, which is now the entry's.
-    fn used_in(&mut self, round: u64) -> usize {
-        if self.round != round {
-            self.round = round;
-            self.used = 0;
-        }
-        self.used
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut state = self.shares.0.borrow_mut();
-        let state = &mut *state;
-        if let Some(entry) = state.shares.get_mut(self.index) {
-            state.waiting -= entry.waiting.len();
-            *entry = Entry::default();
-            state.free.push(self.index);
-        }
+        self.share.used.set(self.share.used() + bytes);
     }
 }
 
@@ -204,7 +165,7 @@ mod tests {
     const CHUNK: usize = 64 << 10;
 
     /// Moves chunks for ever, as a relay that never lacks them does.
-    async fn move_chunks(share: TenantShare, moved: Rc<Cell<usize>>) {
+    async fn move_chunks(share: Rc<TenantShare>, moved: Rc<Cell<usize>>) {
         let flow = share.flow();
         loop {
             poll_fn(|cx| flow.poll_ready(cx)).await;
@@ -214,70 +175,61 @@ mod tests {
         }
     }
 
-    fn busy(shares: &FairScheduler, tunnels: usize) -> Rc<Cell<usize>> {
-        let (share, moved) = (shares.share(), Rc::new(Cell::new(0)));
-        for _ in 0..tunnels {
-            spawn_local(move_chunks(share.clone(), Rc::clone(&moved)));
-        }
-        moved
-    }
-
-    async fn run(shares: &FairScheduler, rounds: u64) {
-        while shares.0.borrow().round < rounds {
-            yield_now().await;
-        }
-    }
-
-    fn thread(test: impl Future<Output = ()>) {
+    /// Returns how much tenants with so many busy tunnels move in a number of rounds.
+    fn moved<const N: usize>(rounds: u64, tunnels: [usize; N]) -> [usize; N] {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
-        LocalSet::new().block_on(&runtime, test);
+        LocalSet::new().block_on(&runtime, async {
+            let shares = FairScheduler::default();
+            let scheduler = shares.clone();
+            spawn_local(async move { scheduler.run().await });
+            let moved = tunnels.map(|tunnels| {
+                let share = shares.share(&TenantId::new(&tunnels.to_string()));
+                let moved = Rc::new(Cell::new(0));
+                for _ in 0..tunnels {
+                    spawn_local(move_chunks(Rc::clone(&share), Rc::clone(&moved)));
+                }
+                moved
+            });
+            while shares.0.round.get() < rounds {
+                yield_now().await;
+            }
+            moved.map(|moved| moved.get())
+        })
     }
 
     #[test]
     fn many_tunnels_of_one_tenant_get_no_more_than_few_of_another() {
-        thread(async {
-            let shares = FairScheduler::default();
-            let rounds = shares.clone();
-            spawn_local(async move { rounds.run().await });
-            let many = busy(&shares, 400);
-            let some = busy(&shares, 20);
-            run(&shares, 100).await;
-            let (many, some) = (many.get(), some.get());
-            assert!(many > 50 * QUANTUM, "{many}");
-            assert!(
-                many < some * 5 / 4 && some < many * 5 / 4,
-                "{many} and {some}"
-            );
-        });
+        let [many, some] = moved(100, [400, 20]);
+        assert!(many > 50 * QUANTUM, "{many}");
+        assert!(
+            many < some * 5 / 4 && some < many * 5 / 4,
+            "{many} and {some}"
+        );
     }
 
     #[test]
     fn a_tenant_that_is_alone_is_never_left_waiting() {
-        thread(async {
-            let shares = FairScheduler::default();
-            let rounds = shares.clone();
-            spawn_local(async move { rounds.run().await });
-            let alone = busy(&shares, 3);
-            run(&shares, 50).await;
-            assert!(alone.get() >= 45 * QUANTUM, "{}", alone.get());
-        });
+        let [alone] = moved(50, [3]);
+        assert!(alone >= 45 * QUANTUM, "{alone}");
     }
 
     #[test]
     fn a_share_given_back_takes_its_waiters_along() {
-        let shares = FairScheduler::default();
+        let (shares, tenant) = (FairScheduler::default(), TenantId::new("a"));
         let cx = Context::from_waker(Waker::noop());
-        let flow = shares.share().flow();
+        let flow = shares.share(&tenant).flow();
         flow.charge(QUANTUM);
         assert!(flow.poll_ready(&cx).is_pending());
         assert!(flow.poll_ready(&cx).is_pending());
-        assert_eq!(shares.0.borrow().waiting, 1, "one flow waits once");
-        drop(flow);
-        assert_eq!(shares.0.borrow().waiting, 0);
-        let next = shares.share();
-        assert_eq!(next.0.index, 0);
+        assert_eq!(shares.0.waiting.get(), 1, "one flow waits once");
+        let other = shares.share(&tenant).flow();
+        assert!(other.poll_ready(&cx).is_pending(), "it is the same share");
+        drop((flow, other));
+        assert_eq!(shares.0.waiting.get(), 0);
+        let next = shares.share(&tenant);
+        assert_eq!(shares.0.tenants.borrow().len(), 1);
         assert!(next.flow().poll_ready(&cx).is_ready());
     }
 }

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -36,7 +37,7 @@ pub(crate) use scratch::Scratch;
 pub(crate) struct Means {
     pub(crate) scratch: Scratch,
     /// Of the thread, where several tenants share it.
-    pub(crate) share: Option<TenantShare>,
+    pub(crate) share: Option<Rc<TenantShare>>,
     /// How long the socket takes for a piece, in seconds.
     pub(crate) write_duration: Option<Histogram>,
     /// Which way bytes from the socket go; those to it go the other way.
@@ -88,7 +89,7 @@ pub(crate) async fn relay<S: Stream>(
         socket,
         means,
         bytes,
-        flow: means.share.as_ref().map(TenantShare::flow),
+        flow: means.share.as_ref().map(|share| share.flow()),
         outgoing: early,
         reading: true,
         incoming: Bytes::new(),

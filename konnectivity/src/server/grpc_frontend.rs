@@ -26,7 +26,7 @@ use super::frontends::Frontend;
 use super::http2;
 use super::tenant::{Dialed, TunnelError};
 use super::tunnels::Open;
-use crate::fair_share::{Flow, TenantShare};
+use crate::fair_share::Flow;
 use crate::grpc::{self, StreamError};
 use crate::link::{Tunnel, TunnelRead};
 use crate::metrics::{DialFailure, Direction, GrpcCode, Held, Service};
@@ -77,7 +77,7 @@ async fn stream(io: http2::Stream, request: Request, frontend: &Frontend) {
         outgoing: Bytes::new(),
         reason: None,
         held: Reserve::new(frontend.tenant.limits()),
-        flow: frontend.means.share.as_ref().map(TenantShare::flow),
+        flow: frontend.means.share.as_ref().map(|share| share.flow()),
         stalled: None,
         received: 0,
         sent: 0,

@@ -8,8 +8,6 @@
 //! A connection stays on the thread that accepted it. What may be open at once is bounded, and who
 //! does not get through a handshake in time is closed.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +23,7 @@ use super::agents;
 use super::context::Context;
 use super::frontends::Frontend;
 use super::tenant::Tenant;
-use crate::fair_share::{FairScheduler, TenantShare, WeakTenantShare};
+use crate::fair_share::FairScheduler;
 use crate::metrics::{Direction, PeerPort};
 use crate::read_budget::ReadBudget;
 use crate::registry::{FrontendMode, Peer, Port};
@@ -40,7 +38,6 @@ pub(crate) struct Worker {
     scratch: Scratch,
     /// Where several tenants share the thread.
     shares: Option<FairScheduler>,
-    shares_of: RefCell<BTreeMap<TenantId, WeakTenantShare>>,
     /// What is spoken on the frontends' port.
     mode: FrontendMode,
     /// How many of this worker's tasks go on, frontends' and agents'.
@@ -79,7 +76,6 @@ impl Worker {
             strangers,
             scratch: Scratch::default(),
             shares: many.then(FairScheduler::default),
-            shares_of: RefCell::default(),
             mode,
             frontends: watch::Sender::new(0),
             agents: watch::Sender::new(0),
@@ -172,19 +168,6 @@ impl Worker {
         }
     }
 
-    /// Returns what the frontends of `tenant` on this thread have together.
-    fn share(&self, tenant: &TenantId) -> Option<TenantShare> {
-        let shares = self.shares.as_ref()?;
-        let mut known = self.shares_of.borrow_mut();
-        if let Some(share) = known.get(tenant).and_then(WeakTenantShare::upgrade) {
-            return Some(share);
-        }
-        known.retain(|_, share| share.upgrade().is_some());
-        let share = shares.share();
-        known.insert(tenant.clone(), share.downgrade());
-        Some(share)
-    }
-
     /// Lets a connection of an API server in, if its tenant is still served.
     fn frontend(
         &self,
@@ -199,7 +182,7 @@ impl Worker {
             cx: Arc::clone(&self.cx),
             means: Means {
                 scratch: self.scratch.clone(),
-                share: self.share(tenant.id()),
+                share: (self.shares.as_ref()).map(|shares| shares.share(tenant.id())),
                 outward: Direction::ToDestination,
                 write_duration: Some(self.cx.metrics.frontend_write_duration().clone()),
             },
