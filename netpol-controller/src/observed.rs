@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::core::{DynamicObject, ObjectMeta};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::plan::{self, Policy};
 use crate::state::ObjectKey;
@@ -19,10 +19,9 @@ pub(crate) struct Fingerprint([u8; 16]);
 impl Fingerprint {
     /// Of a policy that should be there.
     pub(crate) fn wanted(policy: &Policy) -> Self {
-        let spec = serde_json::to_value(&policy.spec).unwrap_or_default();
         let label = |key| policy.labels.get(key).map(String::as_str);
         let owner = (label(plan::SERVICE_NAMESPACE), label(plan::SERVICE_NAME));
-        Self::of(&spec, Some(&policy.description), owner)
+        Self::of(&policy.spec, Some(&policy.description), owner)
     }
 
     fn seen(metadata: &ObjectMeta, spec: &Value) -> Self {
@@ -35,8 +34,8 @@ impl Fingerprint {
 
     /// Maps of JSON values are sorted, so equal contents have equal texts.
     fn of(spec: &Value, description: Option<&str>, owner: (Option<&str>, Option<&str>)) -> Self {
-        let text = json!([spec, description, owner.0, owner.1]).to_string();
-        let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+        let text = serde_json::to_vec(&(spec, description, owner.0, owner.1)).unwrap_or_default();
+        let digest = ring::digest::digest(&ring::digest::SHA256, &text);
         let mut short = [0; 16];
         short.copy_from_slice(&digest.as_ref()[..16]);
         Self(short)
@@ -277,6 +276,8 @@ fn version(metadata: &ObjectMeta) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn key() -> ObjectKey {

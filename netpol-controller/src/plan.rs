@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use k8s_openapi::api::networking::v1::NetworkPolicySpec;
+use serde_json::Value;
 
 use crate::state::{ObjectKey, ObjectRef};
 
@@ -60,7 +60,7 @@ pub struct Policy {
     pub description: String,
     /// All of its specification, normalized as the API server returns it: protocols given,
     /// no empty lists where it would leave them out.
-    pub spec: NetworkPolicySpec,
+    pub spec: Value,
 }
 
 telemetry::labels! {
@@ -100,6 +100,16 @@ pub struct Problem {
     pub reason: Reason,
     /// What is wrong, and where.
     pub message: String,
+}
+
+/// Adds lists to a part of a specification; the API server leaves empty ones out.
+fn with_lists<const N: usize>(mut part: Value, lists: [(&str, Vec<Value>); N]) -> Value {
+    for (name, list) in lists {
+        if !list.is_empty() {
+            part[name] = list.into();
+        }
+    }
+    part
 }
 
 /// Most bytes of a message, so that an Event takes it (its `note` may have 1024).

@@ -252,7 +252,7 @@ pub(crate) fn claim(object: &mut DynamicObject, policy: &Policy) {
         .get_or_insert_default()
         .insert(plan::DESCRIPTION.to_owned(), policy.description.clone());
     if object.data.is_object() {
-        object.data["spec"] = serde_json::to_value(&policy.spec).unwrap_or_default();
+        object.data["spec"] = policy.spec.clone();
     } else {
         object.data = json!({ "spec": policy.spec });
     }

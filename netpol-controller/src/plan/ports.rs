@@ -4,9 +4,7 @@
 
 use std::fmt;
 
-use k8s_openapi::api::networking::v1::NetworkPolicyPort;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::state::{Protocol, TargetPort};
 
@@ -46,15 +44,17 @@ impl Port {
     }
 
     /// Returns it as policies have it.
-    pub(super) fn to_api(&self) -> NetworkPolicyPort {
-        NetworkPolicyPort {
-            end_port: self.end.map(i32::from),
-            port: self.target.as_ref().map(|target| match target {
-                TargetPort::Name(name) => IntOrString::String(name.clone()),
-                TargetPort::Number(number) => IntOrString::Int(i32::from(*number)),
-            }),
-            protocol: Some(self.protocol.unwrap_or_default().as_str().to_owned()),
+    pub(super) fn to_json(&self) -> Value {
+        let mut port = json!({"protocol": self.protocol.unwrap_or_default().as_str()});
+        match &self.target {
+            None => {}
+            Some(TargetPort::Name(name)) => port["port"] = json!(name),
+            Some(TargetPort::Number(number)) => port["port"] = json!(number),
         }
+        if let Some(end) = self.end {
+            port["endPort"] = json!(end);
+        }
+        port
     }
 
     fn parse(item: &Value) -> Result<Self, String> {
@@ -133,8 +133,7 @@ pub(super) fn parse_list(text: &str) -> Result<Vec<Port>, String> {
 }
 
 fn protocol(value: &Value) -> Result<Protocol, String> {
-    let all = [Protocol::Sctp, Protocol::Tcp, Protocol::Udp];
-    let found = all.into_iter().find(|one| value == one.as_str());
+    let found = Protocol::ALL.into_iter().find(|one| value == one.as_str());
     found.ok_or_else(|| format!("protocol {value} is none of TCP, UDP, SCTP"))
 }
 
@@ -173,9 +172,11 @@ mod tests {
     use super::*;
 
     fn api(text: &str) -> Value {
-        let ports = parse_list(text).unwrap();
-        let ports: Vec<_> = ports.iter().map(Port::to_api).collect();
-        serde_json::to_value(ports).unwrap()
+        parse_list(text)
+            .unwrap()
+            .iter()
+            .map(Port::to_json)
+            .collect()
     }
 
     #[test]

@@ -39,28 +39,18 @@ impl Namespace {
     }
 }
 
-/// A transport protocol of a port.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Protocol {
-    /// SCTP.
-    Sctp,
-    /// TCP.
-    #[default]
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-impl Protocol {
-    /// Returns the name as objects write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Sctp => "SCTP",
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-        }
+telemetry::labels! {
+    /// A transport protocol of a port.
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "UPPERCASE")]
+    pub enum Protocol {
+        /// SCTP.
+        Sctp = "SCTP",
+        /// TCP.
+        #[default]
+        Tcp = "TCP",
+        /// UDP.
+        Udp = "UDP",
     }
 }
 

@@ -1,6 +1,5 @@
 //! Label selectors as Kubernetes defines them (`metav1.LabelSelector`).
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1 as api;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,19 +43,19 @@ pub struct Requirement {
     pub values: Vec<String>,
 }
 
-/// How a label is compared.
-#[derive(
-    Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, schemars::JsonSchema,
-)]
-pub enum Operator {
-    /// It is not there.
-    DoesNotExist,
-    /// It is there.
-    Exists,
-    /// It has one of the values.
-    In,
-    /// It has none of the values, or is not there.
-    NotIn,
+telemetry::labels! {
+    /// How a label is compared.
+    #[derive(Deserialize, Serialize, schemars::JsonSchema)]
+    pub enum Operator {
+        /// It is not there.
+        DoesNotExist = "DoesNotExist",
+        /// It is there.
+        Exists = "Exists",
+        /// It has one of the values.
+        In = "In",
+        /// It has none of the values, or is not there.
+        NotIn = "NotIn",
+    }
 }
 
 impl LabelSelector {
@@ -102,16 +101,6 @@ impl LabelSelector {
         let selector: Option<Self> = serde_json::from_value(item).map_err(|e| e.to_string())?;
         let selector = selector.unwrap_or_default();
         selector.check().map(|()| selector)
-    }
-
-    /// Returns it as objects have it, with nothing where it has nothing to say.
-    #[must_use]
-    pub fn to_api(&self) -> api::LabelSelector {
-        let expressions = self.match_expressions.iter().map(Requirement::to_api);
-        api::LabelSelector {
-            match_labels: (!self.match_labels.is_empty()).then(|| self.match_labels.clone()),
-            match_expressions: Some(expressions.collect()).filter(|all: &Vec<_>| !all.is_empty()),
-        }
     }
 
     /// Validates it as the API server would: keys and values have the syntax of
@@ -180,28 +169,7 @@ fn is_label_name(name: &str) -> bool {
         && name.bytes().all(inner)
 }
 
-impl Operator {
-    /// Returns the operator as objects write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::DoesNotExist => "DoesNotExist",
-            Self::Exists => "Exists",
-            Self::In => "In",
-            Self::NotIn => "NotIn",
-        }
-    }
-}
-
 impl Requirement {
-    fn to_api(&self) -> api::LabelSelectorRequirement {
-        api::LabelSelectorRequirement {
-            key: self.key.clone(),
-            operator: self.operator.as_str().to_owned(),
-            values: (!self.values.is_empty()).then(|| self.values.clone()),
-        }
-    }
-
     fn matches(&self, labels: &Labels) -> bool {
         let value = labels.get(&self.key);
         match self.operator {
@@ -215,6 +183,8 @@ impl Requirement {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn selector(json: &str) -> LabelSelector {
@@ -322,14 +292,8 @@ mod tests {
 
     #[test]
     fn the_api_gets_nothing_where_there_is_nothing() {
-        assert_eq!(
-            LabelSelector::default().to_api(),
-            api::LabelSelector::default()
-        );
+        assert_eq!(json!(LabelSelector::default()), json!({}));
         let text = r#"{"matchExpressions":[{"key":"b","operator":"Exists"},{"key":"a","operator":"In","values":["2","1"]}],"matchLabels":{"c":"d"}}"#;
-        assert_eq!(
-            serde_json::to_string(&selector(text).to_api()).unwrap(),
-            text
-        );
+        assert_eq!(json!(selector(text)).to_string(), text);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::networking::v1::NetworkPolicySpec;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -142,7 +141,7 @@ fn wanting(key: &ObjectKey, names: &[&str]) -> ServicePlan {
             key: ObjectKey::new("x", name),
             labels: BTreeMap::new(),
             description: String::new(),
-            spec: NetworkPolicySpec::default(),
+            spec: json!({}),
         })
         .collect();
     plan

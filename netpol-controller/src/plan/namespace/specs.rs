@@ -2,14 +2,11 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::networking::v1::{
-    IPBlock, NetworkPolicyEgressRule, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use route::IpPrefix;
+use serde_json::{Value, json};
 
 use super::super::cidr::{self, Family};
+use super::super::with_lists;
 use super::{ApiServer, NamespaceSettings, ShootRanges};
 use crate::state::{EndpointAddress, EndpointPort, Protocol};
 
@@ -68,16 +65,12 @@ pub(super) fn description(policy: &str) -> &'static str {
 }
 
 /// All pods, both directions, no rules.
-pub(super) fn deny_all() -> NetworkPolicySpec {
-    NetworkPolicySpec {
-        pod_selector: Some(LabelSelector::default()),
-        policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
-        ..NetworkPolicySpec::default()
-    }
+pub(super) fn deny_all() -> Value {
+    json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
 }
 
 /// The addresses of the API server; `None` when they are not all known.
-pub(super) fn to_api_server(api_server: &ApiServer) -> Option<NetworkPolicySpec> {
+pub(super) fn to_api_server(api_server: &ApiServer) -> Option<Value> {
     if api_server.resolving {
         return None;
     }
@@ -93,9 +86,7 @@ pub(super) fn to_api_server(api_server: &ApiServer) -> Option<NetworkPolicySpec>
     Some(egress("to-runtime-apiserver", rules))
 }
 
-fn subset_rule(
-    (addresses, ports): &(Vec<EndpointAddress>, Vec<EndpointPort>),
-) -> Option<NetworkPolicyEgressRule> {
+fn subset_rule((addresses, ports): &(Vec<EndpointAddress>, Vec<EndpointPort>)) -> Option<Value> {
     let ready = addresses.iter().filter(|address| address.ready);
     let reported = ports.iter().filter(|own| own.port != 0);
     let ports = reported.map(|own| port(own.protocol, own.port)).collect();
@@ -104,10 +95,7 @@ fn subset_rule(
 
 /// A rule that names some hosts and ports; `None` without hosts or without ports, for the rule
 /// would then allow all of them.
-fn hosts_rule(
-    addresses: impl Iterator<Item = IpAddr>,
-    ports: Vec<NetworkPolicyPort>,
-) -> Option<NetworkPolicyEgressRule> {
+fn hosts_rule(addresses: impl Iterator<Item = IpAddr>, ports: Vec<Value>) -> Option<Value> {
     let mut hosts: Vec<IpPrefix> = Vec::new();
     for host in addresses.map(IpPrefix::host) {
         if !hosts.contains(&host) {
@@ -122,7 +110,7 @@ fn hosts_rule(
 }
 
 /// Everything but private networks and what is blocked.
-pub(super) fn to_public_networks(settings: &NamespaceSettings) -> NetworkPolicySpec {
+pub(super) fn to_public_networks(settings: &NamespaceSettings) -> Value {
     let blocked = &settings.blocked;
     let exceptions = |private: &[&str], further: &[IpPrefix]| {
         let private = fixed(private);
@@ -145,10 +133,7 @@ pub(super) fn to_public_networks(settings: &NamespaceSettings) -> NetworkPolicyS
 }
 
 /// Private networks, but not the cluster's, the shoot's, or what is blocked.
-pub(super) fn to_private_networks(
-    settings: &NamespaceSettings,
-    shoot: &ShootRanges,
-) -> NetworkPolicySpec {
+pub(super) fn to_private_networks(settings: &NamespaceSettings, shoot: &ShootRanges) -> Value {
     let cluster = settings.cluster();
     let family = Family::only(&cluster);
     let shoot_family = if shoot.v4_only {
@@ -176,14 +161,14 @@ pub(super) fn to_private_networks(
 }
 
 /// What is blocked for all others.
-pub(super) fn to_blocked_cidrs(settings: &NamespaceSettings) -> NetworkPolicySpec {
+pub(super) fn to_blocked_cidrs(settings: &NamespaceSettings) -> Value {
     let blocked = settings.blocked.iter();
     let rules = blocked.map(|range| rule(vec![block(*range, Vec::new())], Vec::new()));
     egress("to-blocked-cidrs", rules.collect())
 }
 
 /// The DNS servers: by their pods, at node-local addresses, and at the Service's address.
-pub(super) fn to_dns(settings: &NamespaceSettings) -> NetworkPolicySpec {
+pub(super) fn to_dns(settings: &NamespaceSettings) -> Value {
     let mut to = vec![dns_pods("kube-dns"), dns_pods("node-local-dns")];
     let services = settings.services.iter();
     let addresses = services.filter_map(|range| cidr::address_at(*range, DNS_ADDRESS));
@@ -197,68 +182,36 @@ pub(super) fn to_dns(settings: &NamespaceSettings) -> NetworkPolicySpec {
     egress("to-dns", vec![rule(to, ports.collect())])
 }
 
-fn dns_pods(app: &str) -> NetworkPolicyPeer {
-    NetworkPolicyPeer {
-        namespace_selector: Some(labels("kubernetes.io/metadata.name", "kube-system")),
-        pod_selector: Some(LabelSelector {
-            match_expressions: Some(vec![LabelSelectorRequirement {
-                key: "k8s-app".to_owned(),
-                operator: "In".to_owned(),
-                values: Some(vec![app.to_owned()]),
-            }]),
-            match_labels: None,
-        }),
-        ip_block: None,
-    }
+fn dns_pods(app: &str) -> Value {
+    let one = json!({"key": "k8s-app", "operator": "In", "values": [app]});
+    json!({
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchExpressions": [one]},
+    })
 }
 
 /// A policy of the pods that carry a label, for egress; an empty list of rules is left out.
-fn egress(label: &str, rules: Vec<NetworkPolicyEgressRule>) -> NetworkPolicySpec {
+fn egress(label: &str, rules: Vec<Value>) -> Value {
     let label = format!("networking.gardener.cloud/{label}");
-    NetworkPolicySpec {
-        egress: listed(rules),
-        ingress: None,
-        pod_selector: Some(labels(&label, "allowed")),
-        policy_types: Some(vec!["Egress".to_owned()]),
-    }
+    let spec = json!({
+        "podSelector": {"matchLabels": {label: "allowed"}},
+        "policyTypes": ["Egress"],
+    });
+    with_lists(spec, [("egress", rules)])
 }
 
-fn rule(to: Vec<NetworkPolicyPeer>, ports: Vec<NetworkPolicyPort>) -> NetworkPolicyEgressRule {
-    NetworkPolicyEgressRule {
-        ports: listed(ports),
-        to: listed(to),
-    }
+fn rule(to: Vec<Value>, ports: Vec<Value>) -> Value {
+    with_lists(json!({}), [("to", to), ("ports", ports)])
 }
 
-fn block(range: IpPrefix, except: Vec<IpPrefix>) -> NetworkPolicyPeer {
-    let except = except.iter().map(IpPrefix::to_string).collect();
-    NetworkPolicyPeer {
-        ip_block: Some(IPBlock {
-            cidr: range.to_string(),
-            except: listed(except),
-        }),
-        ..NetworkPolicyPeer::default()
-    }
+fn block(range: IpPrefix, except: Vec<IpPrefix>) -> Value {
+    let except = except.iter().map(|range| json!(range.to_string()));
+    let block = json!({"cidr": range.to_string()});
+    json!({"ipBlock": with_lists(block, [("except", except.collect())])})
 }
 
-fn port(protocol: Protocol, number: u16) -> NetworkPolicyPort {
-    NetworkPolicyPort {
-        end_port: None,
-        port: Some(IntOrString::Int(number.into())),
-        protocol: Some(protocol.as_str().to_owned()),
-    }
-}
-
-fn labels(key: &str, value: &str) -> LabelSelector {
-    LabelSelector {
-        match_expressions: None,
-        match_labels: Some([(key.to_owned(), value.to_owned())].into()),
-    }
-}
-
-/// The API server leaves empty lists out.
-fn listed<T>(items: Vec<T>) -> Option<Vec<T>> {
-    (!items.is_empty()).then_some(items)
+fn port(protocol: Protocol, number: u16) -> Value {
+    json!({"port": number, "protocol": protocol.as_str()})
 }
 
 /// Reads the ranges written in this file.

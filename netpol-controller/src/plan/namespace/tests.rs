@@ -81,7 +81,7 @@ fn names(plan: &NamespacePlan) -> Vec<&str> {
 fn spec(plan: &NamespacePlan, name: &str) -> Value {
     let mut policies = plan.policies.iter();
     let policy = policies.find(|policy| &*policy.key.name == name).unwrap();
-    serde_json::to_value(&policy.spec).unwrap()
+    policy.spec.clone()
 }
 
 /// The blocks of a policy's rules, each with its exceptions, rule by rule.

@@ -6,14 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::networking::v1::{
-    IPBlock, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
-    NetworkPolicyPort, NetworkPolicySpec,
-};
+use serde_json::{Value, json};
 
 use super::super::labels::hash;
 use super::super::ports::Port;
-use super::super::{Policy, SERVICE_NAME, SERVICE_NAMESPACE, describe};
+use super::super::{Policy, SERVICE_NAME, SERVICE_NAMESPACE, describe, with_lists};
 use super::Compatibility;
 use crate::state::{LabelSelector, Labels, ObjectKey, is_subdomain};
 
@@ -67,8 +64,8 @@ struct PolicyDraft {
 
 #[derive(PartialEq)]
 struct Rule {
-    peers: Vec<NetworkPolicyPeer>,
-    ports: Vec<NetworkPolicyPort>,
+    peers: Vec<Value>,
+    ports: Vec<Value>,
 }
 
 /// Builds the policies of a Service.
@@ -113,14 +110,16 @@ impl<'a> PolicyBuilder<'a> {
         }
         let own = &*self.service.namespace;
         let within = grant.namespace == own;
-        let peer = |namespace: &str, pods: &LabelSelector| NetworkPolicyPeer {
-            ip_block: None,
-            namespace_selector: (!within).then(|| named(namespace)),
-            pod_selector: Some(pods.to_api()),
+        let peer = |namespace: &str, pods: &LabelSelector| {
+            let mut peer = json!({"podSelector": pods});
+            if !within {
+                peer["namespaceSelector"] = json!({"matchLabels": {NAMESPACE_NAME: namespace}});
+            }
+            peer
         };
         let rule = |peer| Rule {
             peers: vec![peer],
-            ports: vec![grant.port.to_api()],
+            ports: vec![grant.port.to_json()],
         };
         let in_rule = rule(peer(grant.namespace, &grant.clients));
         let out_rule = rule(peer(own, &self.pods));
@@ -147,7 +146,7 @@ impl<'a> PolicyBuilder<'a> {
         };
         let rule = Rule {
             peers,
-            ports: ports.iter().map(Port::to_api).collect(),
+            ports: ports.iter().map(Port::to_json).collect(),
         };
         let name = format!("ingress-to-{}-from-world", self.service.name);
         let key = ObjectKey::new(&self.service.namespace, &name);
@@ -210,8 +209,11 @@ impl PolicyDraft {
             self.sentences.push(why);
         }
         if let Some(own) = self.rules.iter_mut().find(|own| own.ports == rule.ports) {
-            own.peers.extend(rule.peers);
-            dedup(&mut own.peers);
+            for peer in rule.peers {
+                if !own.peers.contains(&peer) {
+                    own.peers.push(peer);
+                }
+            }
         } else if let Some(own) = self.rules.iter_mut().find(|own| own.peers == rule.peers) {
             own.ports.extend(rule.ports);
         } else {
@@ -220,30 +222,18 @@ impl PolicyDraft {
     }
 
     fn finish(self, key: ObjectKey, labels: Labels) -> Policy {
-        let mut spec = NetworkPolicySpec {
-            pod_selector: Some(self.pods.to_api()),
-            ..NetworkPolicySpec::default()
+        let (name, rules, peers) = match self.side {
+            Side::Egress => ("Egress", "egress", "to"),
+            Side::Ingress => ("Ingress", "ingress", "from"),
         };
-        let rules = self.rules.into_iter();
-        let types = match self.side {
-            Side::Egress => {
-                let rules = rules.map(|rule| NetworkPolicyEgressRule {
-                    to: some(rule.peers),
-                    ports: some(rule.ports),
-                });
-                spec.egress = Some(rules.collect());
-                "Egress"
-            }
-            Side::Ingress => {
-                let rules = rules.map(|rule| NetworkPolicyIngressRule {
-                    from: some(rule.peers),
-                    ports: some(rule.ports),
-                });
-                spec.ingress = Some(rules.collect());
-                "Ingress"
-            }
-        };
-        spec.policy_types = Some(vec![types.to_owned()]);
+        let each = self.rules.into_iter();
+        let each =
+            each.map(|rule| with_lists(json!({}), [(peers, rule.peers), ("ports", rule.ports)]));
+        let spec = json!({
+            "podSelector": self.pods,
+            "policyTypes": [name],
+            rules: each.collect::<Vec<_>>(),
+        });
         Policy {
             key,
             labels,
@@ -291,24 +281,10 @@ fn names(service: &ObjectKey, grant: &Grant<'_>) -> (String, String) {
     }
 }
 
-fn named(namespace: &str) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
-    LabelSelector::of_labels([(NAMESPACE_NAME.to_owned(), namespace.to_owned())]).to_api()
-}
-
 /// All pods of the cluster, and all addresses of both families.
-fn all_peers() -> Vec<NetworkPolicyPeer> {
-    let block = |cidr: &str| NetworkPolicyPeer {
-        ip_block: Some(IPBlock {
-            cidr: cidr.to_owned(),
-            except: None,
-        }),
-        ..NetworkPolicyPeer::default()
-    };
-    let pods = NetworkPolicyPeer {
-        ip_block: None,
-        namespace_selector: Some(LabelSelector::default().to_api()),
-        pod_selector: Some(LabelSelector::default().to_api()),
-    };
+fn all_peers() -> Vec<Value> {
+    let block = |cidr: &str| json!({"ipBlock": {"cidr": cidr}});
+    let pods = json!({"namespaceSelector": {}, "podSelector": {}});
     vec![pods, block("0.0.0.0/0"), block("::/0")]
 }
 
@@ -320,19 +296,4 @@ fn suffixed(key: &ObjectKey, clients: &LabelSelector, digits: usize) -> ObjectKe
         &key.namespace,
         &format!("{}-{}", key.name, hash(&text, digits)),
     )
-}
-
-fn dedup(peers: &mut Vec<NetworkPolicyPeer>) {
-    let mut kept: Vec<NetworkPolicyPeer> = Vec::with_capacity(peers.len());
-    for peer in peers.drain(..) {
-        if !kept.contains(&peer) {
-            kept.push(peer);
-        }
-    }
-    *peers = kept;
-}
-
-/// Returns a list as the API has it, where an empty one is left out.
-fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
-    Some(list).filter(|list| !list.is_empty())
 }

@@ -123,13 +123,12 @@ fn via(rest: &str, alias: &str) -> bool {
 
 /// Returns whether a policy is one of a port, and of labels: of no alias and of no gateway.
 fn is_plain(rest: &str) -> bool {
-    let protocols = [Protocol::Sctp, Protocol::Tcp, Protocol::Udp];
     let exposed = RESERVED
         .iter()
         .any(|name| unhashed(rest).ends_with(&format!("-from-{name}")));
     !exposed
         && !rest.contains("-via-")
-        && protocols.iter().any(|protocol| {
+        && Protocol::ALL.iter().any(|protocol| {
             let name = protocol.as_str().to_ascii_lowercase();
             rest.strip_prefix(&name)
                 .is_some_and(|rest| rest.starts_with('-'))

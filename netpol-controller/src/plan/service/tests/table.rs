@@ -285,9 +285,9 @@ fn long_keys_are_shortened_and_reported_once() {
         let plan = service(&state, &settings(mode), &[], &ObjectKey::new("a", name));
         for (id, key) in [("tcp-5678", tcp), ("udp-testport", udp)] {
             let policy = find(&plan, &format!("a/egress-to-{name}-{id}"));
-            let selector = serde_json::to_value(&policy.spec.pod_selector).unwrap();
+            let selector = &policy.spec["podSelector"];
             assert_eq!(
-                selector,
+                *selector,
                 json!({"matchLabels": {format!("{PREFIX}{key}"): "allowed"}})
             );
             assert!(
