@@ -9,9 +9,10 @@
 
 use std::collections::VecDeque;
 
+use futures_util::future::OptionFuture;
 use prost::Message;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 use tonic::{Status, Streaming};
 
 use super::connection::End;
@@ -151,8 +152,12 @@ impl<S: Sink> Flow<'_, S> {
         confirm.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.wait(false);
         loop {
-            let missing = self.missing_since.map(|since| since + self.limits.missing);
-            let more = self.more_since.map(|since| since + self.limits.more);
+            let missing = self
+                .missing_since
+                .map(|since| sleep_until(since + self.limits.missing));
+            let more = self
+                .more_since
+                .map(|since| sleep_until(since + self.limits.more));
             tokio::select! {
                 permit = requests.reserve(), if !self.outbox.is_empty() => {
                     let permit = permit.map_err(|_| Status::unavailable("the connection ended"))?;
@@ -168,8 +173,8 @@ impl<S: Sink> Flow<'_, S> {
                     self.take(more).await;
                 }
                 _ = confirm.tick() => self.confirm(),
-                () = sleep_until(missing) => self.apply_without_missing(),
-                () = sleep_until(more) => self.apply_without_more(),
+                Some(()) = OptionFuture::from(missing) => self.apply_without_missing(),
+                Some(()) = OptionFuture::from(more) => self.apply_without_more(),
             }
         }
     }
@@ -269,10 +274,3 @@ const OUTBOX: usize = 256;
 
 /// A fifth of the time to gather without a response ends it.
 const GAPS: u32 = 5;
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}

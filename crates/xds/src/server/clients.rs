@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::stream::Progress;
 use crate::grpc::label;
 use crate::resource::{Audience, ResourceType};
 
@@ -55,7 +54,15 @@ impl ClientStatus {
         let types: serde_json::Map<String, Value> = self
             .types
             .iter()
-            .map(|(kind, status)| (label(*kind).to_owned(), status.to_json()))
+            .map(|(kind, status)| {
+                let status = json!({
+                    "version": status.version,
+                    "nonce": status.nonce,
+                    "acked": status.acked,
+                    "nack": status.nack,
+                });
+                (label(*kind).to_owned(), status)
+            })
             .collect();
         json!({
             "node": self.node,
@@ -69,27 +76,6 @@ impl ClientStatus {
             "delta": self.delta,
             "since": since.as_secs(),
             "types": types,
-        })
-    }
-}
-
-impl TypeStatus {
-    fn to_json(&self) -> Value {
-        json!({
-            "version": self.version,
-            "nonce": self.nonce,
-            "acked": self.acked,
-            "nack": self.nack,
-        })
-    }
-
-    fn of(progress: &Progress) -> Option<Self> {
-        let (version, nonce) = progress.sent.clone()?;
-        Some(Self {
-            version,
-            nonce,
-            acked: progress.acked.clone(),
-            nack: progress.nack.as_deref().map(|text| cut(text, 1024)),
         })
     }
 }
@@ -132,11 +118,9 @@ pub(super) struct ClientEntry {
 }
 
 impl ClientEntry {
-    pub(super) fn set(&self, kind: ResourceType, progress: &Progress) {
-        if let Some(status) = TypeStatus::of(progress)
-            && let Some(client) = lock(&self.list).clients.get_mut(&self.number)
-        {
-            client.types.insert(kind, status);
+    pub(super) fn set(&self, kind: ResourceType, status: &TypeStatus) {
+        if let Some(client) = lock(&self.list).clients.get_mut(&self.number) {
+            client.types.insert(kind, status.clone());
         }
     }
 }
@@ -175,11 +159,11 @@ mod tests {
             since: SystemTime::UNIX_EPOCH,
             types: BTreeMap::new(),
         });
-        place.set(ResourceType::Cluster, &Progress::default());
         place.set(
             ResourceType::Listener,
-            &Progress {
-                sent: Some(("7".into(), "1".into())),
+            &TypeStatus {
+                version: "7".into(),
+                nonce: "1".into(),
                 acked: None,
                 nack: Some("no".into()),
             },

@@ -34,9 +34,11 @@ impl Variant for Delta {
         request: DeltaDiscoveryRequest,
     ) -> Result<Handled, Excess> {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
-            return Ok(Handled::Ignored);
+            return Ok(Handled::Other);
         };
-        let handled = stream.answer_of_delta(kind, &request);
+        let state = &mut stream.types[kind as usize];
+        let (nonce, error) = (&request.response_nonce, request.error_detail.as_ref());
+        let handled = state.answered(kind, nonce, error);
         stream.subscribe(kind, now, request)?;
         stream.pull(store, now);
         Ok(handled)
@@ -60,21 +62,6 @@ impl Variant for Delta {
 }
 
 impl Stream {
-    fn answer_of_delta(&mut self, kind: ResourceType, request: &DeltaDiscoveryRequest) -> Handled {
-        let refused = request
-            .error_detail
-            .as_ref()
-            .map(|error| error.message.as_str());
-        let state = &mut self.types[kind as usize];
-        let answered = state.answered(&request.response_nonce, refused);
-        match refused {
-            _ if answered.is_none() && request.response_nonce.is_empty() => Handled::Subscribed,
-            _ if answered.is_none() => Handled::Ignored,
-            Some(text) => Handled::Nacked(kind, text.to_owned()),
-            None => Handled::Acked(kind),
-        }
-    }
-
     fn subscribe(
         &mut self,
         kind: ResourceType,
@@ -130,7 +117,7 @@ impl Stream {
     ) -> Option<DeltaDiscoveryResponse> {
         let mut chunk = Chunk::default();
         while let Some((name, may_remove)) = self.types[kind as usize].pop() {
-            let content = store.visible(kind, self.class, &name);
+            let content = store.visible(kind, self.audience, &name);
             let state = &mut self.types[kind as usize];
             if !state.subscribes(&name) {
                 state.forget(&name);

@@ -33,29 +33,16 @@ impl Variant for Full {
         request: DiscoveryRequest,
     ) -> Result<Handled, Excess> {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
-            return Ok(Handled::Ignored);
+            return Ok(Handled::Other);
         };
         let state = &mut stream.types[kind as usize];
-        let mut handled = Handled::Subscribed;
-        if let Some((_, latest)) = &state.progress.sent
-            && !request.response_nonce.is_empty()
-        {
-            if *latest != request.response_nonce {
-                // Written before the latest response was read: what it says of names is repeated
-                // in the answer to that.
-                return Ok(Handled::Ignored);
-            }
-            let refused = request
-                .error_detail
-                .as_ref()
-                .map(|error| error.message.as_str());
-            let answered = state.answered(&request.response_nonce, refused).is_some();
-            handled = match refused {
-                Some(text) if answered => Handled::Nacked(kind, text.to_owned()),
-                None if answered => Handled::Acked(kind),
-                Some(_) | None => Handled::Subscribed,
-            };
+        let (nonce, latest) = (&request.response_nonce, &state.progress.nonce);
+        if !nonce.is_empty() && !latest.is_empty() && nonce != latest {
+            // Written before the latest response was read: what it says of names is repeated in
+            // the answer to that.
+            return Ok(Handled::Other);
         }
+        let handled = state.answered(kind, nonce, request.error_detail.as_ref());
         stream.set_names(kind, now, request.resource_names)?;
         stream.pull(store, now);
         Ok(handled)
@@ -169,12 +156,12 @@ impl Stream {
         self.defer_removals(kind, store, now);
         let state = &self.types[kind as usize];
         let mut list: Vec<_> = store
-            .all_visible(kind, self.class)
+            .all_visible(kind, self.audience)
             .filter(|(name, _)| state.subscribes(name))
             .map(|(name, content)| (name.clone(), content.version, content.body.clone()))
             .collect();
         let going = state.removals.iter().filter_map(|name| {
-            let gone = store.visible(kind, self.class, name).is_none();
+            let gone = store.visible(kind, self.audience, name).is_none();
             let body = state.bodies.get(name).filter(|_| gone)?.clone();
             Some((name.clone(), Version::of(&body), body))
         });
@@ -218,7 +205,7 @@ impl Stream {
             return;
         }
         for name in sending {
-            if store.visible(kind, self.class, &name).is_none() {
+            if store.visible(kind, self.audience, &name).is_none() {
                 self.expected.remove(&name);
                 if state.bodies.contains_key(&name) {
                     state.removals.push(name, self.cursor, now);
@@ -237,7 +224,7 @@ impl Stream {
         let mut bytes = 0;
         while let Some(name) = state.sending.pop_first() {
             let forced = state.forced.contains(&name);
-            let Some(content) = store.visible(kind, self.class, &name) else {
+            let Some(content) = store.visible(kind, self.audience, &name) else {
                 state.known.insert(name, Known::Absent);
                 continue;
             };

@@ -1,44 +1,21 @@
 //! The resources of one gateway, in the order in which they changed.
 //!
 //! ```text
-//!   update ──▶ entries by type and name ──▶ visible(class, name)
-//!          └─▶ index by sequence number ──▶ changes since a cursor
+//!   update ──▶ entries by type and name ──▶ visible(audience, name)
+//!          └─▶ the latest changes ──▶ changes since a cursor
 //! ```
 //!
-//! A change costs the change: nothing here walks all entries to find one. Removals stay in the
-//! index as tombstones, of which a bounded number is kept; a stream that lags behind the oldest
-//! compares everything instead. Knows no streams.
+//! A change costs the change: nothing here walks all entries to find one. A bounded number of
+//! changes is kept; a stream that lags behind the oldest compares everything instead. Knows no
+//! streams.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::resource::{Audience, Resource, ResourceType};
-
-/// What a client is able to use.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Class {
-    /// Listeners in parts.
-    Parts,
-    /// Whole listeners only.
-    Whole,
-}
-
-impl Class {
-    /// The audience that is addressed in this class, beside those for all clients.
-    pub(crate) fn audience(self) -> Audience {
-        match self {
-            Self::Parts => Audience::Parts,
-            Self::Whole => Audience::Whole,
-        }
-    }
-
-    fn sees(self, audience: Audience) -> bool {
-        audience == Audience::All || audience == self.audience()
-    }
-}
 
 /// A resource's content by its hash, so that it is the same after a restart and on every replica.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -83,26 +60,15 @@ impl fmt::Display for Version {
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     entries: [BTreeMap<Arc<str>, Slots>; ResourceType::ALL.len()],
-    /// The latest change of every entry, by its sequence number.
-    changes: BTreeMap<u64, Change>,
-    /// Those of the changes that are removals.
-    tombstones: BTreeSet<u64>,
-    /// Removals up to here are forgotten.
-    floor: u64,
+    /// The latest changes, oldest first; the last one has the number `seq`.
+    changes: VecDeque<Change>,
     seq: u64,
     complete: bool,
     whole_complete: bool,
 }
 
-/// One entry for each audience.
-type Slots = [Option<Entry>; 3];
-
-#[derive(Debug)]
-struct Entry {
-    seq: u64,
-    /// `None` once it is removed.
-    content: Option<Content>,
-}
+/// A resource for each audience.
+type Slots = [Option<Content>; 3];
 
 /// What a resource holds.
 #[derive(Clone, Debug)]
@@ -120,8 +86,9 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    pub(crate) fn concerns(&self, class: Class) -> bool {
-        class.sees(self.audience)
+    /// Whether clients of an audience see it.
+    pub(crate) fn concerns(&self, audience: Audience) -> bool {
+        self.audience == Audience::All || self.audience == audience
     }
 }
 
@@ -139,7 +106,6 @@ impl Store {
         for resource in set {
             self.set(resource);
         }
-        self.forget_oldest();
         self.seq != before
     }
 
@@ -151,9 +117,9 @@ impl Store {
         self.whole_complete = complete;
     }
 
-    /// Whether clients of a class are answered yet.
-    pub(crate) fn answers(&self, class: Class) -> bool {
-        self.complete && (class == Class::Parts || self.whole_complete)
+    /// Whether clients of an audience are answered yet.
+    pub(crate) fn answers(&self, audience: Audience) -> bool {
+        self.complete && (audience == Audience::Parts || self.whole_complete)
     }
 
     /// The sequence number of the latest change.
@@ -161,26 +127,34 @@ impl Store {
         self.seq
     }
 
-    /// What changed after `cursor`, each entry once; `None` when not everything is remembered.
+    /// What changed after `cursor`, an entry as often as it did; `None` when not everything is
+    /// remembered.
     pub(crate) fn changes_since(&self, cursor: u64) -> Option<impl Iterator<Item = &Change>> {
-        (cursor >= self.floor).then(|| self.changes.range(cursor + 1..).map(|(_, change)| change))
+        let count = usize::try_from(self.seq.saturating_sub(cursor)).ok()?;
+        let first = self.changes.len().checked_sub(count)?;
+        Some(self.changes.range(first..))
     }
 
-    /// What a class sees under a name. What is addressed to the class precedes what is for
-    /// all clients.
-    pub(crate) fn visible(&self, kind: ResourceType, class: Class, name: &str) -> Option<&Content> {
-        visible_of(self.entries[kind as usize].get(name)?, class)
+    /// What an audience sees under a name. What is addressed to it precedes what is for all
+    /// clients.
+    pub(crate) fn visible(
+        &self,
+        kind: ResourceType,
+        audience: Audience,
+        name: &str,
+    ) -> Option<&Content> {
+        visible_of(self.entries[kind as usize].get(name)?, audience)
     }
 
-    /// Everything of a type that a class sees, by name.
+    /// Everything of a type that an audience sees, by name.
     pub(crate) fn all_visible(
         &self,
         kind: ResourceType,
-        class: Class,
+        audience: Audience,
     ) -> impl Iterator<Item = (&Arc<str>, &Content)> {
         self.entries[kind as usize]
             .iter()
-            .filter_map(move |(name, slots)| Some((name, visible_of(slots, class)?)))
+            .filter_map(move |(name, slots)| Some((name, visible_of(slots, audience)?)))
     }
 
     fn set(&mut self, resource: Resource) {
@@ -192,83 +166,48 @@ impl Store {
         } = resource;
         let slots = self.entries[kind as usize].entry(name.clone()).or_default();
         let slot = &mut slots[audience as usize];
-        let same = slot.as_ref().and_then(|entry| entry.content.as_ref());
-        if same.is_some_and(|content| content.body == body) {
+        if slot.as_ref().is_some_and(|content| content.body == body) {
             return;
         }
-        self.seq += 1;
         let version = Version::of(&body);
-        let old = slot.replace(Entry {
-            seq: self.seq,
-            content: Some(Content { version, body }),
-        });
-        self.index(old, kind, name, audience);
+        *slot = Some(Content { version, body });
+        self.changed(kind, name, audience);
     }
 
     fn remove(&mut self, kind: ResourceType, audience: Audience, name: Arc<str>) {
-        let slots = self.entries[kind as usize].get_mut(&name);
-        let Some(entry) = slots.and_then(|slots| slots[audience as usize].as_mut()) else {
+        let entries = &mut self.entries[kind as usize];
+        let Some(slots) = entries.get_mut(&name) else {
             return;
         };
-        if entry.content.is_none() {
+        if slots[audience as usize].take().is_none() {
             return;
         }
-        self.seq += 1;
-        let tombstone = Entry {
-            seq: self.seq,
-            content: None,
-        };
-        let old = std::mem::replace(entry, tombstone);
-        self.tombstones.insert(self.seq);
-        self.index(Some(old), kind, name, audience);
+        if slots.iter().all(Option::is_none) {
+            entries.remove(&name);
+        }
+        self.changed(kind, name, audience);
     }
 
-    fn index(
-        &mut self,
-        old: Option<Entry>,
-        kind: ResourceType,
-        name: Arc<str>,
-        audience: Audience,
-    ) {
-        if let Some(old) = old {
-            self.changes.remove(&old.seq);
-            self.tombstones.remove(&old.seq);
+    fn changed(&mut self, kind: ResourceType, name: Arc<str>, audience: Audience) {
+        self.seq += 1;
+        if self.changes.len() == MAX_CHANGES {
+            self.changes.pop_front();
         }
-        let change = Change {
+        self.changes.push_back(Change {
             kind,
             name,
             audience,
-        };
-        self.changes.insert(self.seq, change);
-    }
-
-    fn forget_oldest(&mut self) {
-        while self.tombstones.len() > MAX_TOMBSTONES {
-            let Some(seq) = self.tombstones.pop_first() else {
-                return;
-            };
-            self.floor = seq;
-            let Some(change) = self.changes.remove(&seq) else {
-                continue;
-            };
-            let entries = &mut self.entries[change.kind as usize];
-            if let Some(slots) = entries.get_mut(&change.name) {
-                slots[change.audience as usize] = None;
-                if slots.iter().all(Option::is_none) {
-                    entries.remove(&change.name);
-                }
-            }
-        }
+        });
     }
 }
 
-fn visible_of(slots: &Slots, class: Class) -> Option<&Content> {
-    let of = |audience: Audience| slots[audience as usize].as_ref()?.content.as_ref();
-    of(class.audience()).or_else(|| of(Audience::All))
+fn visible_of(slots: &Slots, audience: Audience) -> Option<&Content> {
+    let own = slots[audience as usize].as_ref();
+    own.or(slots[Audience::All as usize].as_ref())
 }
 
-/// A stream that is this many removals behind compares everything, which costs it milliseconds.
-const MAX_TOMBSTONES: usize = 4096;
+/// A stream that is this many changes behind compares everything, which costs it milliseconds.
+pub(crate) const MAX_CHANGES: usize = 16_384;
 
 #[cfg(test)]
 mod tests {
@@ -287,8 +226,8 @@ mod tests {
         (ResourceType::Listener, audience, name.into())
     }
 
-    fn body(store: &Store, class: Class, name: &str) -> Option<Bytes> {
-        let content = store.visible(ResourceType::Listener, class, name)?;
+    fn body(store: &Store, audience: Audience, name: &str) -> Option<Bytes> {
+        let content = store.visible(ResourceType::Listener, audience, name)?;
         Some(content.body.clone())
     }
 
@@ -310,8 +249,8 @@ mod tests {
             ],
             vec![],
         );
-        let names = |class| {
-            let all = store.all_visible(ResourceType::Listener, class);
+        let names = |audience| {
+            let all = store.all_visible(ResourceType::Listener, audience);
             all.map(|(name, content)| (name.to_string(), content.body.clone()))
                 .collect::<Vec<_>>()
         };
@@ -320,11 +259,11 @@ mod tests {
                 .to_vec()
         };
         assert_eq!(
-            names(Class::Parts),
+            names(Audience::Parts),
             pairs([("a", "all"), ("b", "parts"), ("c", "all")])
         );
         assert_eq!(
-            names(Class::Whole),
+            names(Audience::Whole),
             pairs([("a", "all"), ("b", "whole"), ("c", "whole")])
         );
     }
@@ -343,25 +282,24 @@ mod tests {
     }
 
     #[test]
-    fn entry_changed_twice_is_listed_once() {
+    fn every_change_is_listed_in_order() {
         let mut store = Store::default();
         store.update(vec![resource("a", "1", Audience::All)], vec![]);
         store.update(vec![resource("b", "1", Audience::All)], vec![]);
         store.update(vec![resource("a", "2", Audience::All)], vec![]);
-        assert_eq!(changed(&store, 0), ["b", "a"]);
+        assert_eq!(changed(&store, 1), ["b", "a"]);
         store.update(vec![], vec![removal("b", Audience::All)]);
         assert_eq!(changed(&store, 3), ["b"]);
         assert!(!store.update(vec![], vec![removal("b", Audience::All)]));
         store.update(vec![resource("b", "3", Audience::All)], vec![]);
-        assert_eq!(changed(&store, 0), ["a", "b"]);
-        assert_eq!(body(&store, Class::Whole, "b").unwrap(), "3");
+        assert_eq!(changed(&store, 2), ["a", "b", "b"]);
+        assert_eq!(body(&store, Audience::Whole, "b").unwrap(), "3");
     }
 
     #[test]
-    fn removals_are_remembered_up_to_a_bound() {
+    fn changes_are_remembered_up_to_a_bound() {
         let mut store = Store::default();
-        let count = MAX_TOMBSTONES + 10;
-        let names: Vec<String> = (0..count).map(|number| format!("{number:05}")).collect();
+        let names: Vec<String> = (0..MAX_CHANGES + 10).map(|nth| nth.to_string()).collect();
         let all = |name: &String| resource(name, "x", Audience::All);
         store.update(names.iter().map(all).collect(), vec![]);
         store.update(vec![resource("stays", "x", Audience::All)], vec![]);
@@ -370,10 +308,9 @@ mod tests {
         store.update(vec![], gone.collect());
         assert!(store.changes_since(seq).is_none());
         let since = store.changes_since(seq + 10).unwrap();
-        assert_eq!(since.count(), MAX_TOMBSTONES);
-        let left = &store.entries[ResourceType::Listener as usize];
-        assert_eq!(left.len(), MAX_TOMBSTONES + 1);
-        assert_eq!(store.changes.len(), MAX_TOMBSTONES + 1);
+        assert_eq!(since.count(), MAX_CHANGES);
+        assert_eq!(store.entries[ResourceType::Listener as usize].len(), 1);
+        assert_eq!(store.changes.len(), MAX_CHANGES);
     }
 
     #[test]

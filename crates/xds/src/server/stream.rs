@@ -13,32 +13,24 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::clients::cut;
+use super::ServerLimits;
+use super::clients::{TypeStatus, cut};
 use super::lane::{Gate, Lane};
-use super::store::{Class, Store, Version};
+use super::store::{Store, Version};
 use crate::decode::MAX_NAME_BYTES;
 use crate::grpc::MORE_FOLLOWS;
-use crate::resource::ResourceType;
-
-/// The bounds of a stream.
-#[derive(Clone, Debug)]
-pub(super) struct StreamLimits {
-    pub(super) names: usize,
-    pub(super) name_bytes: usize,
-    pub(super) response_bytes: usize,
-    pub(super) order_wait: Duration,
-}
+use crate::proto::discovery::RpcStatus;
+use crate::resource::{Audience, ResourceType};
 
 /// One client's stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) class: Class,
-    pub(super) limits: StreamLimits,
+    pub(super) audience: Audience,
+    pub(super) limits: ServerLimits,
     pub(super) types: [TypeState; ResourceType::ALL.len()],
     /// Changes up to here are among what is due.
     pub(super) cursor: u64,
@@ -83,16 +75,7 @@ pub(super) struct TypeState {
     pub(super) listed: Option<Version>,
     /// State of the world: bodies of what was listed, of types whose removals wait.
     pub(super) bodies: BTreeMap<Arc<str>, Bytes>,
-    pub(super) progress: Progress,
-}
-
-/// How far a client is with a type.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Progress {
-    /// Version and nonce of the latest response.
-    pub(super) sent: Option<(String, String)>,
-    pub(super) acked: Option<String>,
-    pub(super) nack: Option<String>,
+    pub(super) progress: TypeStatus,
 }
 
 /// What a client has subscribed to.
@@ -137,12 +120,10 @@ pub(super) struct Outstanding {
 pub(super) enum Handled {
     /// It acknowledged a response of this type.
     Acked(ResourceType),
-    /// It is of a type that is not known, or of an earlier response.
-    Ignored,
+    /// It asked for something, or is of an unknown type or an earlier response.
+    Other,
     /// It refused a response of this type, for this reason.
     Nacked(ResourceType, String),
-    /// It asked for something.
-    Subscribed,
 }
 
 /// Why a stream ends.
@@ -168,7 +149,7 @@ pub(super) fn check_name(name: &str) -> Result<(), Excess> {
 }
 
 /// Bytes that are kept of a NACK's text.
-pub(super) const MAX_NACK_BYTES: usize = 1024;
+const MAX_NACK_BYTES: usize = 1024;
 
 impl TypeState {
     pub(super) fn subscribes(&self, name: &str) -> bool {
@@ -237,39 +218,45 @@ impl TypeState {
     }
 
     /// Records an answer to the response with this nonce, if there is such a response.
-    pub(super) fn answered(&mut self, nonce: &str, refused: Option<&str>) -> Option<Outstanding> {
-        let at = self
-            .outstanding
-            .iter()
-            .position(|outstanding| outstanding.nonce == nonce)?;
-        let outstanding = self.outstanding.remove(at)?;
-        match refused {
-            Some(text) => self.progress.nack = Some(cut(text, MAX_NACK_BYTES)),
-            None => self.progress.acked = Some(outstanding.version.clone()),
-        }
-        if let (Some(_), true) = (
-            refused,
-            outstanding.names.len() + outstanding.removed.len() > 1,
-        ) {
-            self.isolate_refused(&outstanding);
-        }
+    pub(super) fn answered(
+        &mut self,
+        kind: ResourceType,
+        nonce: &str,
+        error: Option<&RpcStatus>,
+    ) -> Handled {
+        let mut all = self.outstanding.iter();
+        let at = all.position(|outstanding| outstanding.nonce == nonce);
+        let Some(outstanding) = at.and_then(|at| self.outstanding.remove(at)) else {
+            return Handled::Other;
+        };
+        let handled = if let Some(error) = error {
+            let text = cut(&error.message, MAX_NACK_BYTES);
+            self.progress.nack = Some(text.clone());
+            if outstanding.names.len() + outstanding.removed.len() > 1 {
+                self.isolate_refused(&outstanding);
+            }
+            Handled::Nacked(kind, text)
+        } else {
+            self.progress.acked = Some(outstanding.version);
+            Handled::Acked(kind)
+        };
         self.finish_batch();
-        Some(outstanding)
+        handled
     }
 
     /// Records a response that is sent.
     pub(super) fn sent(&mut self, outstanding: Outstanding) {
         self.owed = false;
-        let Outstanding { version, nonce, .. } = &outstanding;
-        self.progress.sent = Some((version.clone(), nonce.clone()));
+        self.progress.version.clone_from(&outstanding.version);
+        self.progress.nonce.clone_from(&outstanding.nonce);
         self.outstanding.push_back(outstanding);
     }
 }
 
 impl Stream {
-    pub(super) fn new(class: Class, limits: StreamLimits) -> Self {
+    pub(super) fn new(audience: Audience, limits: ServerLimits) -> Self {
         Self {
-            class,
+            audience,
             limits,
             types: Default::default(),
             cursor: 0,
@@ -294,16 +281,16 @@ impl Stream {
         Ok(())
     }
 
-    pub(super) fn progress(&self, kind: ResourceType) -> &Progress {
+    pub(super) fn progress(&self, kind: ResourceType) -> &TypeStatus {
         &self.types[kind as usize].progress
     }
 
     /// Records what changed in the store.
     pub(super) fn pull(&mut self, store: &Store, now: Instant) {
-        if !store.answers(self.class) {
+        if !store.answers(self.audience) {
             return;
         }
-        let (seq, class) = (store.seq(), self.class);
+        let (seq, audience) = (store.seq(), self.audience);
         if !self.live {
             self.live = true;
             self.cursor = seq;
@@ -314,7 +301,7 @@ impl Stream {
         let mut lagging = true;
         if let Some(changes) = store.changes_since(self.cursor) {
             lagging = false;
-            for change in changes.filter(|change| change.concerns(class)) {
+            for change in changes.filter(|change| change.concerns(audience)) {
                 let state = &mut self.types[change.kind as usize];
                 if state.subscribes(&change.name) {
                     state.due.push(change.name.clone(), seq, now);
@@ -348,7 +335,7 @@ impl Stream {
     /// Finds the type of which a response can be built now. What is to be in it is then in
     /// `sending` and `removing`.
     pub(super) fn ready(&mut self, kind: ResourceType, store: &Store, now: Instant) -> bool {
-        if !self.live || !store.answers(self.class) {
+        if !self.live || !store.answers(self.audience) {
             return false;
         }
         let state = &self.types[kind as usize];
@@ -367,7 +354,7 @@ impl Stream {
         let state = &mut self.types[kind as usize];
         state.owed = false;
         state.synced |= state.is_sent();
-        self.announced = (self.class == Class::Parts && self.more_follows()).then_some(kind);
+        self.announced = (self.audience == Audience::Parts && self.more_follows()).then_some(kind);
         let mark = self.announced.map_or("", |_| MORE_FOLLOWS);
         format!("{}{mark}", self.nonces)
     }
@@ -386,13 +373,13 @@ impl Stream {
     /// needs it again when the cluster is one that it had.
     pub(super) fn cluster_sent(&mut self, name: &Arc<str>, had: bool, store: &Store, now: Instant) {
         let kind = ResourceType::ClusterLoadAssignment;
-        let there = store.visible(kind, self.class, name).is_some();
+        let there = store.visible(kind, self.audience, name).is_some();
         let assignments = &mut self.types[kind as usize];
         if !assignments.subscribes(name) {
             if there {
                 self.expected.insert(name.clone());
             }
-        } else if had && there && self.class == Class::Whole {
+        } else if had && there && self.audience == Audience::Whole {
             assignments.ask(name.clone(), true, self.cursor, now);
         }
     }
@@ -439,7 +426,7 @@ impl Stream {
 
     /// Compares all that the client has with all that there is.
     fn scan(&mut self, kind: ResourceType, store: &Store, now: Instant) {
-        let (seq, class) = (self.cursor, self.class);
+        let (seq, audience) = (self.cursor, self.audience);
         let TypeState {
             subscription,
             known,
@@ -452,7 +439,7 @@ impl Stream {
         let Some(subscription) = subscription else {
             return;
         };
-        for (name, content) in store.all_visible(kind, class) {
+        for (name, content) in store.all_visible(kind, audience) {
             if subscription.covers(name)
                 && known.get(name) != Some(&Known::Version(content.version))
             {
@@ -464,7 +451,8 @@ impl Stream {
             .filter(|(_, known)| **known != Known::Absent)
             .map(|(name, _)| name);
         for name in had.chain(bodies.keys()).chain(&subscription.names) {
-            if store.visible(kind, class, name).is_none() && known.get(name) != Some(&Known::Absent)
+            if store.visible(kind, audience, name).is_none()
+                && known.get(name) != Some(&Known::Absent)
             {
                 due.push(name.clone(), seq, now);
             }

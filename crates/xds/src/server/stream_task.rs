@@ -7,19 +7,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::OptionFuture;
 use prost::Message;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tonic::{Status, Streaming};
 
 use super::admission::{Peer, Refusal, admit};
 use super::clients::{ClientEntry, ClientStatus};
 use super::serve::AdmittedStreams;
-use super::store::{Class, Store};
-use super::stream::{Excess, Handled, MAX_NACK_BYTES, Stream, StreamLimits};
+use super::store::Store;
+use super::stream::{Excess, Handled, Stream};
 use super::{Gateway, Inner, ServerLimits};
 use crate::proto::discovery::Node;
-use crate::resource::ResourceType;
+use crate::resource::{Audience, ResourceType};
 
 /// What differs between the two variants of the protocol.
 pub(super) trait Variant: Send + 'static {
@@ -123,7 +124,7 @@ fn refuse(inner: &Inner, refusal: Refusal) -> Status {
 /// A client that was admitted; leaves when dropped.
 struct Client<V> {
     gateway: Arc<Gateway>,
-    class: Class,
+    audience: Audience,
     place: ClientEntry,
     stream: Stream,
     rate: Rate,
@@ -138,34 +139,30 @@ impl<V: Variant> Client<V> {
                 .iter()
                 .any(|feature| feature == crate::grpc::LISTENER_PARTS)
         });
-        let class = if parts { Class::Parts } else { Class::Whole };
+        let audience = if parts {
+            Audience::Parts
+        } else {
+            Audience::Whole
+        };
         let status = ClientStatus {
             node: node.map(|node| node.id.clone()).unwrap_or_default(),
             gateway: gateway.name.to_string(),
             peer: peer.addr,
-            audience: class.audience(),
+            audience,
             delta: V::DELTA,
             since: SystemTime::now(),
             types: BTreeMap::new(),
         };
         gateway.metrics.clients.inc();
-        if class == Class::Whole {
+        if audience == Audience::Whole {
             gateway.count_whole(true);
         }
         let limits = &inner.params.limits;
         Self {
             place: inner.clients.enter(status),
-            stream: Stream::new(
-                class,
-                StreamLimits {
-                    names: limits.names,
-                    name_bytes: limits.name_bytes,
-                    response_bytes: limits.response_bytes,
-                    order_wait: limits.order_wait,
-                },
-            ),
+            stream: Stream::new(audience, limits.clone()),
             rate: Rate::new(limits, Instant::now()),
-            class,
+            audience,
             gateway,
             variant: std::marker::PhantomData,
         }
@@ -184,7 +181,7 @@ impl<V: Variant> Client<V> {
             if next.is_none() {
                 next = self.next_response();
             }
-            let timeout = self.stream.timeout();
+            let timeout = self.stream.timeout().map(sleep_until);
             let may_read = self.rate.next;
             tokio::select! {
                 permit = responses.reserve(), if next.is_some() => {
@@ -199,7 +196,7 @@ impl<V: Variant> Client<V> {
                 _ = changed.changed() => {
                     self.stream.pull(&self.gateway.store(), Instant::now());
                 }
-                () = sleep_until(timeout), if next.is_none() => {}
+                Some(()) = OptionFuture::from(timeout), if next.is_none() => {}
             }
         }
     }
@@ -222,7 +219,7 @@ impl<V: Variant> Client<V> {
                 self.place.set(kind, self.stream.progress(kind));
                 self.log_nack(kind, &text);
             }
-            Handled::Ignored | Handled::Subscribed => {}
+            Handled::Other => {}
         }
         Ok(())
     }
@@ -233,7 +230,7 @@ impl<V: Variant> Client<V> {
             tracing::warn!(
                 gateway = %self.gateway.name,
                 kind = crate::grpc::label(kind),
-                text = super::clients::cut(text, MAX_NACK_BYTES),
+                text,
                 suppressed,
                 "NACK from a client"
             );
@@ -258,7 +255,7 @@ impl<V: Variant> Client<V> {
 impl<V> Drop for Client<V> {
     fn drop(&mut self) {
         self.gateway.metrics.clients.dec();
-        if self.class == Class::Whole {
+        if self.audience == Audience::Whole {
             self.gateway.count_whole(false);
         }
     }
@@ -266,15 +263,8 @@ impl<V> Drop for Client<V> {
 
 /// Reads a request, not before `at`. Cancel safe.
 async fn read_at<T>(requests: &mut Streaming<T>, at: Instant) -> Result<Option<T>, Status> {
-    tokio::time::sleep_until(at).await;
+    sleep_until(at).await;
     requests.message().await
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Requests that a stream may send.

@@ -12,6 +12,7 @@ use crate::resource::ResourceType::{
 use crate::resource::{Audience, Resource};
 use crate::server::delta::Delta;
 use crate::server::full::Full;
+use crate::server::store::MAX_CHANGES;
 use crate::server::stream_task::Variant;
 
 mod delta;
@@ -29,30 +30,30 @@ struct Bench {
 const WAIT: Duration = Duration::from_secs(5);
 
 impl Bench {
-    fn new(class: Class) -> Self {
+    fn new(audience: Audience) -> Self {
         let mut store = Store::default();
         store.complete();
         store.whole_complete(true);
-        Self::with_store(class, store)
+        Self::with_store(audience, store)
     }
 
-    fn with_store(class: Class, store: Store) -> Self {
-        let limits = StreamLimits {
+    fn with_store(audience: Audience, store: Store) -> Self {
+        let limits = ServerLimits {
             names: 1000,
             name_bytes: 10_000,
-            response_bytes: 1024 * 1024,
             order_wait: WAIT,
+            ..ServerLimits::default()
         };
         Self {
             store,
-            stream: Stream::new(class, limits),
+            stream: Stream::new(audience, limits),
             now: Instant::now(),
         }
     }
 
     /// The same store, another stream.
     fn reconnect(self) -> Self {
-        Self::with_store(self.stream.class, self.store)
+        Self::with_store(self.stream.audience, self.store)
     }
 
     fn set(&mut self, kind: ResourceType, name: &str, body: &str) {

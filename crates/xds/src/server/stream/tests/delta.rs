@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn delta_sends_only_changes() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(Cluster, "a", "1");
     bench.set(Cluster, "b", "1");
     bench.subscribe(Cluster, &[]);
@@ -24,7 +24,7 @@ fn delta_sends_only_changes() {
 
 #[test]
 fn changes_merge_while_response_is_outstanding() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(Cluster, "a", "1");
     bench.subscribe(Cluster, &[]);
     let sent = bench.next().unwrap();
@@ -43,7 +43,7 @@ fn changes_merge_while_response_is_outstanding() {
 
 #[test]
 fn reverted_change_is_not_sent() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(Cluster, "a", "1");
     bench.subscribe(Cluster, &[]);
     let sent = bench.next().unwrap();
@@ -57,7 +57,7 @@ fn reverted_change_is_not_sent() {
 
 #[test]
 fn empty_type_is_answered_once() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.subscribe(Listener, &[]);
     let sent = bench.next().unwrap();
     assert_eq!(sent.said(), (Listener, vec![], vec![]));
@@ -69,7 +69,7 @@ fn empty_type_is_answered_once() {
 
 #[test]
 fn names_are_answered_one_by_one() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(ClusterLoadAssignment, "a", "1");
     bench.set(ClusterLoadAssignment, "b", "1");
     bench.subscribe(ClusterLoadAssignment, &["a", "none"]);
@@ -94,7 +94,7 @@ fn names_are_answered_one_by_one() {
 
 #[test]
 fn resubscribed_resource_is_sent_again() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(ClusterLoadAssignment, "a", "1");
     bench.subscribe(ClusterLoadAssignment, &["a", "none"]);
     bench.drain();
@@ -108,7 +108,7 @@ fn resubscribed_resource_is_sent_again() {
 
 #[test]
 fn wildcard_subscribes_and_unsubscribes() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(RouteConfiguration, "a", "1");
     bench.set(RouteConfiguration, "b", "1");
     bench.subscribe(RouteConfiguration, &["*", "a"]);
@@ -129,7 +129,7 @@ fn wildcard_subscribes_and_unsubscribes() {
 
 #[test]
 fn names_have_no_effect_beside_wildcard() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(Cluster, "a", "1");
     bench.subscribe(Cluster, &[]);
     bench.drain();
@@ -144,7 +144,7 @@ fn names_have_no_effect_beside_wildcard() {
 
 #[test]
 fn a_reconnect_sends_only_what_differs() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     for name in ["same", "changed", "gone"] {
         bench.set(Listener, name, "1");
     }
@@ -169,7 +169,7 @@ fn a_reconnect_sends_only_what_differs() {
 
 #[test]
 fn a_reconnect_by_names_sends_only_what_differs() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     for name in ["a", "b", "c"] {
         bench.set(ClusterLoadAssignment, name, "1");
     }
@@ -192,7 +192,7 @@ fn a_reconnect_by_names_sends_only_what_differs() {
 
 #[test]
 fn refused_resource_is_resent_only_when_changed() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(Cluster, "a", "bad");
     bench.subscribe(Cluster, &[]);
     let sent = bench.next().unwrap();
@@ -214,7 +214,7 @@ fn refused_resource_is_resent_only_when_changed() {
 /// logarithm.
 #[test]
 fn refused_response_is_bisected() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     let names: Vec<String> = (0..100).map(|number| format!("{number:02}")).collect();
     for name in &names {
         bench.set(Listener, name, "1");
@@ -241,7 +241,7 @@ fn refused_response_is_bisected() {
 
 #[test]
 fn a_removal_in_a_refused_response_is_not_lost() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(Listener, "goes", "1");
     bench.subscribe(Listener, &[]);
     bench.drain();
@@ -264,7 +264,7 @@ fn a_removal_in_a_refused_response_is_not_lost() {
 /// It was refused along with others: that says nothing of its content.
 #[test]
 fn bisected_resource_is_sent_when_readded() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.subscribe(Cluster, &[]);
     bench.drain();
     bench.set_all(&[(Cluster, "a", "1"), (Cluster, "bad", "1")]);
@@ -280,7 +280,7 @@ fn bisected_resource_is_sent_when_readded() {
 
 #[test]
 fn ack_with_unknown_nonce_is_ignored() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set(Cluster, "a", "1");
     bench.subscribe(Cluster, &[]);
     let sent = bench.next().unwrap();
@@ -290,34 +290,34 @@ fn ack_with_unknown_nonce_is_ignored() {
             nonce: nonce.into(),
             ..sent.clone()
         };
-        assert_eq!(bench.ack(&stale), Handled::Ignored);
-        assert_eq!(bench.nack(&stale), Handled::Ignored);
+        assert_eq!(bench.ack(&stale), Handled::Other);
+        assert_eq!(bench.nack(&stale), Handled::Other);
         assert_eq!(bench.next(), None, "the response is still outstanding");
     }
     let other = Sent {
         kind: Listener,
         ..sent.clone()
     };
-    assert_eq!(bench.ack(&other), Handled::Ignored);
+    assert_eq!(bench.ack(&other), Handled::Other);
     bench.ack(&sent);
     assert_eq!(bench.next().unwrap().set, ["a"]);
-    assert_eq!(bench.ack(&sent), Handled::Ignored, "a second time");
+    assert_eq!(bench.ack(&sent), Handled::Other, "a second time");
 }
 
 #[test]
 fn a_type_that_is_not_known_is_ignored() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     let request = DeltaDiscoveryRequest {
         type_url: "type.googleapis.com/envoy.service.runtime.v3.Runtime".into(),
         ..DeltaDiscoveryRequest::default()
     };
-    assert_eq!(bench.ask(request), Handled::Ignored);
+    assert_eq!(bench.ask(request), Handled::Other);
     assert_eq!(bench.next(), None);
 }
 
 #[test]
 fn large_change_is_pipelined_in_pieces() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.stream.limits.response_bytes = 1000;
     let body = "x".repeat(300);
     let list: Vec<_> = (0..10).map(|number| format!("{number}")).collect();
@@ -338,7 +338,7 @@ fn large_change_is_pipelined_in_pieces() {
 
 #[test]
 fn changed_piece_is_sent_once_while_queued() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.stream.limits.response_bytes = 200;
     bench.set_all(&[
         (Cluster, "a", "1"),
@@ -361,7 +361,7 @@ fn changed_piece_is_sent_once_while_queued() {
 
 #[test]
 fn clients_wait_until_store_is_complete() {
-    let mut bench = Bench::with_store(Class::Whole, Store::default());
+    let mut bench = Bench::with_store(Audience::Whole, Store::default());
     bench.set(Cluster, "a", "1");
     bench.subscribe_all();
     bench.subscribe(ClusterLoadAssignment, &["a"]);
@@ -386,8 +386,8 @@ fn clients_wait_until_store_is_complete() {
 
 #[test]
 fn each_class_gets_its_own() {
-    for (class, body) in [(Class::Parts, "parts"), (Class::Whole, "whole")] {
-        let mut bench = Bench::new(class);
+    for (audience, body) in [(Audience::Parts, "parts"), (Audience::Whole, "whole")] {
+        let mut bench = Bench::new(audience);
         bench.set_for(Audience::Parts, Listener, "tls|a", "parts");
         bench.set_for(Audience::Parts, Listener, "tls", "parts");
         bench.set_for(Audience::Whole, Listener, "tls", "whole");
@@ -395,16 +395,22 @@ fn each_class_gets_its_own() {
         let sent = bench.drain().remove(0);
         let version = Version::of(body.as_bytes()).to_string();
         assert_eq!(sent.versions["tls"], version);
-        assert_eq!(sent.set.len(), if class == Class::Parts { 2 } else { 1 });
+        assert_eq!(
+            sent.set.len(),
+            if audience == Audience::Parts { 2 } else { 1 }
+        );
         bench.set_for(Audience::Parts, Listener, "tls|a", "2");
-        assert_eq!(bench.drain().len(), usize::from(class == Class::Parts));
+        assert_eq!(
+            bench.drain().len(),
+            usize::from(audience == Audience::Parts)
+        );
     }
 }
 
 #[test]
 fn lagging_stream_compares_everything() {
-    let mut bench = Bench::new(Class::Parts);
-    let names: Vec<String> = (0..5000).map(|number| format!("{number:04}")).collect();
+    let mut bench = Bench::new(Audience::Parts);
+    let names: Vec<String> = (0..MAX_CHANGES).map(|nth| nth.to_string()).collect();
     for name in &names {
         bench
             .store
@@ -429,7 +435,7 @@ fn lagging_stream_compares_everything() {
 
 #[test]
 fn names_are_bounded() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     let names: Vec<String> = (0..1001).map(|number| number.to_string()).collect();
     let request = |names: &[String]| DeltaDiscoveryRequest {
         resource_names_subscribe: names.to_vec(),
@@ -454,7 +460,7 @@ fn names_are_bounded() {
 
 #[test]
 fn bytes_of_names_are_bounded() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     let now = bench.now;
     let long = |number: usize, bytes: usize| format!("{number}{}", "n".repeat(bytes - 1));
     let request = |names: Vec<String>| DeltaDiscoveryRequest {
@@ -482,7 +488,7 @@ fn bytes_of_names_are_bounded() {
     );
     assert_eq!(refused, Err(Excess::NameBytes { limit: 10_000 }));
 
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set_all(&[(Cluster, "a", "1")]);
     bench.subscribe(Cluster, &[]);
     let sent = bench.next().unwrap();

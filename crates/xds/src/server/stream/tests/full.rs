@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn lists_are_whole_and_sent_when_they_change() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.set(Listener, "b", "1");
     bench.set(Listener, "a", "1");
     bench.want(Listener, &[]);
@@ -29,11 +29,11 @@ fn lists_are_whole_and_sent_when_they_change() {
 
 #[test]
 fn version_depends_on_content_only() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.set(Listener, "a", "1");
     bench.want(Listener, &[]);
     let version = bench.next_full().unwrap().version;
-    let mut other = Bench::new(Class::Whole);
+    let mut other = Bench::new(Audience::Whole);
     other.set(Listener, "x", "1");
     other.set(Listener, "a", "2");
     other.set(Listener, "a", "1");
@@ -44,7 +44,7 @@ fn version_depends_on_content_only() {
 
 #[test]
 fn an_empty_list_is_sent_once() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.want(Cluster, &[]);
     let empty = bench.next_full().unwrap();
     assert_eq!(empty.bodies, Vec::<String>::new());
@@ -54,7 +54,7 @@ fn an_empty_list_is_sent_once() {
 
 #[test]
 fn named_types_send_only_changed_subscriptions() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     for name in ["a", "b", "c"] {
         bench.set(ClusterLoadAssignment, name, name);
     }
@@ -81,7 +81,7 @@ fn named_types_send_only_changed_subscriptions() {
 
 #[test]
 fn named_types_are_sent_in_sequential_pieces() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.stream.limits.response_bytes = 25;
     let names = ["a", "b", "c", "d", "e"];
     for name in names {
@@ -99,7 +99,7 @@ fn named_types_are_sent_in_sequential_pieces() {
 
 #[test]
 fn nothing_of_a_named_type_is_sent_unasked() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.set(RouteConfiguration, "a", "1");
     bench.want(RouteConfiguration, &[]);
     assert_eq!(bench.next_full(), None);
@@ -107,21 +107,21 @@ fn nothing_of_a_named_type_is_sent_unasked() {
 
 #[test]
 fn an_answer_to_an_earlier_response_is_ignored() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.set(Listener, "a", "1");
     bench.want(Listener, &[]);
     let first = bench.next_full().unwrap();
     bench.ack_full(&first, &[]);
     bench.set(Listener, "a", "2");
     let second = bench.next_full().unwrap();
-    assert_eq!(bench.ack_full(&first, &["other"]), Handled::Ignored);
+    assert_eq!(bench.ack_full(&first, &["other"]), Handled::Other);
     assert_eq!(bench.ack_full(&second, &[]), Handled::Acked(Listener));
     assert_eq!(bench.next_full(), None, "and neither were its names taken");
 }
 
 #[test]
 fn a_nonce_of_another_stream_begins_anew() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.set(Listener, "a", "1");
     bench.ask_full(DiscoveryRequest {
         version_info: "9".into(),
@@ -133,7 +133,7 @@ fn a_nonce_of_another_stream_begins_anew() {
 
 #[test]
 fn a_refused_list_is_sent_again_when_it_changes() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.set(Listener, "a", "bad");
     bench.want(Listener, &[]);
     let first = bench.next_full().unwrap();
@@ -150,7 +150,7 @@ fn a_refused_list_is_sent_again_when_it_changes() {
 
 #[test]
 fn wildcard_narrows_to_names_and_back() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.set(Cluster, "a", "a");
     bench.set(Cluster, "b", "b");
     bench.want(Cluster, &[]);
@@ -175,7 +175,7 @@ fn wildcard_narrows_to_names_and_back() {
 
 #[test]
 fn cluster_stays_listed_while_listener_uses_it() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.set(Cluster, "a", "a");
     bench.set(Cluster, "b", "b");
     bench.set(Listener, "tls", "to a");
@@ -212,7 +212,7 @@ fn cluster_stays_listed_while_listener_uses_it() {
 
 #[test]
 fn a_changed_cluster_brings_its_assignment() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     bench.set(Cluster, "a", "1");
     bench.set(ClusterLoadAssignment, "a", "endpoints");
     bench.want(Cluster, &[]);
@@ -229,7 +229,7 @@ fn a_changed_cluster_brings_its_assignment() {
 
 #[test]
 fn names_are_bounded() {
-    let mut bench = Bench::new(Class::Whole);
+    let mut bench = Bench::new(Audience::Whole);
     let names: Vec<String> = (0..1001).map(|number| number.to_string()).collect();
     let request = DiscoveryRequest {
         resource_names: names,

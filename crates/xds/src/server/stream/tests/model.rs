@@ -140,11 +140,10 @@ impl Variant for Full {
     }
 
     fn names(bench: &mut Bench, model: &Model, _: &[&str], _: &[&str]) {
-        let sent = bench.stream.progress(ClusterLoadAssignment).sent.clone();
-        let (version_info, response_nonce) = sent.unwrap_or_default();
+        let latest = bench.stream.progress(ClusterLoadAssignment).clone();
         bench.ask_full(DiscoveryRequest {
-            version_info,
-            response_nonce,
+            version_info: latest.version,
+            response_nonce: latest.nonce,
             resource_names: Self::wants(model, ClusterLoadAssignment),
             ..full(ClusterLoadAssignment)
         });
@@ -192,7 +191,7 @@ impl Variant for Full {
 }
 
 fn run<V: Variant>(steps: &[Step], named_bodies: bool) -> (Bench, Model) {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.stream.limits.response_bytes = 300;
     let mut model = Model::default();
     V::begin(&mut bench, &model);
@@ -262,7 +261,7 @@ fn finish<V: Variant>(bench: &mut Bench, model: &mut Model) {
 fn visible(bench: &Bench, model: &Model) -> BTreeMap<(ResourceType, String), String> {
     let mut all = BTreeMap::new();
     for kind in [Cluster, ClusterLoadAssignment, Listener] {
-        for (name, content) in bench.store.all_visible(kind, Class::Parts) {
+        for (name, content) in bench.store.all_visible(kind, Audience::Parts) {
             if kind != ClusterLoadAssignment || model.wants.contains(&**name) {
                 let body = String::from_utf8(content.body.to_vec()).unwrap();
                 all.insert((kind, name.to_string()), body);

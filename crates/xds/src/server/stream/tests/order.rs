@@ -3,8 +3,8 @@
 use super::*;
 
 /// A client that has a cluster with its assignment and a listener that routes to it.
-fn settled(class: Class) -> Bench {
-    let mut bench = Bench::new(class);
+fn settled(audience: Audience) -> Bench {
+    let mut bench = Bench::new(audience);
     bench.set_all(&[
         (Cluster, "old", "1"),
         (ClusterLoadAssignment, "old", "1"),
@@ -24,7 +24,7 @@ fn settled(class: Class) -> Bench {
 
 #[test]
 fn listener_waits_for_cluster_and_assignment() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.set_all(&[
         (Listener, "tls", "to new"),
         (Cluster, "new", "1"),
@@ -52,7 +52,7 @@ fn listener_waits_for_cluster_and_assignment() {
 #[test]
 fn partial_response_announces_more() {
     let more = |sent: &Sent| sent.nonce.ends_with(MORE_FOLLOWS);
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.stream.limits.response_bytes = 400;
     let names: Vec<String> = (0..6).map(|number| format!("n{number}")).collect();
     let all = |kind| names.iter().map(move |name| (kind, &**name, "1"));
@@ -77,7 +77,7 @@ fn partial_response_announces_more() {
 
 #[test]
 fn a_promise_that_came_to_nothing_is_taken_back() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.stream.limits.response_bytes = 200;
     for name in ["a", "b"] {
         bench.set(ClusterLoadAssignment, name, &"1".repeat(90));
@@ -97,7 +97,7 @@ fn a_promise_that_came_to_nothing_is_taken_back() {
 
 #[test]
 fn bisected_cluster_is_awaited_until_sent_alone() {
-    let mut bench = Bench::new(Class::Parts);
+    let mut bench = Bench::new(Audience::Parts);
     bench.set_all(&[
         (Cluster, "a", "1"),
         (Cluster, "b", "1"),
@@ -118,7 +118,7 @@ fn bisected_cluster_is_awaited_until_sent_alone() {
 
 #[test]
 fn listener_waits_for_late_assignment_request() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.set_all(&[
         (Listener, "tls", "to new"),
         (Cluster, "new", "1"),
@@ -138,7 +138,7 @@ fn listener_waits_for_late_assignment_request() {
 
 #[test]
 fn unrequested_assignment_delays_only_once() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.set_all(&[
         (Listener, "tls", "to new"),
         (Cluster, "new", "1"),
@@ -156,7 +156,7 @@ fn unrequested_assignment_delays_only_once() {
 
 #[test]
 fn a_cluster_goes_after_what_routed_to_it() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.store.update(
         vec![resource(Audience::All, Listener, "tls", "to none")],
         vec![
@@ -177,7 +177,7 @@ fn a_cluster_goes_after_what_routed_to_it() {
 
 #[test]
 fn cluster_removal_times_out_without_listener_ack() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.remove(&[(Listener, "tls"), (Cluster, "old")]);
     let listener = bench.next().unwrap();
     assert_eq!(listener.said(), (Listener, vec![], vec!["tls"]));
@@ -190,7 +190,7 @@ fn cluster_removal_times_out_without_listener_ack() {
 
 #[test]
 fn refused_cluster_does_not_block_others() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.set_all(&[(Listener, "tls", "to new"), (Cluster, "new", "bad")]);
     let cluster = bench.next().unwrap();
     bench.nack(&cluster);
@@ -199,7 +199,7 @@ fn refused_cluster_does_not_block_others() {
 
 #[test]
 fn changing_endpoints_do_not_delay_listeners() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.set(Listener, "tls", "2");
     let mut listeners = 0;
     for number in 0..10 {
@@ -220,7 +220,7 @@ fn changing_endpoints_do_not_delay_listeners() {
 
 #[test]
 fn endpoints_do_not_wait_for_listeners() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.set(Listener, "tls", "2");
     let listener = bench.next().unwrap();
     assert_eq!(listener.kind, Listener);
@@ -231,7 +231,7 @@ fn endpoints_do_not_wait_for_listeners() {
 
 #[test]
 fn changed_listener_waits_for_its_new_clusters() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.set_all(&[(Cluster, "a", "1"), (Listener, "tls", "to a")]);
     let first = bench.next().unwrap();
     bench.set_all(&[(Cluster, "b", "1"), (Listener, "tls", "to b")]);
@@ -245,7 +245,7 @@ fn changed_listener_waits_for_its_new_clusters() {
 
 #[test]
 fn cluster_restored_before_removal_is_kept() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.set(Listener, "tls", "2");
     bench.remove(&[(Cluster, "old")]);
     let listener = bench.next().unwrap();
@@ -258,8 +258,8 @@ fn cluster_restored_before_removal_is_kept() {
 /// Envoy wants the assignment again when a cluster changes, and keeps the old cluster until then.
 #[test]
 fn changed_cluster_resends_assignment_to_envoy() {
-    for (class, again) in [(Class::Parts, false), (Class::Whole, true)] {
-        let mut bench = settled(class);
+    for (audience, again) in [(Audience::Parts, false), (Audience::Whole, true)] {
+        let mut bench = settled(audience);
         bench.set(Cluster, "old", "2");
         let kinds: Vec<_> = bench.drain().iter().map(|sent| sent.kind).collect();
         let expected: &[_] = if again {
@@ -267,13 +267,13 @@ fn changed_cluster_resends_assignment_to_envoy() {
         } else {
             &[Cluster]
         };
-        assert_eq!(kinds, expected, "{class:?}");
+        assert_eq!(kinds, expected, "{audience:?}");
     }
 }
 
 #[test]
 fn order_holds_on_a_reconnect_too() {
-    let mut bench = settled(Class::Parts);
+    let mut bench = settled(Audience::Parts);
     bench.set_all(&[(Cluster, "new", "1"), (Listener, "tls", "to new")]);
     bench.remove(&[(Cluster, "old")]);
     let mut bench = bench.reconnect();
