@@ -10,10 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// From now on SIGINT, SIGTERM and SIGHUP end the process in good order.
 pub(crate) fn watch() -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting a runtime")?;
+    let runtime = crate::tls::runtime()?;
     let kinds = [
         SignalKind::interrupt(),
         SignalKind::terminate(),

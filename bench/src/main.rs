@@ -18,7 +18,6 @@ mod machine;
 mod output;
 mod pacer;
 mod page;
-mod poller;
 mod probe;
 mod profile;
 mod programs;

@@ -30,8 +30,9 @@ mod tests;
 use std::io::{Write, stderr};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use testkit::netns::{Place, privileges};
+use tokio::runtime::Runtime;
 
 use self::lab::{Lab, Subject};
 use crate::machine::Facts;
@@ -71,6 +72,12 @@ pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
             "a namespace of its own",
         )
     })?
+}
+
+/// Makes a runtime of this thread.
+pub(crate) fn runtime() -> Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().context("starting a runtime")
 }
 
 fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Result<ExitCode> {

@@ -40,12 +40,8 @@ pub(crate) struct Lab {
 impl Lab {
     /// Starts a runtime on this thread, and a destination at `ip`.
     pub(crate) fn new(ip: IpAddr) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("starting a runtime")?;
         Ok(Self {
-            runtime,
+            runtime: crate::tls::runtime()?,
             destination: Destination::start(ip)?,
             samples: Samples::default(),
         })

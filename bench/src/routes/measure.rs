@@ -190,7 +190,7 @@ fn new(lab: &Lab<'_>, target: &Target) -> Result<(Found, Option<f64>)> {
         warm_up: WARM_UP,
         length: lab.length / TURNS,
     };
-    let outcome = conns::run(target.address(), &spread, load, &Meter::of(target))?;
+    let outcome = conns::run(target.address(), spread, load, &Meter::of(target))?;
     let seconds = outcome.spent.wall.as_secs_f64();
     let mut found = vec![(of::CONNECTIONS, outcome.done as f64 / seconds)];
     let proxy = outcome.spent.proxy;

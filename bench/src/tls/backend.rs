@@ -3,35 +3,28 @@
 //! ```text
 //! ClientHello │ E │ …  echoes              ClientHello │ S │ …  throws away, and counts
 //! ClientHello │ B │ …  echoes, blocking    ClientHello │ G      sends without end
-//! ClientHello │ W │ …  tells the address it was reached at, then echoes
+//! ClientHello │ W │ …  sends the address it was reached at, then echoes
 //! ```
 //!
 //! One thread for all connections but those of B, which get a thread each: a round trip then costs
 //! two system calls here and no more. Knows nothing of TLS: no handshake is finished.
 
-mod skip;
-
-use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::net::RecvFlags;
 use rustix::process::Pid;
-use socket2::{Domain, SockRef, Socket, Type};
-use testkit::wait;
+use testkit::background::Background;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-pub(crate) use self::skip::Command;
-use self::skip::Skip;
 use crate::cpus;
-use crate::poller::{EventFlags, Poller, discard, receive, send};
 
 /// The running thread; dropping it ends it and closes what is open.
 #[derive(Debug)]
@@ -39,8 +32,7 @@ pub(crate) struct Backend {
     address: SocketAddr,
     counts: Arc<Counts>,
     thread_id: Pid,
-    stop: Option<UnixStream>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Background,
 }
 
 /// What is known of it at any time.
@@ -51,29 +43,51 @@ struct Counts {
     discarded: AtomicU64,
 }
 
+/// What a client wants of the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Echo, by a thread that blocks.
+    Block = b'B' as isize,
+    Echo = b'E' as isize,
+    Generate = b'G' as isize,
+    Sink = b'S' as isize,
+    /// Send the address that the connection came to, four bytes of IPv4, then echo.
+    Where = b'W' as isize,
+}
+
+impl Command {
+    /// Returns the byte that stands for it.
+    pub(crate) fn byte(self) -> u8 {
+        self as u8
+    }
+}
+
 impl Backend {
     /// Listens on `address` and starts a thread.
     pub(crate) fn start(address: SocketAddr) -> Result<Self> {
-        let listener = listen(address)?;
-        let address = listener.local_addr().context("a backend's address")?;
         let counts = Arc::new(Counts::default());
-        let (stop, stopped) = UnixStream::pair().context("making a pair of sockets")?;
-        let (tell, told) = channel();
-        let mut serving = Serving::new(listener, stopped, Arc::clone(&counts))?;
-        let thread = thread::Builder::new()
-            .name("backend".to_owned())
-            .spawn(move || {
-                let _ = tell.send(rustix::thread::gettid());
-                // Only the kernel's refusal to watch sockets ends it early; the load notices.
-                let _ = serving.run();
-            })
-            .context("starting the backend's thread")?;
+        let (sender, receiver) = channel();
+        let shared = Arc::clone(&counts);
+        let thread = Background::spawn("backend", move || async move {
+            let listener = listen(address).and_then(|listener| {
+                let started = (listener.local_addr()?, rustix::thread::gettid());
+                Ok((listener, started))
+            });
+            match listener {
+                Ok((listener, started)) => {
+                    let _ = sender.send(Ok(started));
+                    accept(&listener, &shared).await;
+                }
+                Err(error) => drop(sender.send(Err(error))),
+            }
+        })?;
+        let started = receiver.recv().context("waiting for the backend")?;
+        let (address, thread_id) = started.with_context(|| format!("listening on {address}"))?;
         Ok(Self {
             address,
             counts,
-            thread_id: told.recv().context("waiting for the backend's thread")?,
-            stop: Some(stop),
-            thread: Some(thread),
+            thread_id,
+            _thread: thread,
         })
     }
 
@@ -103,263 +117,130 @@ impl Backend {
     }
 }
 
-impl Drop for Backend {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-struct Serving {
-    poller: Poller,
-    listener: TcpListener,
-    stopped: UnixStream,
-    counts: Arc<Counts>,
-    open: Vec<Option<Connection>>,
-    free: Vec<usize>,
-    scratch: Vec<u8>,
-    /// Never written to, so that it costs no memory: see [`discard`].
-    sink: Vec<u8>,
-    chunk: Vec<u8>,
-}
-
-struct Connection {
-    socket: OwnedFd,
-    state: State,
-    _count: Counted,
-}
-
-enum State {
-    Skip(Skip),
-    Echo,
-    Generate,
-    Sink,
-}
-
-enum Next {
-    Close,
-    HandOver,
-    Stay,
-}
-
-impl Serving {
-    fn new(listener: TcpListener, stopped: UnixStream, counts: Arc<Counts>) -> Result<Self> {
-        let poller = Poller::new()?;
-        poller.add(&listener, LISTENER, EventFlags::IN)?;
-        poller.add(&stopped, STOP, EventFlags::IN)?;
-        Ok(Self {
-            poller,
-            listener,
-            stopped,
-            counts,
-            open: Vec::new(),
-            free: Vec::new(),
-            scratch: vec![0; 16 << 10],
-            sink: vec![0; SINK],
-            chunk: vec![0x5a; CHUNK],
-        })
-    }
-
-    fn run(&mut self) -> Result<()> {
-        loop {
-            for (number, flags) in self.poller.wait(None)? {
-                match number {
-                    STOP => {
-                        let ended = self.stopped.read(&mut [0; 1]).is_ok_and(|count| count == 0);
-                        debug_assert!(ended, "nothing is ever said");
-                        return Ok(());
-                    }
-                    LISTENER => self.accept()?,
-                    number => self.turn(usize::try_from(number).unwrap_or(usize::MAX), flags)?,
-                }
-            }
-        }
-    }
-
-    fn accept(&mut self) -> Result<()> {
-        for _ in 0..ACCEPTS {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let socket = match accept_with(&self.listener, flags) {
-                Ok(socket) => socket,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    // Out of descriptors, most likely: let some be closed first.
-                    wait::pause(Duration::from_millis(5));
-                    return Ok(());
-                }
-                // None left, or one that its peer took back.
-                Err(_) => return Ok(()),
-            };
-            let place = self.free.pop().unwrap_or_else(|| {
-                self.open.push(None);
-                self.open.len() - 1
-            });
-            let interest = EventFlags::IN | EventFlags::RDHUP;
-            self.poller.add(&socket, place as u64, interest)?;
-            self.counts.accepted.fetch_add(1, Ordering::Relaxed);
-            if let Some(slot) = self.open.get_mut(place) {
-                *slot = Some(Connection {
-                    socket,
-                    state: State::Skip(Skip::default()),
-                    _count: Counted::new(&self.counts),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn turn(&mut self, place: usize, flags: EventFlags) -> Result<()> {
-        let Some(Some(mut connection)) = self.open.get_mut(place).map(Option::take) else {
-            return Ok(());
-        };
-        // A peer that resets, or goes away while it is sent to, ends its connection and no more.
-        let next = self
-            .serve(&mut connection, place, flags)
-            .unwrap_or(Next::Close);
-        match next {
-            Next::Stay => {
-                if let Some(slot) = self.open.get_mut(place) {
-                    *slot = Some(connection);
-                }
-                return Ok(());
-            }
-            Next::HandOver => {
-                self.poller.remove(&connection.socket)?;
-                answer_blocking(connection)?;
-            }
-            Next::Close => drop(connection),
-        }
-        self.free.push(place);
-        Ok(())
-    }
-
-    fn serve(
-        &mut self,
-        connection: &mut Connection,
-        place: usize,
-        flags: EventFlags,
-    ) -> Result<Next> {
-        let socket = connection.socket.as_fd();
-        match &mut connection.state {
-            State::Generate => {
-                if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-                    return Ok(Next::Close);
-                }
-                send(socket, &self.chunk)?;
-            }
-            State::Sink => match discard(socket, &mut self.sink)? {
-                Some(0) => return Ok(Next::Close),
-                Some(count) => self.count(count),
-                None => {}
-            },
-            State::Echo => match receive(socket, &mut self.scratch)? {
-                Some(0) => return Ok(Next::Close),
-                Some(count) => return echo(socket, self.scratch.get(..count)),
-                None => {}
-            },
-            State::Skip(skip) => {
-                let count = match receive(socket, &mut self.scratch)? {
-                    Some(0) => return Ok(Next::Close),
-                    Some(count) => count,
-                    None => return Ok(Next::Stay),
-                };
-                let bytes = self.scratch.get(..count).unwrap_or_default();
-                let Some((command, rest)) = skip.feed(bytes)? else {
-                    return Ok(Next::Stay);
-                };
-                return self.obey(connection, place, command, count - rest..count);
-            }
-        }
-        Ok(Next::Stay)
-    }
-
-    /// Begins what a client asks for, with what came behind its question.
-    fn obey(
-        &self,
-        connection: &mut Connection,
-        place: usize,
-        command: Command,
-        rest: std::ops::Range<usize>,
-    ) -> Result<Next> {
-        let socket = connection.socket.as_fd();
-        let rest = self.scratch.get(rest).unwrap_or_default();
-        match command {
-            Command::Block => {
-                echo(socket, Some(rest))?;
-                return Ok(Next::HandOver);
-            }
-            Command::Echo => {
-                connection.state = State::Echo;
-                return echo(socket, Some(rest));
-            }
-            Command::Generate => {
-                let interest = EventFlags::OUT | EventFlags::RDHUP;
-                self.poller.change(socket, place as u64, interest)?;
-                connection.state = State::Generate;
-            }
-            Command::Sink => {
-                self.count(rest.len());
-                connection.state = State::Sink;
-            }
-            Command::Where => {
-                connection.state = State::Echo;
-                let local = SockRef::from(&connection.socket).local_addr()?;
-                let local = local.as_socket_ipv4().context("no address of IPv4")?;
-                return echo(socket, Some(&local.ip().octets()));
-            }
-        }
-        Ok(Next::Stay)
-    }
-
-    fn count(&self, bytes: usize) {
-        let bytes = bytes as u64;
-        self.counts.discarded.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-/// Echoes are of small messages: a peer that does not take one is done with.
-fn echo(socket: impl AsFd, bytes: Option<&[u8]>) -> Result<Next> {
-    let bytes = bytes.unwrap_or_default();
-    if bytes.is_empty() || send(socket, bytes)? == bytes.len() {
-        return Ok(Next::Stay);
-    }
-    Ok(Next::Close)
-}
-
-/// Echoes on a thread of its own, which begins on the processors of this one.
-fn answer_blocking(connection: Connection) -> Result<()> {
-    let answer = move || -> std::io::Result<()> {
-        let Connection { socket, _count, .. } = connection;
-        let mut stream = TcpStream::from(socket);
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        let mut bytes = [0; 4096];
-        loop {
-            let count = stream.read(&mut bytes)?;
-            let Some(some) = bytes.get(..count).filter(|some| !some.is_empty()) else {
-                return Ok(());
-            };
-            std::io::Write::write_all(&mut stream, some)?;
-        }
-    };
-    thread::Builder::new()
-        .name("echo".to_owned())
-        .spawn(move || drop(answer()))
-        .map(drop)
-        .context("starting a thread")
-}
-
 /// Listens with a queue that is long enough for any load here.
-pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
-    let what = || format!("listening on {address}");
-    let socket =
-        Socket::new(Domain::for_address(address), Type::STREAM, None).with_context(what)?;
-    socket.set_reuse_address(true).with_context(what)?;
-    socket.set_nonblocking(true).with_context(what)?;
-    socket.bind(&address.into()).with_context(what)?;
-    socket.listen(BACKLOG).with_context(what)?;
-    Ok(socket.into())
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(8192)
+}
+
+async fn accept(listener: &TcpListener, counts: &Arc<Counts>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: let some be closed first.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            continue;
+        };
+        counts.accepted.fetch_add(1, Ordering::Relaxed);
+        // A peer that resets, or goes away while it is sent to, ends its connection and no more.
+        tokio::spawn(serve(stream, Counted::new(counts)));
+    }
+}
+
+async fn serve(mut stream: TcpStream, counted: Counted) -> Result<()> {
+    let (command, mut rest) = question(&mut stream).await?;
+    match command {
+        Command::Block => {
+            stream.write_all(&rest).await?;
+            let stream = stream.into_std()?;
+            // It begins on the processors of this one.
+            let thread = thread::Builder::new().name("echo".to_owned());
+            thread.spawn(move || drop(echo_blocking(stream, counted)))?;
+            return Ok(());
+        }
+        Command::Echo => {}
+        Command::Generate => loop {
+            stream.write_all(&CHUNK).await?;
+        },
+        Command::Sink => {
+            let counts = &counted.0.discarded;
+            counts.fetch_add(rest.len() as u64, Ordering::Relaxed);
+            drop(rest);
+            let mut sink = sink();
+            loop {
+                let count = discard(&stream, &mut sink).await?;
+                ensure!(count > 0, "closed");
+                counts.fetch_add(count as u64, Ordering::Relaxed);
+            }
+        }
+        Command::Where => {
+            let IpAddr::V4(address) = stream.local_addr()?.ip() else {
+                bail!("no address of IPv4");
+            };
+            rest = address.octets().to_vec();
+        }
+    }
+    stream.write_all(&rest).await?;
+    drop(rest);
+    // Small: thousands of connections may be open.
+    let mut bytes = [0; 64];
+    loop {
+        let count = stream.read(&mut bytes).await?;
+        ensure!(count > 0, "closed");
+        stream.write_all(&bytes[..count]).await?;
+    }
+}
+
+/// Reads a ClientHello and a command; also returns what came behind it.
+async fn question(stream: &mut TcpStream) -> Result<(Command, Vec<u8>)> {
+    let mut bytes = Vec::with_capacity(2048);
+    loop {
+        ensure!(stream.read_buf(&mut bytes).await? > 0, "closed");
+        if let Some((command, rest)) = command(&bytes)? {
+            return Ok((command, rest.to_vec()));
+        }
+    }
+}
+
+/// Finds the command behind a ClientHello in one TLS record (RFC 8446 section 5.1), and what is
+/// behind it; `None` while it has not come.
+fn command(bytes: &[u8]) -> Result<Option<(Command, &[u8])>> {
+    let Some(([kind, _, _, high, low], record)) = bytes.split_first_chunk() else {
+        return Ok(None);
+    };
+    ensure!(*kind == HANDSHAKE, "no TLS record with a handshake");
+    let length = usize::from(u16::from_be_bytes([*high, *low]));
+    let Some((byte, rest)) = record.get(length..).and_then(<[u8]>::split_first) else {
+        return Ok(None);
+    };
+    let command = match byte {
+        b'B' => Command::Block,
+        b'E' => Command::Echo,
+        b'G' => Command::Generate,
+        b'S' => Command::Sink,
+        b'W' => Command::Where,
+        _ => bail!("{byte:#04x} asks for nothing"),
+    };
+    Ok(Some((command, rest)))
+}
+
+fn echo_blocking(mut stream: std::net::TcpStream, _counted: Counted) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    let mut bytes = [0; 4096];
+    loop {
+        let count = stream.read(&mut bytes)?;
+        if count == 0 {
+            return Ok(());
+        }
+        stream.write_all(&bytes[..count])?;
+    }
+}
+
+/// Throws away what has come, and returns how much that was: the kernel copies nothing into `sink`,
+/// whose length is the most that is thrown away at once (tcp(7), `MSG_TRUNC`).
+pub(super) async fn discard(stream: &TcpStream, sink: &mut [u8]) -> io::Result<usize> {
+    let receive = || Ok(rustix::net::recv(stream, &mut *sink, RecvFlags::TRUNC)?.1);
+    stream.async_io(Interest::READABLE, receive).await
+}
+
+/// For [`discard`]. Never written to, so that it costs no memory.
+pub(super) fn sink() -> Vec<u8> {
+    vec![0; 4 << 20]
 }
 
 /// Counts one open connection for as long as it lives.
@@ -378,17 +259,10 @@ impl Drop for Counted {
     }
 }
 
-const LISTENER: u64 = u64::MAX;
-const STOP: u64 = u64::MAX - 1;
-/// So many in a row, before those that are open get their turn.
-const ACCEPTS: usize = 64;
-const BACKLOG: i32 = 8192;
-
-/// What a socket has ready is thrown away at once.
-pub(super) const SINK: usize = 4 << 20;
+const HANDSHAKE: u8 = 22;
 
 /// What is sent at once: in the processor's second cache, and few system calls.
-pub(super) const CHUNK: usize = 256 << 10;
+pub(super) static CHUNK: [u8; 256 << 10] = [0x5a; 256 << 10];
 
 #[cfg(test)]
 mod tests;

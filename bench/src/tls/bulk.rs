@@ -8,15 +8,20 @@
 //! What arrives is counted. Neither side copies what it throws away, so that one processor of load
 //! suffices for several of a proxy.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use super::backend::{Backend, CHUNK, Command, SINK};
+use super::backend::{Backend, CHUNK, Command, discard, sink};
 use super::opening::Opening;
-use super::window::{Meter, Reading, Spent};
-use crate::poller::{EventFlags, Poller, discard, send};
+use super::window::{Meter, Spent};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -50,92 +55,55 @@ pub(crate) fn run(
     load: Load,
     meter: &Meter,
 ) -> Result<Outcome> {
-    let mut moving = Moving::start(address, opening, backend, load)?;
-    let start = meter.now();
-    let mut before: Option<(Reading, u64)> = None;
-    let (bytes, spent) = loop {
-        let now = meter.now();
-        match &before {
-            None if now >= start + load.warm_up => before = Some((meter.read()?, moving.arrived())),
-            Some((reading, first)) if now >= reading.at() + load.length => {
-                break (moving.arrived() - first, meter.read()?.since(reading));
-            }
-            None | Some(_) => {}
-        }
-        moving.turn()?;
+    let command = match load.direction {
+        Direction::Down => Command::Generate,
+        Direction::Up => Command::Sink,
     };
-    ensure!(bytes > 0, "nothing arrived");
-    Ok(Outcome { bytes, spent })
-}
-
-struct Moving<'a> {
-    poller: Poller,
-    direction: Direction,
-    backend: &'a Backend,
-    streams: Vec<TcpStream>,
-    /// Never written to, so that it costs no memory: see [`discard`].
-    sink: Vec<u8>,
-    chunk: Vec<u8>,
-    taken: u64,
-}
-
-impl<'a> Moving<'a> {
-    fn start(
-        address: SocketAddr,
-        opening: &Opening,
-        backend: &'a Backend,
-        load: Load,
-    ) -> Result<Self> {
-        let (command, interest) = match load.direction {
-            Direction::Down => (Command::Generate, EventFlags::IN),
-            Direction::Up => (Command::Sink, EventFlags::OUT),
-        };
-        let words = opening.canned(command, b"");
-        let poller = Poller::new()?;
-        let mut streams = Vec::new();
-        for number in 0..load.connections {
+    let words = opening.canned(command, b"");
+    let received = Arc::new(AtomicU64::new(0));
+    let arrived = || match load.direction {
+        Direction::Down => received.load(Ordering::Relaxed),
+        Direction::Up => backend.discarded(),
+    };
+    super::runtime()?.block_on(async {
+        let mut tasks = JoinSet::new();
+        for _ in 0..load.connections {
             let stream = words.dial(address)?;
             stream.set_nonblocking(true).context("a stream")?;
-            poller.add(&stream, number as u64, interest)?;
-            streams.push(stream);
+            let stream = TcpStream::from_std(stream).context("a stream")?;
+            match load.direction {
+                Direction::Down => tasks.spawn(receive(stream, Arc::clone(&received))),
+                Direction::Up => tasks.spawn(send(stream)),
+            };
         }
-        Ok(Self {
-            poller,
-            direction: load.direction,
-            backend,
-            streams,
-            sink: vec![0; SINK],
-            chunk: vec![0x5a; CHUNK],
-            taken: 0,
-        })
-    }
+        undisturbed(&mut tasks, load.warm_up).await?;
+        let (before, first) = (meter.read()?, arrived());
+        undisturbed(&mut tasks, load.length).await?;
+        let (bytes, spent) = (arrived() - first, meter.read()?.since(&before));
+        ensure!(bytes > 0, "nothing arrived");
+        Ok(Outcome { bytes, spent })
+    })
+}
 
-    /// Returns how many bytes have arrived at the end that throws them away.
-    fn arrived(&self) -> u64 {
-        match self.direction {
-            Direction::Down => self.taken,
-            Direction::Up => self.backend.discarded(),
-        }
-    }
-
-    fn turn(&mut self) -> Result<()> {
-        for (number, _) in self.poller.wait(Some(IDLE))? {
-            let nth = usize::try_from(number).context("a stream's number")?;
-            let stream = self.streams.get(nth).context("a stream that is not ours")?;
-            match self.direction {
-                Direction::Down => {
-                    let count = discard(stream, &mut self.sink).context("receiving")?;
-                    ensure!(count != Some(0), "a connection was closed early");
-                    self.taken += count.unwrap_or(0) as u64;
-                }
-                Direction::Up => {
-                    send(stream, &self.chunk).context("sending")?;
-                }
-            }
-        }
-        Ok(())
+/// Lets `tasks` run for a while; fails when one of them ends.
+async fn undisturbed(tasks: &mut JoinSet<Result<()>>, length: Duration) -> Result<()> {
+    match timeout(length, tasks.join_next()).await {
+        Ok(ended) => ended.context("no connections")?.context("a stream")?,
+        Err(_) => Ok(()),
     }
 }
 
-/// How often the clock is looked at when nothing happens.
-const IDLE: Duration = Duration::from_millis(20);
+async fn receive(stream: TcpStream, received: Arc<AtomicU64>) -> Result<()> {
+    let mut sink = sink();
+    loop {
+        let count = discard(&stream, &mut sink).await.context("receiving")?;
+        ensure!(count > 0, "a connection was closed early");
+        received.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+async fn send(mut stream: TcpStream) -> Result<()> {
+    loop {
+        stream.write_all(&CHUNK).await.context("sending")?;
+    }
+}

@@ -91,13 +91,13 @@ impl Lab<'_> {
             warm_up: self.extent.warm_up,
             length: self.extent.length,
         };
-        let words = [through.opening.canned(Command::Echo, b"!")];
+        let words = vec![through.opening.canned(Command::Echo, b"!")];
         let what = format!("{CONNS} ×{}", self.extent.in_flight);
         let case = self.case(through.subject, &what);
         let outcome = self.undisturbed(
             through.setup(),
             &case,
-            || conns::run(through.address(), &words, load, &through.meter),
+            || conns::run(through.address(), words.clone(), load, &through.meter),
             |outcome| &outcome.spent,
         )?;
         self.operations(through.setup(), &case, outcome.done, &outcome.spent);

@@ -12,9 +12,10 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::backend::Command;
 use crate::profile::{Listener, Route};
@@ -101,17 +102,30 @@ impl Words {
         stream.set_write_timeout(Some(LIMIT)).with_context(what)?;
         stream.write_all(&self.first).with_context(what)?;
         if let Some(then) = &self.then {
-            let mut answer = Answer::default();
+            let mut head = Vec::new();
             let mut bytes = [0; 4096];
-            while !answer.is_over() {
+            while !is_accepted(&head).with_context(what)? {
                 let count = stream.read(&mut bytes).with_context(what)?;
-                answer
-                    .feed(bytes.get(..count).unwrap_or_default())
-                    .with_context(what)?;
+                ensure!(count > 0, "closed in the middle of an answer");
+                head.extend_from_slice(&bytes[..count]);
             }
             stream.write_all(then).with_context(what)?;
         }
         Ok(stream)
+    }
+
+    /// Says them on a connection that is just open.
+    pub(super) async fn say(&self, stream: &mut tokio::net::TcpStream) -> Result<()> {
+        stream.write_all(&self.first).await?;
+        if let Some(then) = &self.then {
+            let mut head = Vec::new();
+            while !is_accepted(&head)? {
+                let count = stream.read_buf(&mut head).await?;
+                ensure!(count > 0, "closed in the middle of an answer");
+            }
+            stream.write_all(then).await?;
+        }
+        Ok(())
     }
 }
 
@@ -126,38 +140,14 @@ impl Opening {
     }
 }
 
-/// The answer to a CONNECT, as far as it has come.
-#[derive(Debug, Default)]
-pub(crate) struct Answer {
-    seen: usize,
-    status: [u8; STATUS],
-    last: [u8; 4],
-}
-
-impl Answer {
-    /// Takes what came; nothing is the end of the connection.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<()> {
-        if bytes.is_empty() {
-            bail!("closed in the middle of an answer");
-        }
-        for byte in bytes {
-            if let Some(slot) = self.status.get_mut(self.seen) {
-                *slot = *byte;
-            }
-            self.last.rotate_left(1);
-            self.last[3] = *byte;
-            self.seen += 1;
-        }
-        if self.seen >= STATUS && !self.status.ends_with(b" 200") {
-            bail!("answered {:?}", String::from_utf8_lossy(&self.status));
-        }
-        Ok(())
+/// Tells whether the answer to a CONNECT has come whole; nothing can follow it before the client says
+/// more.
+fn is_accepted(head: &[u8]) -> Result<bool> {
+    if let Some((status, _)) = head.split_first_chunk::<STATUS>() {
+        let text = String::from_utf8_lossy(status);
+        ensure!(text.ends_with(" 200"), "answered {text:?}");
     }
-
-    /// Tells whether the head has ended; nothing can follow it before the client says more.
-    pub(crate) fn is_over(&self) -> bool {
-        self.last == *b"\r\n\r\n"
-    }
+    Ok(head.ends_with(b"\r\n\r\n"))
 }
 
 /// `HTTP/1.1 200`.
@@ -202,18 +192,10 @@ mod tests {
     #[test]
     fn an_answer_cut_anywhere_ends_with_its_empty_line() {
         let head = b"HTTP/1.1 200 OK\r\nserver: x\r\n\r\n";
-        for cut in 1..head.len() {
-            let mut answer = Answer::default();
-            answer.feed(&head[..cut]).unwrap();
-            assert!(!answer.is_over(), "cut at {cut}");
-            answer.feed(&head[cut..]).unwrap();
-            assert!(answer.is_over());
+        for cut in 0..head.len() {
+            assert!(!is_accepted(&head[..cut]).unwrap(), "cut at {cut}");
         }
-        assert!(
-            Answer::default()
-                .feed(b"HTTP/1.1 404 Not Found\r\n")
-                .is_err()
-        );
-        assert!(Answer::default().feed(b"").is_err());
+        assert!(is_accepted(head).unwrap());
+        assert!(is_accepted(b"HTTP/1.1 404 Not Found\r\n").is_err());
     }
 }

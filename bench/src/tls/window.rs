@@ -84,11 +84,6 @@ impl Meter {
 }
 
 impl Reading {
-    /// Returns when it was, by its meter's clock.
-    pub(crate) fn at(&self) -> Duration {
-        self.at
-    }
-
     /// Returns what was spent since `before`.
     pub(crate) fn since(&self, before: &Self) -> Spent {
         let wall = self.at.saturating_sub(before.at);

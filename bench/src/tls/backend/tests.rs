@@ -1,6 +1,5 @@
 //! The backend, talked to as the loads do.
 
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
@@ -88,4 +87,18 @@ fn malformed_connection_is_closed_alone() {
     assert!(!stranger.read(&mut [0; 1]).is_ok_and(|count| count > 0));
     let mut stream = dial(&backend, Command::Echo, b"x");
     stream.read_exact(&mut [0; 1]).unwrap();
+}
+
+#[test]
+fn command_is_found_wherever_hello_is_cut() {
+    let hello = ClientHello::for_name("a.example").encode();
+    let bytes = [&hello[..], b"Gxyz"].concat();
+    for cut in 0..=bytes.len() {
+        let found = command(&bytes[..cut]).unwrap();
+        let rest = cut.checked_sub(hello.len() + 1);
+        let expected = rest.map(|rest| (Command::Generate, &b"xyz"[..rest]));
+        assert_eq!(found, expected, "cut at {cut}");
+    }
+    assert!(command(b"GET / HTTP/1.1").is_err());
+    assert!(command(&[&hello[..], b"?"].concat()).is_err());
 }
