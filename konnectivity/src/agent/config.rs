@@ -9,6 +9,7 @@ use knp_proto::{Identifiers, LinkConfig, TenantLimits};
 use telemetry::EndpointAddr;
 
 use super::dial::DialParams;
+use crate::lease::LeaseCountParams;
 
 /// Everything an agent needs to know.
 #[derive(Clone, Debug)]
@@ -39,12 +40,13 @@ pub struct AgentConfig {
     pub identifiers: Identifiers,
     /// Bounds and times of the links to servers.
     pub link: LinkConfig,
-    /// How servers are counted by their leases, if they are.
-    pub leases: Option<LeaseParams>,
+    /// How servers are counted by their leases, if they are: the kubeconfig, without which it is
+    /// the account of the pod, and which they are.
+    pub leases: Option<(Option<PathBuf>, LeaseCountParams)>,
     /// What all links together may hold.
     pub limits: TenantLimits,
-    /// How soon a server that has vanished is noticed.
-    pub liveness: LivenessParams,
+    /// Time between pings, if it was set; else it is chosen by what the server is.
+    pub keepalive: Option<Duration>,
     /// The server's host: a name or an address, which its certificate must have.
     pub server_host: String,
     /// The server's port.
@@ -74,24 +76,6 @@ pub enum CountSource {
     Default,
     /// The larger one.
     Max,
-}
-
-/// How servers are counted by their leases.
-#[derive(Clone, Debug)]
-pub struct LeaseParams {
-    /// The kubeconfig; without it the account of the pod.
-    pub kubeconfig: Option<PathBuf>,
-    /// Where the leases are.
-    pub namespace: String,
-    /// Which they are: a label selector.
-    pub selector: String,
-}
-
-/// How soon a server that has vanished is noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LivenessParams {
-    /// Time between pings, if it was set; else it is chosen by what the server is.
-    pub keepalive: Option<Duration>,
 }
 
 /// How an agent ends.

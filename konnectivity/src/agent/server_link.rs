@@ -206,7 +206,7 @@ impl Links {
             PING_OURS
         };
         Liveness {
-            interval: self.config.liveness.keepalive.unwrap_or(usual),
+            interval: self.config.keepalive.unwrap_or(usual),
             timeout: PING_LIMIT,
         }
     }

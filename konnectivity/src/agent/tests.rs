@@ -10,12 +10,15 @@ use testkit::konnectivity::{AgentLink, End, FakeServer, Packet, ServerOptions};
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
 
+use telemetry::EndpointAddr;
+
 use super::*;
 use crate::endpoints;
 use crate::flags::{self, Environment};
 use crate::process::Parsed;
 
 const LIMIT: Duration = Duration::from_secs(20);
+const CUT: &str = "ended by a second signal";
 
 /// A running agent, its files, and who vouches for its servers.
 struct Running {
@@ -85,12 +88,8 @@ impl Running {
         self.agent.as_ref().unwrap()
     }
 
-    /// Lets it run; what is returned hears how it ended.
-    fn run(&mut self) -> mpsc::Receiver<Result<(), EndError>> {
-        self.run_on(std::future::pending)
-    }
-
-    fn run_on<N>(&mut self, next: N) -> mpsc::Receiver<Result<(), EndError>>
+    /// Lets it run with signals from `next`; what is returned hears how it ended.
+    fn run<N>(&mut self, next: N) -> mpsc::Receiver<Result<(), String>>
     where
         N: AsyncFnMut() -> Signal + Send + 'static,
     {
@@ -98,17 +97,18 @@ impl Running {
         let agent = self.agent.take().unwrap();
         let runtime = self.runtime.handle().clone();
         std::thread::spawn(move || {
-            let _ = told.send(runtime.block_on(agent.run_on(next)));
+            let ended = runtime.block_on(agent.run(next));
+            let _ = told.send(ended.map_err(|failure| failure.error().to_string()));
         });
         ended
     }
 
     fn get(&self, path: &str) -> (u16, String) {
-        answer(self.agent().health_address(), path)
+        answer(&self.agent().endpoints.probes, path)
     }
 
     fn admin(&self, path: &str) -> (u16, String) {
-        answer(self.agent().admin_address(), path)
+        answer(&self.agent().endpoints.admin, path)
     }
 
     /// Waits until `/metrics` has `line`.
@@ -129,7 +129,7 @@ fn answer(address: &EndpointAddr, path: &str) -> (u16, String) {
 #[test]
 fn log_nonsense_is_refused_and_changes_nothing() {
     let running = Running::start(&Pki::new(), 1, &[]);
-    let EndpointAddr::Tcp(address) = running.agent().admin_address() else {
+    let EndpointAddr::Tcp(address) = &running.agent().endpoints.admin else {
         panic!("no address");
     };
     let put = |filter: &str| {
@@ -335,7 +335,7 @@ fn a_drained_agent_serves_what_comes_and_ends_once_idle() {
     running.agent().drain();
     let drain = |packet: &Packet| matches!(packet, Packet::Drain);
     link.wire.find("DRAIN", LIMIT, drain).unwrap();
-    let ended = running.run();
+    let ended = running.run(std::future::pending);
     let late = link.dial(&echo.addr().to_string()).unwrap();
     link.write(late, b"late").unwrap();
     assert_eq!(link.read(late, 4).unwrap(), b"late");
@@ -354,7 +354,7 @@ fn an_agent_whose_time_is_up_ends_with_its_tunnels() {
     let echo = Upstream::start(Behavior::Echo).unwrap();
     link.dial(&echo.addr().to_string()).unwrap();
     running.agent().drain();
-    let ended = running.run();
+    let ended = running.run(std::future::pending);
     assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Ok(()));
     echo.wait_closed(LIMIT).unwrap();
 }
@@ -367,7 +367,7 @@ fn an_operators_drain_is_no_signal() {
     running.agent().drain();
     let (signal, mut signals) = tokio::sync::mpsc::channel(1);
     let (asked, asks) = mpsc::channel();
-    let ended = running.run_on(async move || {
+    let ended = running.run(async move || {
         let _ = asked.send(());
         match signals.recv().await {
             Some(signal) => signal,
@@ -382,7 +382,7 @@ fn an_operators_drain_is_no_signal() {
     assert_eq!(link.read(id, 11).unwrap(), b"still there");
     assert!(ended.try_recv().is_err());
     signal.blocking_send(Signal::Stop).unwrap();
-    assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Err(EndError::Cut));
+    assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Err(CUT.to_owned()));
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn a_second_signal_ends_an_agent_whose_time_is_up_too() {
     let (mut running, _server, _link) = connected(&["--grace-period=1ms"]);
     let mut orders = running.agent().orders.subscribe();
     let mut signals = 0;
-    let ended = running.run_on(async move || {
+    let ended = running.run(async move || {
         if signals > 0 {
             let ending = orders.wait_for(|orders| orders.phase == Phase::Ending);
             drop(ending.await);
@@ -398,7 +398,7 @@ fn a_second_signal_ends_an_agent_whose_time_is_up_too() {
         signals += 1;
         Signal::Stop
     });
-    assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Err(EndError::Cut));
+    assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Err(CUT.to_owned()));
 }
 
 #[test]
@@ -425,8 +425,7 @@ fn exit_code_is_64_only_for_config_errors() {
             1,
         ),
     ] {
-        let error = Agent::start(config, LogControl::detached()).unwrap_err();
-        let failure = Failure::of(error, StartError::is_configuration);
+        let failure = Agent::start(config, LogControl::detached()).err().unwrap();
         assert_eq!(failure.code(), code, "{failure:?}");
     }
 }

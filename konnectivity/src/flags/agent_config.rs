@@ -1,5 +1,6 @@
 //! The checked configuration of an agent, from its flags.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use knp_proto::{Identifiers, LinkConfig, TenantLimits};
@@ -10,8 +11,8 @@ use super::agent::{AgentFlags, CountWord};
 use super::checks::{Checks, path, unbracketed};
 use crate::agent::{
     AgentConfig, Allowed, AllowedRange, ConnectParams, CountSource, DialParams, DrainParams,
-    LeaseParams, LivenessParams,
 };
+use crate::lease::LeaseCountParams;
 
 /// Minimum time between pings of a server; that of upstream's library too.
 const MIN_KEEPALIVE: Duration = Duration::from_secs(10);
@@ -71,9 +72,7 @@ pub(super) fn configure(
             ..TenantLimits::default()
         },
         dial,
-        liveness: LivenessParams {
-            keepalive: (!keepalive.is_zero()).then(|| keepalive.max(MIN_KEEPALIVE)),
-        },
+        keepalive: (!keepalive.is_zero()).then(|| keepalive.max(MIN_KEEPALIVE)),
         server_host: server_host(&flags.proxy_server_host, checks),
         server_port: checks.port("proxy-server-port", flags.proxy_server_port, 1),
         token: path(&flags.service_account_token_path),
@@ -109,7 +108,10 @@ fn server_host(host: &str, checks: &mut Checks<'_>) -> String {
     host.to_owned()
 }
 
-fn leases(flags: &AgentFlags, checks: &mut Checks<'_>) -> Option<LeaseParams> {
+fn leases(
+    flags: &AgentFlags,
+    checks: &mut Checks<'_>,
+) -> Option<(Option<PathBuf>, LeaseCountParams)> {
     if !flags.count_server_leases {
         return None;
     }
@@ -121,11 +123,12 @@ fn leases(flags: &AgentFlags, checks: &mut Checks<'_>) -> Option<LeaseParams> {
     if selector.trim().is_empty() {
         checks.refuse(flag, "is empty, which would match every lease");
     }
-    Some(LeaseParams {
-        kubeconfig: checks.api_server("count-server-leases", &flags.kubeconfig),
+    let kubeconfig = checks.api_server("count-server-leases", &flags.kubeconfig);
+    let params = LeaseCountParams {
         namespace: flags.lease_namespace.clone(),
         selector: selector.clone(),
-    })
+    };
+    Some((kubeconfig, params))
 }
 
 fn connect(flags: &AgentFlags, checks: &mut Checks<'_>) -> ConnectParams {

@@ -49,7 +49,7 @@ impl Verify for AgentConfig {
             let read = File::open(path);
             read.map_err(|source| read_error(path, source))?;
         }
-        kubeconfig(self.leases.as_ref().and_then(|own| own.kubeconfig.as_ref()))
+        kubeconfig(self.leases.as_ref().and_then(|own| own.0.as_ref()))
     }
 }
 

@@ -232,7 +232,7 @@ fn agent_flags_reach_their_parameters() {
         ("a", "fd00::1")
     );
     assert_eq!(
-        own.liveness.keepalive,
+        own.keepalive,
         Some(Duration::from_secs(10)),
         "not more often"
     );
@@ -255,9 +255,9 @@ fn agent_flags_reach_their_parameters() {
     assert_eq!(own.connect.source, CountSource::Max);
     let health: SocketAddr = "127.0.0.1:8093".parse().unwrap();
     assert!(matches!(own.health, EndpointAddr::Tcp(address) if address == health));
-    assert_eq!(own.leases.unwrap().selector, "a=b", "by its former name");
+    assert_eq!(own.leases.unwrap().1.selector, "a=b", "by its former name");
     assert_eq!(setup.process.log_format, LogFormat::Json);
-    assert_eq!(agent("").unwrap().config.liveness.keepalive, None);
+    assert_eq!(agent("").unwrap().config.keepalive, None);
 }
 
 #[test]
