@@ -124,10 +124,6 @@ impl LinkHandle {
     }
 
     /// Asks the agent for a connection. Dropping the future calls the dial off.
-    ///
-    /// # Errors
-    ///
-    /// See [`DialError`].
     pub(crate) async fn dial(
         &self,
         random: DialId,
@@ -370,7 +366,6 @@ impl Tunnel {
     /// Queues bytes from the socket, no more than there is space for.
     ///
     /// # Errors
-    ///
     /// See [`WriteError`]; the bytes are lost.
     pub(crate) fn write(&self, data: Bytes) -> Result<(), WriteError> {
         self.shared.change(|link| link.write(self.id, data))
@@ -439,7 +434,6 @@ impl PendingDial {
     /// Reports that the connection is open.
     ///
     /// # Errors
-    ///
     /// [`Gone`] when it is no longer wanted.
     pub(crate) fn established(self) -> Result<Tunnel, Gone> {
         let mut tunnel = self.tunnel;

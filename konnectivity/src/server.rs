@@ -56,7 +56,6 @@ use tunnels::Tunnels;
 /// Runs a server until it is told to end.
 ///
 /// # Errors
-///
 /// What the configuration points to cannot be used, or the process cannot go on.
 pub fn run(config: ServerConfig, log: LogControl) -> Result<(), Failure> {
     program::block_on(Threads::Main, async || {

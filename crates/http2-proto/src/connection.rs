@@ -126,7 +126,6 @@ impl Connection {
     /// Handles bytes from the client. Large parts are kept without a copy.
     ///
     /// # Errors
-    ///
     /// [`ConnectionError`] when the connection is over: send the output and close it.
     pub fn handle_input(&mut self, mut input: Bytes) -> Result<(), ConnectionError> {
         while self.ended != Ended::Yes {
@@ -178,7 +177,6 @@ impl Connection {
     /// Returns what a stream has for its reader; `None` when nothing is there yet.
     ///
     /// # Errors
-    ///
     /// [`StreamEnd`] when the stream is over before its time, and all that came before is read.
     pub fn read(&mut self, id: StreamId) -> Result<Option<Read>, StreamEnd> {
         let stream = self.stream(id).ok_or(StreamEnd::Lost)?;

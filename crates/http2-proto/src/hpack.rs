@@ -93,7 +93,6 @@ impl Decoder {
     /// Reads a whole block, and calls `each` with every name and value in it.
     ///
     /// # Errors
-    ///
     /// [`HpackError`]; some fields may have been read.
     pub fn decode(
         &mut self,

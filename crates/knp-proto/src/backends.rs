@@ -63,7 +63,6 @@ impl Strategy {
     /// Reads a list separated by commas; empty entries are skipped.
     ///
     /// # Errors
-    ///
     /// [`StrategyError`].
     pub fn parse_list(text: &str) -> Result<Vec<Self>, StrategyError> {
         let mut strategies = Vec::new();

@@ -82,7 +82,6 @@ impl Deframer {
     /// Returns the next message, if it is complete.
     ///
     /// # Errors
-    ///
     /// [`FrameError`], as soon as the head of a message is there, and again each time.
     pub fn next_message(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some([flags, length @ ..]) = self.head() else {

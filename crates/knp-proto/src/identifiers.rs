@@ -52,7 +52,6 @@ impl Identifiers {
     /// `default-route` that is no truth value; of several the first counts.
     ///
     /// # Errors
-    ///
     /// [`IdentifiersError::Escape`], [`IdentifiersError::Semicolon`] and
     /// [`IdentifiersError::TooMany`].
     pub fn parse(text: &str) -> Result<Self, IdentifiersError> {
@@ -63,7 +62,6 @@ impl Identifiers {
     /// known.
     ///
     /// # Errors
-    ///
     /// Those of [`Identifiers::parse`], and [`IdentifiersError::UnknownKey`].
     pub fn parse_flag(text: &str) -> Result<Self, IdentifiersError> {
         match Self::read(text)? {

@@ -183,7 +183,6 @@ impl Link {
     /// `random` names the dial toward the agent; draw it anew for each, not from a client.
     ///
     /// # Errors
-    ///
     /// [`DialRefused`]: nothing was begun.
     pub fn dial(
         &mut self,
@@ -237,7 +236,6 @@ impl Link {
     /// connection the peer gets its id, with an error the text.
     ///
     /// # Errors
-    ///
     /// [`Gone`] when the dial was called off meanwhile: close the connection.
     pub fn dialed(
         &mut self,
@@ -275,7 +273,6 @@ impl Link {
     /// Returns at most `max` bytes for the socket. See [`Read`].
     ///
     /// # Errors
-    ///
     /// [`Gone`] after the tunnel's end.
     pub fn read(&mut self, id: TunnelId, max: usize) -> Result<Read, Gone> {
         let slot = self.slot(id)?;
@@ -303,7 +300,6 @@ impl Link {
     /// Queues bytes from the socket. Large ones are not copied.
     ///
     /// # Errors
-    ///
     /// See [`WriteError`]; the bytes are lost.
     pub fn write(&mut self, id: TunnelId, data: Bytes) -> Result<(), WriteError> {
         let slot = self.slot(id)?;

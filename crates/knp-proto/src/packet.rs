@@ -167,7 +167,6 @@ impl Packet {
     /// Reads the packet that `message` is, whole; DATA keeps a slice of it instead of a copy.
     ///
     /// # Errors
-    ///
     /// - [`PacketError::TooLong`] above [`MAX_MESSAGE`], [`MAX_ADDRESS`], [`MAX_PROTOCOL`] or
     ///   [`MAX_ERROR`].
     /// - [`PacketError::Malformed`] when it is no protobuf.

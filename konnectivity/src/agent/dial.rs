@@ -82,9 +82,6 @@ impl Dialer {
 
     /// Connects to `address`, which is `host:port`, over the network `protocol`, which is `tcp` or
     /// one of its families. Cancel-safe: dropped, it leaves no connection and no question behind.
-    ///
-    /// # Errors
-    /// Why not, in Go's words.
     pub(crate) async fn dial(&self, protocol: &str, address: &str) -> Result<TcpStream, DialError> {
         let target = Target::parse(protocol, address)?;
         let limit = self.params.max_pending;
@@ -107,9 +104,6 @@ impl Dialer {
 
     /// Connects to a server by its `host` and `port`, to which no list applies; of several
     /// addresses, the one numbered `first` comes first. Cancel-safe.
-    ///
-    /// # Errors
-    /// As of [`Dialer::dial`].
     pub(crate) async fn dial_server(
         &self,
         host: &str,

@@ -114,9 +114,6 @@ impl Drop for Connection {
 impl Links {
     /// Opens stream number `stream`, beginning at the address numbered `first`. Cancel-safe:
     /// nothing stays open.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(super) async fn open(&self, stream: StreamId, first: u64) -> Result<Opened, OpenError> {
         let request = self.request()?;
         let (mut requests, mut pings, connection) = self.connect(first).await?;

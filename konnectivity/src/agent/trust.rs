@@ -67,9 +67,6 @@ impl AgentConfig {
 }
 
 /// Reads the TLS settings.
-///
-/// # Errors
-/// See [`TrustError`].
 pub(super) fn load(config: &AgentConfig) -> Result<ClientTls, TrustError> {
     let ca = match &config.ca {
         Some(ca) => ca.clone(),
@@ -97,9 +94,6 @@ fn system_bundle() -> Option<PathBuf> {
 
 /// Reads the token and returns it as a header. White space around it, such as the end of the line,
 /// is not part of it.
-///
-/// # Errors
-/// See [`TokenError`].
 pub(super) fn authorization(path: &Path) -> Result<HeaderValue, TokenError> {
     let contents = read_limited(path, MAX_TOKEN_BYTES).map_err(|source| TokenError::Read {
         path: path.to_owned(),

@@ -30,10 +30,6 @@ pub(crate) struct Scratch(Rc<RefCell<Chunks>>);
 
 impl Scratch {
     /// Reads at most `max` bytes; none are the end of the stream. Cancel-safe.
-    ///
-    /// # Errors
-    ///
-    /// The stream's.
     pub(crate) fn poll_read(
         &self,
         cx: &mut Context<'_>,

@@ -52,10 +52,6 @@ impl Frontend {
     }
 
     /// Asks an agent of the tenant for a connection. Dropping the future calls the dial off.
-    ///
-    /// # Errors
-    ///
-    /// See [`TunnelError`].
     pub(crate) async fn dial(&self, target: DialTarget) -> Result<Dialed, TunnelError> {
         let started = Instant::now();
         let address = target.address.clone();

@@ -94,10 +94,6 @@ where
     }
 
     /// Waits until the client has said that it speaks HTTP/2. Cancel-safe.
-    ///
-    /// # Errors
-    ///
-    /// When it does not.
     pub(super) async fn begun(&mut self) -> Result<(), End> {
         poll_fn(|cx| {
             let polled = self.poll(cx);
@@ -343,10 +339,6 @@ impl Stream {
     }
 
     /// Sends bytes, more than the window if need be: they wait.
-    ///
-    /// # Errors
-    ///
-    /// When the stream is over.
     pub(super) fn send(&self, head: &[u8], payload: Bytes) -> Result<(), StreamEnd> {
         self.shared.core.borrow_mut().send(self.id, head, payload)
     }

@@ -294,10 +294,6 @@ impl Tenant {
     /// Asks an agent for a connection; if it does not answer, one more. While agents are expected
     /// ([`RETURN`], [`FIRST_AGENT`]) and no other is to be asked, waits until one joins. It takes `limit`
     /// at most. Dropping the future calls the dial off.
-    ///
-    /// # Errors
-    ///
-    /// See [`TunnelError`].
     pub(crate) async fn dial(
         &self,
         target: DialTarget,

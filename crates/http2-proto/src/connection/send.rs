@@ -47,7 +47,6 @@ impl Connection {
     /// of it later. More may be sent; it waits.
     ///
     /// # Errors
-    ///
     /// [`StreamEnd`] when the stream is over.
     ///
     /// [`Event::Changed`]: super::Event::Changed
@@ -69,7 +68,6 @@ impl Connection {
     /// Sends `head`, which is copied, and `payload` behind it, which is not if it is worth it.
     ///
     /// # Errors
-    ///
     /// [`StreamEnd`] when the stream is over.
     pub fn send(&mut self, id: StreamId, head: &[u8], payload: Bytes) -> Result<(), StreamEnd> {
         let stream = self.stream(id).ok_or(StreamEnd::Lost)?;

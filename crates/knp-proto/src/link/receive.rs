@@ -19,7 +19,6 @@ impl Link {
     /// Handles a packet the peer sent.
     ///
     /// # Errors
-    ///
     /// [`LinkError`]: end the stream and call [`Link::end`]. What is wrong with one tunnel only
     /// ends that tunnel.
     pub fn handle_packet(&mut self, now: Instant, packet: Packet) -> Result<(), LinkError> {

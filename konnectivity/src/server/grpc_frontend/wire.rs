@@ -83,10 +83,6 @@ impl Wire {
     }
 
     /// Sends a packet that is not DATA.
-    ///
-    /// # Errors
-    ///
-    /// When the stream is over.
     pub(super) fn packet(&self, packet: Packet) -> Result<(), StreamError> {
         let mut message = BytesMut::new();
         message.extend_from_slice(&[0; HEAD]);
@@ -95,10 +91,6 @@ impl Wire {
     }
 
     /// Sends DATA.
-    ///
-    /// # Errors
-    ///
-    /// When the stream is over.
     pub(super) fn data(&self, id: ConnectId, data: Bytes) -> Result<(), StreamError> {
         let mut message = BytesMut::with_capacity(DATA_HEAD);
         message.extend_from_slice(&[0; HEAD]);
