@@ -96,7 +96,7 @@ impl Part {
 /// Measures, and writes what was found.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
-    console.chapter("The standard suite");
+    console.chapter("measure", "The standard suite");
     let parts: Vec<Part> = Part::value_variants()
         .iter()
         .filter(|part| options.only.is_empty() || options.only.contains(part))
@@ -137,7 +137,7 @@ fn look(console: &Console, anyway: bool) -> Result<()> {
 
 fn measure(console: &mut Console, bench: &Path, part: Part) {
     let command = format!("rhizome-bench {}", part.arguments());
-    console.check("measure", &command, || {
+    console.check(&command, || {
         let clock = Stopwatch::start();
         let mut command = Command::new(bench);
         command.args(part.arguments().split(' ')).arg("--json");

@@ -14,10 +14,10 @@ pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     let mut good = true;
     for (name, mut check) in checks(&console)? {
-        console.chapter(name);
+        console.heading(name);
         good &= status(&mut check)?;
     }
-    console.chapter("House rules");
+    console.heading("House rules");
     good &= tidy::run()? == ExitCode::SUCCESS;
     good &= counts::run(&counts::Options::default())? == ExitCode::SUCCESS;
     good &= test::run(&test::Options::default())? == ExitCode::SUCCESS;

@@ -15,12 +15,13 @@ use testkit::wait::Stopwatch;
 pub(crate) struct Console {
     color: bool,
     terminal: bool,
+    chapter: &'static str,
     steps: Vec<Step>,
 }
 
 #[derive(Debug)]
 struct Step {
-    chapter: String,
+    chapter: &'static str,
     name: String,
     outcome: Outcome,
     took: Duration,
@@ -40,6 +41,7 @@ impl Console {
         Self {
             color: terminal && !plain,
             terminal,
+            chapter: "",
             steps: Vec::new(),
         }
     }
@@ -49,9 +51,14 @@ impl Console {
         let _ = std::io::stdout().flush();
     }
 
-    /// Prints the heading of the steps that follow.
-    pub(crate) fn chapter(&self, text: &str) {
+    pub(crate) fn heading(&self, text: &str) {
         self.say(&format!("\n{}", self.paint(BOLD, text)));
+    }
+
+    /// Prints the heading of the steps that follow, which the table calls `name`.
+    pub(crate) fn chapter(&mut self, name: &'static str, heading: &str) {
+        self.heading(heading);
+        self.chapter = name;
     }
 
     /// Prints why something failed, cause by cause.
@@ -59,11 +66,10 @@ impl Console {
         self.say(&format!("{} {error:#}", self.paint(RED, "✗")));
     }
 
-    /// Runs a step of `chapter`: prints its name, result and time, and remembers them for
+    /// Runs a step: prints its name, result and time, and remembers them for
     /// [`Console::table`]. A failed step yields `None`, and the caller decides what that means.
     pub(crate) fn step<T>(
         &mut self,
-        chapter: &str,
         name: &str,
         work: impl FnOnce() -> Result<(T, String)>,
     ) -> Option<T> {
@@ -79,7 +85,7 @@ impl Console {
             Err(error) => (None, Outcome::Bad(format!("{error:#}"))),
         };
         let step = Step {
-            chapter: chapter.to_owned(),
+            chapter: self.chapter,
             name: name.to_owned(),
             outcome,
             took,
@@ -92,16 +98,15 @@ impl Console {
     /// Runs a step that yields nothing but what it found.
     pub(crate) fn check(
         &mut self,
-        chapter: &str,
         name: &str,
         work: impl FnOnce() -> Result<String>,
     ) -> Option<()> {
-        self.step(chapter, name, || Ok(((), work()?)))
+        self.step(name, || Ok(((), work()?)))
     }
 
     /// Prints one line per step, and returns whether all went well.
     pub(crate) fn table(&self) -> bool {
-        self.chapter("Result");
+        self.heading("Result");
         let widest = |text: fn(&Step) -> &str| {
             self.steps
                 .iter()
@@ -109,7 +114,7 @@ impl Console {
                 .max()
                 .unwrap_or_default()
         };
-        let (chapter, name) = (widest(|step| &step.chapter), widest(|step| &step.name));
+        let (chapter, name) = (widest(|step| step.chapter), widest(|step| &step.name));
         let rule = "─".repeat(chapter + name + 22);
         self.say(&format!("  {rule}"));
         for step in &self.steps {

@@ -36,7 +36,7 @@ pub(crate) struct Options {
 /// Counts, and compares with or writes `bench/counts.json`.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
-    console.chapter("Instructions of the hot paths");
+    console.heading("Instructions of the hot paths");
     if std::env::consts::ARCH != ARCHITECTURE {
         console.say(&format!(
             "  not counted: what is agreed on is for {ARCHITECTURE}, this is {}",

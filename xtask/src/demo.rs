@@ -24,15 +24,16 @@ mod walk;
 mod watcher;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use testkit::netns::{self, privileges};
 use testkit::peers::packages;
 use testkit::tempdir::TempDir;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::console::Console;
@@ -53,7 +54,7 @@ type Programs = BTreeMap<String, PathBuf>;
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     let say = |text: &str| console.say(&format!("  {text}"));
-    console.chapter("Building the programs (dev profile; from nothing about 6 minutes on 2 CPUs)");
+    console.heading("Building the programs (dev profile; from nothing about 6 minutes on 2 CPUs)");
     let programs = build()?;
     packages::install(packages::NAMESPACES, &say)?;
     packages::install(packages::DEMO, &say)?;
@@ -75,55 +76,38 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 fn build() -> Result<Programs> {
     let built = workspace::build_as_tested()?;
-    for name in PROGRAMS {
-        ensure!(
-            built.contains_key(name),
-            "cargo has built no program {name}"
-        );
-    }
+    let missing = PROGRAMS.iter().find(|name| !built.contains_key(**name));
+    ensure!(missing.is_none(), "cargo has not built {missing:?}");
     Ok(built)
 }
 
 /// Runs the show on a thread of its own, so that a signal can end it at any point: the caller then
 /// removes what was made, and the kernel kills the children when we are gone.
 fn show_until_signal(options: Options, programs: Programs, dir: PathBuf) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("building a runtime")?;
-    let (done, finished) = tokio::sync::oneshot::channel();
-    let show = thread::Builder::new()
-        .name("demo".to_owned())
-        .spawn(move || {
-            let result = show(options, &programs, &dir);
-            let _ = done.send(());
-            result
-        })
-        .context("starting a thread")?;
-    let interrupted = runtime.block_on(async {
+    let runtime = Runtime::new().context("building a runtime")?;
+    let show = runtime.spawn_blocking(move || show(options, programs, dir));
+    let outcome = runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt()).context("watching for Ctrl-C")?;
         let mut terminate = signal(SignalKind::terminate()).context("watching for SIGTERM")?;
-        // `finished` ends too when the show panics, for then its sender is dropped.
-        Ok::<_, anyhow::Error>(tokio::select! {
-            _ = finished => false,
-            _ = interrupt.recv() => true,
-            _ = terminate.recv() => true,
-        })
-    })?;
-    if interrupted {
+        tokio::select! {
+            outcome = show => return outcome.context("the demo panicked")?,
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
         Console::new().say("\ncleaning up");
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    show.join().map_err(|_| anyhow!("the demo panicked"))?
+        Ok(ExitCode::from(INTERRUPTED))
+    });
+    runtime.shutdown_background();
+    outcome
 }
 
-fn show(options: Options, programs: &Programs, dir: &Path) -> Result<ExitCode> {
+fn show(options: Options, programs: Programs, dir: PathBuf) -> Result<ExitCode> {
     let mut console = Console::new();
     let walked = walk::all(&mut console, programs, dir);
     let good = console.table();
     let stage = walked?;
     if options.keep {
-        invitation::print(&console, &stage, dir);
+        invitation::print(&console, &stage);
         loop {
             thread::park();
         }

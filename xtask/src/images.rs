@@ -71,12 +71,12 @@ const fn image(name: &'static str, package: &'static str, user: &'static str) ->
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     let images = chosen(&options.only)?;
-    console.chapter("Programs");
+    console.heading("Programs");
     let programs = programs(&images)?;
     let target = target_directory(&programs)?;
     let out = target.join("images");
     let context = context(&out, &images, &programs)?;
-    console.chapter("Images");
+    console.chapter("image", "Images");
     let engine = Engine::find(options.engine, &out, &|text| {
         console.say(&format!("  {text}"))
     })?;
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let lists = Lists::make(&console)?;
     for image in images {
         let program = &programs[image.name];
-        console.check("image", image.name, || {
+        console.check(image.name, || {
             let size = fs::metadata(program)?.len();
             ensure!(size <= LIMIT, "{size} bytes, above the limit of {LIMIT}");
             let built = engine.build(image.name, VERSION, &context, &out)?;

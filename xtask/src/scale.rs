@@ -21,7 +21,7 @@ use crate::workspace;
 /// Builds the release binaries and has them measured.
 pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
-    console.chapter("Scale: the controller and gateways with a large cluster");
+    console.heading("Scale: the controller and gateways with a large cluster");
     let programs = workspace::build(&["netpol-controller", "sni-proxy", "rhizome-bench"])?;
     // They lie beside each other, which is where it looks for the other two.
     let bench = programs

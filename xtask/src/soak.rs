@@ -46,7 +46,7 @@ const CHUNK: usize = 128 * 1024;
 /// Builds the release binaries, measures them and prints what was found.
 pub(crate) fn run() -> Result<ExitCode> {
     let mut console = Console::new();
-    console.chapter("Soak: memory and descriptors of the release builds");
+    console.chapter("soak", "Soak: memory and descriptors of the release builds");
     let programs = workspace::build(&["sni-proxy", "apiserver-proxy"])?;
     let program = |name: &str| {
         programs
@@ -57,14 +57,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     let runtime = Runtime::new().context("starting a runtime")?;
     let upstream = Upstream::start(Behavior::Echo)?;
     let echo = upstream.addr();
-    console.check("node proxy", "memory, connections, descriptors", || {
-        node_proxy(node, &runtime, echo)
-    });
-    console.check(
-        "gateway",
-        "memory, connections, reloads, descriptors",
-        || sni_proxy(gateway, &runtime, echo),
-    );
+    console.check("apiserver-proxy", || node_proxy(node, &runtime, echo));
+    console.check("sni-proxy", || sni_proxy(gateway, &runtime, echo));
     Ok(ExitCode::from(u8::from(!console.table())))
 }
 

@@ -26,19 +26,19 @@ pub(crate) struct Options {
 /// Installs what is missing, builds, and runs; without arguments the soak as well.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
-    console.chapter("What the tests need");
+    console.heading("What the tests need");
     peers::install(&|text| console.say(&format!("  {text}")))?;
     console.say("  complete");
     let mut good = true;
     if options.nextest.is_empty() {
         good &= soak::run()? == ExitCode::SUCCESS;
     }
-    console.chapter("Building the tests (dev profile; from nothing about 10 minutes on 2 CPUs)");
+    console.heading("Building the tests (dev profile; from nothing about 10 minutes on 2 CPUs)");
     // Built first and apart: inside a user namespace there is no network to fetch crates by.
     if !status(tools::NEXTEST.command(&console)?.args(RUN).arg("--no-run"))? {
         return Ok(ExitCode::FAILURE);
     }
-    console.chapter("Tests (about 10 minutes on 2 CPUs)");
+    console.heading("Tests (about 10 minutes on 2 CPUs)");
     let mut nextest = as_root(tools::NEXTEST.command(&console)?)?;
     nextest.env("NEXTEST_TEST_THREADS", at_once().to_string());
     if std::env::var_os(BACKTRACE).is_none() {

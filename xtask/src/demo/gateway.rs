@@ -10,14 +10,16 @@ use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
 use testkit::wait;
 
+use super::Programs;
 use super::network::GATEWAY;
 use super::process;
 use super::shoot::Shoot;
 
 /// Writes the configuration and starts the gateway in the seed.
-pub(super) fn start(program: &Path, seed: &Namespace, dir: &Path) -> Result<ChildGuard> {
+pub(super) fn start(programs: &Programs, seed: &Namespace, dir: &Path) -> Result<ChildGuard> {
+    let program = &programs["sni-proxy"];
     process::start((seed, dir), ("sni-proxy", program), CONFIG, || {
-        matches!(probe(seed, "/readyz"), Ok(200))
+        process::is_ok(seed, PROBES, "/readyz")
     })
 }
 
@@ -39,7 +41,7 @@ pub(super) fn probe(seed: &Namespace, path: &str) -> Result<u16> {
     process::probe(seed, PROBES, path)
 }
 
-/// A cluster of one endpoint besides those of API servers, and which clients it is for.
+/// A cluster of one endpoint besides those of API servers.
 #[derive(Clone, Debug)]
 pub(super) struct Extra {
     pub(super) cluster: String,
@@ -48,102 +50,43 @@ pub(super) struct Extra {
     pub(super) rule: Value,
 }
 
-impl Extra {
-    /// For clients that ask for `host` by TLS server name.
-    pub(super) fn by_name(host: &str, endpoint: SocketAddr) -> Self {
-        let rule = json!({ "serverNames": [host] });
-        Self::new(host, endpoint, rule)
-    }
-
-    /// For clients whose CONNECT carries `destination` in a header.
-    pub(super) fn by_header(destination: &str, endpoint: SocketAddr) -> Self {
-        let rule = json!({ "connectDestinations": [destination] });
-        Self::new(destination, endpoint, rule)
-    }
-
-    /// For clients of WireGuard whose datagrams carry `route`, or whose server has `public_key`.
-    pub(super) fn by_datagrams(route: u32, public_key: &str, endpoint: SocketAddr) -> Self {
-        let rule = json!({ "wireguard": { "routeId": route, "publicKeys": [public_key] } });
-        Self::new(&format!("datagrams-{route}"), endpoint, rule)
-    }
-
-    fn new(cluster: &str, endpoint: SocketAddr, rule: Value) -> Self {
-        Self {
-            cluster: cluster.to_owned(),
-            endpoint,
-            rule,
-        }
-    }
-}
-
-/// Writes the routes in one step, as an editor or a mounted ConfigMap does.
-pub(super) fn write_routes(dir: &Path, shoots: &[&Shoot], named: &[&Shoot]) -> Result<()> {
-    write_routes_with(dir, shoots, named, &[])
-}
-
-/// As [`write_routes`], with `more`.
-fn write_routes_with(
+/// Writes the routes: by name to those of `shoots` that are `named`.
+pub(super) fn write_routes(
     dir: &Path,
-    shoots: &[&Shoot],
+    shoots: &[Shoot],
     named: &[&Shoot],
     more: &[Extra],
 ) -> Result<()> {
-    let cluster = |name: &str, endpoint: SocketAddr| json!({ "name": name, "endpoints": [{ "address": endpoint }] });
-    let more_clusters = more
-        .iter()
-        .map(|extra| cluster(&extra.cluster, extra.endpoint));
-    let clusters: Vec<Value> = shoots
-        .iter()
-        .map(|shoot| cluster(&shoot.cluster, shoot.endpoint))
-        .chain(more_clusters)
-        .collect();
-    let more = more.iter().map(|extra| {
+    let one =
+        |name: &str, endpoint| json!({ "name": name, "endpoints": [{ "address": endpoint }] });
+    let (mut clusters, mut routes) = (Vec::new(), Vec::new());
+    for shoot in shoots {
+        let (cluster, service) = (&shoot.cluster, format!("{}/32", shoot.service));
+        clusters.push(one(cluster, shoot.endpoint));
+        routes.push(json!({ "destinations": [service], "port": 443, "cluster": cluster }));
+        routes.push(json!({ "connectDestinations": [cluster], "cluster": cluster }));
+    }
+    for shoot in named {
+        routes.push(json!({ "serverNames": [shoot.host], "cluster": shoot.cluster }));
+    }
+    for extra in more {
+        clusters.push(one(&extra.cluster, extra.endpoint));
         let mut rule = extra.rule.clone();
         rule["cluster"] = json!(extra.cluster);
-        rule
-    });
-    let by_name = named
-        .iter()
-        .map(|shoot| json!({ "serverNames": [shoot.host], "cluster": shoot.cluster }))
-        .chain(more);
-    let by_address = shoots.iter().map(|shoot| {
-        let destination = format!("{}/32", shoot.service);
-        json!({ "destinations": [destination], "port": 443, "cluster": shoot.cluster })
-    });
-    let by_header = shoots
-        .iter()
-        .map(|shoot| json!({ "connectDestinations": [shoot.cluster], "cluster": shoot.cluster }));
-    let routes: Vec<Value> = by_name.chain(by_address).chain(by_header).collect();
-    replace_routes(dir, &render(&clusters, &routes))
-}
-
-/// Writes every route to `shoots`, and `more`, and waits until they are in effect.
-pub(super) fn change_routes(
-    seed: &Namespace,
-    dir: &Path,
-    shoots: &[&Shoot],
-    more: &[Extra],
-) -> Result<()> {
-    let before = metric(seed, GENERATION)?;
-    write_routes_with(dir, shoots, shoots, more)?;
-    wait_metric(seed, GENERATION, |now| now > before)?;
-    Ok(())
+        routes.push(rule);
+    }
+    // One entry per line, so that a person can edit it. JSON is YAML.
+    let list = |values: Vec<Value>| -> String {
+        let lines = values.iter().map(|value| format!("- {value}\n"));
+        lines.collect()
+    };
+    let text = format!("clusters:\n{}routes:\n{}", list(clusters), list(routes));
+    replace_routes(dir, &text)
 }
 
 /// Puts `text` in the place of the routes' file.
 pub(super) fn replace_routes(dir: &Path, text: &str) -> Result<()> {
     process::replace(&dir.join("routes.yaml"), text)
-}
-
-/// One entry per line, so that a person can edit it. JSON is YAML.
-fn render(clusters: &[Value], routes: &[Value]) -> String {
-    let list = |values: &[Value]| {
-        values
-            .iter()
-            .map(|value| format!("- {value}\n"))
-            .collect::<String>()
-    };
-    format!("clusters:\n{}routes:\n{}", list(clusters), list(routes))
 }
 
 /// Where users connect to.
@@ -160,7 +103,6 @@ pub(super) const PROBES: SocketAddr =
 /// How long it accepts after SIGTERM, and how long what it accepted may go on then.
 pub(super) const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
 
-const GENERATION: &str = "rhizome_snapshot_generation";
 /// A changed file is in effect within 2 s; the rest is for a slow machine.
 const RELOAD_LIMIT: Duration = Duration::from_secs(5);
 const CONFIG: &str = r#"workers: 2

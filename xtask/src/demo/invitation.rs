@@ -12,8 +12,9 @@ use super::walk::Stage;
 use crate::console::Console;
 
 /// Prints commands that can be typed as they are.
-pub(super) fn print(console: &Console, stage: &Stage, dir: &Path) {
-    console.chapter("It is still running. In another terminal:");
+pub(super) fn print(console: &Console, stage: &Stage) {
+    let dir = &stage.dir;
+    console.heading("It is still running. In another terminal:");
     if !is_real_root() {
         console.say(&format!(
             "  # first, into the user namespace of the demo:\n  \

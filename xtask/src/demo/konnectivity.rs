@@ -17,11 +17,11 @@ use testkit::kubelet::Kubelet;
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
 
-use super::Programs;
 use super::gateway;
-use super::network::{KONNECTIVITY, NODE, Network};
+use super::network::{KONNECTIVITY, NODE};
 use super::process;
 use super::shoot::Shoot;
+use super::walk::Stage;
 
 /// Both programs and the kubelet. Fields are dropped in this order.
 #[derive(Debug)]
@@ -96,13 +96,12 @@ pub(super) fn write_registry(dir: &Path, credentials: &Credentials, host: &str) 
 
 /// Starts the server in the seed, for the clusters of `registry`.
 pub(super) fn start_server(
-    programs: &Programs,
-    seed: &Namespace,
-    dir: &Path,
+    stage: &Stage,
     credentials: &Credentials,
     registry: &Path,
 ) -> Result<ChildGuard> {
-    let mut command = Place::In(seed).command(&programs["konnectivity-server"]);
+    let seed = &stage.network.seed;
+    let mut command = Place::In(seed).command(&stage.programs["konnectivity-server"]);
     let (cert, key) = (&credentials.server.cert, &credentials.server.key);
     for (flag, path) in [
         ("--registry", registry),
@@ -118,28 +117,25 @@ pub(super) fn start_server(
     command.arg(format!("--server-bind-address={address}"));
     command.arg(format!("--agent-bind-address={address}"));
     command.arg(format!("--health-bind-address={address}"));
-    process::spawn(dir, "konnectivity-server", &command, || {
-        matches!(process::probe(seed, PROBES, "/healthz"), Ok(200))
+    process::spawn(&stage.dir, "konnectivity-server", &command, || {
+        process::is_ok(seed, PROBES, "/healthz")
     })
 }
 
 /// Starts the agent on the node, towards `host` at the gateway; returns when the server has it.
 pub(super) fn start_agent(
-    programs: &Programs,
-    network: &Network,
-    dir: &Path,
+    stage: &Stage,
     credentials: &Credentials,
     host: &str,
 ) -> Result<ChildGuard> {
-    let node = &network.shoots[0].node;
+    let node = &stage.network.shoots[0].node;
     // The node has no DNS: its file of hosts names the gateway, in a mount namespace that ends with
     // the agent (`ip netns exec` makes one).
-    let hosts = dir.join("hosts");
-    let text = format!("{} {host}\n", gateway::TLS.ip());
-    process::write(&hosts, &text)?;
+    let hosts = stage.dir.join("hosts");
+    process::write(&hosts, &format!("{} {host}\n", gateway::TLS.ip()))?;
     let mut command: Command = Place::In(node).command("sh");
     command.args(["-c", WITH_HOSTS, "sh"]).arg(&hosts);
-    command.arg(&programs["konnectivity-agent"]);
+    command.arg(&stage.programs["konnectivity-agent"]);
     for (flag, path) in [
         ("--ca-cert", &credentials.authority_file),
         ("--agent-cert", &credentials.agent.cert),
@@ -150,8 +146,8 @@ pub(super) fn start_agent(
     command.arg(format!("--proxy-server-host={host}"));
     command.arg(format!("--proxy-server-port={}", gateway::TLS.port()));
     command.arg(format!("--allow-destinations={NODE}/32:{}", KUBELET.port()));
-    process::spawn(dir, "konnectivity-agent", &command, || {
-        matches!(process::probe(&network.seed, PROBES, "/readyz/a"), Ok(200))
+    process::spawn(&stage.dir, "konnectivity-agent", &command, || {
+        process::is_ok(&stage.network.seed, PROBES, "/readyz/a")
     })
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
 
+use super::Programs;
 use super::gateway;
 use super::process;
 use super::shoot::Shoot;
@@ -21,43 +22,47 @@ pub(super) enum Mode {
     Proxy,
 }
 
-/// Starts the proxy of `shoot` on `node`, listening on port 443 of `address`.
+impl Mode {
+    /// Returns the address at which pods of `shoot` know their API server.
+    pub(super) fn address(self, shoot: &Shoot) -> IpAddr {
+        match self {
+            Self::Connect => IpAddr::from([10, 1, 2, 3]),
+            Self::Proxy => shoot.service,
+        }
+    }
+}
+
+/// Starts the proxy of `shoot` on `node`.
 pub(super) fn start(
-    program: &Path,
+    programs: &Programs,
     node: &Namespace,
     dir: &Path,
     shoot: &Shoot,
-    (mode, address): (Mode, IpAddr),
+    mode: Mode,
 ) -> Result<ChildGuard> {
-    let config = configuration(shoot, mode, SocketAddr::new(address, 443));
-    let name = format!("apiserver-proxy-{}", shoot.letter);
-    process::start(
-        (node, dir),
-        (&name, program),
-        &format!("{config:#}\n"),
-        || matches!(process::probe(node, PROBES, "/readyz"), Ok(200)),
-    )
-}
-
-fn configuration(shoot: &Shoot, mode: Mode, listen: SocketAddr) -> serde_json::Value {
     let upstream = match mode {
         Mode::Connect => json!({
-            "address": gateway::NODE.to_string(),
+            "address": gateway::NODE,
             "mode": "http-connect",
             "destination": shoot.cluster,
         }),
         Mode::Proxy => json!({
-            "address": gateway::NODE.to_string(),
+            "address": gateway::NODE,
             "mode": "proxy-protocol",
             "version": 2,
         }),
     };
-    json!({
-        "listen": [listen.to_string()],
+    let config = json!({
+        "listen": [SocketAddr::new(mode.address(shoot), 443)],
         "upstream": upstream,
         "interface": { "name": "apiserver-proxy", "kind": "auto", "cleanup": true },
-        "probes": { "address": PROBES.to_string() },
+        "probes": { "address": PROBES },
         "drain": { "delay": "0s", "timeout": "1s" },
+    });
+    let name = format!("apiserver-proxy-{}", shoot.letter);
+    let program = &programs["apiserver-proxy"];
+    process::start((node, dir), (&name, program), config, || {
+        process::is_ok(node, PROBES, "/readyz")
     })
 }
 

@@ -1,5 +1,6 @@
 //! How the demo starts its programs, and what their probes and metrics say.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -16,11 +17,11 @@ use testkit::process::ChildGuard;
 pub(super) fn start(
     (place, dir): (&Namespace, &Path),
     (name, program): (&str, &Path),
-    config: &str,
+    config: impl Display,
     ready: impl FnMut() -> bool,
 ) -> Result<ChildGuard> {
     let path = dir.join(format!("{name}.yaml"));
-    write(&path, config)?;
+    write(&path, &format!("{config:#}\n"))?;
     let mut command = Place::In(place).command(program);
     command.arg("--config").arg(&path);
     spawn(dir, name, &command, ready)
@@ -36,6 +37,11 @@ pub(super) fn spawn(
     let mut child = ChildGuard::spawn(name, command, &dir.join(format!("{name}.log")))?;
     child.wait_ready(READY_LIMIT, ready)?;
     Ok(child)
+}
+
+/// Tells whether a probe is answered with 200.
+pub(super) fn is_ok(place: &Namespace, probes: SocketAddr, path: &str) -> bool {
+    matches!(probe(place, probes, path), Ok(200))
 }
 
 /// Returns the status of a probe.

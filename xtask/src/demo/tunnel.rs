@@ -25,6 +25,7 @@ use super::Programs;
 use super::gateway::{self, Extra};
 use super::process;
 use super::shoot::Shoot;
+use super::walk::Stage;
 
 /// Both programs and what they lead to. Fields are dropped in this order.
 #[derive(Debug)]
@@ -109,8 +110,8 @@ impl Credentials {
             authority_file: authority.write(&dir.join("vpn-proxy-ca.crt"))?,
             inside_file: inside.write(&dir.join("vpn-inside-ca.crt"))?,
             api_server_files: api_server.write(dir, "vpn-api-server")?,
-            server_key: Key::generate(&programs["vpn-server"], dir, "vpn-server.key")?,
-            client_key: Key::generate(&programs["vpn-client"], dir, "vpn-client.key")?,
+            server_key: Key::generate(&programs["vpn-server"], dir.join("vpn-server.key"))?,
+            client_key: Key::generate(&programs["vpn-client"], dir.join("vpn-client.key"))?,
             authority,
             api_server,
         })
@@ -144,10 +145,19 @@ impl Credentials {
 
     /// Returns what leads through the gateway to the server, by CONNECT and by datagrams.
     pub(super) fn routes(&self, shoot: &Shoot) -> [Extra; 2] {
-        let public = &self.server_key.public;
+        let (public, destination) = (&self.server_key.public, destination(shoot));
+        let wireguard = json!({ "routeId": ROUTE, "publicKeys": [public] });
         [
-            Extra::by_header(&destination(shoot), SocketAddr::new(SERVER, 1194)),
-            Extra::by_datagrams(ROUTE, public, SocketAddr::new(SERVER, 51821)),
+            Extra {
+                rule: json!({ "connectDestinations": [destination] }),
+                cluster: destination,
+                endpoint: SocketAddr::new(SERVER, 1194),
+            },
+            Extra {
+                rule: json!({ "wireguard": wireguard }),
+                cluster: "datagrams".to_owned(),
+                endpoint: SocketAddr::new(SERVER, 51821),
+            },
         ]
     }
 
@@ -194,8 +204,7 @@ impl Credentials {
 }
 
 impl Key {
-    fn generate(program: &Path, dir: &Path, name: &str) -> Result<Self> {
-        let file = dir.join(name);
+    fn generate(program: &Path, file: PathBuf) -> Result<Self> {
         let public = command::run(Command::new(program).arg("keygen").arg(&file))?;
         let public = public.trim().to_owned();
         Ok(Self { file, public })
@@ -252,28 +261,23 @@ pub(super) fn start_pod(shoot: &Shoot, pod: &Namespace) -> Result<ApiServer> {
 
 /// Starts the server; returns when it runs, which is before it is ready.
 pub(super) fn start_server(
-    programs: &Programs,
+    stage: &Stage,
     place: &Namespace,
-    dir: &Path,
     credentials: &Credentials,
 ) -> Result<ChildGuard> {
-    let config = format!("{:#}\n", credentials.server_config(dir)?);
-    let program: &Path = &programs["vpn-server"];
-    process::start((place, dir), ("vpn-server", program), &config, || {
+    let config = credentials.server_config(&stage.dir)?;
+    let program = ("vpn-server", stage.programs["vpn-server"].as_path());
+    process::start((place, &stage.dir), program, config, || {
         Side::Server.ready(place).is_ok()
     })
 }
 
-/// Starts the client on the node of `shoot`; returns when a probe came back through the tunnel.
-pub(super) fn start_client(
-    programs: &Programs,
-    (shoot, node): (&Shoot, &Namespace),
-    dir: &Path,
-    credentials: &Credentials,
-) -> Result<ChildGuard> {
-    let config = format!("{:#}\n", credentials.client_config(shoot));
-    let program: &Path = &programs["vpn-client"];
-    process::start((node, dir), ("vpn-client", program), &config, || {
+/// Starts the client on the node of shoot a; returns when a probe came back through the tunnel.
+pub(super) fn start_client(stage: &Stage, credentials: &Credentials) -> Result<ChildGuard> {
+    let config = credentials.client_config(&stage.shoots[0]);
+    let node = &stage.network.shoots[0].node;
+    let program = ("vpn-client", stage.programs["vpn-client"].as_path());
+    process::start((node, &stage.dir), program, config, || {
         matches!(Side::Client.ready(node), Ok(200))
     })
 }

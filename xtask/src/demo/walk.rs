@@ -1,8 +1,8 @@
 //! The steps, in the order a person reads them.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +11,7 @@ use testkit::netns::Place;
 use testkit::process::ChildGuard;
 
 use super::Programs;
-use super::gateway;
+use super::gateway::{self, Extra};
 use super::konnectivity::Konnectivity;
 use super::network::Network;
 use super::node::{self, Mode};
@@ -28,6 +28,9 @@ mod tunnel;
 /// Everything that runs. Fields are dropped in this order: clients before servers before cables.
 #[derive(Debug)]
 pub(super) struct Stage {
+    pub(super) programs: Programs,
+    /// Of configurations, keys and logs.
+    pub(super) dir: PathBuf,
     pub(super) nodes: [ChildGuard; 2],
     pub(super) konnectivity: Option<Konnectivity>,
     pub(super) tunnel: Option<Tunnel>,
@@ -37,70 +40,64 @@ pub(super) struct Stage {
 }
 
 /// Walks every path and returns what is running at the end.
-pub(super) fn all(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage> {
+pub(super) fn all(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stage> {
     let mut stage = build(console, programs, dir)?;
     by_server_name(console, &stage);
     by_node_proxy(console, &stage, Mode::Proxy);
-    reload::show(console, &stage, dir);
-    switch_to_connect(console, &mut stage, programs, dir)?;
+    reload::show(console, &stage);
+    switch_to_connect(console, &mut stage)?;
     by_node_proxy(console, &stage, Mode::Connect);
-    drain::show(console, &mut stage, programs, dir)?;
-    egress::show(console, &mut stage, programs, dir)?;
-    tunnel::show(console, &mut stage, programs, dir)?;
+    drain::show(console, &mut stage)?;
+    egress::show(console, &mut stage)?;
+    tunnel::show(console, &mut stage)?;
     footprint(console, &stage);
     Ok(stage)
 }
 
-fn build(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage> {
-    console.chapter("Setting the stage");
-    let network = must(console.step(
-        STAGE,
-        "network namespaces: a seed, two shoots, a user",
-        || {
+fn build(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stage> {
+    console.chapter("stage", "Setting the stage");
+    let network = must(
+        console.step("network namespaces: a seed, two shoots, a user", || {
             let network = Network::lay()?;
             Ok((
                 network,
                 "the shoots' pods have the same address, 100.96.0.10".to_owned(),
             ))
-        },
-    ))?;
-    let shoots = must(console.step(
-        STAGE,
-        "an API server for each shoot, inside the seed",
-        || {
+        }),
+    )?;
+    let shoots = must(
+        console.step("an API server for each shoot, inside the seed", || {
             let seed = &network.seed;
             let shoots = ['a', 'b'].map(|letter| Shoot::with_stand_in(letter, seed));
             let [a, b] = shoots;
             let detail = "stand-ins at 10.8.0.11:443 and 10.8.0.12:443".to_owned();
             Ok(([a?, b?], detail))
-        },
-    ))?;
-    let gateway = must(console.step(STAGE, "the gateway: sni-proxy", || {
-        let all = [&shoots[0], &shoots[1]];
-        gateway::write_routes(dir, &all, &all)?;
-        let gateway = gateway::start(&programs["sni-proxy"], &network.seed, dir)?;
+        }),
+    )?;
+    let gateway = must(console.step("the gateway: sni-proxy", || {
+        let [a, b] = &shoots;
+        gateway::write_routes(&dir, &shoots, &[a, b], &[])?;
+        let gateway = gateway::start(&programs, &network.seed, &dir)?;
         Ok((
             gateway,
             "ready at 192.0.2.1, ports 443, 8443, 8132 and 51820/udp".to_owned(),
         ))
     }))?;
-    let nodes = must(console.step(
-        STAGE,
-        "a proxy on each shoot's node: apiserver-proxy",
-        || {
+    let nodes = must(
+        console.step("a proxy on each shoot's node: apiserver-proxy", || {
             let start = |index: usize| {
-                let shoot = &shoots[index];
-                let node = &network.shoots[index].node;
-                let how = (Mode::Proxy, shoot.service);
-                node::start(&programs["apiserver-proxy"], node, dir, shoot, how)
+                let (shoot, node) = (&shoots[index], &network.shoots[index].node);
+                node::start(&programs, node, &dir, shoot, Mode::Proxy)
             };
             Ok((
                 [start(0)?, start(1)?],
                 "ready at 10.1.2.3 and 10.1.2.4".to_owned(),
             ))
-        },
-    ))?;
+        }),
+    )?;
     Ok(Stage {
+        programs,
+        dir,
         nodes,
         konnectivity: None,
         tunnel: None,
@@ -111,74 +108,64 @@ fn build(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage
 }
 
 fn by_server_name(console: &mut Console, stage: &Stage) {
-    console.chapter("A user reaches each API server by TLS server name, through one address");
+    console.chapter(
+        "server name",
+        "A user reaches each API server by TLS server name, through one address",
+    );
     for shoot in &stage.shoots {
         let name = format!("user → {} → shoot {}", shoot.host, shoot.letter);
-        console.check(NAME, &name, || {
-            let detail = stage.ask_by_name(shoot)?;
-            Ok(detail)
-        });
+        console.check(&name, || stage.ask_by_name(shoot));
     }
-    console.check(
-        NAME,
-        "user → api.unknown.example.com is closed at once",
-        || {
-            let target = stage.shoots[0]
-                .target(gateway::TLS)
-                .server_name("api.unknown.example.com");
-            match stage.network.user.run(|| http::get(&target, "/version"))? {
-                Ok(answer) => bail!("a server answered: {}", answer.text()),
-                Err(error) if timed_out(&error) => Err(error.context("it is left hanging")),
-                Err(_) => Ok("no route, no answer".to_owned()),
-            }
-        },
-    );
+    console.check("user → api.unknown.example.com is closed at once", || {
+        let target = stage.shoots[0]
+            .target(gateway::TLS)
+            .server_name("api.unknown.example.com");
+        match stage.network.user.run(|| http::get(&target, "/version"))? {
+            Ok(answer) => bail!("a server answered: {}", answer.text()),
+            Err(error) if timed_out(&error) => Err(error.context("it is left hanging")),
+            Err(_) => Ok("no route, no answer".to_owned()),
+        }
+    });
 }
 
 fn by_node_proxy(console: &mut Console, stage: &Stage, mode: Mode) {
     let (chapter, heading) = match mode {
         Mode::Connect => (
-            CONNECT,
+            "CONNECT",
             "The same by HTTP CONNECT: the header tells, so both shoots may use one address",
         ),
         Mode::Proxy => (
-            PROXY,
+            "PROXY",
             "A pod reaches its own API server at the Service's address, by PROXY header",
         ),
     };
-    console.chapter(heading);
+    console.chapter(chapter, heading);
     for (index, shoot) in stage.shoots.iter().enumerate() {
-        let address = address(mode, shoot);
+        let address = mode.address(shoot);
         let name = format!("pod in shoot {0} → {address}:443 → shoot {0}", shoot.letter);
-        console.check(chapter, &name, || {
+        console.check(&name, || {
             let target = shoot.target(SocketAddr::new(address, 443));
             let pod = &stage.network.shoots[index].pod;
-            let detail = pod.run(|| shoot.ask(&target))??;
-            Ok(detail)
+            pod.run(|| shoot.ask(&target))?
         });
     }
 }
 
-fn switch_to_connect(
-    console: &mut Console,
-    stage: &mut Stage,
-    programs: &Programs,
-    dir: &Path,
-) -> Result<()> {
-    console.chapter("The nodes change from PROXY header to HTTP CONNECT");
+fn switch_to_connect(console: &mut Console, stage: &mut Stage) -> Result<()> {
+    let heading = "The nodes change from PROXY header to HTTP CONNECT";
+    console.chapter("CONNECT", heading);
     for index in 0..stage.nodes.len() {
         let shoot = &stage.shoots[index];
         let node = &stage.network.shoots[index].node;
         let running = &mut stage.nodes[index];
         let name = format!("apiserver-proxy of shoot {} is restarted", shoot.letter);
-        must(console.check(CONNECT, &name, || {
+        must(console.check(&name, || {
             running.signal(testkit::process::Signal::TERM)?;
             let status = running.wait_exit(STOP_LIMIT)?;
             if !status.success() {
                 bail!("it ended with {status}:\n{}", running.log_tail(10));
             }
-            let how = (Mode::Connect, address(Mode::Connect, shoot));
-            *running = node::start(&programs["apiserver-proxy"], node, dir, shoot, how)?;
+            *running = node::start(&stage.programs, node, &stage.dir, shoot, Mode::Connect)?;
             Ok("ready at 10.1.2.3".to_owned())
         }))?;
     }
@@ -186,7 +173,7 @@ fn switch_to_connect(
 }
 
 fn footprint(console: &mut Console, stage: &Stage) {
-    console.chapter("What that takes");
+    console.chapter("footprint", "What that takes");
     let [one, other] = &stage.nodes;
     let konnectivity = stage.konnectivity.iter();
     let konnectivity = konnectivity.flat_map(|pair| [&pair.server, &pair.agent]);
@@ -195,15 +182,13 @@ fn footprint(console: &mut Console, stage: &Stage) {
     let proxies = [&stage.gateway, one, other];
     let others = konnectivity.chain(tunnel);
     for child in proxies.into_iter().chain(others) {
-        console.check(SIZE, child.name(), || {
+        console.check(child.name(), || {
             let used = child.usage()?;
-            let detail = format!(
-                "{:.1} MiB resident; descriptors: {}, threads: {}",
-                used.rss_kib as f64 / 1024.0,
-                used.descriptors,
-                used.threads
-            );
-            Ok(detail)
+            let mib = used.rss_kib as f64 / 1024.0;
+            let (descriptors, threads) = (used.descriptors, used.threads);
+            Ok(format!(
+                "{mib:.1} MiB resident; descriptors: {descriptors}, threads: {threads}"
+            ))
         });
     }
 }
@@ -221,15 +206,22 @@ fn timed_out(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Returns the address at which pods of `shoot` know their API server.
-fn address(mode: Mode, shoot: &Shoot) -> IpAddr {
-    match mode {
-        Mode::Connect => IpAddr::from([10, 1, 2, 3]),
-        Mode::Proxy => shoot.service,
-    }
-}
-
 impl Stage {
+    /// Starts the gateway in the place of the one before.
+    fn start_gateway(&mut self) -> Result<()> {
+        self.gateway = gateway::start(&self.programs, &self.network.seed, &self.dir)?;
+        Ok(())
+    }
+
+    /// Writes the routes to shoots, those `named` by name as well, and `more`, and waits until they
+    /// are in effect; returns their generation.
+    fn change_routes(&self, named: &[&Shoot], more: &[Extra]) -> Result<f64> {
+        let seed = &self.network.seed;
+        let before = gateway::metric(seed, GENERATION)?;
+        gateway::write_routes(&self.dir, &self.shoots, named, more)?;
+        gateway::wait_metric(seed, GENERATION, |now| now > before)
+    }
+
     fn by_name(&self, shoot: &Shoot) -> Target {
         shoot.target(gateway::TLS).server_name(&shoot.host)
     }
@@ -248,18 +240,10 @@ impl Stage {
     /// Watches a shoot as one of its pods does.
     fn watch_from_pod(&self, index: usize, mode: Mode) -> Result<Watcher> {
         let shoot = &self.shoots[index];
-        let target = shoot.target(SocketAddr::new(address(mode, shoot), 443));
+        let target = shoot.target(SocketAddr::new(mode.address(shoot), 443));
         shoot.watch(Place::In(&self.network.shoots[index].pod), &target)
     }
 }
 
-const STAGE: &str = "stage";
-const NAME: &str = "server name";
-const PROXY: &str = "PROXY";
-const CONNECT: &str = "CONNECT";
-const RELOAD: &str = "reload";
-const DRAIN: &str = "drain";
-const EGRESS: &str = "egress";
-const TUNNEL: &str = "tunnel";
-const SIZE: &str = "footprint";
+const GENERATION: &str = "rhizome_snapshot_generation";
 const STOP_LIMIT: Duration = Duration::from_secs(10);

@@ -1,7 +1,6 @@
 //! A gateway is told to stop while a watch runs and clients keep coming.
 
 use std::io::ErrorKind;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -9,29 +8,24 @@ use testkit::http;
 use testkit::process::Signal;
 use testkit::wait::{self, Stopwatch};
 
-use super::{DRAIN, Stage, must};
+use super::{Stage, must};
 use crate::console::Console;
-use crate::demo::Programs;
 use crate::demo::gateway;
 use crate::demo::node::Mode;
 use crate::demo::watcher::Watcher;
 
-pub(super) fn show(
-    console: &mut Console,
-    stage: &mut Stage,
-    programs: &Programs,
-    dir: &Path,
-) -> Result<()> {
+pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let (delay, timeout) = gateway::DRAIN;
-    console.chapter(&format!(
+    let heading = format!(
         "The gateway is drained: it accepts {delay:?} longer, and serves {timeout:?} longer"
-    ));
-    let watch = console.step(DRAIN, "a watch runs, from the pod in shoot b", || {
+    );
+    console.chapter("drain", &heading);
+    let watch = console.step("a watch runs, from the pod in shoot b", || {
         let watch = stage.watch_from_pod(1, Mode::Connect)?;
         Ok((watch, "events flow".to_owned()))
     });
     let clock = Stopwatch::start();
-    let drained = console.check(DRAIN, "SIGTERM: unready at once", || {
+    let drained = console.check("SIGTERM: unready at once", || {
         stage.gateway.signal(Signal::TERM)?;
         let seed = &stage.network.seed;
         wait::until("the gateway to be unready", delay, || {
@@ -40,34 +34,26 @@ pub(super) fn show(
         Ok("/readyz answers 503".to_owned())
     });
     if let (Some(watch), Some(())) = (&watch, drained) {
-        console.check(
-            DRAIN,
-            "new clients are served, then refused, never reset",
-            || {
-                let count = knock_until_refused(stage)?;
-                let took = clock.elapsed();
-                let event = watch
-                    .wait_more(1)
-                    .context("the watch, after the port was closed")?;
-                Ok(format!(
-                    "{count} served in {took:.1?}; the watch is at event {event}"
-                ))
-            },
-        );
+        console.check("new clients are served, then refused, never reset", || {
+            let count = knock_until_refused(stage)?;
+            let took = clock.elapsed();
+            let event = watch
+                .wait_more(1)
+                .context("the watch, after the port was closed")?;
+            Ok(format!(
+                "{count} served in {took:.1?}; the watch is at event {event}"
+            ))
+        });
     }
     console.check(
-        DRAIN,
         "at the end of its time the rest is cut, and it ends",
         || finish(stage, watch.as_ref(), clock),
     );
-    must(
-        console.check(DRAIN, "a gateway is started in its place", || {
-            stage.gateway = gateway::start(&programs["sni-proxy"], &stage.network.seed, dir)?;
-            Ok("ready".to_owned())
-        }),
-    )?;
+    must(console.check("a gateway is started in its place", || {
+        stage.start_gateway()?;
+        Ok("ready".to_owned())
+    }))?;
     console.check(
-        DRAIN,
         "users are served again, and pods, whose proxy never stopped",
         || {
             stage.ask_by_name(&stage.shoots[0])?;

@@ -1,18 +1,17 @@
 //! Egress: the seed reaches a kubelet in the shoot by konnectivity; one reader stalls and the others
 //! do not notice; the agent ends by itself.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
 use testkit::http::{self, Body, Connection, Target};
 use testkit::kubelet::pattern;
 use testkit::process::Signal;
 use testkit::wait::{self, Stopwatch};
 
-use super::{EGRESS, Stage, must};
+use super::{Stage, must};
 use crate::console::Console;
-use crate::demo::Programs;
 use crate::demo::gateway::{self, Extra};
 use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity};
 
@@ -20,54 +19,45 @@ struct Way {
     target: Target,
 }
 
-pub(super) fn show(
-    console: &mut Console,
-    stage: &mut Stage,
-    programs: &Programs,
-    dir: &Path,
-) -> Result<()> {
-    console.chapter("The way back: the control plane reaches a kubelet inside shoot a");
-    start(console, stage, programs, dir)?;
+pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
+    let heading = "The way back: the control plane reaches a kubelet inside shoot a";
+    console.chapter("egress", heading);
+    start(console, stage)?;
     let Some(way) = by_connect(console, stage) else {
         return Ok(());
     };
     let Some(reader) = stall(console, stage, &way) else {
         return Ok(());
     };
-    end_agent(console, stage, programs, dir, &way, reader)
+    end_agent(console, stage, &way, reader)
 }
 
 /// Starts kubelet, server, route and agent.
-fn start(console: &mut Console, stage: &mut Stage, programs: &Programs, dir: &Path) -> Result<()> {
+fn start(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let host = host(stage);
     let [shoot, other] = &stage.shoots;
-    let (seed, node) = (&stage.network.seed, &stage.network.shoots[0].node);
-    let kubelet = must(console.step(
-        EGRESS,
-        "a kubelet on the node of shoot a, a stand-in",
-        || {
-            let kubelet = konnectivity::start_kubelet(shoot, node)?;
+    let (dir, seed) = (&stage.dir, &stage.network.seed);
+    let kubelet = must(
+        console.step("a kubelet on the node of shoot a, a stand-in", || {
+            let kubelet = konnectivity::start_kubelet(shoot, &stage.network.shoots[0].node)?;
             match seed.run(|| std::net::TcpStream::connect_timeout(&KUBELET, LIMIT))? {
                 Ok(_) => bail!("the seed reaches {KUBELET} by itself"),
                 Err(error) => Ok((kubelet, format!("from the seed, {KUBELET}: {error}"))),
             }
-        },
-    ))?;
-    let (server, credentials) =
-        must(console.step(EGRESS, "konnectivity-server in the seed", || {
-            let credentials = Credentials::write(dir, &host)?;
-            let registry = konnectivity::write_registry(dir, &credentials, &host)?;
-            let server = konnectivity::start_server(programs, seed, dir, &credentials, &registry)?;
-            let detail = "for the clusters of a registry; shoot a has no agent yet".to_owned();
-            Ok(((server, credentials), detail))
-        }))?;
-    let agent = must(console.step(EGRESS, "konnectivity-agent on the node", || {
-        gateway::change_routes(seed, dir, &[shoot, other], &[route(stage)])?;
-        let agent = konnectivity::start_agent(programs, &stage.network, dir, &credentials, &host)?;
-        Ok((
-            agent,
-            format!("connected through {} as {host}", gateway::TLS),
-        ))
+        }),
+    )?;
+    let (server, credentials) = must(console.step("konnectivity-server in the seed", || {
+        let credentials = Credentials::write(dir, &host)?;
+        let registry = konnectivity::write_registry(dir, &credentials, &host)?;
+        let server = konnectivity::start_server(stage, &credentials, &registry)?;
+        let detail = "for the clusters of a registry; shoot a has no agent yet".to_owned();
+        Ok(((server, credentials), detail))
+    }))?;
+    let agent = must(console.step("konnectivity-agent on the node", || {
+        stage.change_routes(&[shoot, other], &[route(stage)])?;
+        let agent = konnectivity::start_agent(stage, &credentials, &host)?;
+        let detail = format!("connected through {} as {host}", gateway::TLS);
+        Ok((agent, detail))
     }))?;
     stage.konnectivity = Some(Konnectivity {
         agent,
@@ -85,9 +75,7 @@ fn by_connect(console: &mut Console, stage: &Stage) -> Option<Way> {
     let way = Way {
         target: target.timeout(LIMIT),
     };
-    console.check(EGRESS, "CONNECT over mTLS → kubelet", || {
-        answers(stage, &way)
-    })?;
+    console.check("CONNECT over mTLS → kubelet", || answers(stage, &way))?;
     Some(way)
 }
 
@@ -114,7 +102,7 @@ fn answers(stage: &Stage, way: &Way) -> Result<String> {
 /// Stops reading in the middle of an answer, and shows that others are served meanwhile.
 fn stall(console: &mut Console, stage: &Stage, way: &Way) -> Option<Body> {
     let seed = &stage.network.seed;
-    let reader = console.step(EGRESS, "a reader stops in the middle of 1 GiB", || {
+    let reader = console.step("a reader stops in the middle of 1 GiB", || {
         let path = format!("/big?bytes={}", 1 << 30);
         let mut reader = seed.run(|| Connection::open(&way.target)?.body(&path))??;
         let read = reader.next(LARGE)?;
@@ -130,7 +118,7 @@ fn stall(console: &mut Console, stage: &Stage, way: &Way) -> Option<Body> {
             format!("one tunnel is stalled, {kib:.0} KiB held for it"),
         ))
     })?;
-    console.check(EGRESS, "others do not notice", || {
+    console.check("others do not notice", || {
         let mut took = Vec::new();
         for _ in 0..REQUESTS {
             let clock = Stopwatch::start();
@@ -153,15 +141,8 @@ fn stall(console: &mut Console, stage: &Stage, way: &Way) -> Option<Body> {
 }
 
 /// Tells the agent to end while the reader still has its tunnel.
-fn end_agent(
-    console: &mut Console,
-    stage: &mut Stage,
-    programs: &Programs,
-    dir: &Path,
-    way: &Way,
-    mut reader: Body,
-) -> Result<()> {
-    let told = console.check(EGRESS, "SIGTERM to the agent: it serves on", || {
+fn end_agent(console: &mut Console, stage: &mut Stage, way: &Way, mut reader: Body) -> Result<()> {
+    let told = console.check("SIGTERM to the agent: it serves on", || {
         pair(stage)?.agent.signal(Signal::TERM)?;
         ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
         let more = reader.next(LARGE)?;
@@ -176,27 +157,20 @@ fn end_agent(
     if told.is_none() {
         return Ok(());
     }
-    console.check(
-        EGRESS,
-        "the reader has gone: the agent ends by itself",
-        || {
-            let clock = Stopwatch::start();
-            let agent = &mut pair(stage)?.agent;
-            let status = agent.wait_exit(EXIT_LIMIT)?;
-            ensure!(status.success(), "{status}:\n{}", agent.log_tail(10));
-            Ok(format!("{:.1?} later, with {status}", clock.elapsed()))
-        },
-    );
-    must(
-        console.check(EGRESS, "an agent is started in its place", || {
-            let host = host(stage);
-            let credentials = &stage.konnectivity.as_ref().context("no pair")?.credentials;
-            let network = &stage.network;
-            let agent = konnectivity::start_agent(programs, network, dir, credentials, &host)?;
-            pair(stage)?.agent = agent;
-            answers(stage, way)
-        }),
-    )
+    console.check("the reader has gone: the agent ends by itself", || {
+        let clock = Stopwatch::start();
+        let agent = &mut pair(stage)?.agent;
+        let status = agent.wait_exit(EXIT_LIMIT)?;
+        ensure!(status.success(), "{status}:\n{}", agent.log_tail(10));
+        Ok(format!("{:.1?} later, with {status}", clock.elapsed()))
+    });
+    must(console.check("an agent is started in its place", || {
+        let host = host(stage);
+        let credentials = &stage.konnectivity.as_ref().context("no pair")?.credentials;
+        let agent = konnectivity::start_agent(stage, credentials, &host)?;
+        pair(stage)?.agent = agent;
+        answers(stage, way)
+    }))
 }
 
 impl Way {
@@ -216,7 +190,12 @@ fn pair(stage: &mut Stage) -> Result<&mut Konnectivity> {
 
 /// Returns what leads agents to their server.
 pub(super) fn route(stage: &Stage) -> Extra {
-    Extra::by_name(&host(stage), konnectivity::AGENTS)
+    let cluster = host(stage);
+    Extra {
+        rule: json!({ "serverNames": [cluster] }),
+        endpoint: konnectivity::AGENTS,
+        cluster,
+    }
 }
 
 /// Returns the name by which agents of shoot a ask for their server.

@@ -1,16 +1,13 @@
 //! Routes change while a watch runs, and the watch must not notice.
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
 
-use super::{RELOAD, Stage};
+use super::Stage;
 use crate::console::Console;
 use crate::demo::gateway;
 use crate::demo::node::Mode;
 use crate::demo::watcher::Watcher;
 
-const GENERATION: &str = "rhizome_snapshot_generation";
 const REFUSED: &str = "rhizome_snapshot_refused_total";
 
 /// Two watches on shoot a: one by name, one from its pod.
@@ -19,9 +16,10 @@ struct Watches {
     pod: Watcher,
 }
 
-pub(super) fn show(console: &mut Console, stage: &Stage, dir: &Path) {
-    console.chapter("Routes change under two running watches of shoot a");
-    let watches = console.step(RELOAD, "watches run, by name and from the pod", || {
+pub(super) fn show(console: &mut Console, stage: &Stage) {
+    let heading = "Routes change under two running watches of shoot a";
+    console.chapter("reload", heading);
+    let watches = console.step("watches run, by name and from the pod", || {
         let watches = Watches {
             user: stage.watch_by_name(&stage.shoots[0])?,
             pod: stage.watch_from_pod(0, Mode::Proxy)?,
@@ -33,14 +31,11 @@ pub(super) fn show(console: &mut Console, stage: &Stage, dir: &Path) {
     let [a, b] = &stage.shoots;
     let seed = &stage.network.seed;
 
-    console.check(RELOAD, "the route by name to shoot a is taken away", || {
-        let before = gateway::metric(seed, GENERATION)?;
-        gateway::write_routes(dir, &[a, b], &[b])?;
-        let now = gateway::wait_metric(seed, GENERATION, |value| value > before)?;
+    console.check("the route by name to shoot a is taken away", || {
+        let now = stage.change_routes(&[b], &[])?;
         Ok(format!("in effect, generation {now}"))
     });
     console.check(
-        RELOAD,
         "a new connection to shoot a by name finds none",
         || match stage.ask_by_name(a) {
             Ok(detail) => bail!("{detail}, though its route is gone"),
@@ -48,24 +43,25 @@ pub(super) fn show(console: &mut Console, stage: &Stage, dir: &Path) {
             Err(_) => Ok(format!("closed; shoot b: {}", stage.ask_by_name(b)?)),
         },
     );
-    console.check(RELOAD, "the watches have not noticed", || watches.go_on());
-    console.check(RELOAD, "a broken file of routes is refused whole", || {
+    console.check("the watches have not noticed", || watches.go_on());
+    console.check("a broken file of routes is refused whole", || {
         // Absent until the first refusal, or zero.
         let before = gateway::metric(seed, REFUSED).unwrap_or_default();
-        gateway::replace_routes(dir, "routes: [{ serverNames: [x], cluster: nowhere }]\n")?;
+        gateway::replace_routes(
+            &stage.dir,
+            "routes: [{ serverNames: [x], cluster: nowhere }]\n",
+        )?;
         gateway::wait_metric(seed, REFUSED, |value| value > before)?;
         Ok(format!(
             "the last good one stays; shoot b: {}",
             stage.ask_by_name(b)?
         ))
     });
-    console.check(RELOAD, "the route is back, shoot a is served again", || {
-        let before = gateway::metric(seed, GENERATION)?;
-        gateway::write_routes(dir, &[a, b], &[a, b])?;
-        gateway::wait_metric(seed, GENERATION, |value| value > before)?;
+    console.check("the route is back, shoot a is served again", || {
+        stage.change_routes(&[a, b], &[])?;
         stage.ask_by_name(a)
     });
-    console.check(RELOAD, "the watches ran through it all", || watches.go_on());
+    console.check("the watches ran through it all", || watches.go_on());
 }
 
 impl Watches {

@@ -4,7 +4,6 @@
 //! The watch is opened once, and is the same in every step.
 
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,29 +12,24 @@ use testkit::http::Connection;
 use testkit::netns::Namespace;
 use testkit::wait::{self, Stopwatch};
 
-use super::{Stage, TUNNEL, egress, must};
+use super::{Stage, egress, must};
 use crate::console::Console;
-use crate::demo::Programs;
 use crate::demo::gateway;
 use crate::demo::konnectivity::{KUBELET, NODE_NAME};
 use crate::demo::tunnel::{self, Credentials, Firewall, POD, Side, Tunnel};
 use crate::demo::watcher::Watcher;
 
-pub(super) fn show(
-    console: &mut Console,
-    stage: &mut Stage,
-    programs: &Programs,
-    dir: &Path,
-) -> Result<()> {
-    console.chapter("The way back by tunnel: WireGuard, over TCP or UDP, whichever gets through");
-    let firewall = start(console, stage, programs, dir)?;
+pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
+    let heading = "The way back by tunnel: WireGuard, over TCP or UDP, whichever gets through";
+    console.chapter("tunnel", heading);
+    let firewall = start(console, stage)?;
     reach(console, stage, "TCP");
     without_certificate(console, stage);
-    let watch = console.step(TUNNEL, "a watch runs, from the pod to the seed", || {
+    let watch = console.step("a watch runs, from the pod to the seed", || {
         Ok((watch(stage)?, "events flow, by TCP".to_owned()))
     });
     let Some(watch) = watch else { return Ok(()) };
-    kill_gateway(console, stage, programs, dir, (&watch, "tcp"))?;
+    kill_gateway(console, stage, &watch, "tcp")?;
     move_to(
         console,
         stage,
@@ -48,7 +42,7 @@ pub(super) fn show(
         },
     );
     reach(console, stage, "UDP");
-    kill_gateway(console, stage, programs, dir, (&watch, "udp"))?;
+    kill_gateway(console, stage, &watch, "udp")?;
     let mut firewall = None;
     move_to(
         console,
@@ -68,58 +62,42 @@ pub(super) fn show(
 }
 
 /// Starts server, routes and client, with UDP closed.
-fn start(
-    console: &mut Console,
-    stage: &mut Stage,
-    programs: &Programs,
-    dir: &Path,
-) -> Result<Firewall> {
+fn start(console: &mut Console, stage: &mut Stage) -> Result<Firewall> {
     let [shoot, other] = &stage.shoots;
     let (seed, machines) = (&stage.network.seed, &stage.network.shoots[0]);
     let (place, pod, credentials, server) = must(console.step(
-        TUNNEL,
         "vpn-server in the seed, at the address of shoot a's pod",
         || {
             let place = tunnel::lay(seed)?;
             let pod = tunnel::start_pod(shoot, &machines.pod)?;
-            let credentials = Credentials::write(programs, dir, &shoot.kubelets)?;
-            let server = tunnel::start_server(programs, &place, dir, &credentials)?;
+            let credentials = Credentials::write(&stage.programs, &stage.dir, &shoot.kubelets)?;
+            let server = tunnel::start_server(stage, &place, &credentials)?;
             let status = Side::Server.ready(&place)?;
             ensure!(status == 503, "/readyz answers {status} without a client");
             let detail = format!("{}; not ready: no client has come", tunnel::PROXY);
             Ok(((place, pod, credentials, server), detail))
         },
     ))?;
-    let firewall = must(console.step(TUNNEL, "a firewall in between drops UDP", || {
-        let routes: Vec<_> = credentials
-            .routes(shoot)
-            .into_iter()
-            .chain([egress::route(stage)])
-            .collect();
-        gateway::change_routes(seed, dir, &[shoot, other], &routes)?;
-        let detail = format!(
-            "{} is open, and {}/udp is not",
-            gateway::VPN,
-            gateway::WIREGUARD
-        );
+    let firewall = must(console.step("a firewall in between drops UDP", || {
+        let [stream, datagrams] = credentials.routes(shoot);
+        let routes = [stream, datagrams, egress::route(stage)];
+        stage.change_routes(&[shoot, other], &routes)?;
+        let (open, closed) = (gateway::VPN, gateway::WIREGUARD);
+        let detail = format!("{open} is open, and {closed}/udp is not");
         Ok((Firewall::close(seed, &machines.node)?, detail))
     }))?;
-    let client = must(
-        console.step(TUNNEL, "vpn-client on the node of shoot a", || {
-            let node = &machines.node;
-            let clock = Stopwatch::start();
-            let client = tunnel::start_client(programs, (shoot, node), dir, &credentials)?;
-            let took = clock.elapsed();
-            expect(node, "tcp")?;
-            wait::until("the server to be ready", LIMIT, || {
-                Side::Server.ready(&place).is_ok_and(|status| status == 200)
-            })?;
-            Ok((
-                client,
-                format!("{took:.1?} from its start to a tunnel, by TCP"),
-            ))
-        }),
-    )?;
+    let client = must(console.step("vpn-client on the node of shoot a", || {
+        let node = &machines.node;
+        let clock = Stopwatch::start();
+        let client = tunnel::start_client(stage, &credentials)?;
+        let took = clock.elapsed();
+        expect(node, "tcp")?;
+        wait::until("the server to be ready", LIMIT, || {
+            Side::Server.ready(&place).is_ok_and(|status| status == 200)
+        })?;
+        let detail = format!("{took:.1?} from its start to a tunnel, by TCP");
+        Ok((client, detail))
+    }))?;
     stage.tunnel = Some(Tunnel {
         client,
         server,
@@ -134,7 +112,7 @@ fn start(
 fn reach(console: &mut Console, stage: &Stage, transport: &str) {
     let proxy = tunnel::PROXY;
     let name = format!("over {transport}: curl --proxy https://{proxy} → the pod");
-    console.check(TUNNEL, &name, || {
+    console.check(&name, || {
         expect(node(stage), &transport.to_lowercase())?;
         let answer: serde_json::Value = serde_json::from_str(&curl(stage, "/version")?)?;
         let (who, peer) = (answer["shoot"].as_str(), answer["peer"].as_str());
@@ -147,40 +125,35 @@ fn reach(console: &mut Console, stage: &Stage, transport: &str) {
         let large = curl(stage, &format!("/big?bytes={LARGE}"))?;
         ensure!(large.len() == LARGE, "{} bytes came", large.len());
         let (name, whom) = (tunnel::POD_NAME, peer.ip());
-        let detail = format!("answered by {name}, which saw {whom}; then 10 MiB");
-        Ok(detail)
+        Ok(format!("answered by {name}, which saw {whom}; then 10 MiB"))
     });
 }
 
 /// No client asks the proxy without a certificate, and it leads nowhere but into the shoot.
 fn without_certificate(console: &mut Console, stage: &Stage) {
     let seed = &stage.network.seed;
-    console.check(
-        TUNNEL,
-        "without a certificate, and to elsewhere: refused",
-        || {
-            let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
-            let mut stranger = tunnel.credentials.curl(seed, false)?;
-            let output = command::output(stranger.arg(format!("https://{POD}/version")))?;
-            ensure!(!output.status.success(), "a stranger was let in");
-            let failed = "rhizome_vpn_proxy_handshakes_failed_total";
-            wait::until("the failed handshake to be counted", LIMIT, || {
-                Side::Server
-                    .metric(&tunnel.place, failed, &[])
-                    .is_ok_and(|count| count >= 1.0)
-            })?;
-            let elsewhere = stage.shoots[0].endpoint;
-            let mut curl = tunnel.credentials.curl(seed, true)?;
-            curl.args(["--write-out", "%{http_connect}", "--output", "/dev/null"]);
-            let output = command::output(curl.arg(format!("https://{elsewhere}/version")))?;
-            let status = String::from_utf8_lossy(&output.stdout).into_owned();
-            ensure!(
-                status == "403",
-                "CONNECT {elsewhere} was answered with {status}"
-            );
-            Ok(format!("a failed handshake; CONNECT {elsewhere}: {status}"))
-        },
-    );
+    console.check("without a certificate, and to elsewhere: refused", || {
+        let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
+        let mut stranger = tunnel.credentials.curl(seed, false)?;
+        let output = command::output(stranger.arg(format!("https://{POD}/version")))?;
+        ensure!(!output.status.success(), "a stranger was let in");
+        let failed = "rhizome_vpn_proxy_handshakes_failed_total";
+        wait::until("the failed handshake to be counted", LIMIT, || {
+            Side::Server
+                .metric(&tunnel.place, failed, &[])
+                .is_ok_and(|count| count >= 1.0)
+        })?;
+        let elsewhere = stage.shoots[0].endpoint;
+        let mut curl = tunnel.credentials.curl(seed, true)?;
+        curl.args(["--write-out", "%{http_connect}", "--output", "/dev/null"]);
+        let output = command::output(curl.arg(format!("https://{elsewhere}/version")))?;
+        let status = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(
+            status == "403",
+            "CONNECT {elsewhere} was answered with {status}"
+        );
+        Ok(format!("a failed handshake; CONNECT {elsewhere}: {status}"))
+    });
 }
 
 /// Opens a watch of the pod, through the server's proxy.
@@ -198,15 +171,14 @@ fn watch(stage: &Stage) -> Result<Watcher> {
 fn kill_gateway(
     console: &mut Console,
     stage: &mut Stage,
-    programs: &Programs,
-    dir: &Path,
-    (watch, transport): (&Watcher, &str),
+    watch: &Watcher,
+    transport: &str,
 ) -> Result<()> {
     let name = "the gateway is killed and started anew: the watch goes on";
-    must(console.check(TUNNEL, name, || {
+    must(console.check(name, || {
         stage.gateway.kill()?;
         let clock = Stopwatch::start();
-        stage.gateway = gateway::start(&programs["sni-proxy"], &stage.network.seed, dir)?;
+        stage.start_gateway()?;
         let ready = clock.elapsed();
         watch.wait_more(1)?;
         let next = clock.elapsed();
@@ -231,7 +203,7 @@ fn move_to(
     change: impl FnOnce() -> Result<()>,
 ) {
     let name = format!("{what}: the tunnel moves to {}", transport.to_uppercase());
-    console.check(TUNNEL, &name, || {
+    console.check(&name, || {
         let before = watch.events()?;
         change()?;
         let clock = Stopwatch::start();
@@ -250,36 +222,32 @@ fn move_to(
 /// From the shoot, through the tunnel, toward the seed.
 fn not_backwards(console: &mut Console, stage: &Stage) {
     let node = node(stage);
-    console.check(
-        TUNNEL,
-        "the shoot reaches no address in the seed by it",
-        || {
-            let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
-            let refused = [("reason", "filter_opening")];
-            let count = || Side::Server.metric(&tunnel.place, DROPPED, &refused);
-            let before = count()?;
-            let own = SocketAddr::new(tunnel::SERVER_INSIDE, tunnel::PROXY.port());
-            knock(node, own)?;
-            wait::until("the server to have counted", LIMIT, || {
-                count().is_ok_and(|now| now > before)
-            })?;
-            let no_peer = [("reason", "no_peer")];
-            let count = || Side::Client.metric(node, DROPPED, &no_peer);
-            let before = count()?;
-            let elsewhere = stage.shoots[0].endpoint;
-            let route = elsewhere.ip().to_string();
-            node.ip(&["route", "add", &route, "dev", tunnel::DEVICE])?;
-            let knocked = knock(node, elsewhere);
-            node.ip(&["route", "del", &route, "dev", tunnel::DEVICE])?;
-            knocked?;
-            wait::until("the client to have counted", LIMIT, || {
-                count().is_ok_and(|now| now > before)
-            })?;
-            Ok(format!(
-                "{own}: the server drops it; {elsewhere}: the client drops it"
-            ))
-        },
-    );
+    console.check("the shoot reaches no address in the seed by it", || {
+        let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
+        let refused = [("reason", "filter_opening")];
+        let count = || Side::Server.metric(&tunnel.place, DROPPED, &refused);
+        let before = count()?;
+        let own = SocketAddr::new(tunnel::SERVER_INSIDE, tunnel::PROXY.port());
+        knock(node, own)?;
+        wait::until("the server to have counted", LIMIT, || {
+            count().is_ok_and(|now| now > before)
+        })?;
+        let no_peer = [("reason", "no_peer")];
+        let count = || Side::Client.metric(node, DROPPED, &no_peer);
+        let before = count()?;
+        let elsewhere = stage.shoots[0].endpoint;
+        let route = elsewhere.ip().to_string();
+        node.ip(&["route", "add", &route, "dev", tunnel::DEVICE])?;
+        let knocked = knock(node, elsewhere);
+        node.ip(&["route", "del", &route, "dev", tunnel::DEVICE])?;
+        knocked?;
+        wait::until("the client to have counted", LIMIT, || {
+            count().is_ok_and(|now| now > before)
+        })?;
+        Ok(format!(
+            "{own}: the server drops it; {elsewhere}: the client drops it"
+        ))
+    });
 }
 
 /// Fails if there is an answer.
@@ -292,7 +260,7 @@ fn knock(node: &Namespace, addr: SocketAddr) -> Result<()> {
 
 /// Reaches the kubelet by curl.
 fn kubelet(console: &mut Console, stage: &Stage) {
-    console.check(TUNNEL, "curl --proxy → kubelet on the node", || {
+    console.check("curl --proxy → kubelet on the node", || {
         let text = curl_at(stage, KUBELET, "/metrics")?;
         ensure!(text.contains(NODE_NAME), "another answered: {text}");
         Ok(text.trim_end().to_owned())
