@@ -13,38 +13,40 @@ mod chosen;
 mod list;
 mod render;
 mod route;
-mod setting;
 mod target;
 mod tree;
-mod written;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use testkit::command;
+use testkit::netns::Place;
 use testkit::peers::envoy;
+use testkit::tunnel_world::merge;
 
 pub(crate) use self::chosen::Chosen;
 pub(crate) use self::list::{Profiles, run};
 pub(crate) use self::route::Route;
-pub(crate) use self::setting::Setting;
 pub(crate) use self::target::Target;
 pub(crate) use self::tree::Tree;
-#[cfg(test)]
-pub(crate) use self::written::read as load_profile;
 
+use crate::cpus::Bound;
 use crate::programs;
 
-#[derive(Clone, Debug)]
+/// A profile's file. What is not given is as in [`Profile::default`], or as in the one it extends.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Profile {
     pub(crate) name: String,
+    extends: Option<String>,
     /// What it is, in a line.
     pub(crate) about: String,
     pub(crate) listeners: Vec<Listener>,
@@ -61,7 +63,42 @@ pub(crate) struct Profile {
     workers: usize,
     apply: Option<Apply>,
     /// Where it listens, and its process, when it was not started here.
+    #[serde(skip)]
     running: Option<(SocketAddr, Option<u32>)>,
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            extends: None,
+            about: String::new(),
+            listeners: vec![Listener::Sni],
+            cases: Case::ALL.to_vec(),
+            standard: true,
+            program: None,
+            version: Vec::new(),
+            files: Vec::new(),
+            args: Vec::new(),
+            ports: Vec::new(),
+            values: BTreeMap::new(),
+            workers: 1,
+            apply: None,
+            running: None,
+        }
+    }
+}
+
+/// What a profile is started with, the same for all of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting<'a> {
+    /// Our own network, or a namespace.
+    pub(crate) place: Place<'a>,
+    pub(crate) cpus: &'a Bound,
+    /// Programs named on the command line.
+    pub(crate) given: &'a programs::Given,
+    pub(crate) listener: Listener,
+    pub(crate) routes: Vec<Route>,
 }
 
 /// What a connection begins with.
@@ -170,29 +207,79 @@ impl Listener {
 }
 
 impl Case {
-    /// Returns the name used on the command line.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Bulk => "bulk",
-            Self::Conns => "conns",
-            Self::Idle => "idle",
-            Self::Routes => "routes",
-            Self::Rtt => "rtt",
-        }
-    }
+    const ALL: [Self; 5] = [Self::Bulk, Self::Conns, Self::Idle, Self::Routes, Self::Rtt];
 }
 
 impl Profile {
+    /// Returns the profiles that come with this program, in the order in which they are measured.
+    pub(crate) fn embedded() -> Result<Vec<Self>> {
+        let read = |(name, text): &(&str, &str)| Self::read(text, Path::new(name));
+        EMBEDDED.iter().map(read).collect()
+    }
+
+    /// Reads a user's profile, which may extend one of ours.
+    pub(crate) fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("reading the profile {}", path.display()))?;
+        Self::read(&text, path)
+    }
+
+    /// Reads a profile's text; `origin` is the name that errors give it.
+    pub(crate) fn read(text: &str, origin: &Path) -> Result<Self> {
+        let mut profile: Self = settings::yaml::from_str(text, origin)?;
+        let name = profile.name.clone();
+        ensure!(
+            !name.is_empty(),
+            "{}: a profile without a name",
+            origin.display()
+        );
+        if let Some(base) = &profile.extends {
+            let found = EMBEDDED.iter().find(|(name, _)| name == base);
+            let Some((_, under)) = found else {
+                bail!("{name}: extends {base}, which is none of ours");
+            };
+            let mut merged: Map<String, Value> = settings::yaml::from_str(under, Path::new(base))?;
+            ensure!(
+                !merged.contains_key("extends"),
+                "{name}: extends {base}, which extends another itself"
+            );
+            let mut values = merged.remove("values").unwrap_or_default();
+            merged.extend(settings::yaml::from_str::<Map<String, Value>>(
+                text, origin,
+            )?);
+            if let Some(own) = merged.get("values") {
+                merge(&mut values, own)?;
+            }
+            merged.insert("values".to_owned(), values);
+            profile = serde_json::from_value(Value::Object(merged))?;
+        }
+        if let Some(apply) = &profile.apply {
+            for path in &apply.write {
+                ensure!(
+                    profile.files.iter().any(|file| file.path == *path),
+                    "{name}: apply.write: {path} is none of the files"
+                );
+            }
+            ensure!(
+                apply.socket.is_some() == apply.send.is_some(),
+                "{name}: apply.socket and apply.send go together"
+            );
+        }
+        Ok(profile)
+    }
+
     /// Tells whether `case` can be measured with connections that begin like that.
     pub(crate) fn supports(&self, listener: Listener, case: Case) -> bool {
         self.listeners.contains(&listener) && self.cases.contains(&case)
     }
 
     /// Makes the profile of a gateway that runs already.
-    pub(crate) fn of_running(address: SocketAddr, process: Option<u32>) -> Result<Self> {
-        let mut profile = written::read("name: running\n", "running".as_ref())?;
-        profile.running = Some((address, process));
-        Ok(profile)
+    pub(crate) fn of_running(address: SocketAddr, process: Option<u32>) -> Self {
+        Self {
+            name: "running".to_owned(),
+            running: Some((address, process)),
+            ..Self::default()
+        }
     }
 
     /// Tells whether there is no program at all.
@@ -225,7 +312,25 @@ impl Profile {
     }
 }
 
-/// Where a started profile listens: a port that the kernel gives to no other socket.
-fn loopback(port: u16) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], port))
+macro_rules! embedded {
+    ($($name:literal),*) => {
+        &[$(($name, include_str!(concat!("../profiles/", $name, ".yaml")))),*]
+    };
 }
+
+/// The profiles that come with this program: file name and text.
+const EMBEDDED: &[(&str, &str)] = embedded![
+    "direct",
+    "copy-loop",
+    "rhizome",
+    "rhizome-copy",
+    "rhizome-2",
+    "rhizome-yaml",
+    "envoy",
+    "envoy-32k",
+    "haproxy",
+    "haproxy-splice",
+    "haproxy-map",
+    "nginx",
+    "sniproxy"
+];

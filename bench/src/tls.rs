@@ -145,7 +145,7 @@ fn rounds(lab: &mut Lab<'_>, profiles: &[Profile]) -> Vec<String> {
     for _ in 0..lab.asked.rounds {
         for (subject, case) in &steps {
             let (name, listener) = (&subject.profile.name, subject.listener.as_str());
-            let what = format!("{name}: {listener} {}", case.as_str());
+            let what = format!("{name}: {listener} {case:?}");
             progress.run(&what, || lab.measure(*subject, *case));
         }
         steps.retain(|(_, case)| *case != Case::Idle);

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::{Profile, written};
+use super::Profile;
 use crate::programs::Given;
 
 /// What to measure.
@@ -35,9 +35,9 @@ impl Chosen {
 
     /// Returns the profiles asked for: without names all there are.
     pub(crate) fn all(&self) -> Result<Vec<Profile>> {
-        let mut known = written::embedded()?;
+        let mut known = Profile::embedded()?;
         for path in &self.profile {
-            let profile = written::load(path)?;
+            let profile = Profile::load(path)?;
             ensure!(
                 known.iter().all(|other| other.name != profile.name),
                 "{}: there is a profile called {} already",
@@ -46,23 +46,20 @@ impl Chosen {
             );
             known.push(profile);
         }
-        let mut chosen = Vec::new();
         if self.only.is_empty() {
-            chosen.extend(known);
-        } else {
-            for name in &self.only {
-                let found = known.iter().find(|profile| profile.name == *name);
-                let Some(found) = found else {
-                    let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
-                    bail!(
-                        "no profile is called {name:?}; there are {}",
-                        names.join(", ")
-                    );
-                };
-                chosen.push(found.clone());
-            }
+            return Ok(known);
         }
-        Ok(chosen)
+        let chosen = self.only.iter().map(|name| {
+            let found = known.iter().find(|profile| profile.name == *name);
+            found.cloned().with_context(|| {
+                let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
+                format!(
+                    "no profile is called {name:?}; there are {}",
+                    names.join(", ")
+                )
+            })
+        });
+        chosen.collect()
     }
 
     /// Returns the programs that were named.

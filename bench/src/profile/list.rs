@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::written::EMBEDDED;
-use super::{Chosen, Profile};
+use super::{Chosen, EMBEDDED, Profile};
 use crate::programs::Given;
 use crate::tls::trial;
 

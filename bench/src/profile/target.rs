@@ -19,7 +19,7 @@ use testkit::tempdir::TempDir;
 use testkit::wait::{self, Stopwatch};
 
 use super::render::render;
-use super::{Profile, Route, Setting, Told, Tree, Writing, loopback};
+use super::{Listener, Profile, Route, Setting, Told, Tree, Writing};
 use crate::cpus::Role;
 use crate::limits;
 
@@ -51,8 +51,8 @@ impl Target {
     /// first route's backend.
     pub(crate) fn start(profile: &Profile, setting: &Setting<'_>) -> Result<Self> {
         let mut target = Self::launch(profile, setting)?;
-        target.wait_listening()?;
-        if target.child.is_some() {
+        if let Some(child) = &mut target.child {
+            child.wait_listening(target.address, START_LIMIT)?;
             wait::pause(SETTLE);
         }
         Ok(target)
@@ -70,7 +70,8 @@ impl Target {
         let address = match profile.running {
             Some((address, _)) => address,
             None if profile.is_direct() => first.backend,
-            None => loopback(port()?),
+            // A port that the kernel gives to no other socket.
+            None => SocketAddr::from(([127, 0, 0, 1], port()?)),
         };
         let mut named = Map::new();
         for name in &profile.ports {
@@ -112,14 +113,6 @@ impl Target {
         self.started = begun(child.pid(), &binary).unwrap_or(spawned);
         self.child = Some(child);
         Ok(())
-    }
-
-    fn wait_listening(&mut self) -> Result<()> {
-        let address = self.address;
-        match &mut self.child {
-            Some(child) => child.wait_listening(address, START_LIMIT),
-            None => Ok(()),
-        }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -259,9 +252,9 @@ fn facts(
         "dir": dir.path().to_str().context("a directory whose name is no text")?,
         "listener": { "name": listener.as_str(), "ip": address.ip(), "port": address.port() },
         "listen": {
-            "connect": listen(super::Listener::Connect),
-            "proxy": listen(super::Listener::Proxy),
-            "sni": listen(super::Listener::Sni),
+            "connect": listen(Listener::Connect),
+            "proxy": listen(Listener::Proxy),
+            "sni": listen(Listener::Sni),
         },
         "port": ports,
         "values": profile.values,

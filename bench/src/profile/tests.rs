@@ -1,9 +1,6 @@
 //! The profiles that come with this program: every one of them is filled in, for every listener.
 
-use std::path::Path;
-
-use serde_json::{Value, json};
-use testkit::netns::Place;
+use serde_json::json;
 use testkit::tempdir::TempDir;
 
 use super::render::render;
@@ -31,7 +28,7 @@ fn context(profile: &Profile, listener: Listener) -> Value {
             "connect": at(Listener::Connect), "proxy": at(Listener::Proxy),
             "sni": at(Listener::Sni),
         },
-        "port": ports.collect::<serde_json::Map<_, _>>(),
+        "port": ports.collect::<Map<_, _>>(),
         "routes": routes,
         "route": Route::numbered(3, backend()).facts(),
         "values": profile.values,
@@ -44,9 +41,9 @@ fn context(profile: &Profile, listener: Listener) -> Value {
 
 #[test]
 fn profiles_render_for_each_listener() {
-    let profiles = written::embedded().unwrap();
+    let profiles = Profile::embedded().unwrap();
     assert_eq!(profiles.len(), 13);
-    for (profile, (file, _)) in profiles.iter().zip(written::EMBEDDED) {
+    for (profile, (file, _)) in profiles.iter().zip(EMBEDDED) {
         assert_eq!(profile.name, *file, "a file is called as its profile");
         for listener in &profile.listeners {
             let context = context(profile, *listener);
@@ -94,8 +91,8 @@ fn unknown_word_is_an_error() {
 #[test]
 fn profile_inherits_from_extended_one() {
     let text = "name: mine\nextends: envoy\nvalues: { buffer: \"65536\" }\nstandard: false\n";
-    let mine = written::read(text, Path::new("mine.yaml")).unwrap();
-    let profiles = written::embedded().unwrap();
+    let mine = Profile::read(text, Path::new("mine.yaml")).unwrap();
+    let profiles = Profile::embedded().unwrap();
     let envoy = profiles.iter().find(|one| one.name == "envoy").unwrap();
     assert_eq!((mine.name.as_str(), mine.standard), ("mine", false));
     assert_eq!(mine.args, envoy.args);
@@ -117,7 +114,7 @@ fn profile_errors_name_the_mistake() {
         ("name: a\napply: { write: [b] }\n", "apply.write"),
         ("name: a\napply: { socket: b }\n", "apply.socket"),
     ] {
-        let error = written::read(text, Path::new("mine.yaml")).unwrap_err();
+        let error = Profile::read(text, Path::new("mine.yaml")).unwrap_err();
         assert!(format!("{error:#}").contains(word), "{text}: {error:#}");
     }
 }
@@ -133,7 +130,7 @@ fn added_name_is_written_and_signaled() {
         while :; do sleep 0.1; done\"]\n\
         apply: { write: [names], signal: HUP }\n";
     std::fs::write(&path, text).unwrap();
-    let profile = written::load(&path).unwrap();
+    let profile = Profile::load(&path).unwrap();
     let bound = Cpus::default().bind_load().unwrap();
     let given = programs::Given::default();
     let setting = Setting {

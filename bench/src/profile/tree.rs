@@ -4,6 +4,7 @@
 //! ended too. What a process used that ended between two readings is lost.
 
 use std::fs;
+use std::iter::Sum;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -34,29 +35,19 @@ impl Tree {
 
     /// Returns the CPU time of all together.
     pub(crate) fn cpu_time(&self) -> Result<Duration> {
-        let mut all = Duration::ZERO;
-        for (nth, pid) in self.pids.iter().enumerate() {
-            match cpu_time(*pid) {
-                Ok(used) => all += used,
-                Err(error) if nth == 0 => return Err(error),
-                // A child that ended meanwhile.
-                Err(_) => {}
-            }
-        }
-        Ok(all)
+        self.sum(cpu_time)
     }
 
     /// Returns the resident memory of all together, KiB; what two of them share counts twice.
     pub(crate) fn resident_kib(&self) -> Result<u64> {
-        let mut all = 0;
-        for (nth, pid) in self.pids.iter().enumerate() {
-            match resident_kib(*pid) {
-                Ok(resident) => all += resident,
-                Err(error) if nth == 0 => return Err(error),
-                Err(_) => {}
-            }
-        }
-        Ok(all)
+        self.sum(resident_kib)
+    }
+
+    /// Adds up what is found of each; a child may have ended meanwhile.
+    fn sum<T: Sum>(&self, one: fn(u32) -> Result<T>) -> Result<T> {
+        let (root, below) = self.pids.split_first().context("no process")?;
+        let below = below.iter().filter_map(|pid| one(*pid).ok());
+        Ok(std::iter::once(one(*root)?).chain(below).sum())
     }
 }
 
@@ -68,14 +59,9 @@ fn children(pid: u32) -> Vec<u32> {
     let lists = threads
         .flatten()
         .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    lists
-        .flat_map(|list| {
-            let words = list.split_whitespace();
-            words
-                .filter_map(|word| word.parse().ok())
-                .collect::<Vec<u32>>()
-        })
-        .collect()
+    let lists: Vec<String> = lists.collect();
+    let words = lists.iter().flat_map(|list| list.split_whitespace());
+    words.filter_map(|word| word.parse().ok()).collect()
 }
 
 fn cpu_time(pid: u32) -> Result<Duration> {
@@ -122,13 +108,9 @@ mod tests {
         drop(child);
         // Their parent's end is not theirs.
         for pid in &tree.pids[1..] {
-            let _ = nix_kill(*pid);
+            let pid = rustix::process::Pid::from_raw(i32::try_from(*pid).unwrap());
+            let _ = rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::KILL);
         }
-    }
-
-    fn nix_kill(pid: u32) -> Option<()> {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)?;
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok()
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Tls {
         };
         let mut all = self.chosen.profiles()?;
         all.retain(Profile::is_direct);
-        all.push(Profile::of_running(address, self.pid)?);
+        all.push(Profile::of_running(address, self.pid));
         Ok(all)
     }
 

@@ -12,12 +12,12 @@ use super::opening::{Opening, Words};
 use super::window::Meter;
 use super::*;
 use crate::cpus::Cpus;
-use crate::profile::{Route, Setting, Target, load_profile};
+use crate::profile::{Route, Setting, Target};
 
 const SHORT: Duration = Duration::from_millis(100);
 
 fn profile(text: &str) -> Profile {
-    load_profile(text, Path::new("test.yaml")).unwrap()
+    Profile::read(text, Path::new("test.yaml")).unwrap()
 }
 
 /// The load's way to `backend` without anything between.
@@ -125,17 +125,17 @@ fn steps_follow_listeners_then_cases() {
         .iter()
         .map(|(subject, case)| {
             let listener = subject.listener.as_str();
-            format!("{} {listener} {}", subject.profile.name, case.as_str())
+            format!("{} {listener} {case:?}", subject.profile.name)
         })
         .collect();
     assert_eq!(
         steps,
         [
-            "a sni conns",
-            "a sni rtt",
-            "b sni rtt",
-            "a proxy conns",
-            "a proxy rtt"
+            "a sni Conns",
+            "a sni Rtt",
+            "b sni Rtt",
+            "a proxy Conns",
+            "a proxy Rtt"
         ]
     );
 }
