@@ -4,15 +4,17 @@
 mod refused;
 mod shapes;
 mod states;
-mod wireguard;
 
 use prost::Message;
 use prost_types::Any;
 
 use crate::decode::{Decoded, OwnListener, OwnProtocol, State, Table, decode};
 use crate::proto::{
-    Address, CidrRange, Cluster, Filter4, FilterChain, FilterChainMatch, HttpConnectionManager,
-    Listener, Route, RouteConfiguration, SocketAddress, TcpProxy, VirtualHost, any, kind,
+    Address, CidrRange, Cluster, ClusterLoadAssignment, ConnectConfig, Empty, Endpoint, Filter4,
+    FilterChain, FilterChainMatch, HeaderMatcher, HeaderPattern, HttpConnectionManager, LbEndpoint,
+    Listener, LocalityLbEndpoints, Rbac, RbacFilter, RbacPerRoute, RegexMatcher, Route,
+    RouteAction, RouteConfiguration, RouteMatch, SocketAddress, StringMatcher, StringPattern,
+    TcpProxy, UpgradeConfig, VirtualHost, any, kind,
 };
 use crate::resource::ResourceType;
 
@@ -116,6 +118,80 @@ fn address(host: &str, port: u32) -> Address {
             port_value: Some(port),
             ..SocketAddress::default()
         }),
+    }
+}
+
+fn at(host: &str, port: u32) -> LbEndpoint {
+    LbEndpoint {
+        endpoint: Some(Endpoint {
+            address: Some(address(host, port)),
+        }),
+        ..LbEndpoint::default()
+    }
+}
+
+fn connect_to(pattern: HeaderPattern, action: RouteAction) -> Route {
+    let header = HeaderMatcher {
+        name: "Reversed-VPN".to_owned(),
+        pattern: Some(pattern),
+        invert_match: false,
+    };
+    Route {
+        matches: Some(RouteMatch {
+            prefix: None,
+            headers: vec![header],
+            connect_matcher: Some(Empty {}),
+        }),
+        route: Some(action),
+        ..Route::default()
+    }
+}
+
+fn tunnel() -> RouteAction {
+    RouteAction {
+        upgrade_configs: vec![UpgradeConfig {
+            upgrade_type: "connect".to_owned(),
+            enabled: None,
+            connect_config: Some(ConnectConfig { allow_post: false }),
+        }],
+        ..RouteAction::default()
+    }
+}
+
+fn to(cluster: &str) -> RouteAction {
+    RouteAction {
+        cluster: Some(cluster.to_owned()),
+        ..tunnel()
+    }
+}
+
+fn string(pattern: StringPattern) -> HeaderPattern {
+    HeaderPattern::String(StringMatcher {
+        pattern: Some(pattern),
+        ignore_case: false,
+    })
+}
+
+fn regex(regex: &str) -> HeaderPattern {
+    let regex = regex.to_owned();
+    string(StringPattern::SafeRegex(RegexMatcher { regex }))
+}
+
+fn exact(value: &str) -> HeaderPattern {
+    string(StringPattern::Exact(value.to_owned()))
+}
+
+/// Who may use a route, as it stands in a route.
+fn per_route(rules: Option<Rbac>) -> Any {
+    let rbac = Some(RbacFilter { rules });
+    any(kind::RBAC_PER_ROUTE, &RbacPerRoute { rbac })
+}
+
+fn assignment(name: &str, endpoints: Vec<LocalityLbEndpoints>) -> ClusterLoadAssignment {
+    ClusterLoadAssignment {
+        cluster_name: name.to_owned(),
+        endpoints,
+        policy: None,
     }
 }
 

@@ -30,14 +30,14 @@ impl Sink for Memory {
 
 impl Memory {
     /// Server names and the number of endpoints behind each, of the table in effect.
-    fn routes(&self) -> Vec<(String, usize)> {
+    fn routes(&self) -> Vec<String> {
         let spec = &self.tables.last().unwrap().spec;
         let routes = spec.routes.iter().map(|route| {
             let RouteMatch::ServerNames(names) = &route.matches else {
                 panic!("only server names are here");
             };
             let found = spec.clusters.iter().find(|one| one.name == route.cluster);
-            (names.join(","), found.unwrap().endpoints.len())
+            format!("{} {}", names.join(","), found.unwrap().endpoints.len())
         });
         let mut routes: Vec<_> = routes.collect();
         routes.sort();
@@ -45,13 +45,28 @@ impl Memory {
     }
 }
 
-fn held() -> HeldResources {
-    let own = OwnListener {
-        name: "tls".into(),
-        port: 443,
-        protocol: OwnProtocol::Tls,
-    };
-    HeldResources::new(State::default(), vec![own])
+/// A client of one listener, and where its tables go.
+struct Client {
+    held: HeldResources,
+    sink: Memory,
+}
+
+impl Client {
+    fn new() -> Self {
+        let own = OwnListener {
+            name: "tls".into(),
+            port: 443,
+            protocol: OwnProtocol::Tls,
+        };
+        Self {
+            held: HeldResources::new(State::default(), vec![own]),
+            sink: Memory::default(),
+        }
+    }
+
+    fn take(&mut self, updates: &[Update]) -> Vec<Result<(), String>> {
+        self.held.settle(updates, &mut self.sink)
+    }
 }
 
 /// A cluster and its assignment.
@@ -65,15 +80,16 @@ fn cluster(name: &str) -> Vec<Resource> {
 fn part(group: &str, server_name: &str, cluster: &str) -> Vec<Resource> {
     let names = RouteMatch::ServerNames(vec![server_name.to_owned()]);
     let routes = [RouteSpec::new(names, cluster)];
-    crate::encode::parts(group, &routes, &params()).resources
+    crate::encode::parts(group, &routes, &GatewayParams::default()).resources
 }
 
-fn params() -> GatewayParams {
-    GatewayParams {
-        node: None,
-        vpn: None,
-        ..GatewayParams::default()
-    }
+/// A cluster, its assignment and the route to it.
+fn shoot(name: &str) -> Vec<Resource> {
+    [
+        cluster(name),
+        part(name, &format!("{name}.example.com"), name),
+    ]
+    .concat()
 }
 
 /// A response with those of the resources that are of a type.
@@ -111,51 +127,50 @@ fn any(resource: &Resource) -> Any {
     }
 }
 
-fn take(
-    held: &mut HeldResources,
-    sink: &mut Memory,
-    updates: &[Update],
-) -> Vec<Result<(), String>> {
-    held.settle(updates, sink)
-}
-
 /// A client with one cluster and one route.
-async fn settled() -> (HeldResources, Memory) {
-    let (mut held, mut sink) = (held(), Memory::default());
-    let mut resources = cluster("a");
-    resources.extend(part("a", "a.example.com", "a"));
+async fn settled() -> Client {
+    let mut client = Client::new();
+    let resources = shoot("a");
     let updates = [
         delta(Cluster, &resources, &[]).await,
         delta(ClusterLoadAssignment, &resources, &[]).await,
         delta(Listener, &resources, &[]).await,
     ];
-    assert_eq!(
-        take(&mut held, &mut sink, &updates),
-        [Ok(()), Ok(()), Ok(())]
-    );
-    assert_eq!(sink.tables.len(), 1, "together they are one table");
-    (held, sink)
+    assert_eq!(client.take(&updates), [Ok(()), Ok(()), Ok(())]);
+    assert_eq!(client.sink.tables.len(), 1, "together they are one table");
+    client
 }
 
 #[tokio::test]
 async fn nothing_applies_before_state_is_complete() {
-    let (mut held, mut sink) = (held(), Memory::default());
-    let mut resources = cluster("a");
-    resources.extend(part("a", "a.example.com", "a"));
+    let mut client = Client::new();
+    let resources = shoot("a");
     let update = delta(Listener, &resources, &[]).await;
-    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
-    assert!(!held.waits_for_missing(), "clusters were not heard of");
+    assert_eq!(client.take(&[update]), [Ok(())]);
+    assert!(
+        !client.held.waits_for_missing(),
+        "clusters were not heard of"
+    );
     let update = delta(Cluster, &resources, &[]).await;
-    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
-    assert!(sink.tables.is_empty() && held.waits_for_missing() && !held.is_current());
-    let wanted: Vec<_> = held.wanted(ClusterLoadAssignment).into_iter().collect();
-    assert_eq!(wanted, [Arc::from("a")]);
-    assert!(!held.stored().lock().good, "and nothing is kept on disk");
+    assert_eq!(client.take(&[update]), [Ok(())]);
+    assert!(
+        client.sink.tables.is_empty()
+            && client.held.waits_for_missing()
+            && !client.held.is_current()
+    );
+    assert_eq!(
+        client.held.wanted(ClusterLoadAssignment),
+        ["a".into()].into()
+    );
+    assert!(
+        !client.held.stored().lock().good,
+        "and nothing is kept on disk"
+    );
 
     let update = delta(ClusterLoadAssignment, &resources, &[]).await;
-    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
-    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 1)]);
-    assert!(held.is_current() && held.stored().lock().good);
+    assert_eq!(client.take(&[update]), [Ok(())]);
+    assert_eq!(client.sink.routes(), ["a.example.com 1"]);
+    assert!(client.held.is_current() && client.held.stored().lock().good);
 }
 
 /// As [`delta`], and the server says that more follows.
@@ -167,38 +182,44 @@ async fn part_of(kind: ResourceType, resources: &[Resource]) -> Update {
 
 #[tokio::test]
 async fn partial_update_is_acked_but_not_applied() {
-    let (mut held, mut sink) = (held(), Memory::default());
-    let mut resources = cluster("a");
-    resources.extend(part("a", "a.example.com", "a"));
+    let mut client = Client::new();
+    let resources = shoot("a");
     let first = [
         part_of(Cluster, &resources).await,
         part_of(ClusterLoadAssignment, &resources).await,
         part_of(Listener, &resources).await,
     ];
-    assert_eq!(take(&mut held, &mut sink, &first), [Ok(()), Ok(()), Ok(())]);
-    assert!(sink.tables.is_empty() && !held.is_current() && !held.waits_for_missing());
-    assert!(!held.stored().lock().good);
+    assert_eq!(client.take(&first), [Ok(()), Ok(()), Ok(())]);
+    assert!(
+        client.sink.tables.is_empty()
+            && !client.held.is_current()
+            && !client.held.waits_for_missing()
+    );
+    assert!(!client.held.stored().lock().good);
     let last = delta(Listener, &part("b", "b.example.com", "a"), &[]).await;
-    assert_eq!(take(&mut held, &mut sink, &[last]), [Ok(())]);
-    assert_eq!((sink.tables.len(), sink.routes().len()), (1, 2));
-    assert!(held.is_current() && held.stored().lock().good);
+    assert_eq!(client.take(&[last]), [Ok(())]);
+    assert_eq!(
+        (client.sink.tables.len(), client.sink.routes().len()),
+        (1, 2)
+    );
+    assert!(client.held.is_current() && client.held.stored().lock().good);
 
     // The rest is refused, and what was taken is in effect all the same.
     let more = part_of(Listener, &part("c", "c.example.com", "a")).await;
-    take(&mut held, &mut sink, &[more]);
+    client.take(&[more]);
     let mut bad = part("d", "d.example.com", "a").remove(0);
     bad.body = Bytes::from_static(b"\x0a\x05tls|d\xff");
     let bad = delta(Listener, &[bad], &[]).await;
-    take(&mut held, &mut sink, &[bad])[0].as_ref().unwrap_err();
-    assert_eq!(sink.routes().len(), 3);
+    client.take(&[bad])[0].as_ref().unwrap_err();
+    assert_eq!(client.sink.routes().len(), 3);
 
     // The rest does not come.
     let more = part_of(Listener, &part("d", "d.example.com", "a")).await;
-    take(&mut held, &mut sink, &[more]);
-    assert_eq!(sink.routes().len(), 3);
-    held.apply_without_more(&mut sink).unwrap();
-    assert_eq!(sink.routes().len(), 4);
-    assert!(held.is_current());
+    client.take(&[more]);
+    assert_eq!(client.sink.routes().len(), 3);
+    client.held.apply_without_more(&mut client.sink).unwrap();
+    assert_eq!(client.sink.routes().len(), 4);
+    assert!(client.held.is_current());
 }
 
 #[tokio::test]
@@ -213,7 +234,7 @@ async fn response_with_duplicate_resource_is_refused() {
 
 #[tokio::test]
 async fn missing_assignments_are_filled_in_one_pass() {
-    let (mut held, mut sink) = (held(), Memory::default());
+    let mut client = Client::new();
     let clusters: Vec<_> = (0..20_000)
         .flat_map(|number| cluster(&number.to_string()))
         .collect();
@@ -221,41 +242,37 @@ async fn missing_assignments_are_filled_in_one_pass() {
         delta(Cluster, &clusters, &[]).await,
         delta(Listener, &[], &[]).await,
     ];
-    take(&mut held, &mut sink, &updates);
-    assert_eq!(held.missing().len(), 20_000);
-    held.apply_without_missing(&mut sink).unwrap();
-    assert!(held.is_current());
+    client.take(&updates);
+    assert_eq!(client.held.missing().len(), 20_000);
+    client.held.apply_without_missing(&mut client.sink).unwrap();
+    assert!(client.held.is_current());
 }
 
 #[tokio::test]
 async fn contradictions_are_refused_while_incomplete() {
-    let (mut held, mut sink) = settled().await;
-    take(
-        &mut held,
-        &mut sink,
-        &[delta(Cluster, &cluster("b"), &[]).await],
-    );
-    assert!(held.waits_for_missing());
+    let mut client = settled().await;
+    client.take(&[delta(Cluster, &cluster("b"), &[]).await]);
+    assert!(client.held.waits_for_missing());
     let bad = delta(Listener, &part("b", "a.example.com", "b"), &[]).await;
-    take(&mut held, &mut sink, &[bad])[0].as_ref().unwrap_err();
+    client.take(&[bad])[0].as_ref().unwrap_err();
 }
 
 #[tokio::test]
 async fn an_empty_gateway_is_complete() {
-    let (mut held, mut sink) = (held(), Memory::default());
+    let mut client = Client::new();
     let updates = [
         delta(Cluster, &[], &[]).await,
         delta(Listener, &[], &[]).await,
     ];
-    take(&mut held, &mut sink, &updates);
-    assert_eq!(sink.tables.len(), 1);
-    take(&mut held, &mut sink, &updates);
-    assert_eq!(sink.tables.len(), 1, "nothing new");
+    client.take(&updates);
+    assert_eq!(client.sink.tables.len(), 1);
+    client.take(&updates);
+    assert_eq!(client.sink.tables.len(), 1, "nothing new");
 }
 
 #[tokio::test]
 async fn first_of_contradicting_updates_is_applied() {
-    let (mut held, mut sink) = settled().await;
+    let mut client = settled().await;
     let good = delta(Listener, &part("b", "b.example.com", "a"), &[]).await;
     let mut other = cluster("c");
     other.extend(part("c", "a.example.com", "c"));
@@ -263,152 +280,123 @@ async fn first_of_contradicting_updates_is_applied() {
         delta(Cluster, &other, &[]).await,
         delta(ClusterLoadAssignment, &other, &[]).await,
     ];
-    take(&mut held, &mut sink, &clusters);
+    client.take(&clusters);
     let bad = delta(Listener, &other, &[]).await;
-    let verdicts = take(&mut held, &mut sink, &[bad, good]);
+    let verdicts = client.take(&[bad, good]);
     let why = verdicts[0].as_ref().unwrap_err();
     assert!(why.contains("a.example.com"), "{why}");
     assert_eq!(verdicts[1], Ok(()));
-    let routes = [
-        ("a.example.com".to_owned(), 1),
-        ("b.example.com".to_owned(), 1),
-    ];
-    assert_eq!(sink.routes(), routes);
-    let raw = held.stored().lock();
+    let routes = ["a.example.com 1", "b.example.com 1"];
+    assert_eq!(client.sink.routes(), routes);
+    let raw = client.held.stored().lock();
     assert!(!raw.types[Listener as usize].contains_key("tls|c"));
 }
 
 #[tokio::test]
 async fn contradictions_are_refused_before_complete() {
-    let (mut held, mut sink) = (held(), Memory::default());
-    let mut resources = cluster("a");
-    resources.extend(part("a", "a.example.com", "a"));
+    let mut client = Client::new();
+    let mut resources = shoot("a");
     resources.extend(part("b", "a.example.com", "b"));
     let updates = [
         delta(Cluster, &resources, &[]).await,
         delta(Listener, &resources, &[]).await,
     ];
-    let verdicts = take(&mut held, &mut sink, &updates);
+    let verdicts = client.take(&updates);
     assert_eq!(verdicts[0], Ok(()));
     verdicts[1].as_ref().unwrap_err();
 }
 
 #[tokio::test]
 async fn refused_table_leaves_no_trace() {
-    let (mut held, mut sink) = settled().await;
-    sink.refuses = true;
+    let mut client = settled().await;
+    client.sink.refuses = true;
     let update = delta(Listener, &part("b", "b.example.com", "a"), &["tls|a"]).await;
     let refused = [Err("not now".to_owned())];
-    assert_eq!(
-        take(&mut held, &mut sink, std::slice::from_ref(&update)),
-        refused
-    );
-    sink.refuses = false;
-    take(
-        &mut held,
-        &mut sink,
-        &[delta(Cluster, &cluster("b"), &[]).await],
-    );
-    take(
-        &mut held,
-        &mut sink,
-        &[delta(ClusterLoadAssignment, &cluster("b"), &[]).await],
-    );
-    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 1)]);
-    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
-    assert_eq!(sink.routes(), [("b.example.com".to_owned(), 1)]);
+    assert_eq!(client.take(std::slice::from_ref(&update)), refused);
+    client.sink.refuses = false;
+    client.take(&[delta(Cluster, &cluster("b"), &[]).await]);
+    client.take(&[delta(ClusterLoadAssignment, &cluster("b"), &[]).await]);
+    assert_eq!(client.sink.routes(), ["a.example.com 1"]);
+    assert_eq!(client.take(&[update]), [Ok(())]);
+    assert_eq!(client.sink.routes(), ["b.example.com 1"]);
 }
 
 #[tokio::test]
 async fn an_assignment_that_does_not_exist_is_empty() {
-    let (mut held, mut sink) = settled().await;
+    let mut client = settled().await;
     let update = delta(ClusterLoadAssignment, &[], &["a"]).await;
-    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
-    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 0)]);
+    assert_eq!(client.take(&[update]), [Ok(())]);
+    assert_eq!(client.sink.routes(), ["a.example.com 0"]);
     let update = delta(ClusterLoadAssignment, &cluster("a"), &[]).await;
-    take(&mut held, &mut sink, &[update]);
-    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 1)]);
+    client.take(&[update]);
+    assert_eq!(client.sink.routes(), ["a.example.com 1"]);
 }
 
 #[tokio::test]
 async fn missing_resource_times_out_as_empty() {
-    let (mut held, mut sink) = settled().await;
-    let tables = sink.tables.len();
-    let mut resources = cluster("b");
-    resources.extend(part("b", "b.example.com", "b"));
+    let mut client = settled().await;
+    let tables = client.sink.tables.len();
+    let resources = shoot("b");
     let updates = [
         delta(Cluster, &resources, &[]).await,
         delta(Listener, &resources, &[]).await,
     ];
-    take(&mut held, &mut sink, &updates);
-    assert_eq!(sink.tables.len(), tables);
-    assert!(held.waits_for_missing());
-    held.apply_without_missing(&mut sink).unwrap();
-    assert!(!held.waits_for_missing() && held.is_current());
-    let routes = [
-        ("a.example.com".to_owned(), 1),
-        ("b.example.com".to_owned(), 0),
-    ];
-    assert_eq!(sink.routes(), routes);
+    client.take(&updates);
+    assert_eq!(client.sink.tables.len(), tables);
+    assert!(client.held.waits_for_missing());
+    client.held.apply_without_missing(&mut client.sink).unwrap();
+    assert!(!client.held.waits_for_missing() && client.held.is_current());
+    let routes = ["a.example.com 1", "b.example.com 0"];
+    assert_eq!(client.sink.routes(), routes);
 }
 
 #[tokio::test]
 async fn an_assignment_goes_with_its_cluster() {
-    let (mut held, mut sink) = settled().await;
+    let mut client = settled().await;
     let updates = [
         delta(Listener, &[], &["tls|a"]).await,
         delta(Cluster, &[], &["a"]).await,
     ];
-    assert_eq!(take(&mut held, &mut sink, &updates), [Ok(()), Ok(())]);
-    assert!(held.wanted(ClusterLoadAssignment).is_empty());
-    let raw = held.stored().lock();
+    assert_eq!(client.take(&updates), [Ok(()), Ok(())]);
+    assert!(client.held.wanted(ClusterLoadAssignment).is_empty());
+    let raw = client.held.stored().lock();
     assert!(raw.types.iter().all(BTreeMap::is_empty));
 }
 
 #[tokio::test]
 async fn list_replaces_state_and_part_adds_to_it() {
-    let (mut held, mut sink) = (held(), Memory::default());
-    let mut resources = cluster("a");
-    resources.extend(cluster("b"));
-    resources.extend(part("a", "a.example.com", "a"));
-    resources.extend(part("b", "b.example.com", "b"));
+    let mut client = Client::new();
+    let resources = [shoot("a"), shoot("b")].concat();
     let updates = [
         full(Cluster, &resources).await,
         full(ClusterLoadAssignment, &resources).await,
         full(Listener, &resources).await,
     ];
-    take(&mut held, &mut sink, &updates);
-    let both = [
-        ("a.example.com".to_owned(), 1),
-        ("b.example.com".to_owned(), 1),
-    ];
-    assert_eq!(sink.routes(), both);
-    take(
-        &mut held,
-        &mut sink,
-        &[full(ClusterLoadAssignment, &cluster("a")).await],
-    );
-    assert_eq!(sink.routes(), both);
+    client.take(&updates);
+    let both = ["a.example.com 1", "b.example.com 1"];
+    assert_eq!(client.sink.routes(), both);
+    client.take(&[full(ClusterLoadAssignment, &cluster("a")).await]);
+    assert_eq!(client.sink.routes(), both);
     let one = part("b", "b.example.com", "b");
-    take(&mut held, &mut sink, &[full(Listener, &one).await]);
-    assert_eq!(sink.routes(), both[1..]);
-    take(&mut held, &mut sink, &[full(Listener, &[]).await]);
-    assert_eq!(sink.routes(), []);
+    client.take(&[full(Listener, &one).await]);
+    assert_eq!(client.sink.routes(), both[1..]);
+    client.take(&[full(Listener, &[]).await]);
+    assert_eq!(client.sink.routes(), [""; 0]);
 }
 
 #[tokio::test]
 async fn fault_names_resource_and_spares_others() {
-    let (mut held, mut sink) = settled().await;
+    let mut client = settled().await;
     let mut bad = part("b", "b.example.com", "a").remove(0);
     bad.body = Bytes::from_static(b"\x0a\x05tls|b\xff");
     let updates = [
         delta(Listener, &[bad], &[]).await,
         delta(Listener, &part("c", "c.example.com", "a"), &[]).await,
     ];
-    let verdicts = take(&mut held, &mut sink, &updates);
+    let verdicts = client.take(&updates);
     assert!(verdicts[0].as_ref().unwrap_err().contains("tls|b"));
     assert_eq!(verdicts[1], Ok(()));
-    assert_eq!(sink.routes().len(), 2);
+    assert_eq!(client.sink.routes().len(), 2);
 }
 
 #[tokio::test]
@@ -435,19 +423,19 @@ async fn resource_type_must_match_its_response() {
 
 #[tokio::test]
 async fn cached_state_applies_after_first_answer() {
-    let (before, mut sink) = settled().await;
-    let entries = before.stored().lock().entries();
-    let mut held = held();
-    held.prime(entries).unwrap();
-    assert!(!held.is_current());
-    let wanted: Vec<_> = held.wanted(ClusterLoadAssignment).into_iter().collect();
-    assert_eq!(wanted, [Arc::from("a")]);
-    sink.tables.clear();
+    let entries = settled().await.held.stored().lock().entries();
+    let mut client = Client::new();
+    client.held.prime(entries).unwrap();
+    assert!(!client.held.is_current());
+    assert_eq!(
+        client.held.wanted(ClusterLoadAssignment),
+        ["a".into()].into()
+    );
     let updates = [
         delta(Cluster, &[], &[]).await,
         delta(Listener, &[], &[]).await,
     ];
-    take(&mut held, &mut sink, &updates);
-    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 1)]);
-    assert!(held.is_current());
+    client.take(&updates);
+    assert_eq!(client.sink.routes(), ["a.example.com 1"]);
+    assert!(client.held.is_current());
 }

@@ -4,10 +4,9 @@ use prost::Message;
 
 use super::*;
 use crate::proto::{
-    ConnectConfig, Empty, Filter3, HeaderMatcher, HeaderPattern, PrincipalIdentifier,
-    ProxyProtocol, Rbac, RbacFilter, RbacPerRoute, RbacPermission, RbacPolicy, RbacPrincipal, Rds,
-    RedirectAction, RegexMatcher, RouteAction, RouteMatch, StringMatcher, StringPattern,
-    UpgradeConfig,
+    Empty, Filter3, HeaderPattern, PrincipalIdentifier, ProxyProtocol, Rbac, RbacPermission,
+    RbacPolicy, RbacPrincipal, Rds, RedirectAction, RegexMatcher, RouteAction, RouteMatch,
+    StringMatcher, StringPattern,
 };
 
 const API_A: &str = "outbound|443||kube-apiserver.shoot--foo--a.svc.cluster.local";
@@ -79,62 +78,11 @@ fn proxy_header_listener_matches_by_port() {
     route::Snapshot::build(table.spec, 1, None).unwrap();
 }
 
-fn connect_to(pattern: HeaderPattern, action: RouteAction) -> Route {
-    let header = HeaderMatcher {
-        name: "Reversed-VPN".to_owned(),
-        pattern: Some(pattern),
-        invert_match: false,
-    };
-    Route {
-        matches: Some(RouteMatch {
-            prefix: None,
-            headers: vec![header],
-            connect_matcher: Some(Empty {}),
-        }),
-        route: Some(action),
-        ..Route::default()
-    }
-}
-
-fn tunnel() -> RouteAction {
-    RouteAction {
-        upgrade_configs: vec![UpgradeConfig {
-            upgrade_type: "connect".to_owned(),
-            enabled: None,
-            connect_config: Some(ConnectConfig { allow_post: false }),
-        }],
-        ..RouteAction::default()
-    }
-}
-
 fn by_header() -> RouteAction {
     RouteAction {
         cluster_header: Some("reversed-vpn".to_owned()),
         ..tunnel()
     }
-}
-
-fn to(cluster: &str) -> RouteAction {
-    RouteAction {
-        cluster: Some(cluster.to_owned()),
-        ..tunnel()
-    }
-}
-
-fn string(pattern: StringPattern) -> HeaderPattern {
-    HeaderPattern::String(StringMatcher {
-        pattern: Some(pattern),
-        ignore_case: false,
-    })
-}
-
-fn regex(regex: &str) -> HeaderPattern {
-    let regex = regex.to_owned();
-    string(StringPattern::SafeRegex(RegexMatcher { regex }))
-}
-
-fn exact(value: &str) -> HeaderPattern {
-    string(StringPattern::Exact(value.to_owned()))
 }
 
 fn redirects() -> [Route; 2] {
@@ -305,11 +253,8 @@ fn connect_route_sources_are_decoded() {
         action: 0,
         policies: policies.into(),
     });
-    let rbac = RbacPerRoute {
-        rbac: Some(RbacFilter { rules }),
-    };
     let mut route = connect_to(exact("a"), to(API_A));
-    let config = any(kind::RBAC_PER_ROUTE, &rbac);
+    let config = per_route(rules);
     route.typed_per_filter_config = [("envoy.filters.http.rbac".to_owned(), config)].into();
     let mut vpn = connect_listener("vpn", 1, vec![route, connect_to(exact("b"), to(API_A))]);
     let sources = |table: &Table| -> Vec<Vec<String>> {

@@ -9,9 +9,9 @@ use route::{ClusterSpec, TcpOptions};
 use super::*;
 use crate::decode::TableError;
 use crate::proto::{
-    CircuitBreakers, ClusterLoadAssignment, CommonLbConfig, ConfigSource, EdsClusterConfig, Empty,
-    Endpoint, LbEndpoint, Locality, LocalityLbEndpoints, OutlierDetection, Percent, TcpKeepalive,
-    Thresholds, UpstreamConnectionOptions, WireGuardRoute, ZoneAwareLbConfig,
+    CircuitBreakers, CommonLbConfig, ConfigSource, EdsClusterConfig, Empty, LbEndpoint, Locality,
+    LocalityLbEndpoints, OutlierDetection, Percent, TcpKeepalive, Thresholds,
+    UpstreamConnectionOptions, WireGuardRoute, ZoneAwareLbConfig,
 };
 
 fn assigned(name: &str, service: &str) -> Cluster {
@@ -22,23 +22,6 @@ fn assigned(name: &str, service: &str) -> Cluster {
             service_name: service.to_owned(),
         }),
         ..cluster(name)
-    }
-}
-
-fn at(host: &str) -> LbEndpoint {
-    LbEndpoint {
-        endpoint: Some(Endpoint {
-            address: Some(address(host, 443)),
-        }),
-        ..LbEndpoint::default()
-    }
-}
-
-fn assignment(name: &str, endpoints: Vec<LocalityLbEndpoints>) -> ClusterLoadAssignment {
-    ClusterLoadAssignment {
-        cluster_name: name.to_owned(),
-        endpoints,
-        policy: None,
     }
 }
 
@@ -69,7 +52,7 @@ fn assignments_are_asked_for_and_waited_for() {
     let before = state.clone();
     for name in ["a", "shared"] {
         let locality = LocalityLbEndpoints {
-            lb_endpoints: vec![at("10.0.0.1")],
+            lb_endpoints: vec![at("10.0.0.1", 443)],
             ..LocalityLbEndpoints::default()
         };
         state.set(name, right(kind, name, &assignment(name, vec![locality])));
@@ -236,11 +219,11 @@ fn endpoints_carry_zone_priority_weight_health() {
     };
     let state_of = |status, host| LbEndpoint {
         health_status: status,
-        ..at(host)
+        ..at(host, 443)
     };
     let heavy = LbEndpoint {
         load_balancing_weight: Some(3),
-        ..at("name.example.")
+        ..at("name.example.", 443)
     };
     let hosts = ["::1", "::2", "::3", "::4", "::5"];
     let statuses = hosts
@@ -250,9 +233,9 @@ fn endpoints_carry_zone_priority_weight_health() {
     let load_assignment = assignment(
         "c",
         vec![
-            in_zone("a", 0, Some(2), vec![heavy, at("10.0.0.2")]),
+            in_zone("a", 0, Some(2), vec![heavy, at("10.0.0.2", 443)]),
             in_zone("", 1, Some(1), statuses.collect()),
-            in_zone("b", 0, None, vec![at("10.0.0.3")]),
+            in_zone("b", 0, None, vec![at("10.0.0.3", 443)]),
         ],
     );
     let mut message = Cluster {
