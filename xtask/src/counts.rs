@@ -15,7 +15,7 @@ mod ceilings;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use testkit::peers::packages;
 use testkit::tempdir::TempDir;
@@ -46,9 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     packages::install(packages::COUNTS, &|text| console.say(&format!("  {text}")))?;
     let programs = workspace::build_in("counts", "rhizome-micro")?;
-    let program = programs
-        .get("rhizome-counts")
-        .context("rhizome-counts was not built")?;
+    let program = programs.get("rhizome-counts")?;
     let dir = TempDir::new("counts")?;
     let counts = callgrind::count(program, &dir)?;
     let file = workspace::root().join(FILE);

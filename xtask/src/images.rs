@@ -13,7 +13,7 @@
 mod engine;
 mod sbom;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::console::Console;
-use crate::workspace;
+use crate::workspace::{self, Programs};
 
 use self::engine::{Engine, EngineName};
 use self::sbom::Lists;
@@ -72,9 +72,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     let images = chosen(&options.only)?;
     console.heading("Programs");
-    let programs = programs(&images)?;
-    let target = target_directory(&programs)?;
-    let out = target.join("images");
+    let packages: BTreeSet<&str> = images.iter().map(|image| image.package).collect();
+    let programs = workspace::build(&Vec::from_iter(packages))?;
+    let any = images.first().context("no images")?;
+    // By where cargo put a program: `TARGET/TRIPLE/release/NAME`.
+    let target = programs.get(any.name)?.ancestors().nth(3);
+    let out = target.context("no target directory")?.join("images");
     let context = context(&out, &images, &programs)?;
     console.chapter("image", "Images");
     let engine = Engine::find(options.engine, &out, &|text| {
@@ -83,33 +86,23 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     console.say(&format!("  built by {engine}"));
     let lists = Lists::make(&console)?;
     for image in images {
-        let program = &programs[image.name];
+        let program = programs.get(image.name)?;
         console.check(image.name, || {
             let size = fs::metadata(program)?.len();
             ensure!(size <= LIMIT, "{size} bytes, above the limit of {LIMIT}");
             let built = engine.build(image.name, VERSION, &context, &out)?;
-            ensure!(
-                built.user == image.user,
-                "it runs as {}, not as {}",
-                built.user,
-                image.user
-            );
+            let (user, wanted) = (&built.user, image.user);
+            ensure!(user == wanted, "it runs as {user}, not as {wanted}");
             let told = engine.run(&built, &["--version"])?;
-            let version = told.trim();
-            ensure!(
-                version == format!("{} {VERSION}", image.name),
-                "it says `{version}`"
-            );
+            let (version, wanted) = (told.trim(), format!("{} {VERSION}", image.name));
+            ensure!(version == wanted, "it says `{version}`");
             let list = out.join(format!("{}.cdx.json", image.name));
             let count = lists.write(image, program, &list)?;
             let packed = fs::metadata(&built.archive)?.len();
-            let told = format!(
-                "{} MiB, packed {}; user {}; {version}; {count} components",
-                mebibytes(size),
-                mebibytes(packed),
-                built.user,
-            );
-            Ok(told)
+            let (size, packed) = (mebibytes(size), mebibytes(packed));
+            Ok(format!(
+                "{size} MiB, packed {packed}; user {user}; {version}; {count} components"
+            ))
         });
     }
     console.say(&format!("\n  images and lists: {}", out.display()));
@@ -128,42 +121,19 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Image>> {
     Ok(IMAGES.iter().filter(wanted).collect())
 }
 
-fn programs(images: &[&Image]) -> Result<BTreeMap<String, PathBuf>> {
-    let programs = workspace::build(&packages(images))?;
-    for image in images {
-        let built = programs.contains_key(image.name);
-        ensure!(built, "{} was not built", image.name);
-    }
-    Ok(programs)
-}
-
-fn packages(images: &[&Image]) -> Vec<&'static str> {
-    let mut packages: Vec<_> = images.iter().map(|image| image.package).collect();
-    packages.sort_unstable();
-    packages.dedup();
-    packages
-}
-
 /// Lays the programs where the Dockerfile expects them, and nothing else.
-fn context(out: &Path, images: &[&Image], programs: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
+fn context(out: &Path, images: &[&Image], programs: &Programs) -> Result<PathBuf> {
     let context = out.join("context");
     if context.exists() {
         fs::remove_dir_all(&context).context("clearing the context of the last time")?;
     }
     fs::create_dir_all(&context).with_context(|| format!("making {}", context.display()))?;
     for image in images {
-        let from = &programs[image.name];
+        let from = programs.get(image.name)?;
         fs::copy(from, context.join(image.name))
             .with_context(|| format!("copying {}", from.display()))?;
     }
     Ok(context)
-}
-
-/// Returns cargo's directory, by where it put a program: `TARGET/TRIPLE/release/NAME`.
-fn target_directory(programs: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
-    let any = programs.values().next().context("nothing was built")?;
-    let target = any.ancestors().nth(3).context("no target directory")?;
-    Ok(target.to_owned())
 }
 
 fn mebibytes(bytes: u64) -> String {

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use testkit::client_hello::ClientHello;
 use testkit::process::{ChildGuard, Usage};
 use testkit::proxy_header;
@@ -48,12 +48,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     let mut console = Console::new();
     console.chapter("soak", "Soak: memory and descriptors of the release builds");
     let programs = workspace::build(&["sni-proxy", "apiserver-proxy"])?;
-    let program = |name: &str| {
-        programs
-            .get(name)
-            .with_context(|| format!("{name} was not built"))
-    };
-    let (gateway, node) = (program("sni-proxy")?, program("apiserver-proxy")?);
+    let (gateway, node) = (programs.get("sni-proxy")?, programs.get("apiserver-proxy")?);
     let runtime = Runtime::new().context("starting a runtime")?;
     let upstream = Upstream::start(Behavior::Echo)?;
     let echo = upstream.addr();
@@ -120,13 +115,8 @@ fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<Stri
     let mut child = start(program, &dir, "gateway.yaml", tls)?;
     let idle = settled(&child)?;
     let mut told = Vec::new();
-    limit(
-        &mut told,
-        "10,000 routes, idle",
-        idle.rss_kib,
-        GATEWAY_KIB,
-        "KiB",
-    )?;
+    let what = "10,000 routes, idle";
+    limit(&mut told, what, idle.rss_kib, GATEWAY_KIB, "KiB")?;
     let mut next = 0;
     let hello = || {
         next += 1;
@@ -148,14 +138,8 @@ fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<Stri
     let header = || proxy_header::v2(tls, destination, &[]);
     runtime.block_on(bulk(node, header))?;
     descriptors(&mut told, &child, idle)?;
-    let after = child.usage()?;
-    limit(
-        &mut told,
-        "after reloads and load",
-        after.rss_kib,
-        GATEWAY_AFTER_KIB,
-        "KiB",
-    )?;
+    let (what, after) = ("after reloads and load", child.usage()?.rss_kib);
+    limit(&mut told, what, after, GATEWAY_AFTER_KIB, "KiB")?;
     Ok(told.join(", "))
 }
 
@@ -164,12 +148,8 @@ fn server_name(i: usize) -> String {
 }
 
 fn two_ports() -> Result<[SocketAddr; 2]> {
-    let ports = ports::free(2)?;
-    let at = |index: usize| -> Result<SocketAddr> {
-        let port = ports.get(index).context("too few ports")?;
-        Ok(SocketAddr::from(([127, 0, 0, 1], *port)))
-    };
-    Ok([at(0)?, at(1)?])
+    let ports: [u16; 2] = { ports::free(2)?.try_into() }.map_err(|_| anyhow!("two ports"))?;
+    Ok(ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port))))
 }
 
 fn start(program: &Path, dir: &TempDir, config: &str, listens: SocketAddr) -> Result<ChildGuard> {
@@ -211,14 +191,8 @@ fn limit(told: &mut Vec<String>, what: &str, is: u64, most: u64, unit: &str) -> 
 /// Judges the memory of [`HELD`] idle connections.
 fn connections(told: &mut Vec<String>, before: Usage, held: Usage) -> Result<()> {
     let grown = held.anonymous_kib.saturating_sub(before.anonymous_kib) * 1024;
-    let each = grown / HELD as u64;
-    limit(
-        told,
-        "each idle connection",
-        each,
-        CONNECTION_BYTES,
-        "bytes",
-    )
+    let (what, each) = ("each idle connection", grown / HELD as u64);
+    limit(told, what, each, CONNECTION_BYTES, "bytes")
 }
 
 /// Waits until every descriptor that load needed is given back.
@@ -296,17 +270,12 @@ async fn bulk(addr: SocketAddr, first: impl Fn() -> Vec<u8>) -> Result<()> {
                 }
                 write.shutdown().await
             });
-            let mut all = 0;
-            let mut buf = vec![0; CHUNK];
-            loop {
-                let read = read.read(&mut buf).await?;
-                if read == 0 {
-                    break;
-                }
-                all += read;
-            }
+            let all = tokio::io::copy(&mut read, &mut tokio::io::sink()).await?;
             sending.await??;
-            ensure!(all >= BULK_BYTES, "{all} bytes came back of {BULK_BYTES}");
+            ensure!(
+                all >= BULK_BYTES as u64,
+                "{all} bytes came back of {BULK_BYTES}"
+            );
             Ok(())
         }));
     }

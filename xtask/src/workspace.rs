@@ -29,59 +29,54 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// What a build has made, by name.
+#[derive(Debug)]
+pub(crate) struct Programs(BTreeMap<String, PathBuf>);
+
+impl Programs {
+    pub(crate) fn get(&self, name: &str) -> Result<&Path> {
+        let path = self.0.get(name).map(PathBuf::as_path);
+        path.with_context(|| format!("cargo has not built {name}"))
+    }
+}
+
 /// Builds `packages` as they are shipped, cargo's words on screen, and returns the programs by
 /// name: release profile, one static file each, since images hold nothing else. The target is
 /// named because only then do the flags spare build scripts and macros, which cannot be static.
-pub(crate) fn build(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-    let mut command = cargo();
+pub(crate) fn build(packages: &[&str]) -> Result<Programs> {
     let host = host()?;
-    let flags = format!(
-        "CARGO_TARGET_{}_RUSTFLAGS",
-        host.to_uppercase().replace('-', "_")
-    );
+    let mut command = cargo();
+    let target = host.to_uppercase().replace('-', "_");
+    let flags = format!("CARGO_TARGET_{target}_RUSTFLAGS");
     command.env(flags, "-C target-feature=+crt-static");
-    command.args([
-        "build",
-        "--release",
-        "--target",
-        &host,
-        "--bins",
-        "--message-format=json-render-diagnostics",
-    ]);
+    command.args(["build", "--release", "--target", &host, "--bins"]);
     for package in packages {
         command.args(["--package", package]);
     }
-    programs(&mut command)
+    programs(command)
 }
 
 /// Builds the programs of `package` in the profile of that name, as [`build`] does.
-pub(crate) fn build_in(profile: &str, package: &str) -> Result<BTreeMap<String, PathBuf>> {
+pub(crate) fn build_in(profile: &str, package: &str) -> Result<Programs> {
     let mut command = cargo();
-    command.args([
-        "build",
-        "--profile",
-        profile,
-        "--bins",
-        "--package",
-        package,
-    ]);
-    command.arg("--message-format=json-render-diagnostics");
-    programs(&mut command)
+    command.args(["build", "--profile", profile]);
+    command.args(["--bins", "--package", package]);
+    programs(command)
 }
 
-/// Builds all programs as the tests do, in the dev profile, and returns them by name, so that what is
+/// Builds all programs as the tests do, in the dev profile, so that what is
 /// built for the demo is not compiled again for the tests.
-pub(crate) fn build_as_tested() -> Result<BTreeMap<String, PathBuf>> {
+pub(crate) fn build_as_tested() -> Result<Programs> {
     let mut command = cargo();
     // An example makes cargo choose the features of dependencies that tests are built with.
     command.args(["build", "--workspace", "--all-features", "--bins"]);
     command.args(["--example", "table"]);
-    command.arg("--message-format=json-render-diagnostics");
-    programs(&mut command)
+    programs(command)
 }
 
 /// Runs a build and returns what it says it has made.
-fn programs(command: &mut Command) -> Result<BTreeMap<String, PathBuf>> {
+fn programs(mut command: Command) -> Result<Programs> {
+    command.arg("--message-format=json-render-diagnostics");
     command.stdin(Stdio::null()).stderr(Stdio::inherit());
     let output = command.output().context("starting cargo")?;
     if !output.status.success() {
@@ -95,7 +90,7 @@ fn programs(command: &mut Command) -> Result<BTreeMap<String, PathBuf>> {
             Some((name, PathBuf::from(message["executable"].as_str()?)))
         })
         .collect();
-    Ok(programs)
+    Ok(Programs(programs))
 }
 
 /// Returns the triple of this machine, as the compiler names it.

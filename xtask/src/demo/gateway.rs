@@ -10,14 +10,14 @@ use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
 use testkit::wait;
 
-use super::Programs;
 use super::network::GATEWAY;
 use super::process;
 use super::shoot::Shoot;
+use crate::workspace::Programs;
 
 /// Writes the configuration and starts the gateway in the seed.
 pub(super) fn start(programs: &Programs, seed: &Namespace, dir: &Path) -> Result<ChildGuard> {
-    let program = &programs["sni-proxy"];
+    let program = programs.get("sni-proxy")?;
     process::start((seed, dir), ("sni-proxy", program), CONFIG, || {
         process::is_ok(seed, PROBES, "/readyz")
     })

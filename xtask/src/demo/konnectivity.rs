@@ -101,7 +101,7 @@ pub(super) fn start_server(
     registry: &Path,
 ) -> Result<ChildGuard> {
     let seed = &stage.network.seed;
-    let mut command = Place::In(seed).command(&stage.programs["konnectivity-server"]);
+    let mut command = Place::In(seed).command(stage.programs.get("konnectivity-server")?);
     let (cert, key) = (&credentials.server.cert, &credentials.server.key);
     for (flag, path) in [
         ("--registry", registry),
@@ -135,7 +135,7 @@ pub(super) fn start_agent(
     process::write(&hosts, &format!("{} {host}\n", gateway::TLS.ip()))?;
     let mut command: Command = Place::In(node).command("sh");
     command.args(["-c", WITH_HOSTS, "sh"]).arg(&hosts);
-    command.arg(&stage.programs["konnectivity-agent"]);
+    command.arg(stage.programs.get("konnectivity-agent")?);
     for (flag, path) in [
         ("--ca-cert", &credentials.authority_file),
         ("--agent-cert", &credentials.agent.cert),

@@ -8,10 +8,10 @@ use serde_json::json;
 use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
 
-use super::Programs;
 use super::gateway;
 use super::process;
 use super::shoot::Shoot;
+use crate::workspace::Programs;
 
 /// How the node tells the gateway which API server is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(super) fn start(
         "drain": { "delay": "0s", "timeout": "1s" },
     });
     let name = format!("apiserver-proxy-{}", shoot.letter);
-    let program = &programs["apiserver-proxy"];
+    let program = programs.get("apiserver-proxy")?;
     process::start((node, dir), (&name, program), config, || {
         process::is_ok(node, PROBES, "/readyz")
     })

@@ -21,11 +21,11 @@ use testkit::http::{Proxy, Target};
 use testkit::netns::{Namespace, Place, cable};
 use testkit::process::ChildGuard;
 
-use super::Programs;
 use super::gateway::{self, Extra};
 use super::process;
 use super::shoot::Shoot;
 use super::walk::Stage;
+use crate::workspace::Programs;
 
 /// Both programs and what they lead to. Fields are dropped in this order.
 #[derive(Debug)]
@@ -110,8 +110,8 @@ impl Credentials {
             authority_file: authority.write(&dir.join("vpn-proxy-ca.crt"))?,
             inside_file: inside.write(&dir.join("vpn-inside-ca.crt"))?,
             api_server_files: api_server.write(dir, "vpn-api-server")?,
-            server_key: Key::generate(&programs["vpn-server"], dir.join("vpn-server.key"))?,
-            client_key: Key::generate(&programs["vpn-client"], dir.join("vpn-client.key"))?,
+            server_key: Key::generate(programs.get("vpn-server")?, dir.join("vpn-server.key"))?,
+            client_key: Key::generate(programs.get("vpn-client")?, dir.join("vpn-client.key"))?,
             authority,
             api_server,
         })
@@ -266,7 +266,7 @@ pub(super) fn start_server(
     credentials: &Credentials,
 ) -> Result<ChildGuard> {
     let config = credentials.server_config(&stage.dir)?;
-    let program = ("vpn-server", stage.programs["vpn-server"].as_path());
+    let program = ("vpn-server", stage.programs.get("vpn-server")?);
     process::start((place, &stage.dir), program, config, || {
         Side::Server.ready(place).is_ok()
     })
@@ -276,7 +276,7 @@ pub(super) fn start_server(
 pub(super) fn start_client(stage: &Stage, credentials: &Credentials) -> Result<ChildGuard> {
     let config = credentials.client_config(&stage.shoots[0]);
     let node = &stage.network.shoots[0].node;
-    let program = ("vpn-client", stage.programs["vpn-client"].as_path());
+    let program = ("vpn-client", stage.programs.get("vpn-client")?);
     process::start((node, &stage.dir), program, config, || {
         matches!(Side::Client.ready(node), Ok(200))
     })

@@ -10,7 +10,6 @@ use testkit::http::{self, Target};
 use testkit::netns::Place;
 use testkit::process::ChildGuard;
 
-use super::Programs;
 use super::gateway::{self, Extra};
 use super::konnectivity::Konnectivity;
 use super::network::Network;
@@ -19,6 +18,7 @@ use super::shoot::Shoot;
 use super::tunnel::Tunnel;
 use super::watcher::Watcher;
 use crate::console::Console;
+use crate::workspace::Programs;
 
 mod drain;
 mod egress;
