@@ -6,7 +6,6 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
 use super::callgrind::Count;
 
@@ -41,17 +40,8 @@ impl Ceilings {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let value: Value = serde_json::from_str(text)?;
-        let object = value.as_object().context("no object")?;
-        let pair = |(name, value): (&String, &Value)| {
-            let number = value
-                .as_f64()
-                .with_context(|| format!("{name:?} has no number"))?;
-            Ok((name.clone(), number))
-        };
-        Ok(Self {
-            by_name: object.iter().map(pair).collect::<Result<_>>()?,
-        })
+        let by_name = serde_json::from_str(text)?;
+        Ok(Self { by_name })
     }
 
     pub(super) fn write(&self, file: &Path) -> Result<()> {
@@ -59,9 +49,7 @@ impl Ceilings {
     }
 
     fn text(&self) -> Result<String> {
-        let mut text = serde_json::to_string_pretty(&serde_json::json!(self.by_name))?;
-        text.push('\n');
-        Ok(text)
+        Ok(serde_json::to_string_pretty(&self.by_name)? + "\n")
     }
 
     pub(super) fn judge(&self, count: &Count) -> Verdict {
