@@ -9,13 +9,6 @@ use testkit::peers::crates::Program;
 use crate::console::Console;
 use crate::workspace;
 
-/// A cargo subcommand from the registry, at the newest version that the pinned toolchain builds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tool {
-    name: &'static str,
-    version: &'static str,
-}
-
 /// Lists what is in a program.
 pub(crate) const CYCLONEDX: Tool = tool("cargo-cyclonedx", "0.5.9");
 /// Checks dependencies: licenses, duplicates, sources.
@@ -23,23 +16,26 @@ pub(crate) const DENY: Tool = tool("cargo-deny", "0.20.2");
 /// Runs tests, each in a process of its own.
 pub(crate) const NEXTEST: Tool = tool("cargo-nextest", "0.9.143");
 
+/// A cargo subcommand at the newest version that the pinned toolchain builds.
 const fn tool(name: &'static str, version: &'static str) -> Tool {
-    Tool { name, version }
+    Tool(Program {
+        name,
+        package: name,
+        version,
+        // Fast enough for what is asked of them.
+        optimised: false,
+    })
 }
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tool(Program);
 
 impl Tool {
     /// Prepares a run of the tool in the workspace's root, installing it first if need be.
     pub(crate) fn command(self, console: &Console) -> Result<Command> {
-        let program = Program {
-            name: self.name,
-            package: self.name,
-            version: self.version,
-            // Fast enough for what is asked of them.
-            optimised: false,
-        };
         let say = |text: &str| console.say(&format!("  {text}"));
-        let mut command = Command::new(program.install(&say)?);
-        command.arg(self.name.trim_start_matches("cargo-"));
+        let mut command = Command::new(self.0.install(&say)?);
+        command.arg(self.0.name.trim_start_matches("cargo-"));
         command.current_dir(workspace::root());
         Ok(command)
     }
