@@ -72,7 +72,7 @@ fn answer(shoot: &Arc<str>, request: &Request, peer: SocketAddr) -> Response {
         "/api" => json(json!({ "kind": "APIVersions", "versions": ["v1"] })),
         "/apis" => json(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [] })),
         "/healthz" | "/livez" | "/readyz" => https::whole(200, "text/plain", "ok"),
-        "/big" => big(https::number(request, "bytes")),
+        "/big" => https::big(https::number(request, "bytes")),
         other => {
             let text = format!("{shoot} has nothing at {other}\n");
             https::whole(404, "text/plain", text)
@@ -83,7 +83,7 @@ fn answer(shoot: &Arc<str>, request: &Request, peer: SocketAddr) -> Response {
 /// Sends an event each 200 ms until the client goes away.
 fn watch(shoot: Arc<str>) -> Response {
     https::pieces("application/json", None, |mut pieces| async move {
-        let mut ticks = tokio::time::interval(WATCH_INTERVAL);
+        let mut ticks = tokio::time::interval(Duration::from_millis(200));
         for sequence in 1_u64.. {
             ticks.tick().await;
             let event = json!({
@@ -103,15 +103,6 @@ fn watch(shoot: Arc<str>) -> Response {
         Some(())
     })
 }
-
-fn big(bytes: u64) -> Response {
-    https::bytes(bytes, |range| {
-        vec![b'x'; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)]
-    })
-}
-
-/// Time between two events of a watch.
-pub const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,12 @@
 //! A thread with a single-threaded runtime that serves until its value is dropped.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 /// A service on a thread of its own. Dropping it ends every task of the service at its next await.
@@ -40,6 +43,27 @@ impl Background {
             stop: Some(stop),
             thread: Some(thread),
         })
+    }
+}
+
+/// Accepts connections and has each served by a task of its own.
+pub(crate) async fn accept<S>(
+    listener: std::net::TcpListener,
+    mut serve: impl FnMut(TcpStream, SocketAddr) -> S,
+) where
+    S: Future<Output = ()> + Send + 'static,
+{
+    let listener = listener.set_nonblocking(true).map(|()| listener);
+    // It is bound, so all that can fail here is the runtime's own descriptor.
+    let Ok(listener) = listener.and_then(TcpListener::from_std) else {
+        return;
+    };
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => drop(tokio::spawn(serve(stream, peer))),
+            // Out of descriptors: let some close.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
     }
 }
 

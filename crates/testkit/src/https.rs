@@ -7,10 +7,8 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -21,9 +19,10 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use crate::background::Background;
+use crate::background::{self, Background};
 use crate::certs::{self, Identity};
 
 pub(crate) type Request = http::Request<Incoming>;
@@ -77,17 +76,20 @@ impl Server {
         A: Future<Output = Response> + Send + 'static,
     {
         let addr = listener.local_addr().context("reading an address")?;
-        listener
-            .set_nonblocking(true)
-            .context("making a socket non-blocking")?;
         let acceptor = TlsAcceptor::from(certs::server_config(identity)?);
         let counts = Arc::new(Counts::default());
         let shared = Arc::clone(&counts);
-        let thread = Background::spawn(name, move || async move {
-            // `listener` is bound, so all that can fail here is the runtime's own descriptor.
-            if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
-                accept(listener, acceptor, shared, answer).await;
-            }
+        let thread = Background::spawn(name, move || {
+            background::accept(listener, move |stream, peer| {
+                shared.accepted.fetch_add(1, Ordering::Relaxed);
+                serve(
+                    stream,
+                    peer,
+                    acceptor.clone(),
+                    Open::count(&shared),
+                    answer.clone(),
+                )
+            })
         })?;
         Ok(Self {
             addr,
@@ -97,41 +99,27 @@ impl Server {
     }
 }
 
-async fn accept<F, A>(
-    listener: tokio::net::TcpListener,
+async fn serve<A: Future<Output = Response>>(
+    stream: TcpStream,
+    peer: SocketAddr,
     acceptor: TlsAcceptor,
-    counts: Arc<Counts>,
-    answer: F,
-) where
-    F: Fn(Request, SocketAddr) -> A + Clone + Send + 'static,
-    A: Future<Output = Response> + Send + 'static,
-{
-    loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            // Out of descriptors: let some close.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
-        };
-        let (acceptor, answer) = (acceptor.clone(), answer.clone());
-        counts.accepted.fetch_add(1, Ordering::Relaxed);
-        let open = Arc::new(Open::count(&counts));
-        tokio::spawn(async move {
-            let _ = stream.set_nodelay(true);
-            let Ok(stream) = acceptor.accept(stream).await else {
-                return;
-            };
-            let service = service_fn(move |mut request: Request| {
-                open.0.requests.fetch_add(1, Ordering::Relaxed);
-                // A connection that is upgraded is open for as long as its request.
-                request.extensions_mut().insert(Arc::clone(&open));
-                let answered = answer(request, peer);
-                async move { Ok::<_, Infallible>(answered.await) }
-            });
-            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // A client that goes away is the test's affair, which sees its own end of it.
-            let _ = connection.with_upgrades().await;
-        });
-    }
+    open: Arc<Open>,
+    answer: impl Fn(Request, SocketAddr) -> A,
+) {
+    let _ = stream.set_nodelay(true);
+    let Ok(stream) = acceptor.accept(stream).await else {
+        return;
+    };
+    let service = service_fn(move |mut request: Request| {
+        open.0.requests.fetch_add(1, Ordering::Relaxed);
+        // A connection that is upgraded is open for as long as its request.
+        request.extensions_mut().insert(Arc::clone(&open));
+        let answered = answer(request, peer);
+        async move { Ok::<_, Infallible>(answered.await) }
+    });
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    // A client that goes away is the test's affair, which sees its own end of it.
+    let _ = connection.with_upgrades().await;
 }
 
 /// Makes a response whose body is there as a whole.
@@ -156,21 +144,35 @@ where
     response
 }
 
-/// Makes a response of so many bytes, of which `chunk` returns those in a range.
-pub(crate) fn bytes<C>(length: u64, chunk: impl Fn(Range<u64>) -> C + Send + 'static) -> Response
-where
-    C: Into<Bytes> + Send + 'static,
-{
+/// Makes a response of so many bytes, those of [`pattern`].
+pub(crate) fn big(length: u64) -> Response {
     let kind = "application/octet-stream";
     pieces(kind, Some(length), move |mut pieces| async move {
         let mut at = 0;
         while at < length {
             let end = length.min(at + CHUNK);
-            pieces.send(chunk(at..end)).await?;
+            let mut chunk: Vec<u8> = (at..end).step_by(8).flat_map(word).collect();
+            chunk.truncate(usize::try_from(end - at).unwrap_or(usize::MAX));
+            pieces.send(chunk).await?;
             at = end;
         }
         Some(())
     })
+}
+
+/// Returns the body of `/big`: bytes that differ from place to place, so that a piece which is
+/// lost, doubled or moved is seen.
+pub fn pattern(bytes: usize) -> Vec<u8> {
+    let mut body: Vec<u8> = (0..bytes as u64).step_by(8).flat_map(word).collect();
+    body.truncate(bytes);
+    body
+}
+
+/// The eight bytes at offset `at`, all of them ASCII: a multiplication by an odd number spreads its
+/// low bits.
+fn word(at: u64) -> [u8; 8] {
+    let spread = at.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    spread.to_be_bytes().map(|byte| byte & 0x7f)
 }
 
 /// Where the pieces of a body go.
@@ -215,9 +217,9 @@ const CHUNK: u64 = 64 * 1024;
 struct Open(Arc<Counts>);
 
 impl Open {
-    fn count(counts: &Arc<Counts>) -> Self {
+    fn count(counts: &Arc<Counts>) -> Arc<Self> {
         counts.open.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(counts))
+        Arc::new(Self(Arc::clone(counts)))
     }
 }
 

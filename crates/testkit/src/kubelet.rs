@@ -35,6 +35,8 @@ use tokio::sync::watch;
 use crate::certs::Identity;
 use crate::https::{self, Request, Response, Server};
 
+pub use crate::https::pattern;
+
 /// A running stand-in. Dropping it closes its connections and its port.
 #[derive(Debug)]
 pub struct Kubelet {
@@ -74,24 +76,6 @@ impl Deref for Kubelet {
     }
 }
 
-/// Returns the body of `/big`: bytes that differ from place to place, so that a piece which is
-/// lost, doubled or moved is seen.
-pub fn pattern(bytes: usize) -> Vec<u8> {
-    let mut body = Vec::with_capacity(bytes + 8);
-    let mut at = 0_u64;
-    while body.len() < bytes {
-        body.extend(word(at));
-        at += 8;
-    }
-    body.truncate(bytes);
-    body
-}
-
-/// The eight bytes at offset `at`: a multiplication by an odd number spreads its low bits.
-fn word(at: u64) -> [u8; 8] {
-    at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()
-}
-
 async fn answer(node: &Arc<str>, request: Request, allowed: watch::Receiver<u64>) -> Response {
     if request.headers().contains_key(UPGRADE) {
         return upgrade(request);
@@ -103,7 +87,7 @@ async fn answer(node: &Arc<str>, request: Request, allowed: watch::Receiver<u64>
             let text = format!("kubelet_node_name{{node=\"{node}\"}} 1\n");
             https::whole(200, "text/plain; version=0.0.4", text)
         }
-        "/big" => big(number("bytes")),
+        "/big" => https::big(number("bytes")),
         "/logs" => logs(number("lines"), Duration::from_millis(number("every"))),
         "/events" => events(Arc::clone(node), allowed),
         "/hang" => std::future::pending().await,
@@ -117,15 +101,6 @@ async fn answer(node: &Arc<str>, request: Request, allowed: watch::Receiver<u64>
             https::whole(404, "text/plain", text)
         }
     }
-}
-
-fn big(bytes: u64) -> Response {
-    https::bytes(bytes, |range| {
-        let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let mut chunk: Vec<u8> = range.step_by(8).flat_map(word).collect();
-        chunk.truncate(length);
-        chunk
-    })
 }
 
 fn logs(lines: u64, every: Duration) -> Response {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::sync::watch;
 
-use crate::background::Background;
+use self::serve::Conn;
+use crate::background::{self, Background};
 use crate::wait;
 
 /// What an upstream does with each connection.
@@ -84,16 +85,12 @@ impl Upstream {
         let addr = listener
             .local_addr()
             .context("reading a socket's address")?;
-        listener
-            .set_nonblocking(true)
-            .context("making a socket non-blocking")?;
         let seen = Arc::new(Seen::default());
         let shared = Arc::clone(&seen);
-        let thread = Background::spawn("upstream", move || async move {
-            // `listener` is bound, so all that can fail here is the runtime's own descriptor.
-            if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
-                serve::accept(listener, behavior, shared).await;
-            }
+        let thread = Background::spawn("upstream", move || {
+            background::accept(listener, move |stream, _| {
+                Conn::new(stream, &shared).run(behavior.clone())
+            })
         })?;
         Ok(Self {
             addr,

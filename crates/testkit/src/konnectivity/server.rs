@@ -30,6 +30,7 @@ use super::packet::Packet;
 use super::stream::{self, Outgoing};
 use super::tap::{Control, Tap};
 use super::wire::{LIMIT, Wire};
+use crate::background;
 use crate::certs::{self, Identity};
 
 /// How a server presents itself.
@@ -93,9 +94,6 @@ impl FakeServer {
         let addr = listener
             .local_addr()
             .context("reading a socket's address")?;
-        listener
-            .set_nonblocking(true)
-            .context("making a socket non-blocking")?;
         let clients = options.clients_pem.as_deref();
         let config = certs::mutual_server_config(&options.identity, clients, &["h2"])?;
         let (links, arriving) = mpsc::unbounded_channel();
@@ -108,12 +106,17 @@ impl FakeServer {
             links,
         });
         let engine = Engine::start("fake-server")?;
-        engine.spawn(accept(
-            engine.inside(),
-            listener,
-            TlsAcceptor::from(config),
-            Arc::clone(&shared),
-        ));
+        let acceptor = TlsAcceptor::from(config);
+        let (inside, serving) = (engine.inside(), Arc::clone(&shared));
+        engine.spawn(background::accept(listener, move |tcp, _| {
+            serving.accepted.fetch_add(1, Ordering::SeqCst);
+            let (engine, acceptor) = (inside.clone(), acceptor.clone());
+            let shared = Arc::clone(&serving);
+            async move {
+                // The agent sees its own end of what fails.
+                let _ = serve(&engine, tcp, acceptor, &shared).await;
+            }
+        }));
         Ok(Self {
             addr,
             shared,
@@ -244,25 +247,6 @@ impl AgentLink {
         self.wire.find(&what, LIMIT, |packet| {
             packet.connect_id() == Some(connect_id) && !matches!(packet, Packet::DialRsp { .. })
         })
-    }
-}
-
-async fn accept(engine: Engine, listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>) {
-    // Bound already, so all that can fail here is the runtime's own descriptor.
-    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
-        return;
-    };
-    loop {
-        let Ok((tcp, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
-        };
-        shared.accepted.fetch_add(1, Ordering::SeqCst);
-        let (acceptor, shared, engine) = (acceptor.clone(), Arc::clone(&shared), engine.clone());
-        tokio::spawn(async move {
-            // The agent sees its own end of what fails.
-            let _ = serve(&engine, tcp, acceptor, &shared).await;
-        });
     }
 }
 

@@ -8,39 +8,18 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use super::{Behavior, Seen};
 
-pub(super) async fn accept(listener: TcpListener, behavior: Behavior, seen: Arc<Seen>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors: let some close.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
-        };
-        let conn = Conn::new(stream, &seen);
-        let behavior = behavior.clone();
-        let seen = Arc::clone(&seen);
-        tokio::spawn(async move {
-            // A client that goes away is the test's affair, which sees its own end of it.
-            if let Err(error) = conn.serve(&behavior).await
-                && error.kind() == ErrorKind::ConnectionReset
-            {
-                seen.resets.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-    }
-}
-
-struct Conn {
+pub(super) struct Conn {
     stream: TcpStream,
     seen: Arc<Seen>,
     index: usize,
 }
 
 impl Conn {
-    fn new(stream: TcpStream, seen: &Arc<Seen>) -> Self {
+    pub(super) fn new(stream: TcpStream, seen: &Arc<Seen>) -> Self {
         let mut beginnings = seen
             .beginnings
             .lock()
@@ -53,6 +32,16 @@ impl Conn {
             stream,
             seen: Arc::clone(seen),
             index,
+        }
+    }
+
+    pub(super) async fn run(self, behavior: Behavior) {
+        let seen = Arc::clone(&self.seen);
+        // A client that goes away is the test's affair, which sees its own end of it.
+        if let Err(error) = self.serve(&behavior).await
+            && error.kind() == ErrorKind::ConnectionReset
+        {
+            seen.resets.fetch_add(1, Ordering::Relaxed);
         }
     }
 
