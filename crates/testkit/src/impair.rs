@@ -19,7 +19,8 @@ mod random;
 mod relay;
 mod too_big;
 
-use std::sync::Arc;
+use std::io::PipeWriter;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,7 +29,8 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 
 use crate::netns::End;
 
-use self::relay::{Relay, Shared};
+use self::line::Line;
+use self::relay::Relay;
 
 /// What becomes of the packets of one direction. The default passes everything on at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -154,7 +156,8 @@ pub struct Counts {
 /// A line between two namespaces, with a TUN device at each end. Dropping it takes both away.
 #[derive(Debug)]
 pub struct Link {
-    shared: Arc<Shared>,
+    lines: Arc<Mutex<[Line; 2]>>,
+    stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -163,42 +166,51 @@ impl Link {
     /// devices are up and have no addresses, not even of IPv6's own accord.
     pub fn lay(one: End<'_>, other: End<'_>, mtu: u16, seed: u64) -> Result<Self> {
         let devices = [device(one, mtu)?, device(other, mtu)?];
-        let shared = Arc::new(Shared::new()?);
-        let relay = Relay::new(devices, Arc::clone(&shared), seed);
+        let (stopped, stop) = std::io::pipe().context("making a pipe")?;
+        // Two sequences that differ, whatever the seed.
+        let lines = Arc::new(Mutex::new([Line::new(seed), Line::new(!seed)]));
+        let relay = Relay::new(devices, Arc::clone(&lines), stopped);
         let thread = std::thread::Builder::new()
             .name("impair".to_owned())
             .spawn(move || relay.run())
             .context("starting a thread")?;
         Ok(Self {
-            shared,
+            lines,
+            stop: Some(stop),
             thread: Some(thread),
         })
     }
 
     /// Impairs one direction from now on. Packets under way are not touched.
     pub fn set(&self, direction: Direction, impairment: Impairment) {
-        self.shared.set(&[direction], impairment);
+        self.lines()[direction as usize].impairment = impairment;
     }
 
     /// Impairs both directions from now on.
     pub fn set_both(&self, impairment: Impairment) {
-        self.shared.set(&Direction::BOTH, impairment);
+        for line in &mut *self.lines() {
+            line.impairment = impairment;
+        }
     }
 
     /// Returns what is active in one direction.
     pub fn impairment(&self, direction: Direction) -> Impairment {
-        self.shared.impairment(direction)
+        self.lines()[direction as usize].impairment
     }
 
     /// Returns what became of the packets of one direction so far.
     pub fn counts(&self, direction: Direction) -> Counts {
-        self.shared.counts(direction)
+        self.lines()[direction as usize].counts()
+    }
+
+    fn lines(&self) -> MutexGuard<'_, [Line; 2]> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.shared.stop();
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -16,6 +16,8 @@ use super::{BlackHole, Counts, HELD_BACK, Impairment};
 /// One direction of a line.
 #[derive(Debug)]
 pub(super) struct Line {
+    /// What is active.
+    pub(super) impairment: Impairment,
     random: Random,
     under_way: BinaryHeap<Reverse<UnderWay>>,
     /// When each packet that waits for its turn will have left, in order.
@@ -38,6 +40,7 @@ struct UnderWay {
 impl Line {
     pub(super) fn new(seed: u64) -> Self {
         Self {
+            impairment: Impairment::default(),
             random: Random::new(seed),
             under_way: BinaryHeap::new(),
             waiting: VecDeque::new(),
@@ -49,7 +52,8 @@ impl Line {
     }
 
     /// Takes a packet that was sent at `now`, and decides what becomes of it.
-    pub(super) fn offer(&mut self, now: Duration, packet: &[u8], how: &Impairment) {
+    pub(super) fn offer(&mut self, now: Duration, packet: &[u8]) {
+        let how = self.impairment;
         // Drawn for every packet, so that a switch that is turned does not shift the sequence.
         let [lost, twice, held_back, jitter] = std::array::from_fn(|_| self.random.share());
         if is_swallowed(packet, how.black_hole) {
@@ -58,8 +62,8 @@ impl Line {
             self.counts.too_large += 1;
         } else if lost < how.loss {
             self.counts.lost += 1;
-        } else if let Some(left) = self.leave(now, packet.len(), how) {
-            let due = self.arrival(left, jitter, how);
+        } else if let Some(left) = self.leave(now, packet.len()) {
+            let due = self.arrival(left, jitter);
             let extra = if held_back < how.reorder {
                 HELD_BACK
             } else {
@@ -112,7 +116,8 @@ impl Line {
     }
 
     /// Returns when a packet has left the queue, `None` when there is no room in it.
-    fn leave(&mut self, now: Duration, bytes: usize, how: &Impairment) -> Option<Duration> {
+    fn leave(&mut self, now: Duration, bytes: usize) -> Option<Duration> {
+        let how = self.impairment;
         let Some(rate) = how.rate else {
             let room = how.queue.min(MAX_UNDER_WAY);
             return (self.under_way.len() < room).then_some(now);
@@ -133,7 +138,8 @@ impl Line {
     }
 
     /// Returns when a packet arrives that has left: never before one that had left earlier.
-    fn arrival(&self, left: Duration, jitter: f64, how: &Impairment) -> Duration {
+    fn arrival(&self, left: Duration, jitter: f64) -> Duration {
+        let how = self.impairment;
         let earliest = (left + how.delay).saturating_sub(how.jitter).max(left);
         (earliest + how.jitter.mul_f64(2.0 * jitter)).max(self.latest)
     }

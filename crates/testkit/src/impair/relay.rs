@@ -4,96 +4,38 @@
 //! sleeps until a packet comes or one is due (to some 0.1 ms), and reads at most [`BATCH`] packets
 //! of a device before it looks at what is due.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io::PipeReader;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tun_rs::SyncDevice;
 
 use super::line::Line;
-use super::{Counts, Direction, Impairment, too_big};
+use super::too_big;
 use crate::wait::Stopwatch;
-
-/// What the thread shares with the value that stands for it.
-#[derive(Debug)]
-pub(super) struct Shared {
-    state: Mutex<State>,
-    changed: AtomicBool,
-    stopped: AtomicBool,
-    wake: OwnedFd,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    impairments: [Impairment; 2],
-    counts: [Counts; 2],
-}
-
-impl Shared {
-    pub(super) fn new() -> Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Self {
-            state: Mutex::default(),
-            changed: AtomicBool::new(false),
-            stopped: AtomicBool::new(false),
-            wake: eventfd(0, flags).context("making an eventfd")?,
-        })
-    }
-
-    pub(super) fn set(&self, directions: &[Direction], impairment: Impairment) {
-        let mut state = self.lock();
-        for direction in directions {
-            state.impairments[index(*direction)] = impairment;
-        }
-        drop(state);
-        self.changed.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    pub(super) fn impairment(&self, direction: Direction) -> Impairment {
-        self.lock().impairments[index(direction)]
-    }
-
-    pub(super) fn counts(&self, direction: Direction) -> Counts {
-        self.lock().counts[index(direction)]
-    }
-
-    pub(super) fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        // Fails only when the counter is full, and then the thread is awake.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The thread's own.
 pub(super) struct Relay {
     devices: [SyncDevice; 2],
-    lines: [Line; 2],
-    impairments: [Impairment; 2],
-    shared: Arc<Shared>,
+    lines: Arc<Mutex<[Line; 2]>>,
+    /// Ends when the thread is to stop.
+    stopped: PipeReader,
     clock: Stopwatch,
     buffer: Vec<u8>,
 }
 
 impl Relay {
-    pub(super) fn new(devices: [SyncDevice; 2], shared: Arc<Shared>, seed: u64) -> Self {
-        let impairments = shared.lock().impairments;
+    pub(super) fn new(
+        devices: [SyncDevice; 2],
+        lines: Arc<Mutex<[Line; 2]>>,
+        stopped: PipeReader,
+    ) -> Self {
         Self {
             devices,
-            // Two sequences that differ, whatever the seed.
-            lines: [Line::new(seed), Line::new(!seed)],
-            impairments,
-            shared,
+            lines,
+            stopped,
             clock: Stopwatch::start(),
             buffer: vec![0; LARGEST],
         }
@@ -101,31 +43,35 @@ impl Relay {
 
     /// Relays until it is told to stop.
     pub(super) fn run(mut self) {
+        let shared = Arc::clone(&self.lines);
         let mut ready = [true; 2];
-        while !self.shared.stopped.load(Ordering::Acquire) {
-            if self.shared.changed.swap(false, Ordering::AcqRel) {
-                self.impairments = self.shared.lock().impairments;
-            }
-            for (from, ready) in ready.iter().enumerate() {
-                if *ready {
-                    self.read(from);
+        loop {
+            let mut lines = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            for (from, ready) in ready.into_iter().enumerate() {
+                if ready {
+                    self.read(from, &mut lines[from]);
                 }
             }
-            self.write();
-            ready = self.sleep();
+            self.write(&mut lines);
+            let due = lines.iter().filter_map(Line::due).min();
+            drop(lines);
+            let Some(readable) = self.sleep(due) else {
+                return;
+            };
+            ready = readable;
         }
     }
 
     /// Reads what has come from one device.
-    fn read(&mut self, from: usize) {
+    fn read(&mut self, from: usize, line: &mut Line) {
         let now = self.clock.elapsed();
         for _ in 0..BATCH {
             // A device that is down says EIO, and has nothing to say.
             let Ok(length) = self.devices[from].recv(&mut self.buffer) else {
                 return;
             };
-            let (packet, how) = (&self.buffer[..length], &self.impairments[from]);
-            self.lines[from].offer(now, packet, how);
+            let (packet, how) = (&self.buffer[..length], line.impairment);
+            line.offer(now, packet);
             if let Some(largest) = how.largest.filter(|largest| how.tells && length > *largest)
                 && let Some(answer) = too_big::answer(packet, largest)
             {
@@ -136,20 +82,19 @@ impl Relay {
     }
 
     /// Writes what is due to the other device.
-    fn write(&mut self) {
+    fn write(&self, lines: &mut [Line; 2]) {
         let now = self.clock.elapsed();
-        for (line, device) in self.lines.iter_mut().zip(self.devices.iter().rev()) {
+        for (line, device) in lines.iter_mut().zip(self.devices.iter().rev()) {
             while let Some(packet) = line.take(now) {
                 let accepted = device.send(&packet).is_ok();
                 line.arrived(packet, accepted);
             }
         }
-        self.shared.lock().counts = [self.lines[0].counts(), self.lines[1].counts()];
     }
 
-    /// Sleeps until there is something to do, and tells which devices can be read.
-    fn sleep(&self) -> [bool; 2] {
-        let due = self.lines.iter().filter_map(Line::due).min();
+    /// Sleeps until there is something to do, and tells which devices can be read; nothing when the
+    /// thread is to stop.
+    fn sleep(&self, due: Option<Duration>) -> Option<[bool; 2]> {
         let timeout = due.map(|due| {
             let left = due.saturating_sub(self.clock.elapsed());
             Timespec {
@@ -158,24 +103,13 @@ impl Relay {
             }
         });
         let [one, other] = &self.devices;
-        let mut polled = [one.as_fd(), other.as_fd(), self.shared.wake.as_fd()]
+        let mut polled = [one.as_fd(), other.as_fd(), self.stopped.as_fd()]
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         // Interrupted is awake.
         let _ = poll(&mut polled, timeout.as_ref());
-        if !polled[2].revents().is_empty() {
-            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
-        }
-        [
-            polled[0].revents().contains(PollFlags::IN),
-            polled[1].revents().contains(PollFlags::IN),
-        ]
-    }
-}
-
-fn index(direction: Direction) -> usize {
-    match direction {
-        Direction::Forth => 0,
-        Direction::Back => 1,
+        let [one, other, stopped] = polled.map(|own| own.revents());
+        let readable = [one, other].map(|events| events.contains(PollFlags::IN));
+        stopped.is_empty().then_some(readable)
     }
 }
 

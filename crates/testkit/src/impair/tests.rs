@@ -21,11 +21,12 @@ fn packet(protocol: u8, number: u16, length: usize) -> Vec<u8> {
 /// Sends `count` numbered packets, one each `gap`, and returns the numbers of those that arrive and
 /// when.
 fn sent(line: &mut Line, count: u16, gap: Duration, how: &Impairment) -> Vec<(u16, Duration)> {
+    line.impairment = *how;
     let mut arrived = Vec::new();
     let mut now = Duration::ZERO;
     for number in 0..count {
         collect(line, now, &mut arrived);
-        line.offer(now, &packet(17, number, 1000), how);
+        line.offer(now, &packet(17, number, 1000));
         now += gap;
     }
     collect(line, Duration::MAX, &mut arrived);
@@ -140,7 +141,8 @@ fn a_line_without_a_rate_bounds_what_is_under_way() {
 fn a_black_hole_swallows_what_it_is_for() {
     let passes = |what, packet: &[u8]| {
         let mut line = Line::new(1);
-        line.offer(Duration::ZERO, packet, &Impairment::swallowing(what));
+        line.impairment = Impairment::swallowing(what);
+        line.offer(Duration::ZERO, packet);
         line.take(Duration::ZERO).is_some()
     };
     let (tcp, udp) = (packet(6, 0, 40), packet(17, 0, 40));
@@ -159,13 +161,10 @@ fn a_black_hole_swallows_what_it_is_for() {
 
 #[test]
 fn large_packets_vanish_in_a_hole() {
-    let how = Impairment {
-        largest: Some(1280),
-        ..Impairment::default()
-    };
     let mut line = Line::new(1);
-    line.offer(Duration::ZERO, &packet(17, 0, 1280), &how);
-    line.offer(Duration::ZERO, &packet(17, 1, 1281), &how);
+    line.impairment.largest = Some(1280);
+    line.offer(Duration::ZERO, &packet(17, 0, 1280));
+    line.offer(Duration::ZERO, &packet(17, 1, 1281));
     assert_eq!(line.take(Duration::ZERO).unwrap().len(), 1280);
     assert_eq!((line.due(), line.counts().too_large), (None, 1));
 }
