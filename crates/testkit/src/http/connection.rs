@@ -9,7 +9,7 @@ use anyhow::{Context, Error, Result, anyhow};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::response::{Body, Head, Response, Watch};
+use super::response::{Body, Response, Watch};
 use super::target::{Proxy, RefusedByProxy, Target, Tls};
 use crate::{certs, proxy_header};
 
@@ -58,14 +58,14 @@ impl Connection {
     /// the whole answer.
     pub fn request(&mut self, method: &str, path: &str, body: Option<&str>) -> Result<Response> {
         let head = self.ask(method, path, body)?;
-        head.body(&mut self.stream)
+        head.read_body(&mut self.stream)
             .with_context(|| format!("reading the body of {method} {path}"))
     }
 
     /// Asks for `path` and reads the answer as it comes: a Kubernetes watch.
     pub fn watch(mut self, path: &str) -> Result<Watch> {
         let head = self.ask("GET", path, None)?;
-        if head.status() != 200 || !head.is_chunked() {
+        if head.status != 200 || !head.is_chunked() {
             return Err(self.refused(head, &format!("no watch at {path}")));
         }
         Ok(Watch::new(self.stream))
@@ -74,8 +74,8 @@ impl Connection {
     /// Asks for `path` and leaves the body, which must have a length, to be read in pieces.
     pub fn body(mut self, path: &str) -> Result<Body> {
         let head = self.ask("GET", path, None)?;
-        match head.length() {
-            Some(length) if head.status() == 200 => Ok(Body::new(self.stream, length)),
+        match head.header("content-length").map(str::parse) {
+            Some(Ok(length)) if head.status == 200 => Ok(Body::new(self.stream, length)),
             _ => Err(self.refused(head, &format!("no body at {path}"))),
         }
     }
@@ -87,7 +87,7 @@ impl Connection {
             ("Upgrade".to_owned(), protocol.to_owned()),
         ]);
         let head = self.ask("GET", path, None)?;
-        if head.status() != 101 {
+        if head.status != 101 {
             return Err(self.refused(head, &format!("no upgrade at {path}")));
         }
         Ok(Upgraded(self.stream))
@@ -99,14 +99,14 @@ impl Connection {
     }
 
     /// Reads the body of an answer that was not hoped for.
-    fn refused(mut self, head: Head, what: &str) -> Error {
-        match head.body(&mut self.stream) {
+    fn refused(mut self, head: Response, what: &str) -> Error {
+        match head.read_body(&mut self.stream) {
             Ok(answer) => anyhow!("{what}: status {}: {}", answer.status, answer.text()),
             Err(error) => error.context(what.to_owned()),
         }
     }
 
-    fn ask(&mut self, method: &str, path: &str, body: Option<&str>) -> Result<Head> {
+    fn ask(&mut self, method: &str, path: &str, body: Option<&str>) -> Result<Response> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.host);
         for (name, value) in &self.headers {
             text.push_str(&format!("{name}: {value}\r\n"));
@@ -128,7 +128,7 @@ impl Connection {
         let sent = stream.write_all(text.as_bytes());
         sent.and_then(|()| stream.flush())
             .with_context(|| format!("sending {method} {path}"))?;
-        Head::read(&mut self.stream)
+        Response::read_head(&mut self.stream)
             .with_context(|| format!("reading the answer to {method} {path}"))
     }
 }
@@ -191,9 +191,8 @@ fn connect(
         .context("sending CONNECT")?;
     stream.flush().context("sending CONNECT")?;
     // One byte at a time: what follows the head is not ours to take.
-    let head =
-        Head::read(&mut BufReader::with_capacity(1, stream)).context("reading the answer")?;
-    match head.status() {
+    let head = Response::read_head(&mut BufReader::with_capacity(1, stream));
+    match head.context("reading the answer")?.status {
         200..300 => Ok(()),
         status => Err(RefusedByProxy { status }.into()),
     }

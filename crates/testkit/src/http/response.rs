@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use super::connection::{MAX_HEAD_BYTES, Stream, read_line};
 
@@ -34,7 +34,62 @@ impl Response {
 
     /// Returns the first header of that name, in any case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        find(&self.headers, name)
+        let mut headers = self.headers.iter();
+        let found = headers.find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+        Some(&found.1)
+    }
+
+    pub(super) fn is_chunked(&self) -> bool {
+        self.header("transfer-encoding")
+            .is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
+    }
+
+    /// Reads the head; [`Self::read_body`] reads the rest.
+    pub(super) fn read_head(stream: &mut impl BufRead) -> Result<Self> {
+        let first = read_line(stream)?;
+        let status = first
+            .strip_prefix("HTTP/1.")
+            .and_then(|rest| rest.split(' ').nth(1)?.parse().ok())
+            .with_context(|| format!("{first:?} is no status line"))?;
+        let (mut headers, mut bytes) = (Vec::new(), first.len() as u64);
+        loop {
+            let line = read_line(stream)?;
+            bytes += line.len() as u64;
+            ensure!(
+                bytes <= MAX_HEAD_BYTES,
+                "a head above {MAX_HEAD_BYTES} bytes"
+            );
+            if line.is_empty() {
+                let body = Vec::new();
+                return Ok(Self {
+                    status,
+                    headers,
+                    body,
+                });
+            }
+            let (name, value) = line.split_once(':').context("a header without a colon")?;
+            headers.push((name.trim().to_owned(), value.trim().to_owned()));
+        }
+    }
+
+    pub(super) fn read_body(mut self, stream: &mut impl BufRead) -> Result<Self> {
+        if self.is_chunked() {
+            while let Some(chunk) = read_chunk(stream)? {
+                self.body.extend(chunk);
+                let length = self.body.len();
+                ensure!(
+                    length <= MAX_BODY_BYTES,
+                    "a body above {MAX_BODY_BYTES} bytes"
+                );
+            }
+        } else if let Some(length) = self.header("content-length") {
+            let length = length.parse().context("reading a content length")?;
+            self.body = read_exactly(stream, length)?;
+        } else if self.status != 204 && self.status != 304 {
+            let mut rest = stream.take(MAX_BODY_BYTES as u64);
+            rest.read_to_end(&mut self.body).context("reading a body")?;
+        }
+        Ok(self)
     }
 }
 
@@ -66,9 +121,11 @@ impl Watch {
                 Some(chunk) => self.pending.extend(chunk),
                 None => return Ok(None),
             }
-            if self.pending.len() > MAX_BODY_BYTES {
-                bail!("an event above {MAX_BODY_BYTES} bytes");
-            }
+            let length = self.pending.len();
+            ensure!(
+                length <= MAX_BODY_BYTES,
+                "an event above {MAX_BODY_BYTES} bytes"
+            );
         }
     }
 }
@@ -99,75 +156,6 @@ impl Body {
     }
 }
 
-/// The head of an answer.
-pub(super) struct Head {
-    status: u16,
-    headers: Vec<(String, String)>,
-}
-
-impl Head {
-    pub(super) fn read(stream: &mut impl BufRead) -> Result<Self> {
-        let first = read_line(stream)?;
-        let status = first
-            .strip_prefix("HTTP/1.")
-            .and_then(|rest| rest.split(' ').nth(1)?.parse().ok())
-            .with_context(|| format!("{first:?} is no status line"))?;
-        let mut headers = Vec::new();
-        let mut bytes = first.len() as u64;
-        loop {
-            let line = read_line(stream)?;
-            bytes += line.len() as u64;
-            if line.is_empty() {
-                return Ok(Self { status, headers });
-            }
-            if bytes > MAX_HEAD_BYTES {
-                bail!("a head above {MAX_HEAD_BYTES} bytes");
-            }
-            let (name, value) = line.split_once(':').context("a header without a colon")?;
-            headers.push((name.trim().to_owned(), value.trim().to_owned()));
-        }
-    }
-
-    pub(super) fn status(&self) -> u16 {
-        self.status
-    }
-
-    pub(super) fn length(&self) -> Option<u64> {
-        find(&self.headers, "content-length")?.parse().ok()
-    }
-
-    pub(super) fn is_chunked(&self) -> bool {
-        find(&self.headers, "transfer-encoding")
-            .is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
-    }
-
-    /// Reads the body that belongs to the head.
-    pub(super) fn body(self, stream: &mut impl BufRead) -> Result<Response> {
-        let mut body = Vec::new();
-        if self.is_chunked() {
-            while let Some(chunk) = read_chunk(stream)? {
-                body.extend(chunk);
-                if body.len() > MAX_BODY_BYTES {
-                    bail!("a body above {MAX_BODY_BYTES} bytes");
-                }
-            }
-        } else if let Some(length) = find(&self.headers, "content-length") {
-            let length = length.parse().context("reading a content length")?;
-            body = read_exactly(stream, length)?;
-        } else if self.status != 204 && self.status != 304 {
-            stream
-                .take(MAX_BODY_BYTES as u64)
-                .read_to_end(&mut body)
-                .context("reading a body")?;
-        }
-        Ok(Response {
-            status: self.status,
-            headers: self.headers,
-            body,
-        })
-    }
-}
-
 /// Reads one chunk (RFC 9112 section 7.1); `None` for the last one.
 fn read_chunk(stream: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
     let line = read_line(stream)?;
@@ -176,16 +164,15 @@ fn read_chunk(stream: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
         .with_context(|| format!("{line:?} is no length of a chunk"))?;
     let chunk = read_exactly(stream, length)?;
     let end = read_line(stream)?;
-    if !end.is_empty() {
-        bail!("{end:?} follows a chunk");
-    }
+    ensure!(end.is_empty(), "{end:?} follows a chunk");
     Ok((length > 0).then_some(chunk))
 }
 
 fn read_exactly(stream: &mut impl BufRead, length: usize) -> Result<Vec<u8>> {
-    if length > MAX_BODY_BYTES {
-        bail!("{length} bytes are more than {MAX_BODY_BYTES}");
-    }
+    ensure!(
+        length <= MAX_BODY_BYTES,
+        "{length} bytes are more than {MAX_BODY_BYTES}"
+    );
     let mut bytes = Vec::new();
     stream
         .take(length as u64)
@@ -196,13 +183,6 @@ fn read_exactly(stream: &mut impl BufRead, length: usize) -> Result<Vec<u8>> {
             .context("a body that is cut off");
     }
     Ok(bytes)
-}
-
-fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    headers
-        .iter()
-        .find(|(key, _)| key.eq_ignore_ascii_case(name))
-        .map(|(_, value)| value.as_str())
 }
 
 const MAX_BODY_BYTES: usize = 256 * 1024 * 1024;
