@@ -105,10 +105,10 @@ fn socket_address(addr: SocketAddr) -> Value {
     json!({ "socket_address": { "address": addr.ip().to_string(), "port_value": addr.port() } })
 }
 
-/// A type URL of Envoy's API.
-fn any(kind: &str, mut fields: Value) -> Value {
-    fields["@type"] = json!(format!("type.googleapis.com/{kind}"));
-    fields
+/// An extension of Envoy's, whose API has its configuration as the type `kind`.
+fn extension(name: &str, kind: &str, mut config: Value) -> Value {
+    config["@type"] = json!(format!("type.googleapis.com/envoy.extensions.{kind}"));
+    json!({ "name": format!("envoy.{name}"), "typed_config": config })
 }
 
 fn load_assignment(name: &str, endpoints: &[SocketAddr]) -> Value {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use super::{any, load_assignment, socket_address};
+use super::{extension, load_assignment, socket_address};
 
 /// Listeners and the clusters they lead to.
 #[derive(Clone, Debug, Default)]
@@ -88,11 +88,8 @@ fn listener(listener: &GatewayListener) -> Value {
                     })
                 })
                 .collect();
-            let kind = "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol";
-            let filter = json!({
-                "name": "envoy.filters.listener.proxy_protocol",
-                "typed_config": any(kind, json!({})),
-            });
+            let kind = "filters.listener.proxy_protocol.v3.ProxyProtocol";
+            let filter = extension("filters.listener.proxy_protocol", kind, json!({}));
             ("node", listen, json!([filter]), json!(chains))
         }
         GatewayListener::Tls { listen, routes } => {
@@ -105,11 +102,8 @@ fn listener(listener: &GatewayListener) -> Value {
                     })
                 })
                 .collect();
-            let kind = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
-            let filter = json!({
-                "name": "envoy.filters.listener.tls_inspector",
-                "typed_config": any(kind, json!({})),
-            });
+            let kind = "filters.listener.tls_inspector.v3.TlsInspector";
+            let filter = extension("filters.listener.tls_inspector", kind, json!({}));
             ("tls", listen, json!([filter]), json!(chains))
         }
     };
@@ -134,10 +128,8 @@ fn tcp_proxy(cluster: &str) -> Value {
         "cluster": cluster,
         "max_downstream_connection_duration": "86400s",
     });
-    json!({
-        "name": "envoy.filters.network.tcp_proxy",
-        "typed_config": any("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", fields),
-    })
+    let kind = "filters.network.tcp_proxy.v3.TcpProxy";
+    extension("filters.network.tcp_proxy", kind, fields)
 }
 
 /// Tunnels a CONNECT whose header has the right form to the cluster it names, and redirects
@@ -161,10 +153,8 @@ fn connection_manager(header: &str) -> Value {
             { "match": { "prefix": "/" }, "redirect": redirect },
         ],
     }]);
-    let router = json!({
-        "name": "envoy.filters.http.router",
-        "typed_config": any("envoy.extensions.filters.http.router.v3.Router", json!({})),
-    });
+    let kind = "filters.http.router.v3.Router";
+    let router = extension("filters.http.router", kind, json!({}));
     let fields = json!({
         "stat_prefix": "http_proxy",
         "http_protocol_options": { "accept_http_10": true },
@@ -172,11 +162,8 @@ fn connection_manager(header: &str) -> Value {
         "http_filters": [router],
         "route_config": { "name": "http_proxy", "virtual_hosts": hosts },
     });
-    let kind = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
-    json!({
-        "name": "envoy.filters.network.http_connection_manager",
-        "typed_config": any(kind, fields),
-    })
+    let kind = "filters.network.http_connection_manager.v3.HttpConnectionManager";
+    extension("filters.network.http_connection_manager", kind, fields)
 }
 
 /// What Gardener lets a header name: API servers and VPN servers.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::{any, load_assignment, socket_address};
+use super::{extension, load_assignment, socket_address};
 
 /// One listener at the API server's address, one cluster: the gateway.
 #[derive(Clone, Debug)]
@@ -54,11 +54,8 @@ impl NodeProxy {
             }
             NodeProxyMode::ProxyV2 => cluster["transport_socket"] = proxy_v2(),
         }
-        let filter = json!({
-            "name": "envoy.filters.network.tcp_proxy",
-            "typed_config":
-                any("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", tcp_proxy),
-        });
+        let kind = "filters.network.tcp_proxy.v3.TcpProxy";
+        let filter = extension("filters.network.tcp_proxy", kind, tcp_proxy);
         json!({
             "listeners": [{
                 "name": "kube_apiserver",
@@ -72,15 +69,9 @@ impl NodeProxy {
 }
 
 fn proxy_v2() -> Value {
-    let raw = json!({
-        "name": "envoy.transport_sockets.raw_buffer",
-        "typed_config":
-            any("envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer", json!({})),
-    });
-    let kind =
-        "envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport";
-    json!({
-        "name": "envoy.transport_sockets.upstream_proxy_protocol",
-        "typed_config": any(kind, json!({ "config": { "version": "V2" }, "transport_socket": raw })),
-    })
+    let kind = "transport_sockets.raw_buffer.v3.RawBuffer";
+    let raw = extension("transport_sockets.raw_buffer", kind, json!({}));
+    let config = json!({ "config": { "version": "V2" }, "transport_socket": raw });
+    let kind = "transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport";
+    extension("transport_sockets.upstream_proxy_protocol", kind, config)
 }
