@@ -119,38 +119,23 @@ impl ChildGuard {
 
     /// Waits for the process to end by itself.
     pub fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let deadline = wait::Deadline::after(limit);
-        loop {
-            if let Some(status) = self.exit_status()? {
-                return Ok(status);
-            }
-            if deadline.passed() {
-                bail!(
-                    "{} has not ended within {limit:?}:\n{}",
-                    self.name,
-                    self.log_tail(TAIL)
-                );
-            }
-            wait::pause(POLL);
-        }
+        let ended = wait::until_some("its end", limit, || self.exit_status().transpose());
+        ended.unwrap_or_else(|_| {
+            let (name, tail) = (&self.name, self.log_tail(TAIL));
+            bail!("{name} has not ended within {limit:?}:\n{tail}")
+        })
     }
 
     /// Sends a signal. To a process that has ended and was waited for: an error. SIGSTOP has taken
     /// effect on all threads when this returns.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if let Some(status) = self.exit_status()? {
-            bail!(
-                "{} has ended with {status}:\n{}",
-                self.name,
-                self.log_tail(TAIL)
-            );
+            let (name, tail) = (&self.name, self.log_tail(TAIL));
+            bail!("{name} has ended with {status}:\n{tail}");
         }
         // Not yet waited for, so the id cannot belong to another process.
-        let pid = i32::try_from(self.pid())
-            .ok()
-            .and_then(Pid::from_raw)
-            .context("a process id")?;
-        kill_process(pid, signal).with_context(|| format!("signalling {}", self.name))?;
+        kill_process(Pid::from_child(&self.child), signal)
+            .with_context(|| format!("signalling {}", self.name))?;
         if signal == Signal::STOP {
             let what = format!("{} to be stopped", self.name);
             let id = self.pid();
@@ -186,8 +171,7 @@ impl ChildGuard {
     /// Bounds the descriptors of the running process (`RLIMIT_NOFILE`): it gets no new one whose
     /// number is `limit` or more.
     pub fn limit_descriptors(&self, limit: usize) -> Result<()> {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        let pid = pid.context("a process without an id")?;
+        let pid = Pid::from_child(&self.child);
         let limit = Some(limit as u64);
         let limits = Rlimit {
             current: limit,
