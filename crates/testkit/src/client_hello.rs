@@ -11,8 +11,6 @@ pub struct ClientHello {
     pub alpn: Vec<String>,
     /// Bytes of the key share: 32 is X25519, 1216 is X25519MLKEM768, more makes a giant.
     pub key_share_bytes: u16,
-    /// Bytes of the session id, at most 32.
-    pub session_id_bytes: u8,
     /// The most bytes of the message in one TLS record, 1..=16384.
     pub record_bytes: usize,
     /// Puts `server_name` behind the key share, so that it ends the message.
@@ -25,7 +23,6 @@ impl Default for ClientHello {
             server_name: None,
             alpn: Vec::new(),
             key_share_bytes: 32,
-            session_id_bytes: 32,
             record_bytes: 16_384,
             server_name_last: false,
         }
@@ -55,10 +52,7 @@ impl ClientHello {
     pub fn message(&self) -> Vec<u8> {
         let mut body = vec![0x03, 0x03];
         body.extend([0x5a; 32]); // random
-        body.extend(vector8(&vec![
-            0xa5;
-            usize::from(self.session_id_bytes.min(32))
-        ]));
+        body.extend(vector8(&[0xa5; 32])); // session id
         body.extend(vector16(&[0x13, 0x01, 0x13, 0x02, 0xc0, 0x2f])); // cipher suites
         body.extend(vector8(&[0])); // no compression
         body.extend(vector16(&self.extensions()));

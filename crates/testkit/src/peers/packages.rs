@@ -60,13 +60,7 @@ pub const NAMESPACES: &[Need] = &[
 /// What `cargo xtask demo` runs besides.
 pub const DEMO: &[Need] = &[need("curl", &["curl"]), need("nft", &["nftables"])];
 
-/// What running kube-apiserver needs of Debian.
-pub const KUBERNETES: &[Need] = &[
-    need("etcd", &["etcd-server"]),
-    need("kubectl", &["kubernetes-client"]),
-];
-
-/// What building kube-apiserver needs of Debian beyond that.
+/// What building kube-apiserver needs of Debian besides.
 pub(super) const KUBE_BUILD: &[Need] = &[
     need("dpkg-source", &["dpkg-dev"]),
     need("go", &["golang-go"]),

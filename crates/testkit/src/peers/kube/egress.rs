@@ -10,8 +10,6 @@ use crate::certs::IdentityFiles;
 /// A way into the cluster.
 #[derive(Clone, Debug)]
 pub enum Egress {
-    /// Straight there.
-    Direct,
     /// gRPC over a Unix socket.
     GrpcUds(PathBuf),
     /// HTTP CONNECT over TCP and TLS, with certificates on both sides.
@@ -43,7 +41,6 @@ impl Egress {
     fn connection(&self) -> Value {
         let uds = |path: &Path| json!({ "uds": { "udsName": path } });
         match self {
-            Self::Direct => json!({ "proxyProtocol": "Direct" }),
             Self::GrpcUds(path) => json!({ "proxyProtocol": "GRPC", "transport": uds(path) }),
             Self::HttpConnectTls {
                 server,
