@@ -184,8 +184,9 @@ mod tests {
             let shares = FairScheduler::default();
             let scheduler = shares.clone();
             spawn_local(async move { scheduler.run().await });
+            let mut tenants = ["a", "b"].into_iter();
             let moved = tunnels.map(|tunnels| {
-                let share = shares.share(&TenantId::new(&tunnels.to_string()));
+                let share = shares.share(&TenantId::new(tenants.next().unwrap()));
                 let moved = Rc::new(Cell::new(0));
                 for _ in 0..tunnels {
                     spawn_local(move_chunks(Rc::clone(&share), Rc::clone(&moved)));
