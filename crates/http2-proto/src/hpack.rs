@@ -13,34 +13,15 @@ mod statics;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-/// Why a block of headers cannot be read. Later blocks of the connection cannot be either.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum HpackError {
-    /// A string that is not in Huffman's code, though it says so.
-    #[error("a string is not in the Huffman code")]
-    Huffman,
-    /// A place in the tables where nothing is.
-    #[error("there is no field with that index")]
-    Index,
-    /// A number too large for any use.
-    #[error("a number is too large")]
-    Integer,
-    /// A table larger than was agreed on, or its size in a wrong place, or not where it must be.
-    #[error("the size of the table is not as agreed on")]
-    TableSize,
-    /// The block ends within a field.
-    #[error("the block ends within a field")]
-    Truncated,
-}
+use crate::error::{ConnectionError, ErrorCode};
 
 /// Reads the blocks of one connection.
 #[derive(Debug)]
-pub struct Decoder {
+pub(crate) struct Decoder {
     /// The newest comes first.
     entries: VecDeque<Entry>,
     /// As RFC 7541 section 4.1 counts.
-    size: usize,
+    pub(crate) size: usize,
     max_size: usize,
     /// What the peer may make `max_size`.
     limit: usize,
@@ -67,8 +48,7 @@ impl Entry {
 
 impl Decoder {
     /// Makes the decoder of a new connection, which may have a table of 4096 bytes.
-    #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             entries: VecDeque::new(),
             size: 0,
@@ -79,39 +59,33 @@ impl Decoder {
     }
 
     /// Sets what the peer's table may hold, once it has agreed to that.
-    pub fn set_limit(&mut self, bytes: usize) {
+    pub(crate) fn set_limit(&mut self, bytes: usize) {
         self.limit = bytes;
         self.owed = bytes < self.max_size;
-    }
-
-    /// Returns the size of the table as RFC 7541 section 4.1 counts.
-    #[must_use]
-    pub fn table_size(&self) -> usize {
-        self.size
     }
 
     /// Reads a whole block, and calls `each` with every name and value in it.
     ///
     /// # Errors
-    /// [`HpackError`]; some fields may have been read.
-    pub fn decode(
+    /// Later blocks of the connection cannot be read either; some fields may have been.
+    pub(crate) fn decode(
         &mut self,
         block: &[u8],
         mut each: impl FnMut(&[u8], &[u8]),
-    ) -> Result<(), HpackError> {
+    ) -> Result<(), ConnectionError> {
         let mut input = Input(block);
         let mut first = true;
         while let Some(byte) = input.peek() {
             if byte & 0xe0 == 0x20 {
                 let size = input.integer(5)?;
                 if !first || size > self.limit {
-                    return Err(HpackError::TableSize);
+                    return Err(TABLE_SIZE);
                 }
                 self.resize(size);
                 continue;
             }
             if self.owed {
-                return Err(HpackError::TableSize);
+                return Err(TABLE_SIZE);
             }
             first = false;
             self.field(byte, &mut input, &mut each)?;
@@ -124,7 +98,7 @@ impl Decoder {
         byte: u8,
         input: &mut Input<'_>,
         each: &mut impl FnMut(&[u8], &[u8]),
-    ) -> Result<(), HpackError> {
+    ) -> Result<(), ConnectionError> {
         if byte & 0x80 != 0 {
             let (name, value) = self.lookup(input.integer(7)?)?;
             each(name, value);
@@ -150,13 +124,13 @@ impl Decoder {
         Ok(())
     }
 
-    fn lookup(&self, index: usize) -> Result<(&[u8], &[u8]), HpackError> {
+    fn lookup(&self, index: usize) -> Result<(&[u8], &[u8]), ConnectionError> {
         if let Some((name, value)) = statics::field(index) {
             return Ok((name.as_bytes(), value.as_bytes()));
         }
         let dynamic = index.checked_sub(statics::COUNT + 1);
         let entry = dynamic.and_then(|index| self.entries.get(index));
-        entry.map(Entry::field).ok_or(HpackError::Index)
+        entry.map(Entry::field).ok_or(INDEX)
     }
 
     fn insert(&mut self, entry: Entry) {
@@ -188,12 +162,6 @@ impl Decoder {
     }
 }
 
-impl Default for Decoder {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// What is left of a block.
 struct Input<'a>(&'a [u8]);
 
@@ -202,14 +170,14 @@ impl<'a> Input<'a> {
         self.0.first().copied()
     }
 
-    fn byte(&mut self) -> Result<u8, HpackError> {
-        let (byte, rest) = self.0.split_first().ok_or(HpackError::Truncated)?;
+    fn byte(&mut self) -> Result<u8, ConnectionError> {
+        let (byte, rest) = self.0.split_first().ok_or(TRUNCATED)?;
         self.0 = rest;
         Ok(*byte)
     }
 
     /// Reads a number whose first byte has `prefix` bits of it (RFC 7541 section 5.1).
-    fn integer(&mut self, prefix: u32) -> Result<usize, HpackError> {
+    fn integer(&mut self, prefix: u32) -> Result<usize, ConnectionError> {
         let most = (1_usize << prefix) - 1;
         let mut value = usize::from(self.byte()?) & most;
         if value < most {
@@ -223,14 +191,14 @@ impl<'a> Input<'a> {
                 return Ok(value);
             }
         }
-        Err(HpackError::Integer)
+        Err(INTEGER)
     }
 
     /// Reads a string (RFC 7541 section 5.2).
-    fn string(&mut self) -> Result<Cow<'a, [u8]>, HpackError> {
+    fn string(&mut self) -> Result<Cow<'a, [u8]>, ConnectionError> {
         let huffman = self.peek().is_some_and(|byte| byte & 0x80 != 0);
         let len = self.integer(7)?;
-        let (bytes, rest) = self.0.split_at_checked(len).ok_or(HpackError::Truncated)?;
+        let (bytes, rest) = self.0.split_at_checked(len).ok_or(TRUNCATED)?;
         self.0 = rest;
         if !huffman {
             return Ok(Cow::Borrowed(bytes));
@@ -243,7 +211,7 @@ impl<'a> Input<'a> {
 }
 
 /// Appends a field that no table is to keep. The name is in lower case.
-pub fn encode(name: &[u8], value: &[u8], to: &mut Vec<u8>) {
+pub(crate) fn encode(name: &[u8], value: &[u8], to: &mut Vec<u8>) {
     match (name, value) {
         (b":status", b"200") => return to.push(0x80 | STATUS_200),
         (b":status", _) => to.push(STATUS_200),
@@ -276,6 +244,16 @@ fn integer(value: usize, prefix: u32, to: &mut Vec<u8>) {
     to.push(byte(rest));
 }
 
+const fn error(text: &'static str) -> ConnectionError {
+    ConnectionError::new(ErrorCode::COMPRESSION_ERROR, text)
+}
+
+const HUFFMAN: ConnectionError = error("headers: a string is not in the Huffman code");
+const INDEX: ConnectionError = error("headers: there is no field with that index");
+const INTEGER: ConnectionError = error("headers: a number is too large");
+/// A table larger than was agreed on, or its size in a wrong place, or not where it must be.
+const TABLE_SIZE: ConnectionError = error("headers: the table's size is not as agreed on");
+const TRUNCATED: ConnectionError = error("headers: the block ends within a field");
 /// Bytes that each entry of a table counts for, beyond its name and value.
 const OVERHEAD: usize = 32;
 /// Size of a table until something else is agreed on.

@@ -24,7 +24,7 @@
 mod connection;
 mod error;
 mod flow;
-pub mod hpack;
+mod hpack;
 mod reader;
 mod request;
 mod send_buffer;

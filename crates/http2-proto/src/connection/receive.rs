@@ -170,8 +170,7 @@ impl Connection {
         let mut builder = Builder::new(self.params.max_head);
         // Also of refused requests: the table goes on behind them.
         self.decoder
-            .decode(block, |name, value| builder.field(name, value))
-            .map_err(compression)?;
+            .decode(block, |name, value| builder.field(name, value))?;
         if id <= self.last {
             self.on_trailers(id, end_stream, builder);
             return Ok(());
@@ -305,17 +304,6 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-fn compression(error: hpack::HpackError) -> ConnectionError {
-    let text = match error {
-        hpack::HpackError::Huffman => "headers: a string is not in the Huffman code",
-        hpack::HpackError::Index => "headers: there is no field with that index",
-        hpack::HpackError::Integer => "headers: a number is too large",
-        hpack::HpackError::TableSize => "headers: the table's size is not as agreed on",
-        hpack::HpackError::Truncated => "headers: the block ends within a field",
-    };
-    ConnectionError::new(ErrorCode::COMPRESSION_ERROR, text)
 }
 
 const TOO_MUCH: ConnectionError = ConnectionError::new(

@@ -9,10 +9,11 @@
 //! by bit, which is fast enough for one request in the life of a connection. Nothing is written in
 //! it.
 
-use super::HpackError;
+use super::HUFFMAN;
+use crate::error::ConnectionError;
 
 /// Appends what `bytes` stand for.
-pub(super) fn decode(bytes: &[u8], to: &mut Vec<u8>) -> Result<(), HpackError> {
+pub(super) fn decode(bytes: &[u8], to: &mut Vec<u8>) -> Result<(), ConnectionError> {
     let (mut code, mut first, mut length, mut before) = (0_u32, 0_u32, 0_usize, 0_u32);
     let mut ones = true;
     for byte in bytes {
@@ -23,7 +24,7 @@ pub(super) fn decode(bytes: &[u8], to: &mut Vec<u8>) -> Result<(), HpackError> {
             length += 1;
             ones &= bit == 1;
             // No code is longer than the list.
-            let count = *CODES.get(length).ok_or(HpackError::Huffman)?;
+            let count = *CODES.get(length).ok_or(HUFFMAN)?;
             if code - first >= count {
                 first += count;
                 before += count;
@@ -31,13 +32,13 @@ pub(super) fn decode(bytes: &[u8], to: &mut Vec<u8>) -> Result<(), HpackError> {
             }
             // The end of the string as a symbol, which is the last, does not occur.
             let symbol = SYMBOLS.get((before + code - first) as usize);
-            to.push(*symbol.ok_or(HpackError::Huffman)?);
+            to.push(*symbol.ok_or(HUFFMAN)?);
             (code, first, length, before, ones) = (0, 0, 0, 0, true);
         }
     }
     // What is left fills a byte with the beginning of that symbol, which is all ones.
     if length > 7 || !ones {
-        return Err(HpackError::Huffman);
+        return Err(HUFFMAN);
     }
     Ok(())
 }
@@ -69,7 +70,7 @@ const SYMBOLS: [u8; 256] = [
 mod tests {
     use super::*;
 
-    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, HpackError> {
+    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, ConnectionError> {
         let mut to = Vec::new();
         decode(bytes, &mut to).map(|()| to)
     }
@@ -106,9 +107,9 @@ mod tests {
     fn wrong_padding_is_refused() {
         // `0` is 00000: what follows it must be ones.
         assert_eq!(decoded(&[0b0000_0111]).unwrap(), b"0");
-        assert_eq!(decoded(&[0b0000_0110]), Err(HpackError::Huffman));
+        assert_eq!(decoded(&[0b0000_0110]), Err(HUFFMAN));
         // More than seven bits, and the end as a symbol.
-        assert_eq!(decoded(&[0b0000_0111, 0xff]), Err(HpackError::Huffman));
-        assert_eq!(decoded(&[0xff; 4]), Err(HpackError::Huffman));
+        assert_eq!(decoded(&[0b0000_0111, 0xff]), Err(HUFFMAN));
+        assert_eq!(decoded(&[0xff; 4]), Err(HUFFMAN));
     }
 }

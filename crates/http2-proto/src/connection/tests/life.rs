@@ -214,7 +214,7 @@ fn an_idle_connection_holds_next_to_nothing() {
         + connection.queue.capacity()
         + connection.crowd.capacity()
         + connection.events.capacity()
-        + connection.decoder.table_size();
+        + connection.decoder.size;
     assert_eq!(buffers, 0);
     let inline = size_of::<Connection>() + size_of::<Stream>();
     assert!(inline < 800, "{inline}");
