@@ -40,7 +40,7 @@ mod worker;
 pub use accept::{Accepting, accept_all};
 pub use admin::{Admin, AdminParams, AdminPaths, ListenerInfo, Readiness};
 pub use admission::{Admission, Permit, SourcePermit, connection_limit, source_key};
-pub use connections::{ConnectionSummary, Connections};
+pub use connections::Connections;
 pub use dial::{DialError, Dialer};
 pub use drain::{Drain, DrainParams, Phase};
 pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last, succeeded};

@@ -12,10 +12,12 @@ use std::time::SystemTime;
 
 use relay::{Direction, Meter};
 use route::{Endpoint, Route};
+use serde_json::{Value, json};
 use telemetry::access_log::{AccessLog, AccessRecord};
 use tokio::time::Instant;
 
 use crate::admission::{Admission, Permit, SourcePermit};
+use crate::connections::Connections;
 use crate::metrics::ListenerMetrics;
 use crate::reason::Reason;
 
@@ -55,17 +57,11 @@ pub struct ConnInfo {
     source_permit: RefCell<Option<SourcePermit>>,
 }
 
-/// A list of connections, from which a record removes its own at its end.
-pub(crate) trait Slots: std::fmt::Debug {
-    /// Frees a slot.
-    fn free(&self, index: usize);
-}
-
 /// The guard of a connection; dropping it ends the record.
 #[derive(Debug)]
 pub struct ConnRecord {
     info: Rc<ConnInfo>,
-    slot: Option<(Rc<dyn Slots>, usize)>,
+    slot: Option<(Rc<Connections>, usize)>,
 }
 
 impl ConnRecord {
@@ -100,7 +96,7 @@ impl ConnRecord {
     }
 
     /// Ties the connection's slot in a list to the record.
-    pub(crate) fn in_slot(mut self, slots: Rc<dyn Slots>, index: usize) -> Self {
+    pub(crate) fn in_slot(mut self, slots: Rc<Connections>, index: usize) -> Self {
         self.slot = Some((slots, index));
         self
     }
@@ -258,10 +254,10 @@ impl ConnInfo {
             protocol: self.listener.protocol,
             peer: self.peer,
             client: self.client.get(),
-            server_name: self.server_name(),
-            alpn: self.alpn.get().map(AsRef::as_ref),
+            server_name: text(&self.server_name),
+            alpn: text(&self.alpn),
             destination: self.destination.get(),
-            connect: self.connect(),
+            connect: text(&self.connect),
             cluster: self.cluster(),
             endpoint: self.endpoint_addr.get(),
             rx_bytes: self.rx.get(),
@@ -271,16 +267,22 @@ impl ConnInfo {
         }
     }
 
-    /// Returns the listener that accepted the connection.
-    #[must_use]
-    pub fn listener(&self) -> &ListenerContext {
-        &self.listener
-    }
-
-    /// Returns when the connection was accepted.
-    #[must_use]
-    pub fn started(&self) -> Instant {
-        self.started
+    /// Describes the connection for `/connections`; bytes are those relayed so far, the age counts
+    /// from when it was accepted.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "listener": &*self.listener.name,
+            "peer": self.peer,
+            "client": self.client.get(),
+            "serverName": text(&self.server_name),
+            "destination": self.destination.get(),
+            "connect": text(&self.connect),
+            "cluster": self.cluster(),
+            "endpoint": self.endpoint_addr.get(),
+            "rxBytes": self.rx.get(),
+            "txBytes": self.tx.get(),
+            "ageSeconds": self.started.elapsed().as_secs_f64(),
+        })
     }
 
     /// Returns the address of the TCP peer.
@@ -295,43 +297,14 @@ impl ConnInfo {
         self.client.get()
     }
 
-    /// Returns the server name that the client asked for.
-    #[must_use]
-    pub fn server_name(&self) -> Option<&str> {
-        self.server_name.get().map(AsRef::as_ref)
+    fn cluster(&self) -> Option<&str> {
+        let route = self.route.get()?;
+        Some(route.cluster().name())
     }
+}
 
-    /// Returns the destination that a node proxy's header carried.
-    #[must_use]
-    pub fn destination(&self) -> Option<SocketAddr> {
-        self.destination.get()
-    }
-
-    /// Returns the destination that a CONNECT request named.
-    #[must_use]
-    pub fn connect(&self) -> Option<&str> {
-        self.connect.get().map(AsRef::as_ref)
-    }
-
-    /// Returns the name of the cluster that the connection goes to.
-    #[must_use]
-    pub fn cluster(&self) -> Option<&str> {
-        self.route
-            .get()
-            .map(|route| route.cluster().name().as_ref())
-    }
-
-    /// Returns the connected endpoint's address.
-    #[must_use]
-    pub fn endpoint(&self) -> Option<SocketAddr> {
-        self.endpoint_addr.get()
-    }
-
-    /// Returns the bytes relayed so far, from downstream and from upstream.
-    #[must_use]
-    pub fn bytes(&self) -> (u64, u64) {
-        (self.rx.get(), self.tx.get())
-    }
+fn text(cell: &OnceCell<Box<str>>) -> Option<&str> {
+    cell.get().map(AsRef::as_ref)
 }
 
 impl Meter for ConnInfo {

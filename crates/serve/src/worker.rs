@@ -14,11 +14,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use relay::{Pool, PoolParams};
+use serde_json::Value;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::connections::{ConnectionSummary, Connections};
+use crate::connections::Connections;
 use crate::drain::{Drain, Phase};
 
 /// How often a worker frees pipes that a burst left.
@@ -53,7 +54,7 @@ pub struct Workers<T> {
 /// A request for up to `limit` connections of a worker.
 struct ListRequest {
     limit: usize,
-    answer: oneshot::Sender<Vec<ConnectionSummary>>,
+    answer: oneshot::Sender<Vec<Value>>,
 }
 
 impl<T: Send + 'static> Workers<T> {
@@ -156,7 +157,7 @@ pub struct Asker {
 impl Asker {
     /// Describes up to `limit` connections of all workers together; a worker that is too busy to
     /// answer within two seconds is left out.
-    pub async fn connections(&self, limit: usize) -> Vec<ConnectionSummary> {
+    pub async fn connections(&self, limit: usize) -> Vec<Value> {
         let mut all = Vec::new();
         for worker in &self.requests {
             let (answer, answered) = oneshot::channel();

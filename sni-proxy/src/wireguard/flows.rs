@@ -14,6 +14,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use slab::Slab;
+
 /// The place of a flow, until it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowId(usize);
@@ -30,8 +32,7 @@ pub(super) enum Standing {
 /// All flows of one worker.
 #[derive(Debug)]
 pub(super) struct FlowTable<T> {
-    slots: Vec<Option<Slot<T>>>,
-    free: Vec<FlowId>,
+    slots: Slab<Slot<T>>,
     by_client: HashMap<SocketAddr, FlowId>,
     lists: [List; 2],
 }
@@ -57,20 +58,15 @@ struct List {
 impl<T> FlowTable<T> {
     pub(super) fn new() -> Self {
         Self {
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: Slab::new(),
             by_client: HashMap::new(),
             lists: [List::default(); 2],
         }
     }
 
     /// Returns all flows, in no particular order.
-    pub(super) fn ids(&self) -> impl Iterator<Item = FlowId> + use<T> {
-        let used: Vec<FlowId> = (0..self.slots.len())
-            .filter(|at| self.slots.get(*at).is_some_and(Option::is_some))
-            .map(FlowId)
-            .collect();
-        used.into_iter()
+    pub(super) fn ids(&self) -> Vec<FlowId> {
+        self.slots.iter().map(|(at, _)| FlowId(at)).collect()
     }
 
     /// Returns the flows of a client, the latest made first.
@@ -102,22 +98,17 @@ impl<T> FlowTable<T> {
 
     /// Makes a flow, as one that was heard just now.
     pub(super) fn insert(&mut self, now: Instant, client: SocketAddr, value: T) -> FlowId {
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            FlowId(self.slots.len() - 1)
-        });
+        let id = FlowId(self.slots.vacant_key());
         let sibling = self.by_client.insert(client, id);
-        if let Some(slot) = self.slots.get_mut(id.0) {
-            *slot = Some(Slot {
-                client,
-                heard: now,
-                standing: Standing::Fresh,
-                newer: None,
-                older: None,
-                sibling,
-                value,
-            });
-        }
+        self.slots.insert(Slot {
+            client,
+            heard: now,
+            standing: Standing::Fresh,
+            newer: None,
+            older: None,
+            sibling,
+            value,
+        });
         self.link(id);
         id
     }
@@ -165,8 +156,7 @@ impl<T> FlowTable<T> {
     /// Ends a flow and returns what belonged to it.
     pub(super) fn remove(&mut self, id: FlowId) -> Option<T> {
         self.unlink(id);
-        let slot = self.slots.get_mut(id.0)?.take()?;
-        self.free.push(id);
+        let slot = self.slots.try_remove(id.0)?;
         let first = self.by_client.get(&slot.client).copied();
         if first == Some(id) {
             match slot.sibling {
@@ -230,11 +220,11 @@ impl<T> FlowTable<T> {
     }
 
     fn slot(&self, id: FlowId) -> Option<&Slot<T>> {
-        self.slots.get(id.0)?.as_ref()
+        self.slots.get(id.0)
     }
 
     fn slot_mut(&mut self, id: FlowId) -> Option<&mut Slot<T>> {
-        self.slots.get_mut(id.0)?.as_mut()
+        self.slots.get_mut(id.0)
     }
 }
 
