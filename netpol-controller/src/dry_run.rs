@@ -137,7 +137,7 @@ async fn read(
             let key = ObjectKey::of(&object);
             if kind == Kind::NetworkPolicy {
                 observed.seen(key, &object);
-            } else if let Err(error) = state.apply(kind, object) {
+            } else if let Err(error) = state.apply(kind, object, |_| ()) {
                 tracing::warn!(error = %telemetry::chain(&error), "object skipped");
                 if kind == Kind::Service {
                     unreadable.insert(key);

@@ -35,10 +35,7 @@ pub use self::namespace::{
 pub use self::service::{
     Compatibility, IngressController, PolicySettings, RoutedPort, ServicePlan, handled, service,
 };
-pub use self::triggers::{
-    services_of_gateway, services_of_ingress, services_of_istio_gateway, services_of_namespace,
-    services_of_pod_change, services_of_tls_route, services_of_virtual_service, services_selecting,
-};
+pub use self::triggers::services_of;
 
 /// Annotation with the sentence that says what a policy is for.
 pub const DESCRIPTION: &str = "gardener.cloud/description";

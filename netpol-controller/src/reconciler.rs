@@ -20,12 +20,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use crate::affected::PriorState;
+use crate::affected::Affected;
 use crate::config::Config;
 use crate::events::Recorder;
 use crate::lease::Leadership;
 use crate::metrics::Metrics;
-use crate::observed::{Affected, ObservedPolicies};
+use crate::observed::{self, ObservedPolicies};
 use crate::plan::{ApiServer, Problem, Reason};
 use crate::publish::Publisher;
 use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
@@ -243,9 +243,12 @@ impl Reconciler {
             let affected = self.observed.seen(key.clone(), &object);
             return self.enqueue_owner(&key, affected);
         }
-        let before = self.before(kind, &key);
-        let unreadable = self.state.apply(kind, object).err();
-        let problem = unreadable.as_ref().map(|error| Problem {
+        let (config, synced) = (&self.parts.config, self.synced);
+        // Before the caches are synced nothing is affected: everything is planned then.
+        let applied = self.state.apply(kind, object, |state| {
+            synced.then(|| Affected::by(state, config, kind, &key))
+        });
+        let problem = applied.as_ref().err().map(|error| Problem {
             object: ObjectRef {
                 kind,
                 key: key.clone(),
@@ -255,17 +258,20 @@ impl Reconciler {
         });
         let source = Source::Object(kind, key.clone());
         self.note(source, problem.into_iter().collect(), Instant::now());
-        if unreadable.is_some() {
+        let Ok(changed) = applied else {
             // The previous version stays in effect: one invalid object affects no other.
             if kind == Kind::Service && !self.state.services.contains_key(&key) {
                 self.unreadable.insert(key);
             }
             return;
-        }
+        };
         if kind == Kind::Service {
             self.unreadable.remove(&key);
         }
-        self.enqueue_affected(before, kind, &key);
+        if let Some(Some(before)) = changed {
+            self.enqueue_affected(before);
+            self.enqueue_object(kind, &key);
+        }
     }
 
     fn remove(&mut self, kind: Kind, key: &ObjectKey) {
@@ -273,7 +279,7 @@ impl Reconciler {
             let affected = self.observed.gone(key);
             return self.enqueue_owner(key, affected);
         }
-        let before = self.before(kind, key);
+        self.enqueue_object(kind, key);
         self.state.remove(kind, key);
         self.note(
             Source::Object(kind, key.clone()),
@@ -283,7 +289,7 @@ impl Reconciler {
         if kind == Kind::Service && self.unreadable.remove(key) && self.leading {
             self.sync.add_service(key.clone(), Instant::now());
         }
-        self.enqueue_affected(before, kind, key);
+        self.enqueue_object(kind, key);
     }
 
     fn listed(&mut self, kind: Kind) {
@@ -350,17 +356,21 @@ impl Reconciler {
 
     // What that affects.
 
-    /// `None` before the caches are synced: everything is planned then.
-    fn before(&self, kind: Kind, key: &ObjectKey) -> Option<PriorState> {
-        self.synced
-            .then(|| PriorState::new(&self.state, &self.parts.config, kind, key))
+    /// Enqueues what an object is about, as it is known now.
+    fn enqueue_object(&mut self, kind: Kind, key: &ObjectKey) {
+        if !self.synced {
+            return;
+        }
+        self.enqueue_affected(Affected::by(&self.state, &self.parts.config, kind, key));
+        if self.leading && kind == Kind::Namespace && self.has_gateway(&key.name) {
+            let publisher = self.parts.publisher.iter();
+            for service in publisher.flat_map(Publisher::routed_services) {
+                self.sync.add_service(service.clone(), Instant::now());
+            }
+        }
     }
 
-    fn enqueue_affected(&mut self, before: Option<PriorState>, kind: Kind, key: &ObjectKey) {
-        let Some(before) = before else {
-            return;
-        };
-        let affected = before.affected(&self.state, &self.parts.config, kind, key);
+    fn enqueue_affected(&mut self, affected: Affected) {
         self.groups.extend(affected.groups);
         if !self.leading {
             return;
@@ -372,12 +382,6 @@ impl Reconciler {
         for namespace in affected.namespaces {
             self.sync.add_namespace(namespace, now);
         }
-        if kind == Kind::Namespace && self.has_gateway(&key.name) {
-            let publisher = self.parts.publisher.iter();
-            for service in publisher.flat_map(Publisher::routed_services) {
-                self.sync.add_service(service.clone(), now);
-            }
-        }
     }
 
     /// Returns whether a configured gateway's pods run in a namespace.
@@ -387,7 +391,7 @@ impl Reconciler {
         gateways.any(|own| own.namespace == namespace)
     }
 
-    fn enqueue_owner(&mut self, key: &ObjectKey, affected: Option<Affected>) {
+    fn enqueue_owner(&mut self, key: &ObjectKey, affected: Option<observed::Affected>) {
         let Some(affected) = affected.filter(|_| self.synced && self.leading) else {
             return;
         };

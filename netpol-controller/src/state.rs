@@ -25,6 +25,7 @@ pub(crate) mod names;
 mod pods;
 mod selector;
 
+use self::catalog::Objects;
 pub use self::catalog::{Catalog, Mention, Mentions};
 pub use self::core::{
     BackendPort, EndpointAddress, EndpointPort, EndpointSet, Ingress, IngressBackend,
@@ -59,7 +60,7 @@ pub struct ClusterState {
     /// Ingresses.
     pub ingresses: BTreeMap<ObjectKey, Ingress>,
     /// Addresses behind Services, by EndpointSlice.
-    pub slices: BTreeMap<ObjectKey, EndpointSet>,
+    pub slices: Catalog<EndpointSet>,
     /// Addresses behind Services, by Endpoints object, which is named as its Service: all where
     /// slices are not served, else those of the API server alone.
     pub endpoints: BTreeMap<ObjectKey, EndpointSet>,
@@ -79,8 +80,6 @@ pub struct ClusterState {
     pub shoots: BTreeMap<Arc<str>, ShootNetworks>,
     /// Kinds that the API server serves and that have been listed.
     pub served: BTreeSet<Kind>,
-    /// Which slices belong to a Service, by its key.
-    by_service: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
 /// Returns the objects of one namespace.
@@ -93,57 +92,81 @@ pub fn in_namespace<'a, T>(
 }
 
 impl ClusterState {
-    /// Applies the current version of an object.
+    /// Applies the current version of an object. Where that changes what is known of it, `before`
+    /// is asked first, and its answer returned.
     ///
     /// # Errors
     /// When the object cannot be understood; what was known of it stays then.
-    pub fn apply(&mut self, kind: Kind, object: DynamicObject) -> Result<(), ParseError> {
+    pub fn apply<B>(
+        &mut self,
+        kind: Kind,
+        object: DynamicObject,
+        before: impl FnOnce(&Self) -> B,
+    ) -> Result<Option<B>, ParseError> {
         let key = ObjectKey::of(&object);
-        match kind {
+        Ok(match kind {
             Kind::Namespace => {
-                let namespace = Namespace::parse(&object);
-                self.namespaces.insert(Arc::clone(&key.name), namespace);
+                let new = Namespace::parse(&object);
+                self.put(before, |own| &mut own.namespaces, key.name, new)
             }
-            Kind::Service => {
-                self.services.insert(key, Service::parse(object)?);
+            Kind::Service => self.put(
+                before,
+                |own| &mut own.services,
+                key,
+                Service::parse(object)?,
+            ),
+            Kind::Pod => {
+                let new = Pods::parse(object);
+                self.put(before, |own| &mut own.pods, key, new)
             }
-            Kind::Pod => self.pods.apply(&key, &object),
-            Kind::Ingress => {
-                self.ingresses.insert(key, Ingress::parse(object)?);
+            Kind::Ingress => self.put(
+                before,
+                |own| &mut own.ingresses,
+                key,
+                Ingress::parse(object)?,
+            ),
+            Kind::EndpointSlice => {
+                let new = EndpointSet::parse_slice(object)?;
+                self.put(before, |own| &mut own.slices, key, new)
             }
-            Kind::EndpointSlice => self.insert_slice(key, EndpointSet::parse_slice(object)?),
             Kind::Endpoints => {
-                self.endpoints
-                    .insert(key, EndpointSet::parse_endpoints(object)?);
+                let new = EndpointSet::parse_endpoints(object)?;
+                self.put(before, |own| &mut own.endpoints, key, new)
             }
             Kind::VirtualService => {
-                self.virtual_services
-                    .insert(key, VirtualService::parse(object)?);
+                let new = VirtualService::parse(object)?;
+                self.put(before, |own| &mut own.virtual_services, key, new)
             }
             Kind::IstioGateway => {
-                self.istio_gateways
-                    .insert(key, IstioGateway::parse(object)?);
+                let new = IstioGateway::parse(object)?;
+                self.put(before, |own| &mut own.istio_gateways, key, new)
             }
             Kind::DestinationRule => {
-                self.destination_rules
-                    .insert(key, DestinationRule::parse(object)?);
+                let new = DestinationRule::parse(object)?;
+                self.put(before, |own| &mut own.destination_rules, key, new)
             }
             Kind::EnvoyFilter => {
-                self.envoy_filters.insert(key, EnvoyFilter::parse(object)?);
+                let new = EnvoyFilter::parse(object)?;
+                self.put(before, |own| &mut own.envoy_filters, key, new)
             }
-            Kind::Gateway => {
-                self.gateways.insert(key, Gateway::parse(object)?);
-            }
-            Kind::TlsRoute => {
-                self.tls_routes.insert(key, TlsRoute::parse(object)?);
-            }
+            Kind::Gateway => self.put(
+                before,
+                |own| &mut own.gateways,
+                key,
+                Gateway::parse(object)?,
+            ),
+            Kind::TlsRoute => self.put(
+                before,
+                |own| &mut own.tls_routes,
+                key,
+                TlsRoute::parse(object)?,
+            ),
             Kind::Shoot => {
-                self.shoots
-                    .insert(Arc::clone(&key.name), ShootNetworks::parse(object)?);
+                let new = ShootNetworks::parse(object)?;
+                self.put(before, |own| &mut own.shoots, key.name, new)
             }
-            Kind::NetworkPolicy => {}
-        }
-        Ok(())
+            Kind::NetworkPolicy => None,
+        })
     }
 
     /// Forgets an object.
@@ -153,7 +176,7 @@ impl ClusterState {
             Kind::Service => drop(self.services.remove(key)),
             Kind::Pod => self.pods.remove(key),
             Kind::Ingress => drop(self.ingresses.remove(key)),
-            Kind::EndpointSlice => self.remove_slice(key),
+            Kind::EndpointSlice => drop(self.slices.remove(key)),
             Kind::Endpoints => drop(self.endpoints.remove(key)),
             Kind::VirtualService => drop(self.virtual_services.remove(key)),
             Kind::IstioGateway => drop(self.istio_gateways.remove(key)),
@@ -169,34 +192,24 @@ impl ClusterState {
     /// Returns the addresses behind a Service, set by set.
     pub fn endpoints_of(&self, service: &ObjectKey) -> impl Iterator<Item = &EndpointSet> {
         let slices = self.served.contains(&Kind::EndpointSlice);
-        let keys = self.by_service.get(service).filter(|_| slices);
-        let slices_of = keys.into_iter().flatten();
-        let whole = self.endpoints.get(service).filter(|_| !slices);
-        slices_of
-            .filter_map(|key| self.slices.get(key))
-            .chain(whole)
+        let mention = Mention::Service(service.clone());
+        let own = slices.then(|| self.slices.mentioning(&mention));
+        let own = own.into_iter().flatten().map(|(_, set)| set);
+        own.chain(self.endpoints.get(service).filter(|_| !slices))
     }
 
-    fn insert_slice(&mut self, key: ObjectKey, set: EndpointSet) {
-        self.remove_slice(&key);
-        let service = ObjectKey::new(&key.namespace, &set.service);
-        self.by_service
-            .entry(service)
-            .or_default()
-            .insert(key.clone());
-        self.slices.insert(key, set);
-    }
-
-    fn remove_slice(&mut self, key: &ObjectKey) {
-        let Some(set) = self.slices.remove(key) else {
-            return;
-        };
-        let service = ObjectKey::new(&key.namespace, &set.service);
-        if let Some(keys) = self.by_service.get_mut(&service) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.by_service.remove(&service);
-            }
+    fn put<K, T: PartialEq, O: Objects<K, T>, B>(
+        &mut self,
+        before: impl FnOnce(&Self) -> B,
+        objects: fn(&mut Self) -> &mut O,
+        key: K,
+        new: T,
+    ) -> Option<B> {
+        if objects(self).find(&key) == Some(&new) {
+            return None;
         }
+        let before = before(self);
+        objects(self).put(key, new);
+        Some(before)
     }
 }

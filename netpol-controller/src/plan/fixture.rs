@@ -27,7 +27,7 @@ pub(super) fn state(objects: &[Value]) -> ClusterState {
 
 pub(super) fn apply(state: &mut ClusterState, object: &Value) {
     let (kind, object) = parsed(object);
-    state.apply(kind, object).unwrap();
+    state.apply(kind, object, |_| ()).unwrap();
 }
 
 pub(super) fn remove(state: &mut ClusterState, object: &Value) {
@@ -35,7 +35,7 @@ pub(super) fn remove(state: &mut ClusterState, object: &Value) {
     state.remove(kind, &ObjectKey::of(&object));
 }
 
-fn parsed(object: &Value) -> (Kind, DynamicObject) {
+pub(super) fn parsed(object: &Value) -> (Kind, DynamicObject) {
     let (name, version) = (&object["kind"], object["apiVersion"].as_str().unwrap());
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let mut kinds = Kind::ALL.into_iter();

@@ -22,12 +22,43 @@ pub enum Mention {
     Namespace(Arc<str>),
     /// A server name, or a pattern of some, that it is about.
     ServerName(Arc<str>),
+    /// A Service that it belongs to.
+    Service(ObjectKey),
 }
 
 /// What an object mentions.
 pub trait Mentions {
     /// Returns what the object called `own` mentions.
     fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention>;
+}
+
+/// Where objects of one kind are put.
+pub(super) trait Objects<K, T> {
+    /// Returns an object.
+    fn find(&self, key: &K) -> Option<&T>;
+
+    /// Replaces an object.
+    fn put(&mut self, key: K, object: T);
+}
+
+impl<K: Ord, T> Objects<K, T> for BTreeMap<K, T> {
+    fn find(&self, key: &K) -> Option<&T> {
+        self.get(key)
+    }
+
+    fn put(&mut self, key: K, object: T) {
+        self.insert(key, object);
+    }
+}
+
+impl<T: Mentions> Objects<ObjectKey, T> for Catalog<T> {
+    fn find(&self, key: &ObjectKey) -> Option<&T> {
+        self.get(key)
+    }
+
+    fn put(&mut self, key: ObjectKey, object: T) {
+        self.insert(key, object);
+    }
 }
 
 /// Objects of one kind; reads like a map.
@@ -81,7 +112,10 @@ impl<T: Mentions> Catalog<T> {
     }
 
     /// Returns the objects that mention this, in the order of their keys.
-    pub fn mentioning(&self, mention: &Mention) -> impl Iterator<Item = (&ObjectKey, &T)> {
+    pub fn mentioning<'a>(
+        &'a self,
+        mention: &Mention,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a T)> + use<'a, T> {
         let keys = self.mentioned.get(mention).into_iter().flatten();
         keys.filter_map(|key| self.objects.get_key_value(key))
     }
@@ -92,7 +126,7 @@ impl<T: Mentions> Catalog<T> {
         let names = mentions.into_iter().flatten();
         names
             .filter_map(|mention| match mention {
-                Mention::Gateway(_) | Mention::ServerName(_) => None,
+                Mention::Gateway(_) | Mention::ServerName(_) | Mention::Service(_) => None,
                 Mention::Namespace(name) => Some(name),
             })
             .collect()

@@ -1,5 +1,6 @@
 //! Objects of Kubernetes itself and of Gardener's extensions, cut down.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use kube::core::DynamicObject;
 use serde::Deserialize;
 
 use super::meta::{created, part, part_at};
-use super::{Kind, LabelSelector, Labels, ParseError};
+use super::{Kind, LabelSelector, Labels, Mention, Mentions, ObjectKey, ParseError};
 
 /// Annotation of a Service with the namespaces whose pods may reach it: a JSON list of selectors.
 pub const NAMESPACE_SELECTORS: &str = "networking.resources.gardener.cloud/namespace-selectors";
@@ -325,6 +326,14 @@ impl EndpointSet {
             service: object.metadata.name.unwrap_or_default(),
             subsets: subsets.into_iter().map(Subset::parsed).collect(),
         })
+    }
+}
+
+impl Mentions for EndpointSet {
+    /// Mentions its Service.
+    fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
+        let service = ObjectKey::new(&own.namespace, &self.service);
+        BTreeSet::from([Mention::Service(service)])
     }
 }
 

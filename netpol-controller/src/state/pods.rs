@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
+use super::catalog::Objects;
 use super::{LabelSelector, Labels, ObjectKey};
 
 /// Labels that change with every rollout and select nothing: kept out, so that sets stay few.
@@ -74,19 +75,11 @@ impl Pods {
         self.of_pod.is_empty()
     }
 
-    pub(super) fn apply(&mut self, key: &ObjectKey, object: &DynamicObject) {
-        let mut labels: Labels = object.metadata.labels.clone().unwrap_or_default();
+    /// Returns what is kept of a pod.
+    pub(super) fn parse(object: DynamicObject) -> Arc<Labels> {
+        let mut labels: Labels = object.metadata.labels.unwrap_or_default();
         labels.retain(|label, _| !TRANSIENT.contains(&label.as_str()));
-        if self.of_pod.get(key).is_some_and(|own| **own == labels) {
-            return;
-        }
-        self.remove(key);
-        let sets = self.sets.entry(Arc::clone(&key.namespace)).or_default();
-        let set = sets
-            .get_key_value(&labels)
-            .map_or_else(|| Arc::new(labels), |(own, _)| Arc::clone(own));
-        *sets.entry(Arc::clone(&set)).or_default() += 1;
-        self.of_pod.insert(key.clone(), set);
+        Arc::new(labels)
     }
 
     pub(super) fn remove(&mut self, key: &ObjectKey) {
@@ -105,5 +98,20 @@ impl Pods {
         if sets.is_empty() {
             self.sets.remove(&key.namespace);
         }
+    }
+}
+
+impl Objects<ObjectKey, Arc<Labels>> for Pods {
+    fn find(&self, key: &ObjectKey) -> Option<&Arc<Labels>> {
+        self.labels_of(key)
+    }
+
+    fn put(&mut self, key: ObjectKey, labels: Arc<Labels>) {
+        self.remove(&key);
+        let sets = self.sets.entry(Arc::clone(&key.namespace)).or_default();
+        let known = sets.get_key_value(&labels).map(|(own, _)| Arc::clone(own));
+        let labels = known.unwrap_or(labels);
+        *sets.entry(Arc::clone(&labels)).or_default() += 1;
+        self.of_pod.insert(key, labels);
     }
 }

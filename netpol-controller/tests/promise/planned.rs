@@ -105,7 +105,7 @@ pub(crate) fn object(policy: &Policy) -> Value {
 /// Applies an object to the state.
 pub(crate) fn apply(state: &mut ClusterState, kind: Kind, object: Value) {
     let object: DynamicObject = serde_json::from_value(object).unwrap();
-    state.apply(kind, object).unwrap();
+    state.apply(kind, object, |_| ()).unwrap();
 }
 
 fn state(model: &Model) -> ClusterState {

@@ -36,7 +36,7 @@ fn shoot_state() -> ClusterState {
 
 fn apply(state: &mut ClusterState, kind: Kind, object: Value) {
     let object: DynamicObject = serde_json::from_value(object).unwrap();
-    state.apply(kind, object).unwrap();
+    state.apply(kind, object, |_| ()).unwrap();
 }
 
 fn endpoints(state: &mut ClusterState, subsets: Value) {

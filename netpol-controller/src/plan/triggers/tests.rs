@@ -3,29 +3,41 @@
 use serde_json::{Value, json};
 
 use super::super::fixture::{
-    MODES, PREFIX, apply, named, namespace, pod, remove, set, settings, state,
+    MODES, PREFIX, ingress, named, namespace, parsed, pod, set, settings, state, with_controller,
 };
-use super::super::{IngressController, service};
+use super::super::service;
 use super::*;
 
-fn labels(pairs: &[(&str, &str)]) -> Labels {
-    pairs
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect()
+/// Applies or removes an object, and returns the Services that this affects.
+fn change(
+    state: &mut ClusterState,
+    settings: &PolicySettings,
+    object: &Value,
+    there: bool,
+) -> BTreeSet<ObjectKey> {
+    let (kind, object) = parsed(object);
+    let key = ObjectKey::of(&object);
+    let of = |state: &ClusterState| services_of(state, settings, kind, &key);
+    let before = if there {
+        state.apply(kind, object, of).unwrap()
+    } else {
+        let before = of(state);
+        state.remove(kind, &key);
+        Some(before)
+    };
+    before.map_or_else(BTreeSet::new, |before| &before | &of(state))
 }
 
-fn ingress(namespace: &str, backends: &[&str]) -> Value {
-    let paths: Vec<_> = backends
-        .iter()
-        .map(|name| json!({"backend": {"service": {"name": name, "port": {"number": 443}}}}))
-        .collect();
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "Ingress",
-        "metadata": {"name": "x", "namespace": namespace},
-        "spec": {"rules": [{"http": {"paths": paths}}]},
-    })
+fn labeled(name: &str, labels: &Value) -> Value {
+    let mut object = namespace(name);
+    object["metadata"]["labels"] = labels.clone();
+    object
+}
+
+/// An Ingress of the port 443 of these Services.
+fn exposing(backends: &[&str]) -> Value {
+    let https = backends.iter().map(|name| (*name, json!({"number": 443})));
+    ingress("a", &https.collect::<Vec<_>>())
 }
 
 fn virtual_service(namespace: &str, hosts: &[&str]) -> Value {
@@ -74,19 +86,21 @@ fn three() -> [Value; 3] {
 
 #[test]
 fn namespace_affects_own_and_selecting_services() {
-    let state = state(&three());
-    let (none, x, y) = (
-        Labels::new(),
-        labels(&[("role", "x")]),
-        labels(&[("role", "y")]),
-    );
+    let settings = settings(Compatibility::Document);
+    let (none, x, y) = (json!({}), json!({"role": "x"}), json!({"role": "y"}));
     for (old, new, name, expected) in [
-        (&none, &none, "a", set(&[("a", "one")])),
-        (&none, &x, "a", set(&[("a", "one"), ("b", "two")])),
-        (&x, &none, "new", set(&[("b", "two")])),
-        (&y, &none, "c", set(&[("c", "three")])),
+        (None, &none, "a", set(&[("a", "one")])),
+        (Some(&none), &none, "a", set(&[])),
+        (Some(&none), &x, "a", set(&[("a", "one"), ("b", "two")])),
+        (Some(&x), &none, "new", set(&[("b", "two")])),
+        (Some(&y), &none, "c", set(&[("c", "three")])),
     ] {
-        assert_eq!(services_selecting(&state, old, new, name), expected);
+        let mut state = state(&three());
+        if let Some(old) = old {
+            change(&mut state, &settings, &labeled(name, old), true);
+        }
+        let found = change(&mut state, &settings, &labeled(name, new), true);
+        assert_eq!(found, expected, "{old:?} {new} {name}");
     }
 }
 
@@ -95,7 +109,7 @@ fn namespace_affects_services_its_gateways_use() {
     let mut objects = three().to_vec();
     objects.extend([
         namespace("g"),
-        ingress("a", &["one"]),
+        exposing(&["one"]),
         virtual_service("b", &["two.b.svc.cluster.local"]),
         istio_gateway(&json!({"istio": "x"})),
         tls_route("c", "three"),
@@ -108,19 +122,15 @@ fn namespace_affects_services_its_gateways_use() {
         pod("h", "gw", &[("istio", "x"), ("app", "gw")]),
     ]);
     let state = state(&objects);
-    let mut settings = settings(Compatibility::Document);
-    settings.ingress_controller = Some(IngressController {
-        namespace: "i".to_owned(),
-        pod_selector: crate::state::LabelSelector::default(),
-    });
-    let none = Labels::new();
+    let settings = with_controller(Compatibility::Document, "i", json!({}));
     for (name, expected) in [
         ("i", set(&[("a", "one")])),
         ("h", set(&[("b", "two")])),
         ("g", set(&[("c", "three")])),
         ("elsewhere", set(&[])),
     ] {
-        let found = services_of_namespace(&state, &settings, name, &none, &none);
+        let key = ObjectKey::new("", name);
+        let found = services_of(&state, &settings, Kind::Namespace, &key);
         assert_eq!(found, expected, "{name}");
     }
 }
@@ -134,16 +144,7 @@ fn first_and_last_requesting_pod_affect_services() {
     for mode in MODES {
         let settings = settings(mode);
         let mut state = state(&[&three()[..], &[namespace("a")]].concat());
-        let mut step = |object: &Value, there: bool| {
-            let pod = ObjectKey::new("a", object["metadata"]["name"].as_str().unwrap());
-            let old = state.pods.labels_of(&pod).cloned();
-            match there {
-                true => apply(&mut state, object),
-                false => remove(&mut state, object),
-            }
-            let new = state.pods.labels_of(&pod).cloned();
-            services_of_pod_change(&state, &settings, "a", old.as_deref(), new.as_deref())
-        };
+        let mut step = |object: &Value, there| change(&mut state, &settings, object, there);
         let some = match mode {
             Compatibility::Document => set(&[]),
             Compatibility::Upstream => set(&[("a", "one")]),
@@ -169,70 +170,64 @@ fn pods_of_gateways_matter_to_what_they_lead_to() {
     ]);
     let mut state = state(&objects);
     let settings = settings(Compatibility::Document);
-    let (x, y) = (labels(&[("istio", "x")]), labels(&[("istio", "y")]));
-    apply(&mut state, &pod("h", "gw", &[("istio", "x")]));
-    let changed = |old, new| services_of_pod_change(&state, &settings, "h", old, new);
-    assert_eq!(changed(None, Some(&x)), set(&[("b", "two")]));
-    assert_eq!(changed(Some(&y), Some(&x)), set(&[("b", "two")]));
-    assert_eq!(changed(None, Some(&y)), set(&[]));
-    assert_eq!(changed(Some(&x), None), set(&[]), "another one is left");
-    assert_eq!(
-        services_of_istio_gateway(&state, &ObjectKey::new("g", "gw")),
-        set(&[("b", "two")])
-    );
-    assert_eq!(
-        services_of_istio_gateway(&state, &ObjectKey::new("b", "gw")),
-        set(&[])
-    );
-}
-
-#[test]
-fn ingress_change_affects_differing_backends() {
-    let state_of = |backends: &[&str]| state(&[ingress("a", backends)]);
-    let (old, new) = (state_of(&["x", "y"]), state_of(&["y", "z"]));
-    let of = |state: &ClusterState| state.ingresses.values().next().cloned().unwrap();
-    let (old, new) = (of(&old), of(&new));
-    for (old, new, expected) in [
-        (None, Some(&new), set(&[("a", "y"), ("a", "z")])),
-        (Some(&old), Some(&new), set(&[("a", "x"), ("a", "z")])),
-        (Some(&old), None, set(&[("a", "x"), ("a", "y")])),
-        (Some(&old), Some(&old), set(&[])),
-    ] {
-        assert_eq!(services_of_ingress("a", old, new), expected);
+    let gateway = |name: &str, value: &str| pod("h", name, &[("istio", value)]);
+    let mut step = |object: Value, there| change(&mut state, &settings, &object, there);
+    assert_eq!(step(gateway("gw", "y"), true), set(&[]));
+    assert_eq!(step(gateway("gw", "x"), true), set(&[("b", "two")]));
+    assert_eq!(step(gateway("other", "x"), true), set(&[]));
+    assert_eq!(step(gateway("gw", "x"), false), set(&[]), "another is left");
+    assert_eq!(step(gateway("other", "y"), true), set(&[("b", "two")]));
+    assert_eq!(step(gateway("other", "x"), true), set(&[("b", "two")]));
+    assert_eq!(step(gateway("other", "x"), false), set(&[("b", "two")]));
+    for (namespace, expected) in [("g", set(&[("b", "two")])), ("b", set(&[]))] {
+        let key = ObjectKey::new(namespace, "gw");
+        let found = services_of(&state, &settings, Kind::IstioGateway, &key);
+        assert_eq!(found, expected);
     }
 }
 
 #[test]
 fn routes_matter_to_where_they_led_and_lead() {
+    let (mut state, settings) = (state(&[]), settings(Compatibility::Document));
+    let mut step = |object: &Value, there| change(&mut state, &settings, object, there);
     let hosts = [
         "one.a.svc.cluster.local",
         "two.b.svc.cluster.local",
         "three",
     ];
-    let old = state(&[virtual_service("a", &hosts), tls_route("a", "one")]);
-    let new = state(&[
-        virtual_service("a", &["four.a.svc.cluster.local"]),
-        tls_route("a", "two"),
-    ]);
-    let key = ObjectKey::new("a", "x");
-    let of = |state: &ClusterState| state.virtual_services[&key].clone();
-    assert_eq!(
-        services_of_virtual_service(&key, Some(&of(&old)), Some(&of(&new))),
-        set(&[("a", "one"), ("a", "four")])
-    );
-    assert_eq!(
-        services_of_virtual_service(&key, Some(&of(&old)), None),
-        set(&[("a", "one")])
-    );
-    let of = |state: &ClusterState| state.tls_routes[&key].clone();
-    assert_eq!(
-        services_of_tls_route(&key, Some(&of(&old)), Some(&of(&new))),
-        set(&[("a", "one"), ("a", "two")])
-    );
-    assert_eq!(
-        services_of_gateway(&new, &ObjectKey::new("g", "gw")),
-        set(&[("a", "two")])
-    );
+    let later = virtual_service("a", &["four.a.svc.cluster.local"]);
+    for (old, new, first, both, last) in [
+        (
+            exposing(&["x", "y"]),
+            exposing(&["y", "z"]),
+            set(&[("a", "x"), ("a", "y")]),
+            set(&[("a", "x"), ("a", "y"), ("a", "z")]),
+            set(&[("a", "y"), ("a", "z")]),
+        ),
+        (
+            virtual_service("a", &hosts),
+            later,
+            set(&[("a", "one")]),
+            set(&[("a", "one"), ("a", "four")]),
+            set(&[("a", "four")]),
+        ),
+        (
+            tls_route("a", "one"),
+            tls_route("a", "two"),
+            set(&[("a", "one")]),
+            set(&[("a", "one"), ("a", "two")]),
+            set(&[("a", "two")]),
+        ),
+    ] {
+        assert_eq!(step(&old, true), first);
+        assert_eq!(step(&old, true), set(&[]));
+        assert_eq!(step(&new, true), both);
+        assert_eq!(step(&new, false), last);
+    }
+    step(&tls_route("a", "two"), true);
+    let gateway = ObjectKey::new("g", "gw");
+    let found = services_of(&state, &settings, Kind::Gateway, &gateway);
+    assert_eq!(found, set(&[("a", "two")]));
 }
 
 #[test]
@@ -249,12 +244,8 @@ fn unaffected_services_keep_their_plan() {
     let base = state(&[&spaces[..], &services].concat());
     for name in ["a", "d", "e"] {
         let mut after = state(&[&spaces[..], &services].concat());
-        let mut object = namespace(name);
-        object["metadata"]["labels"] = json!({"role": "x"});
-        apply(&mut after, &object);
-        let old = base.namespaces.get(name).map(|one| one.labels.clone());
-        let new = labels(&[("role", "x")]);
-        let found = services_of_namespace(&after, &settings, name, &old.unwrap_or_default(), &new);
+        let object = labeled(name, &json!({"role": "x"}));
+        let found = change(&mut after, &settings, &object, true);
         for key in base.services.keys() {
             let same = service(&base, &settings, &[], key) == service(&after, &settings, &[], key);
             assert!(same || found.contains(key), "{key} after {name}");

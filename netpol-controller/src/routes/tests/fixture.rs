@@ -71,7 +71,7 @@ pub(super) fn apply(state: &mut ClusterState, object: &Value) -> (Kind, ObjectKe
         .unwrap();
     let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
     let key = ObjectKey::of(&object);
-    state.apply(kind, object).unwrap();
+    state.apply(kind, object, |_| ()).unwrap();
     (kind, key)
 }
 
