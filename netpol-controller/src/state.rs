@@ -36,15 +36,17 @@ pub use self::envoy_filter::{
     Restriction, Scope, Sources, ValuePattern, Visit,
 };
 pub use self::gateway_api::{
-    AllowedRoutes, Gateway, GatewayListener, ListenerTls, ParentRef, RouteBackend, RouteNamespaces,
-    TlsRoute,
+    AllowedRoutes, Gateway, GatewayListener, GatewaySpec, Infrastructure, ListenerTls, ParentRef,
+    RouteBackend, RouteNamespaces, TlsRoute, TlsRouteSpec, TlsRule,
 };
 pub use self::istio::{
-    DestinationRule, IstioGateway, IstioServer, PortNumber, RouteDestination, TlsMatch,
-    VirtualRoute, VirtualService, WeightedDestination, service_of_host,
+    DestinationRule, DestinationRuleSpec, HttpRoute, IstioGateway, IstioGatewaySpec, IstioServer,
+    PortNumber, RouteDestination, ServerPort, ServerTls, TlsMatch, VirtualRoute, VirtualService,
+    VirtualServiceSpec, WeightedDestination, service_of_host,
 };
 pub use self::kind::Kind;
-pub use self::meta::{Labels, ObjectKey, ObjectRef, ParseError, has_labels};
+use self::meta::Parse;
+pub use self::meta::{Labels, Object, ObjectKey, ObjectRef, ParseError, has_labels};
 pub use self::pods::Pods;
 pub use self::selector::{LabelSelector, Operator, Requirement, is_label_key, is_subdomain};
 
@@ -103,70 +105,24 @@ impl ClusterState {
         object: DynamicObject,
         before: impl FnOnce(&Self) -> B,
     ) -> Result<Option<B>, ParseError> {
-        let key = ObjectKey::of(&object);
-        Ok(match kind {
-            Kind::Namespace => {
-                let new = Namespace::parse(&object);
-                self.put(before, |own| &mut own.namespaces, key.name, new)
-            }
-            Kind::Service => self.put(
-                before,
-                |own| &mut own.services,
-                key,
-                Service::parse(object)?,
-            ),
-            Kind::Pod => {
-                let new = Pods::parse(object);
-                self.put(before, |own| &mut own.pods, key, new)
-            }
-            Kind::Ingress => self.put(
-                before,
-                |own| &mut own.ingresses,
-                key,
-                Ingress::parse(object)?,
-            ),
-            Kind::EndpointSlice => {
-                let new = EndpointSet::parse_slice(object)?;
-                self.put(before, |own| &mut own.slices, key, new)
-            }
-            Kind::Endpoints => {
-                let new = EndpointSet::parse_endpoints(object)?;
-                self.put(before, |own| &mut own.endpoints, key, new)
-            }
-            Kind::VirtualService => {
-                let new = VirtualService::parse(object)?;
-                self.put(before, |own| &mut own.virtual_services, key, new)
-            }
-            Kind::IstioGateway => {
-                let new = IstioGateway::parse(object)?;
-                self.put(before, |own| &mut own.istio_gateways, key, new)
-            }
+        match kind {
+            Kind::Namespace => self.put(before, kind, object, |own| &mut own.namespaces),
+            Kind::Service => self.put(before, kind, object, |own| &mut own.services),
+            Kind::Pod => self.put(before, kind, object, |own| &mut own.pods),
+            Kind::Ingress => self.put(before, kind, object, |own| &mut own.ingresses),
+            Kind::EndpointSlice => self.put(before, kind, object, |own| &mut own.slices),
+            Kind::Endpoints => self.put(before, kind, object, |own| &mut own.endpoints),
+            Kind::VirtualService => self.put(before, kind, object, |own| &mut own.virtual_services),
+            Kind::IstioGateway => self.put(before, kind, object, |own| &mut own.istio_gateways),
             Kind::DestinationRule => {
-                let new = DestinationRule::parse(object)?;
-                self.put(before, |own| &mut own.destination_rules, key, new)
+                self.put(before, kind, object, |own| &mut own.destination_rules)
             }
-            Kind::EnvoyFilter => {
-                let new = EnvoyFilter::parse(object)?;
-                self.put(before, |own| &mut own.envoy_filters, key, new)
-            }
-            Kind::Gateway => self.put(
-                before,
-                |own| &mut own.gateways,
-                key,
-                Gateway::parse(object)?,
-            ),
-            Kind::TlsRoute => self.put(
-                before,
-                |own| &mut own.tls_routes,
-                key,
-                TlsRoute::parse(object)?,
-            ),
-            Kind::Shoot => {
-                let new = ShootNetworks::parse(object)?;
-                self.put(before, |own| &mut own.shoots, key.name, new)
-            }
-            Kind::NetworkPolicy => None,
-        })
+            Kind::EnvoyFilter => self.put(before, kind, object, |own| &mut own.envoy_filters),
+            Kind::Gateway => self.put(before, kind, object, |own| &mut own.gateways),
+            Kind::TlsRoute => self.put(before, kind, object, |own| &mut own.tls_routes),
+            Kind::Shoot => self.put(before, kind, object, |own| &mut own.shoots),
+            Kind::NetworkPolicy => Ok(None),
+        }
     }
 
     /// Forgets an object.
@@ -198,18 +154,20 @@ impl ClusterState {
         own.chain(self.endpoints.get(service).filter(|_| !slices))
     }
 
-    fn put<K, T: PartialEq, O: Objects<K, T>, B>(
+    fn put<T: Parse + PartialEq, O: Objects<T>, B>(
         &mut self,
         before: impl FnOnce(&Self) -> B,
+        kind: Kind,
+        object: DynamicObject,
         objects: fn(&mut Self) -> &mut O,
-        key: K,
-        new: T,
-    ) -> Option<B> {
+    ) -> Result<Option<B>, ParseError> {
+        let key = ObjectKey::of(&object);
+        let new = T::parse(kind, object)?;
         if objects(self).find(&key) == Some(&new) {
-            return None;
+            return Ok(None);
         }
         let before = before(self);
         objects(self).put(key, new);
-        Some(before)
+        Ok(Some(before))
     }
 }

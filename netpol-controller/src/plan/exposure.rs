@@ -196,8 +196,7 @@ pub(super) fn destinations<'a>(
     key: &'a ObjectKey,
     route: &'a VirtualService,
 ) -> impl Iterator<Item = (ObjectKey, u16)> {
-    let all = route.routes().flat_map(|route| &route.destinations);
-    all.filter_map(|weighted| {
+    route.destinations().filter_map(|weighted| {
         let destination = &weighted.destination;
         let service = service_of_host(&destination.host, "")?;
         let number = destination.port?.number;
@@ -223,7 +222,7 @@ fn tls_port(
 
 /// Selects the pods that are made for a `Gateway`.
 fn pods_of(key: &ObjectKey, gateway: &Gateway) -> LabelSelector {
-    let mut labels = gateway.infrastructure_labels.clone();
+    let mut labels = gateway.infrastructure.labels.clone();
     labels.insert(GATEWAY_NAME.to_owned(), key.name.to_string());
     LabelSelector {
         match_labels: labels,

@@ -69,7 +69,7 @@ fn led_to<'a>(key: &'a ObjectKey, route: &'a VirtualService) -> impl Iterator<It
 }
 
 fn backends(key: &ObjectKey, route: &TlsRoute) -> impl Iterator<Item = ObjectKey> {
-    let all = route.rules.iter().flatten();
+    let all = route.rules.iter().flat_map(|rule| &rule.backends);
     all.filter_map(|backend| backend.service(&key.namespace).ok())
 }
 

@@ -209,7 +209,7 @@ fn of_pod(state: &ClusterState, settings: &RouteSettings, pod: &ObjectKey) -> BT
         }
     }
     for (key, gateway) in &state.gateways {
-        if open(&gateway.infrastructure_labels) {
+        if open(&gateway.infrastructure.labels) {
             groups.extend(bound_to(&state.tls_routes, key));
         }
     }

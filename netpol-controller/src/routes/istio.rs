@@ -18,8 +18,8 @@ use super::names::common;
 use super::{GatewayEntry, select};
 use crate::plan::Reason;
 use crate::state::{
-    ClusterState, IstioServer, Kind, Mention, ObjectKey, RouteDestination, TlsMatch, VirtualRoute,
-    VirtualService, WeightedDestination, in_namespace, service_of_host,
+    ClusterState, IstioServer, Kind, Mention, ObjectKey, RouteDestination, ServerPort, TlsMatch,
+    VirtualRoute, VirtualService, WeightedDestination, in_namespace, service_of_host,
 };
 
 /// Suffixes of Services that Gardener adds to an API server's for other TLS settings.
@@ -42,7 +42,7 @@ enum Tls {
 }
 
 fn tls_of(server: &IstioServer) -> Tls {
-    match (server.protocol.as_str(), server.tls_mode.as_str()) {
+    match (server.port.protocol.as_str(), server.tls_mode()) {
         (_, "AUTO_PASSTHROUGH") => Tls::Auto,
         (_, "PASSTHROUGH") => Tls::Passthrough,
         ("HTTP" | "HTTP2" | "TCP" | "GRPC" | "MONGO", "") => Tls::Plain,
@@ -239,7 +239,7 @@ impl<'w> Bound<'w> {
         let servers =
             own.flat_map(|(key, gateway)| gateway.servers.iter().map(move |server| (key, server)));
         servers
-            .filter(|(_, server)| server.port == self.entry.ports.tls)
+            .filter(|(_, server)| server.port.number == self.entry.ports.tls)
             .collect()
     }
 }
@@ -330,7 +330,7 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
                 continue;
             }
             let servers = gateway.servers.iter();
-            for server in servers.filter(|own| own.port == entry.ports.tls) {
+            for server in servers.filter(|own| own.port.number == entry.ports.tls) {
                 let (reason, message) = match tls_of(server) {
                     Tls::Passthrough => continue,
                     Tls::Terminate => match passed_through(cx.state, entry, &key, server) {
@@ -348,8 +348,9 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
                         "AUTO_PASSTHROUGH: clients would choose any Service".to_owned(),
                     ),
                     Tls::Plain => {
-                        let (protocol, port) = (&server.protocol, server.port);
-                        let message = format!("{protocol} on port {port}, which accepts only TLS");
+                        let ServerPort { number, protocol } = &server.port;
+                        let message =
+                            format!("{protocol} on port {number}, which accepts only TLS");
                         (Reason::RouteNotTranslated, message)
                     }
                 };
@@ -380,7 +381,7 @@ fn passed_through(
     server: &IstioServer,
 ) -> Result<(Vec<String>, Target, String), String> {
     let target = api_server(state, entry, key, server).ok_or_else(|| {
-        let mode = &server.tls_mode;
+        let mode = server.tls_mode();
         format!("TLS is not terminated here ({mode}), and no API server is behind it")
     })?;
     let names = hosts(key, server, &key.namespace);
@@ -408,7 +409,7 @@ fn api_server(
             found.extend(to.filter_map(|one| api_server_of(key, &one.destination)));
         }
     }
-    if !any && server.tls_mode == "OPTIONAL_MUTUAL" {
+    if !any && server.tls_mode() == "OPTIONAL_MUTUAL" {
         let service = ObjectKey::new(&gateway.namespace, "kube-apiserver");
         found.insert(Target::tcp(service, API_SERVER_PORT));
     }

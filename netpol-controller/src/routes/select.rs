@@ -65,7 +65,7 @@ pub(super) fn serves_gateway(
     if let Some(names) = gateway.annotations.get(GATEWAYS) {
         return names.split(',').any(|name| name.trim() == entry.name);
     }
-    let labels = &gateway.infrastructure_labels;
+    let labels = &gateway.infrastructure.labels;
     *key.namespace == *entry.namespace || !labels.is_empty() && selects_pods(state, entry, labels)
 }
 

@@ -92,7 +92,10 @@ impl ClusterState {
         let [rule] = route.rules.as_slice() else {
             return Err(format!("{} rules, there must be one", route.rules.len()));
         };
-        let weighty = rule.iter().filter(|backend| backend.weight != Some(0));
+        let weighty = rule
+            .backends
+            .iter()
+            .filter(|backend| backend.weight != Some(0));
         let targets: BTreeSet<_> = weighty
             .map(|backend| self.port_of(key, backend))
             .collect::<Result<_, _>>()?;

@@ -33,25 +33,36 @@ pub trait Mentions {
 }
 
 /// Where objects of one kind are put.
-pub(super) trait Objects<K, T> {
+pub(super) trait Objects<T> {
     /// Returns an object.
-    fn find(&self, key: &K) -> Option<&T>;
+    fn find(&self, key: &ObjectKey) -> Option<&T>;
 
     /// Replaces an object.
-    fn put(&mut self, key: K, object: T);
+    fn put(&mut self, key: ObjectKey, object: T);
 }
 
-impl<K: Ord, T> Objects<K, T> for BTreeMap<K, T> {
-    fn find(&self, key: &K) -> Option<&T> {
+impl<T> Objects<T> for BTreeMap<ObjectKey, T> {
+    fn find(&self, key: &ObjectKey) -> Option<&T> {
         self.get(key)
     }
 
-    fn put(&mut self, key: K, object: T) {
+    fn put(&mut self, key: ObjectKey, object: T) {
         self.insert(key, object);
     }
 }
 
-impl<T: Mentions> Objects<ObjectKey, T> for Catalog<T> {
+/// Of a kind without namespaces, by name.
+impl<T> Objects<T> for BTreeMap<Arc<str>, T> {
+    fn find(&self, key: &ObjectKey) -> Option<&T> {
+        self.get(&key.name)
+    }
+
+    fn put(&mut self, key: ObjectKey, object: T) {
+        self.insert(key.name, object);
+    }
+}
+
+impl<T: Mentions> Objects<T> for Catalog<T> {
     fn find(&self, key: &ObjectKey) -> Option<&T> {
         self.get(key)
     }

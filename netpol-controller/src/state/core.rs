@@ -8,18 +8,11 @@ use k8s_openapi::api::networking::v1::{IngressServiceBackend, IngressSpec};
 use kube::core::DynamicObject;
 use serde::Deserialize;
 
-use super::meta::{created, part, part_at};
+use super::meta::{Parse, annotations, created, part, part_at};
 use super::{Kind, LabelSelector, Labels, Mention, Mentions, ObjectKey, ParseError};
 
 /// Annotation of a Service with the namespaces whose pods may reach it: a JSON list of selectors.
 pub const NAMESPACE_SELECTORS: &str = "networking.resources.gardener.cloud/namespace-selectors";
-
-/// Prefixes of the annotations of a Service that mean something to the controller.
-const ANNOTATIONS: [&str; 3] = [
-    "networking.resources.gardener.cloud/",
-    "rhizome.gardener.cloud/",
-    "networking.istio.io/",
-];
 
 /// A namespace.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -30,13 +23,13 @@ pub struct Namespace {
     pub terminating: bool,
 }
 
-impl Namespace {
-    pub(super) fn parse(object: &DynamicObject) -> Self {
-        let meta = &object.metadata;
-        Self {
-            labels: meta.labels.clone().unwrap_or_default(),
+impl Parse for Namespace {
+    fn parse(_: Kind, object: DynamicObject) -> Result<Self, ParseError> {
+        let meta = object.metadata;
+        Ok(Self {
+            labels: meta.labels.unwrap_or_default(),
             terminating: meta.deletion_timestamp.is_some(),
-        }
+        })
     }
 }
 
@@ -133,12 +126,11 @@ struct ServicePortSpec {
     target_port: Option<TargetPort>,
 }
 
-impl Service {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: ServiceSpec = part(Kind::Service, &mut object, "spec")?;
-        let meta = object.metadata;
-        let mut annotations = meta.annotations.clone().unwrap_or_default();
-        annotations.retain(|key, _| ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix)));
+impl Parse for Service {
+    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
+        let spec: ServiceSpec = part(kind, &mut object, "spec")?;
+        let mut meta = object.metadata;
+        let annotations = annotations(&mut meta);
         let ips = if spec.cluster_ips.is_empty() {
             spec.cluster_ip.into_iter().collect()
         } else {
@@ -201,9 +193,9 @@ pub enum BackendPort {
     Number(u16),
 }
 
-impl Ingress {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: IngressSpec = part(Kind::Ingress, &mut object, "spec")?;
+impl Parse for Ingress {
+    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
+        let spec: IngressSpec = part(kind, &mut object, "spec")?;
         let rules = spec.rules.into_iter().flatten();
         let paths = rules
             .filter_map(|rule| rule.http)
@@ -307,24 +299,23 @@ struct SubsetAddress {
 /// Label of an EndpointSlice that names its Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-impl EndpointSet {
-    pub(super) fn parse_slice(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let endpoints: Vec<SliceEndpoint> = part(Kind::EndpointSlice, &mut object, "endpoints")?;
-        let ports: Option<Vec<SlicePort>> = part(Kind::EndpointSlice, &mut object, "ports")?;
+impl Parse for EndpointSet {
+    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
+        if kind == Kind::Endpoints {
+            let subsets: Vec<Subset> = part(kind, &mut object, "subsets")?;
+            return Ok(Self {
+                service: object.metadata.name.unwrap_or_default(),
+                subsets: subsets.into_iter().map(Subset::parsed).collect(),
+            });
+        }
+        let endpoints: Vec<SliceEndpoint> = part(kind, &mut object, "endpoints")?;
+        let ports: Option<Vec<SlicePort>> = part(kind, &mut object, "ports")?;
         let labels = object.metadata.labels.unwrap_or_default();
         let mut addresses: Vec<_> = endpoints.iter().flat_map(SliceEndpoint::parsed).collect();
         addresses.sort();
         Ok(Self {
             service: labels.get(SERVICE_NAME).cloned().unwrap_or_default(),
             subsets: vec![(addresses, port_list(ports.unwrap_or_default()))],
-        })
-    }
-
-    pub(super) fn parse_endpoints(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let subsets: Vec<Subset> = part(Kind::Endpoints, &mut object, "subsets")?;
-        Ok(Self {
-            service: object.metadata.name.unwrap_or_default(),
-            subsets: subsets.into_iter().map(Subset::parsed).collect(),
         })
     }
 }
@@ -410,12 +401,12 @@ struct StatusNetworking {
     services: Vec<String>,
 }
 
-impl ShootNetworks {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
+impl Parse for ShootNetworks {
+    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
         let at = "/spec/shoot/spec/networking";
-        let spec: ShootNetworking = part_at(Kind::Shoot, &mut object, at)?;
+        let spec: ShootNetworking = part_at(kind, &mut object, at)?;
         let at = "/spec/shoot/status/networking";
-        let status: StatusNetworking = part_at(Kind::Shoot, &mut object, at)?;
+        let status: StatusNetworking = part_at(kind, &mut object, at)?;
         Ok(Self {
             ip_families: spec.ip_families,
             spec: [spec.nodes, spec.pods, spec.services]

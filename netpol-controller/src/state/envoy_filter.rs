@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use self::read::Patch;
 use super::istio::service_of_host;
-use super::meta::{created, part};
+use super::meta::{Parse, created, part};
 use super::{Kind, Labels, Mention, Mentions, ObjectKey, ParseError};
 
 mod access;
@@ -216,9 +216,9 @@ struct WorkloadSelector {
     labels: Labels,
 }
 
-impl EnvoyFilter {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: EnvoyFilterSpec = part(Kind::EnvoyFilter, &mut object, "spec")?;
+impl Parse for EnvoyFilter {
+    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
+        let spec: EnvoyFilterSpec = part(kind, &mut object, "spec")?;
         let meta = object.metadata;
         Ok(Self {
             created: created(&meta),

@@ -2,25 +2,29 @@
 
 use std::collections::BTreeSet;
 
-use kube::core::DynamicObject;
 use serde::Deserialize;
 
-use super::meta::{created, part};
-use super::{Kind, LabelSelector, Labels, Mention, Mentions, ObjectKey, ParseError};
+use super::{LabelSelector, Labels, Mention, Mentions, Object, ObjectKey};
 
 /// A `Gateway` of the Gateway API.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Gateway {
-    /// Its unique id, for Events.
-    pub uid: String,
-    /// When it was created, seconds since 1970.
-    pub created: i64,
-    /// Its annotations.
-    pub annotations: Labels,
-    /// Labels of the gateway's infrastructure, which its pods get.
-    pub infrastructure_labels: Labels,
+pub type Gateway = Object<GatewaySpec>;
+
+/// What a `Gateway` of the Gateway API says.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct GatewaySpec {
+    /// The gateway's infrastructure.
+    pub infrastructure: Infrastructure,
     /// Its listeners.
     pub listeners: Vec<GatewayListener>,
+}
+
+/// A gateway's infrastructure.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct Infrastructure {
+    /// Its labels, which the gateway's pods get.
+    pub labels: Labels,
 }
 
 /// A listener of a `Gateway`.
@@ -67,46 +71,29 @@ pub struct RouteNamespaces {
     pub selector: LabelSelector,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct GatewaySpec {
-    infrastructure: Infrastructure,
-    listeners: Vec<GatewayListener>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Infrastructure {
-    labels: Labels,
-}
-
-impl Gateway {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: GatewaySpec = part(Kind::Gateway, &mut object, "spec")?;
-        let meta = object.metadata;
-        Ok(Self {
-            created: created(&meta),
-            uid: meta.uid.unwrap_or_default(),
-            annotations: meta.annotations.unwrap_or_default(),
-            infrastructure_labels: spec.infrastructure.labels,
-            listeners: spec.listeners,
-        })
-    }
-}
-
 /// A `TLSRoute`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct TlsRoute {
-    /// Its unique id, for Events.
-    pub uid: String,
-    /// When it was created, seconds since 1970.
-    pub created: i64,
+pub type TlsRoute = Object<TlsRouteSpec>;
+
+/// What a `TLSRoute` says.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct TlsRouteSpec {
     /// Names it is for; empty for all of its listener.
     pub hostnames: Vec<String>,
     /// The `Gateway`s it is bound to.
+    #[serde(rename = "parentRefs")]
     pub parents: Vec<ParentRef>,
-    /// Its backends, rule by rule.
-    pub rules: Vec<Vec<RouteBackend>>,
+    /// Its rules.
+    pub rules: Vec<TlsRule>,
+}
+
+/// A rule of a `TLSRoute`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct TlsRule {
+    /// Where it leads.
+    #[serde(rename = "backendRefs")]
+    pub backends: Vec<RouteBackend>,
 }
 
 /// A `Gateway` that a route is bound to.
@@ -164,33 +151,4 @@ pub struct RouteBackend {
     pub port: Option<u16>,
     /// Its share; `None` is 1.
     pub weight: Option<u32>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct TlsRouteSpec {
-    hostnames: Vec<String>,
-    parent_refs: Vec<ParentRef>,
-    rules: Vec<RuleSpec>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct RuleSpec {
-    backend_refs: Vec<RouteBackend>,
-}
-
-impl TlsRoute {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: TlsRouteSpec = part(Kind::TlsRoute, &mut object, "spec")?;
-        let meta = object.metadata;
-        let rules = spec.rules.into_iter().map(|rule| rule.backend_refs);
-        Ok(Self {
-            created: created(&meta),
-            uid: meta.uid.unwrap_or_default(),
-            hostnames: spec.hostnames,
-            parents: spec.parent_refs,
-            rules: rules.collect(),
-        })
-    }
 }

@@ -5,12 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use kube::core::DynamicObject;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::meta::{created, part};
-use super::{Kind, Labels, Mention, Mentions, ObjectKey, ParseError};
+use super::{Labels, Mention, Mentions, Object, ObjectKey};
 
 /// What stands behind a Service's name and namespace in its full name.
 const DOMAIN: &str = ".svc.cluster.local";
@@ -30,25 +28,25 @@ pub fn service_of_host(host: &str, namespace: &str) -> Option<ObjectKey> {
 }
 
 /// A `VirtualService`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct VirtualService {
-    /// Its unique id, for Events.
-    pub uid: String,
-    /// When it was created, seconds since 1970.
-    pub created: i64,
+pub type VirtualService = Object<VirtualServiceSpec>;
+
+/// What a `VirtualService` says.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VirtualServiceSpec {
     /// Gateways it is bound to: `name`, `namespace/name` or `mesh`.
     pub gateways: Vec<String>,
     /// Namespaces that see it; empty when absent.
     pub export_to: Vec<String>,
     /// Its HTTP routes.
-    pub http: Vec<VirtualRoute>,
+    pub http: Vec<HttpRoute>,
     /// Its TLS routes.
     pub tls: Vec<VirtualRoute>,
     /// Its TCP routes.
     pub tcp: Vec<VirtualRoute>,
 }
 
-impl VirtualService {
+impl VirtualServiceSpec {
     /// Returns the gateways that it names, of which `mesh` is none.
     pub fn gateway_keys<'a>(
         &'a self,
@@ -62,21 +60,23 @@ impl VirtualService {
         })
     }
 
-    /// Returns its routes of all protocols.
-    pub fn routes(&self) -> impl Iterator<Item = &VirtualRoute> {
-        [&self.http, &self.tls, &self.tcp].into_iter().flatten()
+    /// Returns the destinations of its routes of all protocols.
+    pub fn destinations(&self) -> impl Iterator<Item = &WeightedDestination> {
+        let http = self.http.iter().flat_map(|route| &route.destinations);
+        let others = self.tls.iter().chain(&self.tcp);
+        http.chain(others.flat_map(|route| &route.destinations))
     }
 }
 
 impl Mentions for VirtualService {
     /// Mentions its gateways, its own namespace and those of its destinations.
     fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
-        let matches = self.routes().flat_map(|route| &route.matches);
+        let routes = self.tls.iter().chain(&self.tcp);
+        let matches = routes.flat_map(|route| &route.matches);
         let lists = matches.map(|one| &one.gateways).chain([&self.gateways]);
         let gateways = lists.flat_map(|names| self.gateway_keys(names, own));
-        let destinations = self.routes().flat_map(|route| &route.destinations);
-        let services =
-            destinations.filter_map(|one| service_of_host(&one.destination.host, &own.namespace));
+        let hosts = self.destinations().map(|one| &one.destination.host);
+        let services = hosts.filter_map(|host| service_of_host(host, &own.namespace));
         let namespaces = services
             .map(|service| service.namespace)
             .chain([own.namespace.clone()]);
@@ -85,11 +85,20 @@ impl Mentions for VirtualService {
     }
 }
 
-/// One route of a `VirtualService`.
+/// An HTTP route of a `VirtualService`, whose matches are not looked at.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct HttpRoute {
+    /// Where it leads.
+    #[serde(rename = "route")]
+    pub destinations: Vec<WeightedDestination>,
+}
+
+/// A TLS or TCP route of a `VirtualService`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct VirtualRoute {
-    /// What it matches; empty matches everything. Of TLS and TCP routes only.
+    /// What it matches; empty matches everything.
     #[serde(rename = "match")]
     pub matches: Vec<TlsMatch>,
     /// Where it leads.
@@ -145,50 +154,13 @@ pub struct TlsMatch {
     pub source_namespace: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct VirtualServiceSpec {
-    gateways: Vec<String>,
-    export_to: Vec<String>,
-    http: Vec<HttpRoute>,
-    tls: Vec<VirtualRoute>,
-    tcp: Vec<VirtualRoute>,
-}
-
-/// Matches of HTTP routes have another shape and are not looked at.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct HttpRoute {
-    route: Vec<WeightedDestination>,
-}
-
-impl VirtualService {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: VirtualServiceSpec = part(Kind::VirtualService, &mut object, "spec")?;
-        let meta = object.metadata;
-        let http = spec.http.into_iter().map(|route| VirtualRoute {
-            matches: Vec::new(),
-            destinations: route.route,
-        });
-        Ok(Self {
-            created: created(&meta),
-            uid: meta.uid.unwrap_or_default(),
-            gateways: spec.gateways,
-            export_to: spec.export_to,
-            http: http.collect(),
-            tls: spec.tls,
-            tcp: spec.tcp,
-        })
-    }
-}
-
 /// A `Gateway` of Istio.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct IstioGateway {
-    /// Its unique id, for Events.
-    pub uid: String,
-    /// When it was created, seconds since 1970.
-    pub created: i64,
+pub type IstioGateway = Object<IstioGatewaySpec>;
+
+/// What a `Gateway` of Istio says.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct IstioGatewaySpec {
     /// Labels of the gateway's pods.
     pub selector: Labels,
     /// Its ports.
@@ -196,104 +168,61 @@ pub struct IstioGateway {
 }
 
 /// One port of a `Gateway` of Istio.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
 pub struct IstioServer {
-    /// Number of the port.
-    pub port: u16,
-    /// Protocol as it is written: `TLS`, `HTTPS`, `TCP`, `HTTP`.
-    pub protocol: String,
-    /// `tls.mode` as it is written; empty when there is no `tls`.
-    pub tls_mode: String,
+    /// The port.
+    pub port: ServerPort,
+    /// How it treats TLS.
+    pub tls: Option<ServerTls>,
     /// Names, with an optional `namespace/` in front.
     pub hosts: Vec<String>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct IstioGatewaySpec {
-    selector: Labels,
-    servers: Vec<ServerSpec>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ServerSpec {
-    hosts: Vec<String>,
-    port: ServerPort,
-    tls: Option<ServerTls>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ServerPort {
-    number: u16,
-    protocol: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ServerTls {
-    mode: String,
-}
-
-impl IstioGateway {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: IstioGatewaySpec = part(Kind::IstioGateway, &mut object, "spec")?;
-        let servers = spec.servers.into_iter().map(|server| IstioServer {
-            port: server.port.number,
-            protocol: server.port.protocol,
+impl IstioServer {
+    /// Returns `tls.mode` as it is written; empty when there is no `tls`.
+    #[must_use]
+    pub fn tls_mode(&self) -> &str {
+        match &self.tls {
+            None => "",
             // Istio's default of a `tls` block without a mode.
-            tls_mode: server.tls.map_or_else(String::new, |tls| match tls.mode {
-                mode if mode.is_empty() => "PASSTHROUGH".to_owned(),
-                mode => mode,
-            }),
-            hosts: server.hosts,
-        });
-        let meta = object.metadata;
-        Ok(Self {
-            created: created(&meta),
-            uid: meta.uid.unwrap_or_default(),
-            selector: spec.selector,
-            servers: servers.collect(),
-        })
+            Some(tls) if tls.mode.is_empty() => "PASSTHROUGH",
+            Some(tls) => &tls.mode,
+        }
     }
 }
 
+/// The port of a server.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct ServerPort {
+    /// Its number.
+    pub number: u16,
+    /// Protocol as it is written: `TLS`, `HTTPS`, `TCP`, `HTTP`.
+    pub protocol: String,
+}
+
+/// TLS settings of a server.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct ServerTls {
+    /// The mode as it is written.
+    pub mode: String,
+}
+
 /// A `DestinationRule`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct DestinationRule {
-    /// Its unique id, for Events.
-    pub uid: String,
-    /// When it was created, seconds since 1970.
-    pub created: i64,
+pub type DestinationRule = Object<DestinationRuleSpec>;
+
+/// What a `DestinationRule` says.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DestinationRuleSpec {
     /// The Service it is about, as it is written.
     pub host: String,
     /// Namespaces that see it; empty when absent.
     pub export_to: Vec<String>,
     /// `trafficPolicy`, as it is written.
     pub traffic_policy: Value,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct DestinationRuleSpec {
-    host: String,
-    export_to: Vec<String>,
-    traffic_policy: Value,
-}
-
-impl DestinationRule {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: DestinationRuleSpec = part(Kind::DestinationRule, &mut object, "spec")?;
-        let meta = object.metadata;
-        Ok(Self {
-            created: created(&meta),
-            uid: meta.uid.unwrap_or_default(),
-            host: spec.host,
-            export_to: spec.export_to,
-            traffic_policy: spec.traffic_policy,
-        })
-    }
 }
 
 impl Mentions for DestinationRule {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use kube::core::{DynamicObject, ObjectMeta};
@@ -83,6 +84,57 @@ pub struct ParseError {
     key: ObjectKey,
     #[source]
     source: serde_json::Error,
+}
+
+/// What is read from an object of the API server.
+pub(super) trait Parse: Sized {
+    /// Reads an object of this kind.
+    fn parse(kind: Kind, object: DynamicObject) -> Result<Self, ParseError>;
+}
+
+/// A specification, read like one, with what is kept of the metadata around it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Object<T> {
+    /// Its unique id, for Events.
+    pub uid: String,
+    /// When it was created, seconds since 1970.
+    pub created: i64,
+    /// Annotations that mean something to the controller.
+    pub annotations: Labels,
+    spec: T,
+}
+
+impl<T> Deref for Object<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.spec
+    }
+}
+
+impl<T: DeserializeOwned + Default> Parse for Object<T> {
+    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
+        Ok(Self {
+            spec: part(kind, &mut object, "spec")?,
+            created: created(&object.metadata),
+            annotations: annotations(&mut object.metadata),
+            uid: object.metadata.uid.unwrap_or_default(),
+        })
+    }
+}
+
+/// Prefixes of the annotations that mean something to the controller.
+const ANNOTATIONS: [&str; 3] = [
+    "networking.resources.gardener.cloud/",
+    "rhizome.gardener.cloud/",
+    "networking.istio.io/",
+];
+
+/// Takes the annotations that mean something to the controller.
+pub(super) fn annotations(meta: &mut ObjectMeta) -> Labels {
+    let mut annotations = meta.annotations.take().unwrap_or_default();
+    annotations.retain(|key, _| ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix)));
+    annotations
 }
 
 /// Reads the part of an object that is named `field`, an empty one when it is absent.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 
 use super::catalog::Objects;
-use super::{LabelSelector, Labels, ObjectKey};
+use super::meta::Parse;
+use super::{Kind, LabelSelector, Labels, ObjectKey, ParseError};
 
 /// Labels that change with every rollout and select nothing: kept out, so that sets stay few.
 const TRANSIENT: [&str; 4] = [
@@ -75,13 +76,6 @@ impl Pods {
         self.of_pod.is_empty()
     }
 
-    /// Returns what is kept of a pod.
-    pub(super) fn parse(object: DynamicObject) -> Arc<Labels> {
-        let mut labels: Labels = object.metadata.labels.unwrap_or_default();
-        labels.retain(|label, _| !TRANSIENT.contains(&label.as_str()));
-        Arc::new(labels)
-    }
-
     pub(super) fn remove(&mut self, key: &ObjectKey) {
         let Some(labels) = self.of_pod.remove(key) else {
             return;
@@ -101,7 +95,16 @@ impl Pods {
     }
 }
 
-impl Objects<ObjectKey, Arc<Labels>> for Pods {
+/// What is kept of a pod.
+impl Parse for Arc<Labels> {
+    fn parse(_: Kind, object: DynamicObject) -> Result<Self, ParseError> {
+        let mut labels: Labels = object.metadata.labels.unwrap_or_default();
+        labels.retain(|label, _| !TRANSIENT.contains(&label.as_str()));
+        Ok(Self::new(labels))
+    }
+}
+
+impl Objects<Arc<Labels>> for Pods {
     fn find(&self, key: &ObjectKey) -> Option<&Arc<Labels>> {
         self.labels_of(key)
     }
