@@ -141,7 +141,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::tls::backend::{Backend, Command};
+    use crate::backend::{Backend, Command};
     use crate::tls::opening::Opening;
 
     #[test]

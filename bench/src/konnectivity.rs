@@ -24,7 +24,6 @@ mod tunnel;
 #[cfg(test)]
 mod tests;
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -107,7 +106,7 @@ pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
     let cpus = asked.cpus.clone().unwrap_or_default().bind_load()?;
     let mut facts = machine::facts();
     facts.push(("processors", cpus.asked().to_string()));
-    let mut lab = Lab::new(Ipv4Addr::LOCALHOST.into())?;
+    let mut lab = Lab::new()?;
     let programs = asked.programs(cpus)?;
     facts.push(("server", machine::version(&programs.server)));
     facts.push(("agent", machine::version(&programs.agent)));

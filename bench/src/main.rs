@@ -5,10 +5,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod backend;
 mod controller;
 mod copy_loop;
 mod cpus;
-mod destination;
 mod held;
 mod interrupt;
 mod konnectivity;

@@ -22,13 +22,13 @@ use clap::Args;
 use testkit::netns::{Place, privileges};
 
 use self::measure::Found;
+use crate::backend::Backend;
 use crate::cpus::{Bound, Cpus};
 use crate::output::Output;
 use crate::profile::{Case, Chosen, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
 use crate::samples::{At, Samples};
-use crate::tls::backend::Backend;
 use crate::tls::{network, present};
 use crate::{interrupt, limits, machine};
 

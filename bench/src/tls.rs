@@ -11,7 +11,6 @@
 //! measured is the gateway.
 
 mod args;
-pub(crate) mod backend;
 mod bulk;
 pub(crate) mod conns;
 mod figure;

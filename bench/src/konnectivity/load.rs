@@ -13,13 +13,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::frontend::Frontend;
 use super::tunnel::Tunnel;
+use crate::backend::Command;
 use crate::latency::Latencies;
 use crate::pacer::Pacer;
 
@@ -116,7 +117,14 @@ pub(crate) async fn close(tunnels: Vec<Tunnel>) {
     while closing.join_next().await.is_some() {}
 }
 
-/// Moves `bytes` on each of `streams` tunnels to or from `target`, a sink or a source, and returns
+/// Asks for bytes, or announces them.
+pub(crate) async fn ask(tunnel: &mut Tunnel, command: Command, bytes: u64) -> Result<()> {
+    let question = [&command.bare()[..], &bytes.to_be_bytes()].concat();
+    tunnel.write_all(&question).await.context("asking")?;
+    tunnel.flush().await.context("asking")
+}
+
+/// Moves `bytes` on each of `streams` tunnels to or from `target`, and returns
 /// how long that took from the first byte asked for to the last one received.
 pub(crate) async fn bulk(
     frontend: &Frontend,
@@ -149,8 +157,7 @@ pub(crate) async fn bulk(
 }
 
 async fn receive(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
-    tunnel.write_u64(bytes).await.context("asking for bytes")?;
-    tunnel.flush().await.context("asking for bytes")?;
+    ask(&mut tunnel, Command::Source, bytes).await?;
     let (mut buf, mut left) = (vec![0; CHUNK], bytes);
     while left > 0 {
         match tunnel.read(&mut buf).await.context("receiving")? {
@@ -166,7 +173,7 @@ async fn receive(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
 }
 
 async fn send(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
-    tunnel.write_u64(bytes).await.context("announcing bytes")?;
+    ask(&mut tunnel, Command::Take, bytes).await?;
     let (chunk, mut left) = (vec![0xa5; CHUNK], bytes);
     while left > 0 {
         let len = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
@@ -179,13 +186,17 @@ async fn send(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
     Ok(tunnel)
 }
 
-/// Sends 64 bytes to `target`, an echo, and waits for them, on each connection over and over.
+/// Sends 64 bytes to `target` and waits for them, on each connection over and over.
 pub(crate) async fn pings(frontend: &Frontend, target: SocketAddr, load: Load) -> Result<Outcome> {
-    let tunnels = hold(frontend, target, load.connections).await?;
+    let mut tunnels = hold(frontend, target, load.connections).await?;
+    for tunnel in &mut tunnels {
+        let asked = tunnel.write_all(&Command::Echo.bare()).await;
+        asked.context("asking for an echo")?;
+    }
     all(tunnels.into_iter().map(Work::Ping), load).await
 }
 
-/// Dials `target`, an echo, exchanges eight bytes and closes, on each connection over and over.
+/// Dials `target`, exchanges eight bytes and closes, on each connection over and over.
 pub(crate) async fn dials(frontend: &Frontend, target: SocketAddr, load: Load) -> Result<Outcome> {
     let dialers = (0..load.connections).map(|_| Work::Dial(frontend.clone(), target));
     all(dialers, load).await
@@ -277,21 +288,17 @@ pub(crate) async fn many_dials(
 
 async fn one_dial(frontend: &Frontend, target: SocketAddr) -> Result<()> {
     let mut tunnel = frontend.dial(target).await.context("dialing")?;
-    exchange(&mut tunnel, &[0x77; 8], &mut [0; 8]).await?;
+    let question = [&Command::Echo.bare()[..], &[0x77; 8]].concat();
+    exchange(&mut tunnel, &question, &mut [0; 8]).await?;
     tunnel.close().await.context("closing")
 }
 
-async fn exchange<const N: usize>(
-    tunnel: &mut Tunnel,
-    ping: &[u8; N],
-    pong: &mut [u8; N],
-) -> Result<()> {
-    tunnel.write_all(ping).await.context("sending")?;
+/// Sends, and waits for the last bytes of it to come back.
+async fn exchange(tunnel: &mut Tunnel, sent: &[u8], pong: &mut [u8]) -> Result<()> {
+    tunnel.write_all(sent).await.context("sending")?;
     tunnel.flush().await.context("sending")?;
     tunnel.read_exact(pong).await.context("receiving")?;
-    if ping != pong {
-        bail!("other bytes came back");
-    }
+    ensure!(sent.ends_with(pong), "other bytes came back");
     Ok(())
 }
 

@@ -16,7 +16,7 @@ pub(crate) mod speed;
 #[cfg(test)]
 mod tests;
 
-use std::net::IpAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -27,22 +27,23 @@ use tokio::time::Instant;
 use super::frontend::{Frontend, Transport};
 use super::pair::{Pair, Programs};
 use super::side::Side;
-use crate::destination::Destination;
+use crate::backend::Backend;
 use crate::latency::Latencies;
 use crate::samples::{Figure, Samples};
 
 pub(crate) struct Lab {
     pub(crate) runtime: Runtime,
-    pub(crate) destination: Destination,
+    /// Where tunnels lead to.
+    pub(crate) backend: Backend,
     pub(crate) samples: Samples,
 }
 
 impl Lab {
-    /// Starts a runtime on this thread, and a destination at `ip`.
-    pub(crate) fn new(ip: IpAddr) -> Result<Self> {
+    /// Starts a runtime on this thread, and a backend on loopback.
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             runtime: crate::tls::runtime()?,
-            destination: Destination::start(ip)?,
+            backend: Backend::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?,
             samples: Samples::default(),
         })
     }

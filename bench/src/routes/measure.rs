@@ -16,11 +16,11 @@ use anyhow::{Context, Result};
 use testkit::wait::{self, Stopwatch};
 
 use super::{Lab, figure as of};
+use crate::backend::Command;
 use crate::held::Held;
 use crate::probe::until_answered;
 use crate::profile::{Listener, Profile, Route, Setting, Target, Tree};
 use crate::samples::Figure;
-use crate::tls::backend::Command;
 use crate::tls::conns::{self, Load};
 use crate::tls::idle;
 use crate::tls::opening::{Opening, Words};

@@ -19,9 +19,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::backend::{Backend, CHUNK, Command, discard, sink};
 use super::opening::Opening;
 use super::window::{Meter, Spent};
+use crate::backend::{Backend, CHUNK, Command, discard, sink};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {

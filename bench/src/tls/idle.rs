@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use testkit::wait;
 
-use super::backend::Backend;
 use super::opening::Opening;
 use super::window::{Meter, Spent};
+use crate::backend::Backend;
 
 /// Resident memory of all the proxy's processes, KiB.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -13,13 +13,13 @@ use anyhow::Result;
 use testkit::netns::Place;
 
 use super::args::{Extent, Tls};
-use super::backend::{Backend, Command};
 use super::bulk::{self, Direction};
 use super::figure as of;
 use super::known::{CONNS, ONE_CPU};
 use super::opening::Opening;
 use super::window::{Meter, Spent};
 use super::{conns, idle, rtt};
+use crate::backend::{Backend, Command};
 use crate::cpus::{Bound, Role, bind};
 use crate::latency::Latencies;
 use crate::profile::{Case, Listener, Profile, Route, Setting, Target};

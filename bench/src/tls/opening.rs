@@ -17,7 +17,7 @@ use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::backend::Command;
+use crate::backend::Command;
 use crate::profile::{Listener, Route};
 
 /// The openings of one listener and route.

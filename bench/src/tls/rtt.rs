@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::backend::Command;
 use super::opening::Opening;
 use super::window::{Meter, Spent};
+use crate::backend::Command;
 use crate::latency::Latencies;
 
 #[derive(Debug)]

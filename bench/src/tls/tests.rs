@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use testkit::netns::Place;
 
-use super::backend::{Backend, Command};
 use super::bulk::Direction;
 use super::opening::{Opening, Words};
 use super::window::Meter;
 use super::*;
+use crate::backend::{Backend, Command};
 use crate::cpus::Cpus;
 use crate::profile::{Route, Setting, Target};
 

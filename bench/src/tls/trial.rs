@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use testkit::netns::Place;
 use testkit::wait;
 
-use super::backend::Backend;
 use super::opening::Opening;
+use crate::backend::Backend;
 use crate::cpus::{Bound, Cpus};
 use crate::profile::{Listener, Profile, Route, Setting, Target};
 use crate::programs::Given;

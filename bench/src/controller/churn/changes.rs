@@ -19,9 +19,9 @@ use testkit::wait::{self, Stopwatch};
 
 use super::super::cluster::Cluster;
 use super::super::shoots;
+use crate::backend::Command;
 use crate::latency::Latencies;
 use crate::probe::ask;
-use crate::tls::backend::Command;
 use crate::tls::opening::{Opening, Words};
 
 pub(super) struct Plan {

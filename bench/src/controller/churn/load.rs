@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use testkit::wait::{self, Stopwatch};
 
 use super::super::shoots;
+use crate::backend::{Backend, Command};
 use crate::held::Held;
 use crate::limits;
-use crate::tls::backend::{Backend, Command};
 use crate::tls::opening::{Opening, Words};
 
 /// Holds connections through one gateway while `controller` changes routes.

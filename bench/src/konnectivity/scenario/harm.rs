@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::figure as of;
 use super::{Lab, Target};
-use crate::destination::Behavior;
+use crate::backend::Command;
 use crate::konnectivity::frontend::Frontend;
 use crate::konnectivity::load::{self, Load, Outcome};
 use crate::konnectivity::tunnel::Tunnel;
@@ -41,13 +41,13 @@ pub(crate) fn stall(
         Stalled::Destination => format!("stall: destination ×{count}"),
         Stalled::Reader => format!("stall: reader ×{count}"),
     };
-    let echo = lab.destination.address(Behavior::Echo);
+    let echo = lab.backend.address();
     let warm_up = load::many_dials(&target.frontend, echo, WARM_UP, 2);
     lab.runtime.block_on(warm_up).context("warming up")?;
     let before = target.usage()?;
     let stalled = lab
         .runtime
-        .block_on(stalled(&target.frontend, &lab.destination, who, count))
+        .block_on(stalled(&target.frontend, echo, who, count))
         .context("stalling")?;
     full(lab, target)?;
     let (pings, dials) = lab
@@ -55,8 +55,8 @@ pub(crate) fn stall(
         .block_on(others(&target.frontend, echo, length))?;
     let full = target.usage()?;
     drop(stalled);
-    lab.destination.release();
-    let calm = lab.settle(|| Ok(lab.destination.open() == 0))?;
+    lab.backend.release();
+    let calm = lab.settle(|| Ok(lab.backend.open() == 0))?;
 
     lab.add_latencies(target, &format!("{case}: others' rtt"), &pings.latencies)?;
     lab.add_latencies(target, &format!("{case}: new dials"), &dials.latencies)?;
@@ -68,7 +68,7 @@ pub(crate) fn stall(
     lab.add(target, &case, of::UNANSWERED, unanswered);
     lab.add_growth(target, &case, &full, &before);
     lab.add(target, &case, of::CALM_AFTER, calm.as_secs_f64());
-    lab.add(target, &case, of::LEAKED, lab.destination.open() as f64);
+    lab.add(target, &case, of::LEAKED, lab.backend.open() as f64);
     Ok(())
 }
 
@@ -94,27 +94,25 @@ struct Full {
 
 async fn stalled(
     frontend: &Frontend,
-    destination: &crate::destination::Destination,
+    target: SocketAddr,
     who: Stalled,
     count: usize,
 ) -> Result<Full> {
     let (mut unread, mut writers) = (Vec::new(), JoinSet::new());
-    match who {
-        Stalled::Destination => {
-            let hold = destination.address(Behavior::Hold);
-            for mut tunnel in load::hold(frontend, hold, count).await? {
+    for mut tunnel in load::hold(frontend, target, count).await? {
+        match who {
+            Stalled::Destination => {
                 writers.spawn(async move {
+                    let mut written = tunnel.write_all(&Command::Hold.bare()).await;
                     let chunk = vec![0; 64 * 1024];
-                    while tunnel.write_all(&chunk).await.is_ok() {}
+                    while written.is_ok() {
+                        written = tunnel.write_all(&chunk).await;
+                    }
                 });
             }
-        }
-        Stalled::Reader => {
-            let source = destination.address(Behavior::Source);
-            unread = load::hold(frontend, source, count).await?;
-            for tunnel in &mut unread {
-                tunnel.write_u64(u64::MAX).await.context("asking")?;
-                tunnel.flush().await.context("asking")?;
+            Stalled::Reader => {
+                load::ask(&mut tunnel, Command::Source, u64::MAX).await?;
+                unread.push(tunnel);
             }
         }
     }
@@ -145,11 +143,11 @@ async fn others(
 /// Freezes the agent, gives up `count` dials, lets the agent go on and looks at what is left.
 pub(crate) fn abandon(lab: &mut Lab, target: &mut Target, count: usize) -> Result<()> {
     let case = format!("abandon ×{count}");
-    let echo = lab.destination.address(Behavior::Echo);
+    let echo = lab.backend.address();
     let frontend = target.frontend.clone();
     let warm_up = load::many_dials(&frontend, echo, WARM_UP, 2);
     lab.runtime.block_on(warm_up).context("warming up")?;
-    lab.settle(|| Ok(lab.destination.open() == 0))?;
+    lab.settle(|| Ok(lab.backend.open() == 0))?;
     lab.rest(CALM);
     let before = target.usage()?;
     let pair = target.pair.as_mut();
@@ -180,11 +178,11 @@ async fn give_up(frontend: &Frontend, echo: SocketAddr, count: usize) {
 /// Dials `count` times, sixteen at a time, and looks at what is left.
 pub(crate) fn soak(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("soak, {count} dials");
-    let echo = lab.destination.address(Behavior::Echo);
+    let echo = lab.backend.address();
     // A tenth of it first: allocators and tables reach their size.
     let warm_up = load::many_dials(&target.frontend, echo, count / 10, AT_ONCE);
     lab.runtime.block_on(warm_up).context("warming up")?;
-    lab.settle(|| Ok(lab.destination.open() == 0))?;
+    lab.settle(|| Ok(lab.backend.open() == 0))?;
     lab.rest(CALM);
     let before = target.usage()?;
     let work = load::many_dials(&target.frontend, echo, count, AT_ONCE);
@@ -199,14 +197,14 @@ fn leftovers(lab: &mut Lab, target: &Target, case: &str, before: &super::Usages)
         let (server, agent) = target.usage()?.descriptors_since(before);
         let pending = target.server.metric(PENDING)?;
         let left = [server, agent, pending, target.server.metric(ESTABLISHED)?];
-        Ok(lab.destination.open() == 0 && !left.into_iter().any(more))
+        Ok(lab.backend.open() == 0 && !left.into_iter().any(more))
     })?;
     // The last scrape's own connection may still be closing.
     lab.rest(super::POLL);
     let after = target.usage()?;
     let (server, agent) = after.descriptors_since(before);
     lab.add(target, case, of::CALM_AFTER, calm.as_secs_f64());
-    lab.add(target, case, of::LEAKED, lab.destination.open() as f64);
+    lab.add(target, case, of::LEAKED, lab.backend.open() as f64);
     let pending = target.server.metric(PENDING)?;
     lab.add_some(target, case, of::PENDING, pending);
     let established = target.server.metric(ESTABLISHED)?;

@@ -6,14 +6,13 @@ use anyhow::{Context, Result};
 
 use super::figure as of;
 use super::{Lab, Target};
-use crate::destination::Behavior;
 use crate::konnectivity::load;
 
 /// Reads a fresh pair's memory, holds `count` idle tunnels and reads it again. The pair is used up
 /// by that: what it has touched once, it keeps.
 pub(crate) fn idle(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("idle ×{count}");
-    let echo = lab.destination.address(Behavior::Echo);
+    let echo = lab.backend.address();
     let empty = target.usage()?;
     let mib = |used: Option<testkit::process::Usage>| Some(used?.rss_kib as f64 / 1024.0);
     lab.add_some(target, &case, of::SERVER_EMPTY, mib(empty.server));
@@ -32,7 +31,7 @@ pub(crate) fn idle(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     lab.add_some(target, &case, of::SERVER_TUNNEL, each(server));
     lab.add_some(target, &case, of::AGENT_TUNNEL, each(agent));
     lab.runtime.block_on(load::close(tunnels));
-    lab.settle(|| Ok(lab.destination.open() == 0))?;
+    lab.settle(|| Ok(lab.backend.open() == 0))?;
     lab.rest(CALM);
     let case = format!("{case}, closed again");
     lab.add_growth(target, &case, &target.usage()?, &before);

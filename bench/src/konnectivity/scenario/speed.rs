@@ -4,7 +4,6 @@ use anyhow::Result;
 
 use super::figure as of;
 use super::{Lab, MIB, Target};
-use crate::destination::Behavior;
 use crate::konnectivity::load::{self, Direction, Load, Outcome};
 
 /// Moves `bytes` on each of `streams` tunnels one way.
@@ -15,11 +14,11 @@ pub(crate) fn bulk(
     bytes: u64,
     streams: usize,
 ) -> Result<()> {
-    let (word, behavior) = match direction {
-        Direction::Down => ("down", Behavior::Source),
-        Direction::Up => ("up", Behavior::Sink),
+    let word = match direction {
+        Direction::Down => "down",
+        Direction::Up => "up",
     };
-    let address = lab.destination.address(behavior);
+    let address = lab.backend.address();
     let before = target.usage()?;
     let work = load::bulk(&target.frontend, address, direction, bytes, streams);
     let took = lab.runtime.block_on(work)?;
@@ -34,7 +33,7 @@ pub(crate) fn bulk(
 
 /// Sends 64 bytes there and back.
 pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
-    let echo = lab.destination.address(Behavior::Echo);
+    let echo = lab.backend.address();
     let before = target.usage()?;
     let work = load::pings(&target.frontend, echo, load);
     let outcome = lab.runtime.block_on(work)?;
@@ -43,7 +42,7 @@ pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
 
 /// Dials, exchanges eight bytes and closes.
 pub(crate) fn dials(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
-    let echo = lab.destination.address(Behavior::Echo);
+    let echo = lab.backend.address();
     let before = target.usage()?;
     let work = load::dials(&target.frontend, echo, load);
     let outcome = lab.runtime.block_on(work)?;

@@ -1,6 +1,5 @@
 //! The scenarios through the smallest proxy there can be, which runs in this very process.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -78,7 +77,7 @@ impl Bench {
             std::future::pending().await
         });
         let path = told.recv_timeout(Duration::from_secs(20)).unwrap();
-        let lab = Lab::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let lab = Lab::new().unwrap();
         let target = Target {
             transport: Transport::HttpUds,
             frontend: Frontend::Uds { grpc: false, path },

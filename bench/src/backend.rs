@@ -4,7 +4,12 @@
 //! ClientHello │ E │ …  echoes              ClientHello │ S │ …  throws away, and counts
 //! ClientHello │ B │ …  echoes, blocking    ClientHello │ G      sends without end
 //! ClientHello │ W │ …  sends the address it was reached at, then echoes
+//! ClientHello │ D │ n  sends n bytes       ClientHello │ T │ n │ …  throws n bytes away, sends one
+//! ClientHello │ H │ …  never reads, until it is released
 //! ```
+//!
+//! Lengths are of eight bytes, big endian. A client without TLS sends an empty record in place of the
+//! ClientHello. The number of open connections is known at any time: what is left open has leaked.
 //!
 //! One thread for all connections but those of B, which get a thread each: a round trip then costs
 //! two system calls here and no more. Knows nothing of TLS: no handshake is finished.
@@ -23,6 +28,7 @@ use rustix::process::Pid;
 use testkit::background::Background;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Notify;
 
 use crate::cpus;
 
@@ -41,6 +47,7 @@ struct Counts {
     open: AtomicUsize,
     accepted: AtomicU64,
     discarded: AtomicU64,
+    release: Notify,
 }
 
 /// What a client wants of the backend.
@@ -50,7 +57,13 @@ pub(crate) enum Command {
     Block = b'B' as isize,
     Echo = b'E' as isize,
     Generate = b'G' as isize,
+    /// Never read.
+    Hold = b'H' as isize,
     Sink = b'S' as isize,
+    /// Send as many bytes as the length behind it says.
+    Source = b'D' as isize,
+    /// Throw as many bytes away as the length behind it says, then send one.
+    Take = b'T' as isize,
     /// Send the address that the connection came to, four bytes of IPv4, then echo.
     Where = b'W' as isize,
 }
@@ -59,6 +72,11 @@ impl Command {
     /// Returns the byte that stands for it.
     pub(crate) fn byte(self) -> u8 {
         self as u8
+    }
+
+    /// Returns what a client without TLS says.
+    pub(crate) fn bare(self) -> [u8; 6] {
+        [HANDSHAKE, 3, 1, 0, 0, self.byte()]
     }
 }
 
@@ -111,6 +129,11 @@ impl Backend {
         self.counts.discarded.load(Ordering::Relaxed)
     }
 
+    /// Closes the connections that are held.
+    pub(crate) fn release(&self) {
+        self.counts.release.notify_waiters();
+    }
+
     /// Binds its thread, and those it will start, to processors.
     pub(crate) fn bind(&self, processors: &[usize]) -> Result<()> {
         cpus::bind(Some(self.thread_id), processors)
@@ -142,6 +165,7 @@ async fn accept(listener: &TcpListener, counts: &Arc<Counts>) {
 }
 
 async fn serve(mut stream: TcpStream, counted: Counted) -> Result<()> {
+    stream.set_nodelay(true)?;
     let (command, mut rest) = question(&mut stream).await?;
     match command {
         Command::Block => {
@@ -156,6 +180,10 @@ async fn serve(mut stream: TcpStream, counted: Counted) -> Result<()> {
         Command::Generate => loop {
             stream.write_all(&CHUNK).await?;
         },
+        Command::Hold => {
+            counted.0.release.notified().await;
+            return Ok(());
+        }
         Command::Sink => {
             let counts = &counted.0.discarded;
             counts.fetch_add(rest.len() as u64, Ordering::Relaxed);
@@ -166,6 +194,25 @@ async fn serve(mut stream: TcpStream, counted: Counted) -> Result<()> {
                 ensure!(count > 0, "closed");
                 counts.fetch_add(count as u64, Ordering::Relaxed);
             }
+        }
+        Command::Source => {
+            let (mut left, _) = length(&mut stream, rest).await?;
+            while left > 0 {
+                let len = usize::try_from(left).map_or(CHUNK.len(), |left| left.min(CHUNK.len()));
+                stream.write_all(&CHUNK[..len]).await?;
+                left -= len as u64;
+            }
+            rest = Vec::new();
+        }
+        Command::Take => {
+            let (length, mut taken) = length(&mut stream, rest).await?;
+            let mut sink = sink();
+            while taken < length {
+                let count = discard(&stream, &mut sink).await?;
+                ensure!(count > 0, "closed");
+                taken += count as u64;
+            }
+            rest = vec![1];
         }
         Command::Where => {
             let IpAddr::V4(address) = stream.local_addr()?.ip() else {
@@ -196,6 +243,16 @@ async fn question(stream: &mut TcpStream) -> Result<(Command, Vec<u8>)> {
     }
 }
 
+/// Reads a length, which may have come in part; also returns how many bytes came behind it.
+async fn length(stream: &mut TcpStream, mut bytes: Vec<u8>) -> Result<(u64, u64)> {
+    loop {
+        if let Some((length, rest)) = bytes.split_first_chunk() {
+            return Ok((u64::from_be_bytes(*length), rest.len() as u64));
+        }
+        ensure!(stream.read_buf(&mut bytes).await? > 0, "closed");
+    }
+}
+
 /// Finds the command behind a ClientHello in one TLS record (RFC 8446 section 5.1), and what is
 /// behind it; `None` while it has not come.
 fn command(bytes: &[u8]) -> Result<Option<(Command, &[u8])>> {
@@ -211,7 +268,10 @@ fn command(bytes: &[u8]) -> Result<Option<(Command, &[u8])>> {
         b'B' => Command::Block,
         b'E' => Command::Echo,
         b'G' => Command::Generate,
+        b'D' => Command::Source,
+        b'H' => Command::Hold,
         b'S' => Command::Sink,
+        b'T' => Command::Take,
         b'W' => Command::Where,
         _ => bail!("{byte:#04x} asks for nothing"),
     };
@@ -220,7 +280,6 @@ fn command(bytes: &[u8]) -> Result<Option<(Command, &[u8])>> {
 
 fn echo_blocking(mut stream: std::net::TcpStream, _counted: Counted) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_nodelay(true)?;
     let mut bytes = [0; 4096];
     loop {
         let count = stream.read(&mut bytes)?;
@@ -233,13 +292,13 @@ fn echo_blocking(mut stream: std::net::TcpStream, _counted: Counted) -> io::Resu
 
 /// Throws away what has come, and returns how much that was: the kernel copies nothing into `sink`,
 /// whose length is the most that is thrown away at once (tcp(7), `MSG_TRUNC`).
-pub(super) async fn discard(stream: &TcpStream, sink: &mut [u8]) -> io::Result<usize> {
+pub(crate) async fn discard(stream: &TcpStream, sink: &mut [u8]) -> io::Result<usize> {
     let receive = || Ok(rustix::net::recv(stream, &mut *sink, RecvFlags::TRUNC)?.1);
     stream.async_io(Interest::READABLE, receive).await
 }
 
 /// For [`discard`]. Never written to, so that it costs no memory.
-pub(super) fn sink() -> Vec<u8> {
+pub(crate) fn sink() -> Vec<u8> {
     vec![0; 4 << 20]
 }
 
@@ -262,7 +321,7 @@ impl Drop for Counted {
 const HANDSHAKE: u8 = 22;
 
 /// What is sent at once: in the processor's second cache, and few system calls.
-pub(super) static CHUNK: [u8; 256 << 10] = [0x5a; 256 << 10];
+pub(crate) static CHUNK: [u8; 256 << 10] = [0x5a; 256 << 10];
 
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,45 @@ fn dial(backend: &Backend, command: Command, payload: &[u8]) -> TcpStream {
     stream
 }
 
+/// As a client without TLS.
+fn bare(backend: &Backend, command: Command) -> TcpStream {
+    let mut stream = TcpStream::connect(backend.address()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(&command.bare()).unwrap();
+    stream
+}
+
+#[test]
+fn source_and_sink_move_bytes_asked_for() {
+    let backend = start();
+    let mut source = bare(&backend, Command::Source);
+    source.write_all(&300_000_u64.to_be_bytes()).unwrap();
+    let mut got = vec![0; 300_000];
+    source.read_exact(&mut got).unwrap();
+    let mut sink = bare(&backend, Command::Take);
+    sink.write_all(&300_000_u64.to_be_bytes()).unwrap();
+    sink.write_all(&got).unwrap();
+    let mut byte = [0; 1];
+    sink.read_exact(&mut byte).unwrap();
+    assert_eq!((byte, backend.open()), ([1], 2));
+    drop((source, sink));
+    wait::until("both to be closed", LIMIT, || backend.open() == 0).unwrap();
+}
+
+#[test]
+fn held_connection_ends_on_release() {
+    let backend = start();
+    let mut held = bare(&backend, Command::Hold);
+    wait::until("it to be open", LIMIT, || backend.open() == 1).unwrap();
+    // Accepted and counted is not yet waiting: release until it is seen.
+    wait::until("it to be closed", LIMIT, || {
+        backend.release();
+        backend.open() == 0
+    })
+    .unwrap();
+    assert_eq!(held.read(&mut [0; 1]).unwrap(), 0);
+}
+
 fn start() -> Backend {
     Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
 }
