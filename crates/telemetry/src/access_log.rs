@@ -119,11 +119,8 @@ impl AccessLog {
         let handed = LINE.try_with(|line| {
             let mut line = line.borrow_mut();
             line.clear();
-            if running.json {
-                format::json(&mut line, record);
-            } else {
-                format::text(&mut line, record);
-            }
+            let written = format::line(&mut line, record, running.json);
+            debug_assert!(written.is_ok(), "a String takes everything");
             line.push('\n');
             running.lines.hand_over(line.as_bytes());
             // A header of 64 KiB in one line must not stay with every worker for ever.
@@ -156,17 +153,9 @@ impl AccessLog {
     /// When it is registered already.
     pub fn register(&self, registry: &Registry) {
         let log = self.clone();
+        let name = "rhizome_access_log_dropped_total";
         let help = "Access-log lines that were dropped rather than waited for.";
-        registry.collect(move |out| {
-            out.family(
-                "rhizome_access_log_dropped_total",
-                help,
-                Kind::Counter,
-                |family| {
-                    family.sample(&[], log.dropped());
-                },
-            );
-        });
+        registry.collect(move |out| out.value(name, help, Kind::Counter, log.dropped()));
     }
 
     /// Ends the log: what was handed over is written, what comes later is dropped. Waits for that

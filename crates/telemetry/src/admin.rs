@@ -26,7 +26,7 @@ pub use routes::parameter;
 pub(crate) use status::View;
 pub use status::{ClusterStatus, EndpointStatus, Fact, ListenerStatus, Status};
 
-use crate::http::{self, Bound, EndpointAddr};
+use crate::http::{self, Bound};
 use crate::logs::LogControl;
 use crate::metrics::Registry;
 
@@ -107,37 +107,25 @@ impl Endpoints {
     /// Makes those of the probe port: `/healthz`, `/readyz`, `/metrics`.
     #[must_use]
     pub fn probes(process: Arc<dyn Process>, registry: Registry, log: LogControl) -> Self {
-        registry.attach(&process);
-        Self {
-            routes: Arc::new(routes::Routes {
-                process,
-                registry,
-                log,
-                admin: false,
-            }),
-        }
+        Self::new(process, registry, log, false)
     }
 
     /// Makes those of the admin address: everything.
     #[must_use]
     pub fn admin(process: Arc<dyn Process>, registry: Registry, log: LogControl) -> Self {
+        Self::new(process, registry, log, true)
+    }
+
+    fn new(process: Arc<dyn Process>, registry: Registry, log: LogControl, admin: bool) -> Self {
         registry.attach(&process);
         Self {
             routes: Arc::new(routes::Routes {
                 process,
                 registry,
                 log,
-                admin: true,
+                admin,
             }),
         }
-    }
-
-    /// Binds an address; the same as [`Bound::new`].
-    ///
-    /// # Errors
-    /// Those of [`Bound::new`].
-    pub fn bind(address: &EndpointAddr) -> io::Result<Bound> {
-        Bound::new(address)
     }
 
     /// Serves on the current runtime until `shutdown` completes, then lets responses in progress

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use crate::admin::Process;
 
 pub use docs::check_docs;
-pub use encode::{Encoder, Exposition, FamilyEncoder, Kind, Value};
+pub use encode::{Encoder, Exposition, FamilyEncoder, Kind};
 pub use histogram::{Buckets, Histogram};
 pub use value::{Counter, Gauge, LocalCounter, LocalGauge};
 
@@ -314,7 +314,7 @@ impl<M: Metric> Scrape for FamilyInner<M> {
 }
 
 /// A kind of series: [`Counter`], [`Gauge`] or [`Histogram`].
-pub trait Metric: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
+pub trait Metric: Clone + fmt::Debug + Send + Sync + 'static {
     /// What making one needs to know.
     type Params: fmt::Debug + Send + Sync;
     /// The kind, as exposed.
@@ -323,11 +323,6 @@ pub trait Metric: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     fn new(params: &Self::Params) -> Self;
     /// Writes the current value.
     fn write(&self, family: &mut FamilyEncoder<'_>, labels: &[(&str, &str)]);
-}
-
-mod sealed {
-    #[expect(unnameable_types, reason = "that is what seals it")]
-    pub trait Sealed {}
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

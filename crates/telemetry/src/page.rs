@@ -104,7 +104,7 @@ fn write_header(out: &mut String, view: &View, now: SystemTime) -> fmt::Result {
         "</nav>\n</header>\n<p id=\"stale\" class=\"notice\" role=\"status\" hidden></p>\n\
          <noscript><p class=\"notice\">As of ",
     );
-    clock::write_rfc3339(out, now)?;
+    write!(out, "{}", clock::Rfc3339(now))?;
     out.push_str(
         ". Reload for newer values; with JavaScript they update themselves and rates are shown.\
          </p></noscript>\n",

@@ -60,32 +60,33 @@ fn write_process(out: &mut Encoder, usage: &Usage) {
             }
         });
     };
-    let cpu = "Processor time used, user and system, in seconds.";
+    let (counter, gauge) = (Kind::Counter, Kind::Gauge);
+    let help = "Processor time used, user and system, in seconds.";
     one(
         "process_cpu_seconds_total",
-        cpu,
-        Kind::Counter,
+        help,
+        counter,
         usage.cpu_seconds,
     );
-    let resident = "Resident memory in bytes.";
+    let help = "Resident memory in bytes.";
     one(
         "process_resident_memory_bytes",
-        resident,
-        Kind::Gauge,
+        help,
+        gauge,
         usage.resident_bytes,
     );
-    let open = "Open file descriptors.";
-    one("process_open_fds", open, Kind::Gauge, usage.open_fds);
-    let most = "The most file descriptors that may be open.";
-    one("process_max_fds", most, Kind::Gauge, usage.max_fds);
-    let start = "When the process started, in seconds since 1970.";
+    let help = "Open file descriptors.";
+    one("process_open_fds", help, gauge, usage.open_fds);
+    let help = "The most file descriptors that may be open.";
+    one("process_max_fds", help, gauge, usage.max_fds);
+    let help = "When the process started, in seconds since 1970.";
     one(
         "process_start_time_seconds",
-        start,
-        Kind::Gauge,
+        help,
+        gauge,
         usage.start_seconds,
     );
-    one("process_threads", "Threads.", Kind::Gauge, usage.threads);
+    one("process_threads", "Threads.", gauge, usage.threads);
 }
 
 #[derive(Debug, Default)]

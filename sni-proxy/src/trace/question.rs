@@ -6,7 +6,6 @@
 //!
 //! Both ends read and write it here, so they cannot disagree. Knows no routes.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use route::{parse_public_key, public_key_text};
@@ -173,14 +172,15 @@ impl Question {
     /// Writes the question as a query string.
     pub(crate) fn to_query(&self) -> String {
         let (name, value) = self.target.text();
-        let mut query = format!("{name}={}", encoded(&value));
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair(name, &value);
         if let Some(source) = self.source {
-            let _ = write!(query, "&source={}", encoded(&source.to_string()));
+            query.append_pair("source", &source.to_string());
         }
         if let Some(listener) = &self.listener {
-            let _ = write!(query, "&listener={}", encoded(listener));
+            query.append_pair("listener", listener);
         }
-        query
+        query.finish()
     }
 }
 
@@ -208,20 +208,6 @@ fn read<T: std::str::FromStr>(
             wanted,
         }),
     }
-}
-
-/// Writes a value so that it survives in a query: all but RFC 3986's unreserved characters by
-/// their bytes.
-fn encoded(value: &str) -> String {
-    let mut text = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            text.push(char::from(byte));
-        } else {
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
 }
 
 #[cfg(test)]

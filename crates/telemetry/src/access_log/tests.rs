@@ -46,13 +46,13 @@ const NAMES: [&str; 15] = [
 
 fn json(record: &AccessRecord<'_>) -> String {
     let mut line = String::new();
-    format::json(&mut line, record);
+    format::line(&mut line, record, true).unwrap();
     line
 }
 
 fn text(record: &AccessRecord<'_>) -> String {
     let mut line = String::new();
-    format::text(&mut line, record);
+    format::line(&mut line, record, false).unwrap();
     line
 }
 

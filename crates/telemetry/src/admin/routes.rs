@@ -32,51 +32,15 @@ pub(super) struct Routes {
     pub(super) admin: bool,
 }
 
-#[derive(Clone, Copy)]
-enum Route {
-    Config,
-    Connections,
-    Drain,
-    Healthz,
-    Log,
-    Metrics,
-    Page,
-    Readyz,
-    Snapshot,
-    Status,
-}
-
-impl Route {
-    fn find(path: &str, admin: bool) -> Option<Self> {
-        Some(match path {
-            "/healthz" => Self::Healthz,
-            "/metrics" => Self::Metrics,
-            "/readyz" => Self::Readyz,
-            _ if !admin => return None,
-            "/" => Self::Page,
-            "/config" => Self::Config,
-            "/connections" => Self::Connections,
-            "/drain" => Self::Drain,
-            "/log" => Self::Log,
-            "/snapshot" => Self::Snapshot,
-            "/status" => Self::Status,
-            _ => return None,
-        })
-    }
-
-    fn allowed(self) -> &'static str {
-        match self {
-            Self::Drain => "POST",
-            Self::Log => "GET, HEAD, PUT",
-            Self::Config
-            | Self::Connections
-            | Self::Healthz
-            | Self::Metrics
-            | Self::Page
-            | Self::Readyz
-            | Self::Snapshot
-            | Self::Status => "GET, HEAD",
-        }
+/// Returns the methods of an endpoint; `None` where there is none.
+fn allowed(path: &str, admin: bool) -> Option<&'static str> {
+    match path {
+        "/healthz" | "/metrics" | "/readyz" => Some("GET, HEAD"),
+        _ if !admin => None,
+        "/" | "/config" | "/connections" | "/snapshot" | "/status" => Some("GET, HEAD"),
+        "/drain" => Some("POST"),
+        "/log" => Some("GET, HEAD, PUT"),
+        _ => None,
     }
 }
 
@@ -106,32 +70,28 @@ impl Routes {
         if let Some(extra) = self.extra(&method, path, query) {
             return own_answer(extra);
         }
-        let Some(route) = Route::find(path, self.admin) else {
+        let Some(allowed) = allowed(path, self.admin) else {
             return text(StatusCode::NOT_FOUND, "no such endpoint\n");
         };
-        if !route
-            .allowed()
-            .split(", ")
-            .any(|allowed| allowed == method.as_str())
-        {
+        if !allowed.split(", ").any(|word| word == method.as_str()) {
             let answer = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
-            return with(answer, header::ALLOW, route.allowed());
+            return with(answer, header::ALLOW, allowed);
         }
         if method != Method::GET && is_cross_site(&head.headers) {
             return text(StatusCode::FORBIDDEN, "not for another site's pages\n");
         }
-        match route {
-            Route::Config => json(&self.process.config()),
-            Route::Connections => self.connections(query).await,
-            Route::Drain => self.drain(),
-            Route::Healthz => probe(self.process.healthy()),
-            Route::Log if method == Method::PUT => self.set_log(body).await,
-            Route::Log => text(StatusCode::OK, format!("{}\n", self.log.current())),
-            Route::Metrics => self.metrics(&head.headers),
-            Route::Page => self.page(query),
-            Route::Readyz => probe(self.process.ready()),
-            Route::Snapshot => json(&self.process.snapshot()),
-            Route::Status => self.status(query),
+        match path {
+            "/healthz" => probe(self.process.healthy()),
+            "/readyz" => probe(self.process.ready()),
+            "/metrics" => self.metrics(&head.headers),
+            "/config" => json(&self.process.config()),
+            "/connections" => self.connections(query).await,
+            "/drain" => self.drain(),
+            "/log" if method == Method::PUT => self.set_log(body).await,
+            "/log" => text(StatusCode::OK, format!("{}\n", self.log.current())),
+            "/snapshot" => json(&self.process.snapshot()),
+            "/status" => self.status(query),
+            _ => self.page(query),
         }
     }
 
@@ -303,35 +263,9 @@ fn filter(query: Option<&str>) -> Option<String> {
 /// Finds a parameter in a query, decoded as forms encode it.
 #[must_use]
 pub fn parameter(query: Option<&str>, name: &str) -> Option<String> {
-    let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
-    pairs
-        .into_iter()
-        .find(|(key, _)| *key == name)
-        .map(|(_, value)| decode(value))
-}
-
-/// Decodes `application/x-www-form-urlencoded`; invalid escapes stay as they are.
-fn decode(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let hex = |at: usize| {
-            after
-                .get(at)
-                .and_then(|&digit| char::from(digit).to_digit(16))
-        };
-        match (first, hex(0), hex(1)) {
-            (b'%', Some(high), Some(low)) => {
-                bytes.push((high * 16 + low).to_le_bytes()[0]);
-                rest = &after[2..];
-                continue;
-            }
-            (b'+', ..) => bytes.push(b' '),
-            _ => bytes.push(first),
-        }
-        rest = after;
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let mut pairs = form_urlencoded::parse(query?.as_bytes());
+    let found = pairs.find(|(key, _)| key == name);
+    found.map(|(_, value)| value.into_owned())
 }
 
 fn probe(state: Result<(), String>) -> Answer {

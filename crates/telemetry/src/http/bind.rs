@@ -5,7 +5,6 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
@@ -18,18 +17,13 @@ use super::EndpointAddr;
 /// A socket that listens already; connections wait in its queue until it is served.
 ///
 /// The file of a Unix socket is removed when this, or the server made from it, is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Bound {
-    socket: Option<Socket>,
+    /// Of the kind that the address says.
+    socket: Option<OwnedFd>,
     local_addr: EndpointAddr,
     file: Option<SocketFile>,
     shared: bool,
-}
-
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpListener),
-    Unix(UnixListener),
 }
 
 impl Bound {
@@ -58,28 +52,21 @@ impl Bound {
 
     fn with(address: &EndpointAddr, share: bool) -> io::Result<Self> {
         match address {
-            EndpointAddr::None => Ok(Self {
-                socket: None,
-                local_addr: EndpointAddr::None,
-                file: None,
-                shared: false,
-            }),
+            EndpointAddr::None => Ok(Self::default()),
             EndpointAddr::Tcp(address) => {
                 let shared = share && address.port() != 0;
                 let listener = bind_tcp(*address, shared)?;
-                let local_addr = EndpointAddr::Tcp(listener.local_addr()?);
                 Ok(Self {
-                    socket: Some(Socket::Tcp(listener)),
-                    local_addr,
+                    local_addr: EndpointAddr::Tcp(listener.local_addr()?),
+                    socket: Some(listener.into()),
                     file: None,
                     shared,
                 })
             }
             EndpointAddr::Unix(path) => {
-                let (listener, file) = bind_unix(path)?;
-                let socket = Some(Socket::Unix(listener));
+                let (socket, file) = bind_unix(path)?;
                 Ok(Self {
-                    socket,
+                    socket: Some(socket),
                     local_addr: address.clone(),
                     file: Some(file),
                     shared: false,
@@ -97,10 +84,10 @@ impl Bound {
     /// Returns the socket if its address may be shared, to direct connections to one of the processes.
     #[must_use]
     pub fn shared_socket(&self) -> Option<BorrowedFd<'_>> {
-        match &self.socket {
-            Some(Socket::Tcp(listener)) if self.shared => Some(listener.as_fd()),
-            Some(Socket::Tcp(_) | Socket::Unix(_)) | None => None,
-        }
+        self.socket
+            .as_ref()
+            .filter(|_| self.shared)
+            .map(AsFd::as_fd)
     }
 }
 
@@ -121,13 +108,13 @@ enum TokioSocket {
 impl Acceptor {
     /// Registers a socket with the current runtime; `None` when there is none.
     pub(super) fn new(bound: Bound) -> io::Result<Option<Self>> {
-        let socket = match bound.socket {
-            None => return Ok(None),
-            Some(Socket::Tcp(listener)) => {
-                TokioSocket::Tcp(tokio::net::TcpListener::from_std(listener)?)
+        let socket = match (bound.socket, &bound.local_addr) {
+            (None, _) | (Some(_), EndpointAddr::None) => return Ok(None),
+            (Some(socket), EndpointAddr::Tcp(_)) => {
+                TokioSocket::Tcp(tokio::net::TcpListener::from_std(socket.into())?)
             }
-            Some(Socket::Unix(listener)) => {
-                TokioSocket::Unix(tokio::net::UnixListener::from_std(listener)?)
+            (Some(socket), EndpointAddr::Unix(_)) => {
+                TokioSocket::Unix(tokio::net::UnixListener::from_std(socket.into())?)
             }
         };
         Ok(Some(Self {
@@ -194,7 +181,7 @@ fn new_socket(family: AddressFamily) -> Result<OwnedFd, Errno> {
     net::socket_with(family, SocketType::STREAM, flags, None)
 }
 
-fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+fn bind_unix(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
     let address = SocketAddrUnix::new(path)?;
     let socket = new_socket(AddressFamily::UNIX)?;
     // bind(2) gives the file the mode of the socket's own inode, so it is never open to others.
@@ -208,7 +195,7 @@ fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     }
     let file = SocketFile::new(path)?;
     net::listen(&socket, BACKLOG)?;
-    Ok((socket.into(), file))
+    Ok((socket, file))
 }
 
 /// Removes the socket of a process that is gone, and nothing else.

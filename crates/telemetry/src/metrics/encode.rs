@@ -6,7 +6,7 @@
 //! there, so that its samples have one name in both formats.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use super::Description;
 
@@ -87,53 +87,6 @@ impl Exposition {
 /// More media ranges than any scraper sends.
 const MAX_RANGES: usize = 32;
 
-/// A sample's value. Whole numbers are written exactly.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
-    /// Any number.
-    Float(f64),
-    /// A whole number that may be negative.
-    Signed(i64),
-    /// A whole number.
-    Unsigned(u64),
-}
-
-impl From<f64> for Value {
-    fn from(value: f64) -> Self {
-        Self::Float(value)
-    }
-}
-
-impl From<i32> for Value {
-    fn from(value: i32) -> Self {
-        Self::Signed(value.into())
-    }
-}
-
-impl From<i64> for Value {
-    fn from(value: i64) -> Self {
-        Self::Signed(value)
-    }
-}
-
-impl From<u32> for Value {
-    fn from(value: u32) -> Self {
-        Self::Unsigned(value.into())
-    }
-}
-
-impl From<u64> for Value {
-    fn from(value: u64) -> Self {
-        Self::Unsigned(value)
-    }
-}
-
-impl From<usize> for Value {
-    fn from(value: usize) -> Self {
-        Self::Unsigned(value as u64)
-    }
-}
-
 /// Takes families and writes them down.
 #[derive(Debug)]
 pub struct Encoder {
@@ -195,6 +148,11 @@ impl Encoder {
         }
     }
 
+    /// Writes a family of one sample without labels.
+    pub fn value(&mut self, name: &str, help: &str, kind: Kind, value: impl Display) {
+        self.family(name, help, kind, |family| family.sample(&[], value));
+    }
+
     pub(super) fn finish(mut self) -> String {
         if self.exposition == Exposition::OpenMetrics {
             self.out.push_str("# EOF\n");
@@ -242,9 +200,9 @@ impl FamilyEncoder<'_> {
         self.labels = names.iter().map(|&name| name.to_owned()).collect();
     }
 
-    /// Writes one sample. Label values may be any text.
-    pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) {
-        self.line("", labels, None, value.into());
+    /// Writes one sample, which is a number. Label values may be any text.
+    pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.line("", labels, None, value);
     }
 
     /// Writes a histogram: `counts` has one entry per bound and one more, none of them cumulative.
@@ -259,13 +217,19 @@ impl FamilyEncoder<'_> {
         let bounds = bounds.iter().copied().chain([f64::INFINITY]);
         for (bound, count) in bounds.zip(counts) {
             total += count;
-            self.line("_bucket", labels, Some(bound), Value::Unsigned(total));
+            self.line("_bucket", labels, Some(bound), total);
         }
-        self.line("_sum", labels, None, Value::Float(sum));
-        self.line("_count", labels, None, Value::Unsigned(total));
+        self.line("_sum", labels, None, sum);
+        self.line("_count", labels, None, total);
     }
 
-    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], le: Option<f64>, value: Value) {
+    fn line(
+        &mut self,
+        suffix: &str,
+        labels: &[(&str, &str)],
+        le: Option<f64>,
+        value: impl Display,
+    ) {
         if self.encoder.descriptions.is_some() {
             if self.labels.is_empty() {
                 self.labels = labels.iter().map(|(name, _)| (*name).to_owned()).collect();
@@ -372,19 +336,20 @@ fn escape(out: &mut String, text: &str, quotes: bool) {
 fn write_bound(out: &mut String, bound: f64, exposition: Exposition) {
     // OpenMetrics 1.0, "Canonical numbers": a fraction even on whole numbers.
     let whole = bound.is_finite() && bound.fract() == 0.0 && bound.abs() < 1e15;
-    write_value(out, Value::Float(bound));
+    write_value(out, bound);
     if exposition == Exposition::OpenMetrics && whole {
         out.push_str(".0");
     }
 }
 
-fn write_value(out: &mut String, value: Value) {
-    let written = match value {
-        Value::Float(f64::INFINITY) => out.write_str("+Inf"),
-        Value::Float(f64::NEG_INFINITY) => out.write_str("-Inf"),
-        Value::Float(value) => write!(out, "{value}"),
-        Value::Signed(value) => write!(out, "{value}"),
-        Value::Unsigned(value) => write!(out, "{value}"),
-    };
+fn write_value(out: &mut String, value: impl Display) {
+    let from = out.len();
+    let written = write!(out, "{value}");
     debug_assert!(written.is_ok(), "a String takes everything");
+    let infinite = match out.get(from..) {
+        Some("inf") => "+Inf",
+        Some("-inf") => "-Inf",
+        _ => return,
+    };
+    out.replace_range(from.., infinite);
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::Metric;
 use super::encode::{FamilyEncoder, Kind};
-use super::{Metric, sealed};
 
 /// Upper bounds of a histogram's buckets, rising, without `+Inf`.
 #[derive(Clone, Debug)]
@@ -80,8 +80,6 @@ impl Histogram {
         f64::from_bits(self.0.sum.load(Ordering::Relaxed))
     }
 }
-
-impl sealed::Sealed for Histogram {}
 
 impl Metric for Histogram {
     type Params = Buckets;

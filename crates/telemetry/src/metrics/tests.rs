@@ -26,14 +26,7 @@ fn sample() -> Registry {
         seconds.observe(value);
     }
     registry.collect(|out| {
-        out.family(
-            "rhizome_snapshot_age_seconds",
-            "Age.",
-            Kind::Gauge,
-            |family| {
-                family.sample(&[], 1.5);
-            },
-        );
+        out.value("rhizome_snapshot_age_seconds", "Age.", Kind::Gauge, 1.5);
     });
     registry
 }
@@ -206,7 +199,7 @@ fn description_lists_families_without_series_and_those_of_collectors() {
 fn a_family_that_two_collectors_write_comes_once() {
     let mut encoder = Encoder::new(Exposition::Text);
     for value in [1, 2] {
-        encoder.family("x", "X.", Kind::Gauge, |family| family.sample(&[], value));
+        encoder.value("x", "X.", Kind::Gauge, value);
     }
     assert_eq!(encoder.finish(), "# HELP x X.\n# TYPE x gauge\nx 1\n");
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::encode::{FamilyEncoder, Kind};
-use super::{Metric, lock, sealed};
+use super::{Metric, lock};
 
 /// A number that only rises. Clones are the same series.
 #[derive(Clone, Debug, Default)]
@@ -190,8 +190,6 @@ impl Drop for Shard {
     }
 }
 
-impl sealed::Sealed for Counter {}
-
 impl Metric for Counter {
     type Params = ();
     const KIND: Kind = Kind::Counter;
@@ -204,8 +202,6 @@ impl Metric for Counter {
         family.sample(labels, self.value());
     }
 }
-
-impl sealed::Sealed for Gauge {}
 
 impl Metric for Gauge {
     type Params = ();
