@@ -8,7 +8,6 @@
 //! A token is never logged and never kept: what is remembered of it is a hash. Knows neither the
 //! registry nor the server.
 
-mod bounded;
 mod cache;
 mod choose;
 #[cfg(test)]
@@ -20,7 +19,6 @@ mod rate;
 mod refused;
 mod review;
 mod secret;
-mod strict_json;
 #[cfg(test)]
 pub(crate) mod tests;
 

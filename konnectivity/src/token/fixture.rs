@@ -1,4 +1,6 @@
-//! Issuers of tokens for tests: keys made for the occasion, and what they sign.
+//! Issuers of tokens for tests: keys made for the occasion, what they sign, and what is made of it.
+
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,6 +9,8 @@ use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
 };
 use serde_json::{Value, json};
+
+use super::{Accepted, Judge, Token, TokenRefused, TokenRules};
 
 /// When the tests take place, in seconds since 1970.
 pub(crate) const NOW: u64 = 1_800_000_000;
@@ -76,6 +80,28 @@ impl Issuer {
         let signature = self.pair.sign(&random, signed.as_bytes()).unwrap();
         format!("{signed}.{}", encode(signature))
     }
+}
+
+/// Returns what tokens must say in the tests.
+pub(crate) fn rules(issuer: Option<&str>) -> TokenRules {
+    TokenRules {
+        issuer: issuer.map(str::to_owned),
+        audience: "kn".to_owned(),
+        namespace: "kube-system".to_owned(),
+        service_account: "agent".to_owned(),
+    }
+}
+
+/// Returns what `judge` says of a token at `second`.
+pub(crate) async fn judged_at(
+    second: u64,
+    text: &str,
+    judge: &Judge,
+) -> Result<Accepted, TokenRefused> {
+    let value = format!("Bearer {text}").parse().unwrap();
+    let token = Token::from_authorization(&[&value]).unwrap();
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+    judge.judge(&token, now).await
 }
 
 /// Returns what a good token says, for `audience`.

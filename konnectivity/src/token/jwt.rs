@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::{Map, Value};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 
 use super::refused::TokenRefused;
-use super::strict_json;
 
 /// What a good token of a tenant's agents says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,31 +42,58 @@ impl TokenRules {
 /// A token that was read.
 #[derive(Debug)]
 pub(super) struct Jwt<'a> {
-    pub(super) algorithm: String,
-    /// The name of the key.
-    pub(super) key_id: Option<String>,
+    pub(super) header: Header,
     pub(super) claims: Claims,
     /// What is signed.
     pub(super) signed: &'a [u8],
     pub(super) signature: Vec<u8>,
 }
 
-/// What a token says. Seconds count from 1970 (`NumericDate`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Deserialize)]
+pub(super) struct Header {
+    #[serde(rename = "alg")]
+    pub(super) algorithm: String,
+    /// The name of the key.
+    #[serde(rename = "kid")]
+    pub(super) key_id: Option<String>,
+    /// Demands that must be understood, and none is.
+    #[serde(rename = "crit")]
+    critical: Option<IgnoredAny>,
+}
+
+/// What a token says.
+#[derive(Debug, Deserialize)]
 pub(super) struct Claims {
+    #[serde(rename = "iss")]
     pub(super) issuer: Option<String>,
-    pub(super) audiences: Vec<String>,
+    #[serde(default, rename = "aud")]
+    audiences: Audiences,
+    #[serde(rename = "sub")]
     pub(super) subject: Option<String>,
-    pub(super) expires_second: Option<i64>,
-    pub(super) not_before_second: Option<i64>,
+    #[serde(default, rename = "exp", deserialize_with = "seconds")]
+    expires_second: Option<i64>,
+    #[serde(default, rename = "nbf", deserialize_with = "seconds")]
+    not_before_second: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Audiences {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Default for Audiences {
+    fn default() -> Self {
+        Self::Several(Vec::new())
+    }
 }
 
 impl<'a> Jwt<'a> {
     /// Reads `text`.
     ///
     /// # Errors
-    /// `Malformed`, also when an object has a key twice, or when the header demands something that
-    /// is not understood (`crit`).
+    /// `Malformed`, also when the header demands something that is not understood (`crit`).
     pub(super) fn read(text: &'a str) -> Result<Self, TokenRefused> {
         Self::parse(text).ok_or(TokenRefused::Malformed)
     }
@@ -74,46 +101,23 @@ impl<'a> Jwt<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let (signed, signature) = text.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
-        let header = object(header)?;
-        if header.contains_key("crit") {
-            return None;
-        }
-        let algorithm = string(&header, "alg")?;
+        let header: Header = object(&URL_SAFE_NO_PAD.decode(header).ok()?)?;
         Some(Self {
-            algorithm: algorithm?,
-            key_id: string(&header, "kid")?,
-            claims: Claims::parse(&object(claims)?)?,
+            claims: object(&URL_SAFE_NO_PAD.decode(claims).ok()?)?,
             signed: signed.as_bytes(),
             signature: URL_SAFE_NO_PAD.decode(signature).ok()?,
+            header: header.critical.is_none().then_some(header)?,
         })
     }
 }
 
 impl Claims {
-    fn parse(claims: &Map<String, Value>) -> Option<Self> {
-        let audiences = match claims.get("aud") {
-            None => Vec::new(),
-            Some(Value::String(one)) => vec![one.clone()],
-            Some(Value::Array(several)) => several
-                .iter()
-                .map(|one| one.as_str().map(str::to_owned))
-                .collect::<Option<_>>()?,
-            Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
-                return None;
-            }
-        };
-        Some(Self {
-            issuer: string(claims, "iss")?,
-            audiences,
-            subject: string(claims, "sub")?,
-            expires_second: seconds(claims, "exp")?,
-            not_before_second: seconds(claims, "nbf")?,
-        })
-    }
-
     /// Returns whether it is for `audience`.
     pub(super) fn is_for(&self, audience: &str) -> bool {
-        self.audiences.iter().any(|one| one == audience)
+        match &self.audiences {
+            Audiences::One(one) => one == audience,
+            Audiences::Several(several) => several.iter().any(|one| one == audience),
+        }
     }
 
     /// Compares with what `rules` demand at `now`.
@@ -157,47 +161,25 @@ fn unix_second(time: SystemTime) -> i64 {
     })
 }
 
-fn object(text: &str) -> Option<Map<String, Value>> {
-    match strict_json::parse(&URL_SAFE_NO_PAD.decode(text).ok()?)? {
-        Value::Object(object) => Some(object),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            None
-        }
-    }
+/// Reads an object. One that has a key of `T` twice is refused, because another reader could see
+/// the other value.
+pub(super) fn object<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
+    // An array could stand for the fields in their order.
+    let is_object = json.trim_ascii_start().starts_with(b"{");
+    is_object.then(|| serde_json::from_slice(json).ok())?
 }
 
-/// Returns a text, or that there is none; `None` when there is something else.
-#[expect(
-    clippy::option_option,
-    reason = "absent is fine, of another type is not"
-)]
-fn string(object: &Map<String, Value>, key: &str) -> Option<Option<String>> {
-    match object.get(key) {
-        None => Some(None),
-        Some(value) => value.as_str().map(|text| Some(text.to_owned())),
+/// Reads a `NumericDate`, seconds since 1970, without its fraction.
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    if number.abs() >= MAX_SECOND {
+        return Err(D::Error::custom("no time"));
     }
-}
-
-#[expect(
-    clippy::option_option,
-    reason = "absent is fine, of another type is not"
-)]
-fn seconds(object: &Map<String, Value>, key: &str) -> Option<Option<i64>> {
-    match object.get(key) {
-        None => Some(None),
-        Some(value) => {
-            let whole = value.as_i64();
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "a fraction of a second is of no account, and the range is checked"
-            )]
-            let rounded = || {
-                let number = value.as_f64()?;
-                (number.abs() < MAX_SECOND).then_some(number as i64)
-            };
-            whole.or_else(rounded).map(Some)
-        }
-    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the range was checked, and a fraction of a second is of no account"
+    )]
+    Ok(Some(number as i64))
 }
 
 /// How far the clocks of who signs and who checks may be apart.

@@ -14,12 +14,12 @@ use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256,
     RSA_PSS_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
 };
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use thiserror::Error;
 
-use super::jwt::Jwt;
+use super::jwt::{Jwt, object};
 use super::refused::TokenRefused;
-use super::strict_json;
 
 /// Why no keys can be had from a text.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -37,12 +37,12 @@ pub enum KeySetError {
 }
 
 /// Public keys, by which tokens are checked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySet {
     keys: Vec<Key>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     id: Option<String>,
     /// The only algorithm it is for, if it says so.
@@ -50,7 +50,35 @@ struct Key {
     material: Material,
 }
 
-#[derive(Clone, Debug)]
+/// A set as it is written; what is no key of the expected form is skipped.
+#[derive(Deserialize)]
+struct Jwks {
+    keys: Vec<Listed>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Listed {
+    Key(Box<Jwk>),
+    Other(IgnoredAny),
+}
+
+#[derive(Deserialize)]
+struct Jwk {
+    kty: String,
+    crv: Option<String>,
+    kid: Option<String>,
+    alg: Option<String>,
+    #[serde(rename = "use")]
+    use_: Option<String>,
+    key_ops: Option<Vec<String>>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Material {
     P256(Vec<u8>),
     P384(Vec<u8>),
@@ -63,18 +91,18 @@ impl KeySet {
     /// # Errors
     /// When it is none, or no key in it can be used.
     pub fn parse(bytes: &[u8]) -> Result<Self, KeySetError> {
-        let set = strict_json::parse(bytes);
-        let listed = set.as_ref().and_then(|set| set.get("keys")?.as_array());
-        let listed = listed.ok_or(KeySetError::Malformed)?;
-        if listed.len() > MAX_KEYS {
-            return Err(KeySetError::TooMany(listed.len()));
+        let Jwks { keys: listed } = object(bytes).ok_or(KeySetError::Malformed)?;
+        let count = listed.len();
+        if count > MAX_KEYS {
+            return Err(KeySetError::TooMany(count));
         }
-        let keys: Vec<_> = listed
-            .iter()
-            .filter_map(|key| Key::parse(key.as_object()?))
-            .collect();
+        let keys = listed.into_iter().filter_map(|listed| match listed {
+            Listed::Key(key) => key.usable(),
+            Listed::Other(_) => None,
+        });
+        let keys: Vec<_> = keys.collect();
         if keys.is_empty() {
-            return Err(KeySetError::NoneUsable(listed.len()));
+            return Err(KeySetError::NoneUsable(count));
         }
         Ok(Self { keys })
     }
@@ -85,13 +113,13 @@ impl KeySet {
     /// `Key` when none is of its name and for its algorithm, `Signature` when those did not sign
     /// it, `Malformed` when its algorithm is none that is accepted.
     pub(super) fn verify(&self, jwt: &Jwt<'_>) -> Result<(), TokenRefused> {
-        if !ALGORITHMS.contains(&jwt.algorithm.as_str()) {
+        if !ALGORITHMS.contains(&jwt.header.algorithm.as_str()) {
             return Err(TokenRefused::Malformed);
         }
         let mut refused = TokenRefused::Key;
         for key in &self.keys {
             // Without a name in the token every key may be the one.
-            if jwt.key_id.is_some() && jwt.key_id != key.id {
+            if jwt.header.key_id.is_some() && jwt.header.key_id != key.id {
                 continue;
             }
             match key.verify(jwt) {
@@ -104,42 +132,47 @@ impl KeySet {
     }
 }
 
-impl Key {
-    fn parse(key: &Map<String, Value>) -> Option<Self> {
-        let text = |name: &str| key.get(name).and_then(Value::as_str);
-        if key.contains_key("use") && text("use") != Some("sig") {
-            return None;
-        }
-        if let Some(uses) = key.get("key_ops") {
-            uses.as_array()?.iter().find(|one| *one == "verify")?;
-        }
-        let number = |name: &str| URL_SAFE_NO_PAD.decode(text(name)?).ok();
-        let material = match (text("kty")?, text("crv")) {
+impl Jwk {
+    /// Returns the key if it is one for signatures, of an algorithm that is accepted.
+    fn usable(self) -> Option<Key> {
+        let signs = self.use_.is_none_or(|end| end == "sig");
+        let verifies = self
+            .key_ops
+            .is_none_or(|ends| ends.iter().any(|end| end == "verify"));
+        let number = |text: Option<String>| URL_SAFE_NO_PAD.decode(text?).ok();
+        let point = |size| {
+            let (x, y) = (number(self.x)?, number(self.y)?);
+            // The uncompressed form (SEC 1 §2.3.3).
+            (x.len() == size && y.len() == size).then(|| [&[4], &*x, &*y].concat())
+        };
+        let material = match (self.kty.as_str(), self.crv.as_deref()) {
             ("RSA", _) => Material::Rsa {
-                modulus: stripped(number("n")?),
-                exponent: stripped(number("e")?),
+                modulus: stripped(number(self.n)?),
+                exponent: stripped(number(self.e)?),
             },
-            ("EC", Some("P-256")) => Material::P256(point(&number("x")?, &number("y")?, 32)?),
-            ("EC", Some("P-384")) => Material::P384(point(&number("x")?, &number("y")?, 48)?),
+            ("EC", Some("P-256")) => Material::P256(point(32)?),
+            ("EC", Some("P-384")) => Material::P384(point(48)?),
             _ => return None,
         };
-        Some(Self {
-            id: text("kid").map(str::to_owned),
-            algorithm: text("alg").map(str::to_owned),
+        (signs && verifies).then_some(Key {
+            id: self.kid,
+            algorithm: self.alg,
             material,
         })
     }
+}
 
+impl Key {
     /// Returns whether this key signed `jwt`; `None` when it is not for such signatures.
     fn verify(&self, jwt: &Jwt<'_>) -> Option<bool> {
         let only = self.algorithm.as_ref();
-        if only.is_some_and(|only| *only != jwt.algorithm) {
+        if only.is_some_and(|only| *only != jwt.header.algorithm) {
             return None;
         }
         let curve = |algorithm: &'static dyn VerificationAlgorithm, point: &[u8]| {
             UnparsedPublicKey::new(algorithm, point).verify(jwt.signed, &jwt.signature)
         };
-        let verified = match (&self.material, jwt.algorithm.as_str()) {
+        let verified = match (&self.material, jwt.header.algorithm.as_str()) {
             (Material::P256(point), "ES256") => curve(&ECDSA_P256_SHA256_FIXED, point),
             (Material::P384(point), "ES384") => curve(&ECDSA_P384_SHA384_FIXED, point),
             (Material::Rsa { modulus, exponent }, algorithm @ ("RS256" | "PS256")) => {
@@ -163,11 +196,6 @@ impl Key {
 fn stripped(number: Vec<u8>) -> Vec<u8> {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     number.into_iter().skip(zeros).collect()
-}
-
-/// Returns a point in its uncompressed form (SEC 1 §2.3.3).
-fn point(x: &[u8], y: &[u8], size: usize) -> Option<Vec<u8>> {
-    (x.len() == size && y.len() == size).then(|| [&[4], x, y].concat())
 }
 
 const ALGORITHMS: [&str; 4] = ["ES256", "ES384", "PS256", "RS256"];

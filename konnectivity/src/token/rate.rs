@@ -6,29 +6,32 @@
 //! and how many reviews are under way. What keys or the cache can tell takes none. Time is handed
 //! in.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use knp_proto::TenantId;
 use tokio::time::Instant;
 
-use super::bounded::Bounded;
+use super::cache::make_space;
 
 /// The buckets of all tenants and sources.
 #[derive(Debug)]
 pub(crate) struct Rates {
     /// When each bucket will be full again.
-    full_at: Bounded<Payer, Instant>,
+    full_at: HashMap<Payer, Instant>,
+    limit: usize,
 }
 
 /// Whose bucket it is.
 type Payer = (TenantId, IpAddr);
 
 impl Rates {
-    /// Makes a table of `buckets`; the one used longest ago is forgotten, so full, first.
+    /// Makes a table of `buckets`; the one that is full again first is forgotten first.
     pub(crate) fn new(buckets: usize) -> Self {
         Self {
-            full_at: Bounded::new(buckets),
+            full_at: HashMap::new(),
+            limit: buckets,
         }
     }
 
@@ -40,6 +43,7 @@ impl Rates {
         if full_at.duration_since(now) > PERIOD * BURST {
             return false;
         }
+        make_space(&mut self.full_at, &payer, self.limit, |at| *at);
         self.full_at.insert(payer, full_at);
         true
     }
@@ -50,8 +54,8 @@ impl Rates {
         let full_at = self.full_at.get(&payer).copied();
         match full_at.and_then(|at| at.checked_sub(PERIOD)) {
             Some(full_at) if full_at > now => self.full_at.insert(payer, full_at),
-            Some(_) | None => drop(self.full_at.remove(&payer)),
-        }
+            Some(_) | None => self.full_at.remove(&payer),
+        };
     }
 }
 

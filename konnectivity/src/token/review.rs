@@ -14,7 +14,7 @@ use kube::api::{Api, PostParams};
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::jwt::TokenRules;
@@ -74,14 +74,13 @@ impl Reviewer {
         names_audience: bool,
     ) -> Result<(), TokenRefused> {
         let (inner, token, rules) = (Arc::clone(&self.inner), token.clone(), rules.clone());
-        let task = self
-            .runtime
-            .spawn(async move { inner.review(&token, &rules, names_audience).await });
-        let mut task = Abandoned(task);
+        let review = async move { inner.review(&token, &rules, names_audience).await };
+        // The set aborts its task when the caller stops waiting.
+        let mut task = JoinSet::new();
+        task.spawn_on(review, &self.runtime);
+        let reviewed = task.join_next().await.and_then(Result::ok);
         // It ends otherwise only when the process does.
-        (&mut task.0)
-            .await
-            .unwrap_or(Err(TokenRefused::Unavailable))
+        reviewed.unwrap_or(Err(TokenRefused::Unavailable))
     }
 }
 
@@ -137,15 +136,6 @@ impl Inner {
     }
 }
 
-/// A task that ends when no caller waits for it any more.
-struct Abandoned<T>(JoinHandle<T>);
-
-impl<T> Drop for Abandoned<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Returns what an answer means: only what the API server vouches for without reserve is good.
 fn judge(
     status: &TokenReviewStatus,
@@ -186,15 +176,7 @@ mod tests {
     use k8s_openapi::api::authentication::v1::UserInfo;
 
     use super::*;
-
-    fn rules() -> TokenRules {
-        TokenRules {
-            issuer: None,
-            audience: "kn".to_owned(),
-            namespace: "kube-system".to_owned(),
-            service_account: "agent".to_owned(),
-        }
-    }
+    use crate::token::fixture::{AGENT, rules};
 
     fn status(username: &str, audiences: Option<&[&str]>) -> TokenReviewStatus {
         TokenReviewStatus {
@@ -208,47 +190,40 @@ mod tests {
         }
     }
 
-    const AGENT: &str = "system:serviceaccount:kube-system:agent";
-
     #[test]
-    fn the_agents_account_is_let_in() {
-        let known = status(AGENT, Some(&["kn"]));
-        assert_eq!(judge(&known, &rules(), false), Ok(()));
-    }
-
-    #[test]
-    fn an_answer_without_audiences_leaves_it_to_what_the_token_says() {
-        for audiences in [None, Some([].as_slice())] {
-            let answer = status(AGENT, audiences);
-            assert_eq!(judge(&answer, &rules(), true), Ok(()));
-            let refused = judge(&answer, &rules(), false);
-            assert_eq!(refused, Err(TokenRefused::Audience));
-        }
-    }
-
-    #[test]
-    fn another_account_is_refused() {
-        for username in [
-            "system:serviceaccount:kube-system:agent2",
-            "system:serviceaccount:default:agent",
-            "system:serviceaccount:kube-system:agent:x",
-            "agent",
-            "",
+    fn account_and_audience_must_be_the_agents() {
+        let subject = Err(TokenRefused::Subject);
+        let audience = Err(TokenRefused::Audience);
+        for (username, audiences, names_audience, expected) in [
+            (AGENT, Some(["kn"].as_slice()), false, Ok(())),
+            // Without audiences it is left to what the token says.
+            (AGENT, None, true, Ok(())),
+            (AGENT, Some(&[]), true, Ok(())),
+            (AGENT, None, false, audience.clone()),
+            (AGENT, Some(&[]), false, audience.clone()),
+            (AGENT, Some(&["other"]), true, audience),
+            (&format!("{AGENT}2"), Some(&["kn"]), true, subject.clone()),
+            (&format!("{AGENT}:x"), Some(&["kn"]), true, subject.clone()),
+            (
+                "system:serviceaccount:default:agent",
+                Some(&["kn"]),
+                true,
+                subject.clone(),
+            ),
+            ("agent", Some(&["kn"]), true, subject.clone()),
+            ("", Some(&["kn"]), true, subject.clone()),
         ] {
-            let refused = judge(&status(username, Some(&["kn"])), &rules(), true);
-            assert_eq!(refused, Err(TokenRefused::Subject), "{username}");
+            let judged = judge(&status(username, audiences), &rules(None), names_audience);
+            assert_eq!(
+                judged, expected,
+                "{username} {audiences:?} {names_audience}"
+            );
         }
         let unnamed = TokenReviewStatus {
             user: None,
             ..status(AGENT, None)
         };
-        assert_eq!(judge(&unnamed, &rules(), true), Err(TokenRefused::Subject));
-    }
-
-    #[test]
-    fn another_audience_is_refused() {
-        let refused = judge(&status(AGENT, Some(&["other"])), &rules(), true);
-        assert_eq!(refused, Err(TokenRefused::Audience));
+        assert_eq!(judge(&unnamed, &rules(None), true), subject);
     }
 
     #[test]
@@ -262,7 +237,7 @@ mod tests {
             ..status(AGENT, Some(&["kn"]))
         };
         for status in [unsure, unknown, TokenReviewStatus::default()] {
-            let refused = judge(&status, &rules(), true);
+            let refused = judge(&status, &rules(None), true);
             assert_eq!(refused, Err(TokenRefused::Unauthenticated));
         }
     }

@@ -1,14 +1,15 @@
 //! An agent's token, while it is being checked.
 
 use std::fmt;
-use std::hint::black_box;
 
 use http::HeaderValue;
+use zeroize::Zeroizing;
 
 use super::refused::TokenRefused;
 
 /// A bearer token: at most 16 KiB of visible ASCII. Never printed, overwritten when dropped.
-pub struct Token(Vec<u8>);
+#[derive(Clone)]
+pub struct Token(Zeroizing<String>);
 
 impl Token {
     /// Reads the token from all values of the metadata `authorization`.
@@ -23,31 +24,16 @@ impl Token {
         };
         let token = value.strip_prefix(PREFIX).ok_or(TokenRefused::Scheme)?;
         // Upstream's agent sends its file as it is, white space around the token included.
-        let token = token.trim_ascii();
-        let well_formed =
-            !token.is_empty() && token.len() <= MAX_BYTES && token.iter().all(u8::is_ascii_graphic);
-        if !well_formed {
+        let token = str::from_utf8(token).unwrap_or_default().trim_ascii();
+        let graphic = token.bytes().all(|byte| byte.is_ascii_graphic());
+        if token.is_empty() || token.len() > MAX_BYTES || !graphic {
             return Err(TokenRefused::Malformed);
         }
-        Ok(Self(token.to_vec()))
+        Ok(Self(token.to_owned().into()))
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        str::from_utf8(&self.0).unwrap_or_default()
-    }
-}
-
-impl Clone for Token {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl Drop for Token {
-    fn drop(&mut self) {
-        self.0.fill(0);
-        // So that the compiler takes the zeros for needed.
-        black_box(&self.0);
+        &self.0
     }
 }
 

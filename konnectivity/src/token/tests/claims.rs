@@ -1,33 +1,24 @@
 //! What a token must say, and how it must be written.
 
-use std::time::{Duration, SystemTime};
-
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use crate::token::fixture::{AGENT, Issuer, NOW, claims, encode};
-use crate::token::{Accepted, Judge, KeySet, Review, Token, TokenRefused, TokenRules, Verdicts};
+use crate::token::fixture::{AGENT, Issuer, NOW, claims, encode, judged_at, rules};
+use crate::token::{Accepted, Judge, KeySet, Review, TokenRefused, Verdicts};
 
 const GOOD: Result<Accepted, TokenRefused> = Ok(Accepted { cached: false });
 
 /// Returns a judge by the issuer's key alone.
 fn judge(issuer: &Issuer) -> Judge {
-    let rules = TokenRules {
-        issuer: Some("https://issuer".to_owned()),
-        audience: "kn".to_owned(),
-        namespace: "kube-system".to_owned(),
-        service_account: "agent".to_owned(),
-    };
     let keys = KeySet::parse(issuer.jwks().as_bytes()).unwrap();
     let (verdicts, runtime) = (Verdicts::default(), Handle::current());
-    Judge::new(rules, Some(keys), Review::Never, &verdicts, runtime)
-}
-
-async fn judged_at(second: u64, text: &str, judge: &Judge) -> Result<Accepted, TokenRefused> {
-    let value = format!("Bearer {text}").parse().unwrap();
-    let token = Token::from_authorization(&[&value]).unwrap();
-    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
-    judge.judge(&token, now).await
+    Judge::new(
+        rules(Some("https://issuer")),
+        Some(keys),
+        Review::Never,
+        &verdicts,
+        runtime,
+    )
 }
 
 /// Returns what becomes of a good token that says `value` under `key`, or nothing for null.

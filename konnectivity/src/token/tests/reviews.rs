@@ -5,14 +5,13 @@ use std::net::{Shutdown, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use testkit::tempdir::TempDir;
 use tokio::runtime::Handle;
 
-use crate::token::fixture::{AGENT, Issuer, NOW, claims};
-use crate::token::{Accepted, Judge, KeySet, Review, Token, TokenRefused, TokenRules, Verdicts};
+use crate::token::fixture::{AGENT, Issuer, NOW, claims, judged_at, rules};
+use crate::token::{Accepted, Judge, KeySet, Review, TokenRefused, Verdicts};
 
 /// Answers every request with what `answer` makes of its body, or with 503.
 pub(crate) struct Reviewer {
@@ -98,15 +97,6 @@ pub(crate) fn vouch(review: &Value) -> Option<Value> {
     }))
 }
 
-fn rules(issuer: Option<&str>) -> TokenRules {
-    TokenRules {
-        issuer: issuer.map(str::to_owned),
-        audience: "kn".to_owned(),
-        namespace: "kube-system".to_owned(),
-        service_account: "agent".to_owned(),
-    }
-}
-
 fn judge(reviewer: &Reviewer, keys: Option<KeySet>, issuer: Option<&str>) -> Judge {
     let review = Review::Kubeconfig(reviewer.kubeconfig());
     let verdicts = Verdicts::default();
@@ -114,10 +104,7 @@ fn judge(reviewer: &Reviewer, keys: Option<KeySet>, issuer: Option<&str>) -> Jud
 }
 
 async fn judged(judge: &Judge, text: &str) -> Result<Accepted, TokenRefused> {
-    let value = format!("Bearer {text}").parse().unwrap();
-    let token = Token::from_authorization(&[&value]).unwrap();
-    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW);
-    judge.judge(&token, now).await
+    judged_at(NOW, text, judge).await
 }
 
 const ANSWERED: Result<Accepted, TokenRefused> = Ok(Accepted { cached: false });
