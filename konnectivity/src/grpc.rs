@@ -9,9 +9,9 @@
 //! elsewhere.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::task::{Context, Poll, Waker, ready};
 
+use bytes::buf::Chain;
 use bytes::{Buf, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Method, Request};
@@ -126,41 +126,7 @@ pub(crate) fn check_call(
 }
 
 /// What is sent as one DATA frame: some bytes, and some more from elsewhere.
-#[derive(Debug, Default)]
-pub(crate) struct Message {
-    head: Bytes,
-    payload: Bytes,
-}
-
-impl Buf for Message {
-    fn remaining(&self) -> usize {
-        self.head.len() + self.payload.len()
-    }
-
-    fn chunk(&self) -> &[u8] {
-        if self.head.is_empty() {
-            &self.payload
-        } else {
-            &self.head
-        }
-    }
-
-    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let parts = [&self.head, &self.payload];
-        let filled = parts.into_iter().filter(|part| !part.is_empty());
-        let pairs = slices.iter_mut().zip(filled);
-        pairs.fold(0, |count, (slice, part)| {
-            *slice = IoSlice::new(part);
-            count + 1
-        })
-    }
-
-    fn advance(&mut self, count: usize) {
-        let of_head = count.min(self.head.len());
-        self.head.advance(of_head);
-        self.payload.advance(count - of_head);
-    }
-}
+pub(crate) type Message = Chain<Bytes, Bytes>;
 
 /// Why a stream of packets cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -306,7 +272,7 @@ impl PacketSender {
 
     fn send(&mut self, payload: Bytes) -> Result<(), StreamError> {
         let head = self.gathered.split().freeze();
-        Ok(self.stream.send_data(Message { head, payload }, false)?)
+        Ok(self.stream.send_data(head.chain(payload), false)?)
     }
 
     /// Ends the stream in order: a server's with a gRPC status.
@@ -315,7 +281,9 @@ impl PacketSender {
             return; // A stream that is gone already needs no end.
         }
         drop(match self.side {
-            Side::Client => self.stream.send_data(Message::default(), true),
+            Side::Client => self
+                .stream
+                .send_data(Bytes::new().chain(Bytes::new()), true),
             Side::Server => self.stream.send_trailers(trailers(status, message)),
         });
     }
@@ -443,27 +411,6 @@ const MAX_MESSAGE: usize = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_message_is_read_across_its_parts() {
-        let message = || Message {
-            head: Bytes::from_static(b"head"),
-            payload: Bytes::from_static(b"payload"),
-        };
-        for cut in 0..=11 {
-            let mut message = message();
-            let mut first = vec![0; cut];
-            message.copy_to_slice(&mut first);
-            assert_eq!(message.remaining(), 11 - cut);
-            first.extend(message.copy_to_bytes(11 - cut));
-            assert_eq!(first, b"headpayload");
-        }
-        let message = message();
-        let mut slices = [IoSlice::new(&[]); 4];
-        assert_eq!(message.chunks_vectored(&mut slices), 2);
-        assert_eq!(&*slices[0], b"head");
-        assert_eq!(&*slices[1], b"payload");
-    }
 
     #[test]
     fn texts_survive_as_a_header() {

@@ -10,7 +10,6 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use serde::Serialize;
 use serde_json::Value;
 use serve::{Failure, program};
 use telemetry::{LogControl, LogFormat};
@@ -75,37 +74,11 @@ pub fn main<C: Verify, E: Error + 'static>(
         let effective = &process.effective;
         if process.check {
             config.verify()?;
-            return yaml(effective).map(program::print);
+            let yaml = settings::effective_yaml(effective).map_err(Failure::configuration)?;
+            return Ok(program::print(yaml));
         }
         tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %effective, "starting");
         run(config, log)?;
         Ok(ExitCode::SUCCESS)
     })
-}
-
-fn yaml(effective: &impl Serialize) -> Result<String, Failure> {
-    settings::effective_yaml(effective).map_err(Failure::configuration)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde::Serializer;
-    use serde::ser::Error as _;
-
-    use super::*;
-
-    struct Unserializable;
-
-    impl Serialize for Unserializable {
-        fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
-            Err(S::Error::custom("no words"))
-        }
-    }
-
-    #[test]
-    fn unserializable_configuration_fails_check() {
-        let failed = yaml(&Unserializable).unwrap_err();
-        assert_eq!(failed.code(), 64, "{failed:?}");
-        assert!(yaml(&true).is_ok());
-    }
 }
