@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::tests::origin;
 use super::*;
 
 /// Servers there may be.
@@ -56,14 +57,6 @@ fn params() -> impl Strategy<Value = ConnectParams> {
             }
         },
     )
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "any instant will do as the origin"
-)]
-fn origin() -> Instant {
-    Instant::now()
 }
 
 /// A connector, and what must be true of it.

@@ -8,7 +8,7 @@ const SECOND: Duration = Duration::from_secs(1);
     clippy::disallowed_methods,
     reason = "any instant will do as the origin"
 )]
-fn origin() -> Instant {
+pub(super) fn origin() -> Instant {
     Instant::now()
 }
 
@@ -268,39 +268,4 @@ fn a_known_server_is_a_duplicate_until_it_is_lost() {
     connector.lost(now, 0, "a");
     connector.lost(now, 0, "never there");
     assert_eq!(connector.connected(now, 0, "a", 2), Verdict::Keep);
-}
-
-#[test]
-fn no_server_is_sought_while_draining() {
-    let mut world = World::new(forever(), &["a"], 1);
-    world.run(SECOND);
-    world.connector.drain();
-    world.lose("a");
-    assert_eq!(world.connector.due(), None);
-}
-
-#[test]
-fn whatever_happens_attempts_keep_their_distance() {
-    for seed in 0..200 {
-        let mut dice = Dice(seed + 1);
-        let mut world = World::new(forever(), &["a", "b", "c", "d"], seed + 1);
-        for _ in 0..100 {
-            let step = Duration::from_millis(dice.roll() % 3000);
-            world.run(step);
-            match dice.roll() % 4 {
-                0 => {
-                    let random = dice.roll();
-                    world.connector.lost(world.now, random, "a");
-                }
-                1 => world
-                    .connector
-                    .counted(world.now, 1, Some((seed % 9) as u32)),
-                2 => world.count = (dice.roll() % 6) as u32,
-                _ => {}
-            }
-        }
-        let gaps = world.attempts.windows(2).map(|pair| pair[1] - pair[0]);
-        assert!(gaps.min().unwrap() >= SECOND / 10, "seed {seed}");
-        assert!(world.attempts.len() >= 10, "seed {seed}");
-    }
 }
