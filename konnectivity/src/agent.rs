@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 pub use config::{AgentConfig, ConnectParams, CountSource, DrainParams};
-pub use dial::{Allowed, AllowedRange, AllowedRangeError, DialParams};
+pub use dial::{AllowedRange, AllowedRangeError, DialParams};
 pub use trust::TrustError;
 
 use board::Board;

@@ -1,7 +1,7 @@
 //! Opens connections to destinations in the agent's network.
 //!
 //! ```text
-//! "tcp", "host:port" ──Target──▶ Names ──▶ addresses ──Allowed──▶ race ──▶ TcpStream
+//! "tcp", "host:port" ──Target──▶ Names ──▶ addresses ──permits──▶ race ──▶ TcpStream
 //! ```
 //!
 //! Everything together takes at most [`DialParams::timeout`], and no more than
@@ -13,16 +13,16 @@ mod error;
 mod names;
 mod target;
 
-use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use serve::{RaceError, alternate_families, race};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-pub use allowed::{Allowed, AllowedRange, AllowedRangeError};
+pub use allowed::{AllowedRange, AllowedRangeError};
 pub(crate) use error::{DialError, LookupFault};
 use names::Names;
 use target::{Host, Network, Target};
@@ -35,8 +35,8 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// How destinations are dialed.
 #[derive(Clone, Debug)]
 pub struct DialParams {
-    /// Where connections may lead.
-    pub allowed: Allowed,
+    /// Where connections may lead; without any range, everywhere.
+    pub allowed: Vec<AllowedRange>,
     /// Dials that may be under way at once; above it they fail at once.
     pub max_pending: usize,
     /// How long one may take, names included.
@@ -46,10 +46,20 @@ pub struct DialParams {
 impl Default for DialParams {
     fn default() -> Self {
         Self {
-            allowed: Allowed::Any,
+            allowed: Vec::new(),
             max_pending: 1000,
             timeout: Duration::from_secs(5),
         }
+    }
+}
+
+impl DialParams {
+    /// Returns whether `destination` may be connected to. The unspecified address counts as
+    /// loopback, which is where the kernel takes it, and an IPv4-mapped one as IPv4.
+    pub(crate) fn permits(&self, destination: SocketAddr) -> bool {
+        let destination = allowed::effective(destination);
+        let mut ranges = self.allowed.iter();
+        self.allowed.is_empty() || ranges.any(|range| range.contains(destination))
     }
 }
 
@@ -58,16 +68,7 @@ impl Default for DialParams {
 pub(crate) struct Dialer {
     params: DialParams,
     names: Names,
-    pending: Cell<usize>,
-}
-
-/// Counts a dial under way.
-struct Pending<'a>(&'a Cell<usize>);
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
-    }
+    pending: Semaphore,
 }
 
 impl Dialer {
@@ -75,8 +76,8 @@ impl Dialer {
     pub(crate) fn new(params: DialParams) -> Self {
         Self {
             names: Names::new(params.max_pending),
+            pending: Semaphore::new(params.max_pending.min(Semaphore::MAX_PERMITS)),
             params,
-            pending: Cell::new(0),
         }
     }
 
@@ -84,16 +85,13 @@ impl Dialer {
     /// one of its families. Cancel-safe: dropped, it leaves no connection and no question behind.
     pub(crate) async fn dial(&self, protocol: &str, address: &str) -> Result<TcpStream, DialError> {
         let target = Target::parse(protocol, address)?;
-        let limit = self.params.max_pending;
-        if self.pending.get() >= limit {
+        let Ok(_pending) = self.pending.try_acquire() else {
             return Err(DialError::TooMany {
                 network: target.network.as_str(),
                 address: address.to_owned(),
-                limit,
+                limit: self.params.max_pending,
             });
-        }
-        self.pending.set(self.pending.get() + 1);
-        let _pending = Pending(&self.pending);
+        };
         let deadline = Instant::now() + self.params.timeout;
         let addresses = self.addresses(&target, deadline).await?;
         let mut addresses = self.allowed(&target, address, addresses)?;
@@ -136,7 +134,7 @@ impl Dialer {
         mut addresses: Vec<SocketAddr>,
     ) -> Result<Vec<SocketAddr>, DialError> {
         let first = addresses.first().copied();
-        addresses.retain(|address| self.params.allowed.permits(*address));
+        addresses.retain(|address| self.params.permits(*address));
         match (first, addresses.is_empty()) {
             (Some(address), true) => Err(DialError::Forbidden {
                 network: target.network.as_str(),

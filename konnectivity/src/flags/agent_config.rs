@@ -10,7 +10,7 @@ use telemetry::EndpointAddr;
 use super::agent::{AgentFlags, CountWord};
 use super::checks::{Checks, path, unbracketed};
 use crate::agent::{
-    AgentConfig, Allowed, AllowedRange, ConnectParams, CountSource, DialParams, DrainParams,
+    AgentConfig, AllowedRange, ConnectParams, CountSource, DialParams, DrainParams,
 };
 use crate::lease::LeaseCountParams;
 
@@ -85,15 +85,15 @@ fn dial(flags: &AgentFlags, checks: &mut Checks<'_>) -> DialParams {
         let message = "is empty, which would allow everything: leave it out if that is meant";
         checks.refuse("allow-destinations", message);
     }
-    let mut ranges = Vec::new();
+    let mut allowed = Vec::new();
     for text in &flags.allow_destinations {
         match text.trim().parse::<AllowedRange>() {
-            Ok(range) => ranges.push(range),
+            Ok(range) => allowed.push(range),
             Err(error) => checks.refuse("allow-destinations", error),
         }
     }
     DialParams {
-        allowed: Allowed::from_ranges(ranges),
+        allowed,
         max_pending: checks.positive("max-pending-dials", flags.max_pending_dials),
         timeout: checks.positive_time("dial-timeout", flags.dial_timeout),
     }

@@ -1,7 +1,7 @@
 //! Which destinations an agent may open connections to.
 //!
 //! ```text
-//! 10.0.0.0/8:443   [fd00::/8]:1024-65535   192.0.2.7   ──FromStr──▶ AllowedRange ──▶ Allowed
+//! 10.0.0.0/8:443   [fd00::/8]:1024-65535   192.0.2.7   ──FromStr──▶ AllowedRange ──▶ DialParams::permits
 //! ```
 //!
 //! Judges addresses, never names: what a name leads to is known only once it is resolved.
@@ -11,16 +11,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
-
-/// The destinations an agent may connect to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Allowed {
-    /// Everything, as upstream.
-    #[default]
-    Any,
-    /// What is in one of the ranges, and nothing else.
-    Only(Vec<AllowedRange>),
-}
 
 /// A range of addresses and of ports. Written `CIDR`, `CIDR:PORT` or `CIDR:FIRST-LAST`, an IPv6
 /// range in brackets when a port follows; an address alone is a range of one.
@@ -38,31 +28,8 @@ pub struct AllowedRangeError {
     text: String,
 }
 
-impl Allowed {
-    /// Makes the list of `ranges`; an empty one allows everything, like a flag that is not given.
-    #[must_use]
-    pub fn from_ranges(ranges: Vec<AllowedRange>) -> Self {
-        if ranges.is_empty() {
-            Self::Any
-        } else {
-            Self::Only(ranges)
-        }
-    }
-
-    /// Returns whether `destination` may be connected to. The unspecified address counts as
-    /// loopback, which is where the kernel takes it, and an IPv4-mapped one as IPv4.
-    #[must_use]
-    pub fn permits(&self, destination: SocketAddr) -> bool {
-        let destination = effective(destination);
-        match self {
-            Self::Any => true,
-            Self::Only(ranges) => ranges.iter().any(|range| range.contains(destination)),
-        }
-    }
-}
-
 impl AllowedRange {
-    fn contains(&self, destination: SocketAddr) -> bool {
+    pub(super) fn contains(&self, destination: SocketAddr) -> bool {
         (self.first_port..=self.last_port).contains(&destination.port())
             && self.network.contains(&destination.ip())
     }
@@ -154,19 +121,25 @@ fn decimal(digits: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::DialParams;
 
-    fn list(ranges: &[&str]) -> Allowed {
-        Allowed::from_ranges(ranges.iter().map(|text| text.parse().unwrap()).collect())
+    /// Returns whether a list of ranges permits a destination.
+    fn allows(ranges: &[&str], destination: &str) -> bool {
+        let params = DialParams {
+            allowed: ranges.iter().map(|text| text.parse().unwrap()).collect(),
+            ..DialParams::default()
+        };
+        params.permits(destination.parse().unwrap())
     }
 
     #[test]
     fn a_list_permits_what_is_in_it_and_nothing_else() {
-        let allowed = list(&[
+        let allowed = [
             "10.0.0.0/8:443",
             "192.0.2.7",
             "[fd00::/8]:1024-65535",
             "::1",
-        ]);
+        ];
         for (destination, expected) in [
             ("10.1.2.3:443", true),
             ("10.1.2.3:80", false),
@@ -178,32 +151,27 @@ mod tests {
             ("[fe12::1]:1024", false),
             ("[::1]:9", true),
         ] {
-            assert_eq!(
-                allowed.permits(destination.parse().unwrap()),
-                expected,
-                "{destination}"
-            );
+            assert_eq!(allows(&allowed, destination), expected, "{destination}");
         }
-        assert!(list(&[]).permits("203.0.113.1:1".parse().unwrap()));
+        assert!(allows(&[], "203.0.113.1:1"));
     }
 
     #[test]
     fn other_spellings_of_an_address_are_judged_as_what_they_are() {
-        let allowed = list(&["127.0.0.0/8", "10.0.0.0/8"]);
-        assert!(allowed.permits("0.0.0.0:1".parse().unwrap()));
-        assert!(allowed.permits("[::ffff:10.0.0.1]:1".parse().unwrap()));
-        assert!(!allowed.permits("[::]:1".parse().unwrap()));
-        let allowed = list(&["0.0.0.0/8", "::/1"]);
-        assert!(!allowed.permits("0.0.0.0:1".parse().unwrap()));
-        assert!(!allowed.permits("[::ffff:10.0.0.1]:1".parse().unwrap()));
+        let allowed = ["127.0.0.0/8", "10.0.0.0/8"];
+        assert!(allows(&allowed, "0.0.0.0:1"));
+        assert!(allows(&allowed, "[::ffff:10.0.0.1]:1"));
+        assert!(!allows(&allowed, "[::]:1"));
+        let allowed = ["0.0.0.0/8", "::/1"];
+        assert!(!allows(&allowed, "0.0.0.0:1"));
+        assert!(!allows(&allowed, "[::ffff:10.0.0.1]:1"));
     }
 
     #[test]
     fn an_empty_prefix_holds_its_whole_family_and_no_other() {
-        let allowed = list(&["0.0.0.0/0"]);
-        assert!(allowed.permits("255.255.255.255:65535".parse().unwrap()));
-        assert!(!allowed.permits("[2001:db8::1]:1".parse().unwrap()));
-        assert!(list(&["::/0"]).permits("[2001:db8::1]:1".parse().unwrap()));
+        assert!(allows(&["0.0.0.0/0"], "255.255.255.255:65535"));
+        assert!(!allows(&["0.0.0.0/0"], "[2001:db8::1]:1"));
+        assert!(allows(&["::/0"], "[2001:db8::1]:1"));
     }
 
     #[test]

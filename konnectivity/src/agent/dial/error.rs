@@ -10,28 +10,22 @@
 use std::io;
 use std::net::SocketAddr;
 
-/// A failed dial. Its text is what the server is told.
+/// A failed dial. Its text is what the server is told; `network` is `tcp`, `tcp4` or `tcp6`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum DialError {
     /// The destination is no `host:port`.
     #[error("dial {network}: address {address}: {fault}")]
     Address {
-        /// `tcp`, `tcp4` or `tcp6`.
         network: &'static str,
-        /// What was asked for.
         address: String,
-        /// What is wrong with it.
         fault: &'static str,
     },
     /// The kernel refused to connect.
     #[error("dial {network} {address}: {call}: {}", errno_text(.error))]
     Connect {
-        /// `tcp`, `tcp4` or `tcp6`.
         network: &'static str,
-        /// Where to.
         address: SocketAddr,
-        /// The system call that failed.
         call: &'static str,
         /// Why; the text has it in Go's words, so it is no source of its own.
         error: io::Error,
@@ -39,47 +33,35 @@ pub(crate) enum DialError {
     /// The list of destinations does not have it.
     #[error("dial {network} {address}: destination {requested} is not allowed")]
     Forbidden {
-        /// `tcp`, `tcp4` or `tcp6`.
         network: &'static str,
         /// The address that would have been dialed.
         address: SocketAddr,
-        /// What was asked for.
         requested: String,
     },
     /// The name leads nowhere.
     #[error("dial {network}: lookup {host}: {fault}")]
     Lookup {
-        /// `tcp`, `tcp4` or `tcp6`.
         network: &'static str,
-        /// The name.
         host: String,
-        /// What is wrong with it.
         fault: LookupFault,
     },
     /// As many dials as may be are under way.
     #[error("dial {network} {address}: more than {limit} dials under way")]
     TooMany {
-        /// `tcp`, `tcp4` or `tcp6`.
         network: &'static str,
-        /// What was asked for.
         address: String,
-        /// How many may be.
         limit: usize,
     },
     /// No answer came.
     #[error("dial {network} {address}: i/o timeout")]
     Timeout {
-        /// `tcp`, `tcp4` or `tcp6`.
         network: &'static str,
         /// The address that was tried last.
         address: SocketAddr,
     },
     /// Not a network of TCP.
     #[error("dial {network}: unknown network {network}")]
-    UnknownNetwork {
-        /// What was asked for.
-        network: String,
-    },
+    UnknownNetwork { network: String },
 }
 
 /// What is wrong with a name.

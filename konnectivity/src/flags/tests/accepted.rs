@@ -249,7 +249,7 @@ fn agent_flags_reach_their_parameters() {
         ("192.0.2.1:443", false),
     ] {
         let address: SocketAddr = address.parse().unwrap();
-        assert_eq!(own.dial.allowed.permits(address), permitted, "{address}");
+        assert_eq!(own.dial.permits(address), permitted, "{address}");
     }
     assert_eq!(own.drain.grace, Duration::from_secs(60));
     assert_eq!(own.connect.source, CountSource::Max);
