@@ -60,9 +60,7 @@ pub(super) struct Links {
 /// A stream that a server has accepted.
 pub(super) struct Opened {
     pub(super) link: LinkHandle,
-    pub(super) server_id: String,
-    pub(super) server_count: u32,
-    pub(super) extensions: Extensions,
+    pub(super) introduction: Introduction,
     pump: Pump,
     _connection: Connection,
 }
@@ -125,11 +123,8 @@ impl Links {
         let (response, sending) = within("the answer to Connect", exchange).await??;
         let (head, body) = response.into_parts();
         let head = Response::from_parts(head, ());
-        let Introduction {
-            server_id,
-            server_count,
-            extensions,
-        } = Introduction::read(&head)?;
+        let introduction = Introduction::read(&head)?;
+        let extensions = introduction.extensions;
         let link = Link::agent(&self.tenant, stream, extensions, self.params);
         let link = LinkHandle::new(link, self.tunnels.metrics.link().clone());
         let pump = Pump::new(
@@ -141,9 +136,7 @@ impl Links {
         );
         Ok(Opened {
             link,
-            server_id,
-            server_count,
-            extensions,
+            introduction,
             pump,
             _connection: connection,
         })
@@ -241,10 +234,10 @@ pub(super) fn code(status: Option<&str>) -> GrpcCode {
 
 /// What a server says of itself.
 #[derive(Debug, PartialEq, Eq)]
-struct Introduction {
-    server_id: String,
-    server_count: u32,
-    extensions: Extensions,
+pub(super) struct Introduction {
+    pub(super) server_id: String,
+    pub(super) server_count: u32,
+    pub(super) extensions: Extensions,
 }
 
 impl Introduction {

@@ -26,7 +26,7 @@ use super::board::{Board, LinkInfo};
 use super::config::AgentConfig;
 use super::connect::{Connector, Verdict};
 use super::dial::Dialer;
-use super::server_link::{self, Links, OpenError, Opened};
+use super::server_link::{self, Introduction, Links, OpenError, Opened};
 use super::tunnel::Tunnels;
 use crate::link::now;
 use crate::metrics::{AgentMetrics, ConnectResult, GrpcCode};
@@ -221,24 +221,28 @@ impl Worker {
                 return;
             }
         };
-        let (server, count) = (opened.server_id.clone(), opened.server_count);
-        match self.connector.connected(now(), random, &server, count) {
+        let Introduction {
+            server_id: server,
+            server_count: count,
+            extensions,
+        } = &opened.introduction;
+        match (self.connector).connected(now(), random, server, *count) {
             Verdict::Duplicate => {
                 tracing::debug!(server, count, "server already connected");
                 metrics.connected(ConnectResult::Duplicate);
             }
             Verdict::Keep => {
-                let extensions = opened.extensions;
                 tracing::info!(server, count, %extensions, "connected");
                 metrics.connected(ConnectResult::Connected);
-                self.serve(server, opened);
+                self.serve(opened);
             }
         }
     }
 
-    fn serve(&mut self, server: String, opened: Opened) {
+    fn serve(&mut self, opened: Opened) {
+        let server = opened.introduction.server_id.clone();
         let info = LinkInfo {
-            extensions: opened.extensions,
+            extensions: opened.introduction.extensions,
             since: Instant::now(),
             link: opened.link.clone(),
         };
