@@ -30,7 +30,10 @@ pub(crate) struct Pump {
     receiver: PacketReceiver,
     /// The connection's, unless another stream of it has taken them.
     pings: Option<PingPong>,
-    liveness: Liveness,
+    watch: Watch,
+    timer: Timer,
+    /// Read, and not yet the link's.
+    packets: VecDeque<Packet>,
     /// Held while a full tunnel keeps the stream from being read.
     blocked: Option<Held>,
     /// Answers to unknown dials that were counted.
@@ -94,7 +97,9 @@ impl Pump {
             sender,
             receiver,
             pings,
-            liveness,
+            watch: Watch::new(liveness),
+            timer: Timer::default(),
+            packets: VecDeque::new(),
             blocked: None,
             unrecognized: 0,
         }
@@ -104,39 +109,29 @@ impl Pump {
     /// the future ends the link as well, without a word to the peer.
     pub(crate) async fn run(mut self, mut owner: impl FnMut(News)) -> LinkEnd {
         let ended = EndOnDrop(self.link.clone());
-        let mut packets = VecDeque::new();
-        let mut timer = Timer::default();
-        let mut watch = Watch::new(self.liveness);
-        let end =
-            poll_fn(|cx| self.poll(cx, &mut packets, &mut timer, &mut watch, &mut owner)).await;
+        let end = poll_fn(|cx| self.poll(cx, &mut owner)).await;
         drop(ended);
         self.finish(&end);
         end
     }
 
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        packets: &mut VecDeque<Packet>,
-        timer: &mut Timer,
-        watch: &mut Watch,
-        owner: &mut impl FnMut(News),
-    ) -> Poll<LinkEnd> {
+    fn poll(&mut self, cx: &mut Context<'_>, owner: &mut impl FnMut(News)) -> Poll<LinkEnd> {
         for _ in 0..BATCH {
             // First of all: whatever changes from here on has this polled again.
             self.link.0.lock().register_pump(cx);
-            let received = match self.receive(cx, packets) {
+            let received = match self.receive(cx) {
                 Ok(received) => received,
                 Err(end) => return Poll::Ready(end),
             };
             if received {
-                watch.heard();
+                self.watch.heard();
             }
             if let Err(error) = self.transmit(cx) {
                 return Poll::Ready(error.into());
             }
             let suspect = self.link.0.lock().suspect;
-            if watch.poll(cx, self.pings.as_mut(), suspect).is_ready() {
+            let silent = self.watch.poll(cx, self.pings.as_mut(), suspect);
+            if silent.is_ready() {
                 return Poll::Ready(LinkEnd::Silent);
             }
             let due = {
@@ -144,13 +139,13 @@ impl Pump {
                 if let Some(closing) = state.closing {
                     return Poll::Ready(LinkEnd::Closed(closing));
                 }
-                if watch.answered() && std::mem::take(&mut state.suspect) {
+                if self.watch.answered() && std::mem::take(&mut state.suspect) {
                     state.news.push_back(News::Alive(true));
                 }
                 state.link.poll_timeout()
             };
             self.tell(owner);
-            let expired = timer.poll(cx, due.map(Instant::from_std)).is_ready();
+            let expired = self.timer.poll(cx, due.map(Instant::from_std)).is_ready();
             if expired {
                 let mut state = self.link.0.lock();
                 state.link.handle_timeout(now());
@@ -165,18 +160,14 @@ impl Pump {
     }
 
     /// Reads what is there; returns whether there was something.
-    fn receive(
-        &mut self,
-        cx: &mut Context<'_>,
-        packets: &mut VecDeque<Packet>,
-    ) -> Result<bool, LinkEnd> {
+    fn receive(&mut self, cx: &mut Context<'_>) -> Result<bool, LinkEnd> {
         if self.is_blocked() {
             let link = &self.link;
             self.blocked.get_or_insert_with(|| link.metrics().blocked());
             return Ok(false);
         }
         self.blocked = None;
-        match self.receiver.poll_packets(cx, packets) {
+        match self.receiver.poll_packets(cx, &mut self.packets) {
             Poll::Ready(Ok(true)) => {}
             Poll::Ready(Ok(false)) => return Err(LinkEnd::Finished(self.receiver.status())),
             Poll::Ready(Err(error)) => return Err(error.into()),
@@ -185,7 +176,7 @@ impl Pump {
         let now = now();
         let mut state = self.link.0.lock();
         let state: &mut State = &mut state;
-        while let Some(packet) = packets.pop_front() {
+        while let Some(packet) = self.packets.pop_front() {
             self.link.metrics().received().packet(packet.kind());
             state.link.handle_packet(now, packet)?;
         }
