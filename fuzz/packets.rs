@@ -112,7 +112,7 @@ fn agent(packets: &[Packet], extensions: Extensions) {
     let now = start();
     let mut dials = 0;
     feed(&mut link, now, packets, |link, now, event| {
-        if let Event::Dial { tunnel, .. } = event {
+        if let Event::Dial(tunnel, _) = event {
             dials += 1;
             let result = if dials % 2 == 1 {
                 Ok(())
@@ -138,7 +138,7 @@ fn feed(
             return;
         }
         while let Some(event) = link.poll_event() {
-            if let Event::Readable { tunnel } = event {
+            if let Event::Readable(tunnel) = event {
                 echo(link, now, tunnel);
             } else {
                 other(link, now, event);

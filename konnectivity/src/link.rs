@@ -11,7 +11,6 @@
 //! bytes are, and which link a dial goes to, is decided elsewhere.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -77,6 +76,7 @@ pub(crate) enum News {
 }
 
 /// Who waits for one tunnel, and how far it is.
+#[derive(Default)]
 struct Waiting {
     waker: Option<Waker>,
     /// Set once the dial has succeeded, even if the tunnel was over a moment later.
@@ -132,7 +132,7 @@ impl LinkHandle {
         let mut tunnel = {
             let mut state = self.0.lock();
             let id = state.link.dial(now(), random, target)?;
-            state.track(id);
+            state.tunnels.insert(id, Waiting::default());
             self.0.settle(&mut state);
             Tunnel {
                 shared: Arc::clone(&self.0),
@@ -192,12 +192,6 @@ impl LinkHandle {
     }
 }
 
-impl fmt::Debug for LinkHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LinkHandle").field(&self.0.stream).finish()
-    }
-}
-
 impl Shared {
     /// A panic of another task leaves the state as the last whole change left it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -225,18 +219,16 @@ impl Shared {
     pub(crate) fn settle_in_pump(&self, state: &mut State) {
         while let Some(event) = state.link.poll_event() {
             match event {
-                Event::Readable { tunnel } | Event::Writable { tunnel } => {
-                    state.wake(tunnel, |_| {})
-                }
-                Event::Established { tunnel, connect_id } => {
+                Event::Readable(tunnel) | Event::Writable(tunnel) => state.wake(tunnel, |_| {}),
+                Event::Established(tunnel, connect_id) => {
                     state.wake(tunnel, |waiting| waiting.open = Some(connect_id));
                 }
-                Event::Ended { tunnel, reason } => {
+                Event::Ended(tunnel, reason) => {
                     self.metrics.ended(&reason);
                     state.wake(tunnel, |waiting| waiting.ended = Some(reason));
                 }
-                Event::Dial { tunnel, target } => {
-                    state.track(tunnel);
+                Event::Dial(tunnel, target) => {
+                    state.tunnels.insert(tunnel, Waiting::default());
                     state.news.push_back(News::Dial(tunnel, target));
                 }
                 Event::Draining => state.news.push_back(News::Draining),
@@ -248,15 +240,6 @@ impl Shared {
 }
 
 impl State {
-    fn track(&mut self, id: TunnelId) {
-        let waiting = Waiting {
-            waker: None,
-            open: None,
-            ended: None,
-        };
-        self.tunnels.insert(id, waiting);
-    }
-
     fn wake(&mut self, id: TunnelId, change: impl FnOnce(&mut Waiting)) {
         // Who has dropped its tunnel is not there any more.
         let Some(waiting) = self.tunnels.get_mut(&id) else {
@@ -410,14 +393,7 @@ impl Drop for Tunnel {
     }
 }
 
-impl fmt::Debug for Tunnel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Tunnel").field(&self.id).finish()
-    }
-}
-
 /// A connection the peer asked for. Dropping it answers that the dial was canceled.
-#[derive(Debug)]
 pub(crate) struct PendingDial {
     tunnel: Tunnel,
     /// Where to.

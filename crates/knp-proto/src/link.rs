@@ -477,11 +477,11 @@ impl Link {
             self.remove(slot);
         } else if !tunnel.is_detached() {
             if tunnel.is_readable() && !std::mem::replace(&mut tunnel.marks.readable_told, true) {
-                self.events.push_back(Event::Readable { tunnel: id });
+                self.events.push_back(Event::Readable(id));
             }
             if tunnel.marks.wants_write && tunnel.is_writable(&self.config) {
                 tunnel.marks.wants_write = false;
-                self.events.push_back(Event::Writable { tunnel: id });
+                self.events.push_back(Event::Writable(id));
             }
         }
     }
@@ -493,7 +493,7 @@ impl Link {
         };
         if !std::mem::replace(&mut tunnel.marks.ended_told, true) {
             let reason = tunnel.end.clone().unwrap_or(EndReason::LocalClosed);
-            self.events.push_back(Event::Ended { tunnel: id, reason });
+            self.events.push_back(Event::Ended(id, reason));
         }
     }
 

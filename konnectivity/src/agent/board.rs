@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use crate::link::LinkHandle;
 
 /// The state of an agent, for those who look in. Clones are the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Board(Arc<Mutex<View>>);
 
 /// What is to be seen.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct View {
     /// The servers that are connected, by their ids; at most as many as the agent seeks.
     pub(super) links: BTreeMap<String, LinkInfo>,
@@ -32,7 +32,6 @@ pub(super) struct View {
 }
 
 /// One link.
-#[derive(Clone, Debug)]
 pub(super) struct LinkInfo {
     pub(super) extensions: Extensions,
     pub(super) since: Instant,

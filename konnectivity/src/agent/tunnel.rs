@@ -184,7 +184,7 @@ mod tests {
             random: knp_proto::DialId(1),
         };
         link.handle_packet(crate::link::now(), request).unwrap();
-        let Some(Event::Dial { tunnel, target }) = link.poll_event() else {
+        let Some(Event::Dial(tunnel, target)) = link.poll_event() else {
             panic!("a request is an event");
         };
         let target: DialTarget = target;

@@ -20,38 +20,17 @@ pub struct DialTarget {
 #[non_exhaustive]
 pub enum Event {
     /// Open a connection, on an agent, and report to [`Link::dialed`](crate::Link::dialed).
-    Dial {
-        /// The tunnel that is to lead there.
-        tunnel: TunnelId,
-        /// Where to.
-        target: DialTarget,
-    },
+    Dial(TunnelId, DialTarget),
     /// The agent prefers not to be dialed.
     Draining,
     /// The tunnel is over: close its socket, or stop dialing. Comes last, and once.
-    Ended {
-        /// The tunnel that was.
-        tunnel: TunnelId,
-        /// Why.
-        reason: EndReason,
-    },
-    /// The agent has connected, on a server.
-    Established {
-        /// The tunnel, now open.
-        tunnel: TunnelId,
-        /// The agent's id for it, which API servers see.
-        connect_id: ConnectId,
-    },
+    Ended(TunnelId, EndReason),
+    /// The agent has connected, on a server; API servers see its id for the connection.
+    Established(TunnelId, ConnectId),
     /// There is something to [`read`](crate::Link::read), if only the end.
-    Readable {
-        /// The tunnel.
-        tunnel: TunnelId,
-    },
+    Readable(TunnelId),
     /// There is space to [`write`](crate::Link::write) again.
-    Writable {
-        /// The tunnel.
-        tunnel: TunnelId,
-    },
+    Writable(TunnelId),
 }
 
 /// A packet to be sent: its head is in the buffer that was passed, its payload here.

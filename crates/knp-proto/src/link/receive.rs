@@ -159,7 +159,7 @@ impl Link {
         self.dials.retain(|&waiting| waiting != slot);
         if let Some(tunnel) = self.id(slot) {
             self.events
-                .push_back(Event::Established { tunnel, connect_id });
+                .push_back(Event::Established(tunnel, connect_id));
         }
         self.settle(slot);
     }
@@ -209,7 +209,7 @@ impl Link {
             return self.answer_dial(random, ConnectId(0), error);
         }
         match self.begin(now, random) {
-            Ok(tunnel) => self.events.push_back(Event::Dial { tunnel, target }),
+            Ok(tunnel) => self.events.push_back(Event::Dial(tunnel, target)),
             Err(refused) => self.answer_dial(random, ConnectId(0), refused.to_string()),
         }
     }

@@ -72,10 +72,7 @@ impl Peer {
     fn established(&mut self) -> TunnelId {
         let id = self.dial();
         self.sends(dial_response(RANDOM, ID));
-        let established = Event::Established {
-            tunnel: id,
-            connect_id: ID,
-        };
+        let established = Event::Established(id, ID);
         assert_eq!(self.events(), [established]);
         id
     }
@@ -91,14 +88,14 @@ impl Peer {
     fn asked(&mut self) -> TunnelId {
         self.sends(dial_request(RANDOM));
         match self.events().as_slice() {
-            [Event::Dial { tunnel, .. }] => *tunnel,
+            [Event::Dial(tunnel, _)] => *tunnel,
             other => panic!("{other:?}"),
         }
     }
 
     fn ended(&mut self) -> Option<EndReason> {
         let reasons = self.events().into_iter().filter_map(|event| match event {
-            Event::Ended { reason, .. } => Some(reason),
+            Event::Ended(_, reason) => Some(reason),
             _ => None,
         });
         let reasons: Vec<_> = reasons.collect();
@@ -250,13 +247,11 @@ fn a_frozen_agent_holds_nothing_of_dials_given_up() {
     peer.link.handle_timeout(peer.now);
     let ended = peer.events();
     assert_eq!(ended.len(), 20);
-    assert!(ended.iter().all(|event| matches!(
-        event,
-        Event::Ended {
-            reason: EndReason::DialTimeout,
-            ..
-        }
-    )));
+    assert!(
+        ended
+            .iter()
+            .all(|event| matches!(event, Event::Ended(_, EndReason::DialTimeout)))
+    );
     assert_eq!(peer.link.tunnels(), 0);
     // The agent goes on and connects them all.
     for id in 1..=20 {
@@ -297,7 +292,7 @@ fn two_connections_of_one_id_are_both_given_up() {
     peer.hears();
     peer.sends(dial_response(second, ID));
     let ended = peer.events().into_iter();
-    let ended = ended.filter(|event| matches!(event, Event::Ended { .. }));
+    let ended = ended.filter(|event| matches!(event, Event::Ended(..)));
     assert_eq!(ended.count(), 2);
     assert_eq!(peer.hears(), [close_request(ID)]);
     peer.sends(close_response(ID, ""));
@@ -370,15 +365,7 @@ fn the_end_of_a_stream_ends_dials_and_tunnels_at_once() {
     peer.sends(data(ID, b"half an answer"));
     peer.link.end(peer.now);
     let ended = peer.events().into_iter();
-    let lost = |event: &Event| {
-        matches!(
-            event,
-            Event::Ended {
-                reason: EndReason::LinkLost,
-                ..
-            }
-        )
-    };
+    let lost = |event: &Event| matches!(event, Event::Ended(_, EndReason::LinkLost));
     assert_eq!(ended.filter(lost).count(), 2);
     assert_eq!(peer.link.read(open, 1), Err(Gone));
     let again = peer.link.dial(peer.now, closed, target());

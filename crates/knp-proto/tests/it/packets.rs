@@ -276,7 +276,7 @@ proptest! {
             for packet in &packets {
                 link.handle_packet(now, packet.clone()).unwrap();
                 while let Some(event) = link.poll_event() {
-                    if let knp_proto::Event::Dial { tunnel, .. } = event {
+                    if let knp_proto::Event::Dial(tunnel, _) = event {
                         link.dialed(now, tunnel, Ok(())).unwrap();
                         tunnels.insert(tunnel);
                     }

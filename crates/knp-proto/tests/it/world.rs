@@ -363,7 +363,7 @@ impl World {
         let fin = self.extensions.fin;
         while let Some(event) = self.side(end).link.poll_event() {
             match event {
-                Event::Dial { tunnel, target } => {
+                Event::Dial(tunnel, target) => {
                     let number = target.address.parse().unwrap();
                     let side = self.side(end);
                     side.add(number, tunnel);
@@ -372,10 +372,10 @@ impl World {
                         side.of(tunnel).connected = true;
                     }
                 }
-                Event::Established { tunnel, .. } => self.side(end).of(tunnel).connected = true,
-                Event::Readable { tunnel } => self.side(end).of(tunnel).readable = true,
-                Event::Writable { tunnel } => self.side(end).of(tunnel).blocked = false,
-                Event::Ended { tunnel, reason } => self.on_ended(end, tunnel, reason, fin),
+                Event::Established(tunnel, _) => self.side(end).of(tunnel).connected = true,
+                Event::Readable(tunnel) => self.side(end).of(tunnel).readable = true,
+                Event::Writable(tunnel) => self.side(end).of(tunnel).blocked = false,
+                Event::Ended(tunnel, reason) => self.on_ended(end, tunnel, reason, fin),
                 _ => {}
             }
         }
