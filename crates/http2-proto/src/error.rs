@@ -5,7 +5,7 @@
 use std::fmt;
 
 /// Why a stream or a connection ends (RFC 9113 section 7). A peer may send any number.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorCode(pub u32);
 
 impl ErrorCode {
@@ -46,12 +46,6 @@ impl fmt::Display for ErrorCode {
             Self::ENHANCE_YOUR_CALM => "ENHANCE_YOUR_CALM",
             Self(code) => return write!(f, "error {code}"),
         })
-    }
-}
-
-impl fmt::Debug for ErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
