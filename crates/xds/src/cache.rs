@@ -19,67 +19,48 @@ use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
 use crate::resource::ResourceType;
 
+/// A cache that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the cache {}", path.display())]
+pub struct CacheError {
+    path: PathBuf,
+    #[source]
+    fault: CacheFault,
+}
+
+impl CacheError {
+    pub(crate) fn new(path: &Path, fault: impl Into<CacheFault>) -> Self {
+        Self {
+            path: path.to_owned(),
+            fault: fault.into(),
+        }
+    }
+}
+
 /// Why a cache cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CacheError {
+pub(crate) enum CacheFault {
     /// It is not what was written: cut off or changed.
-    #[error("the cache {path} is damaged")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("it is damaged")]
+    Damaged,
     /// It is no such cache, or one of another version.
-    #[error("{path} is not a cache of this version")]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("it is not a cache of this version")]
+    Foreign,
     /// It is of another server, or another gateway of it.
-    #[error("the cache {path} belongs to gateway {cluster:?} of {server:?}")]
-    Other {
-        /// The file.
-        path: PathBuf,
-        /// Whose resources it has.
-        server: String,
-        /// And of which gateway.
-        cluster: String,
-    },
+    #[error("it belongs to gateway {:?} of {:?}", _0.cluster, _0.server)]
+    Other(Origin),
     /// It cannot be read.
-    #[error("reading the cache {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    #[error("reading it")]
+    Read(#[from] io::Error),
     /// A resource in it is not understood.
-    #[error("decoding a resource of the cache {path}")]
-    Resource {
-        /// The file.
-        path: PathBuf,
-        /// Which, and why not.
-        #[source]
-        source: crate::DecodeError,
-    },
+    #[error("decoding a resource of it")]
+    Resource(#[from] crate::DecodeError),
     /// The resources in it contradict each other.
-    #[error("building routes from the cache {path}")]
-    Table {
-        /// The file.
-        path: PathBuf,
-        /// How.
-        #[source]
-        source: crate::TableError,
-    },
+    #[error("building routes from it")]
+    Table(#[from] crate::TableError),
     /// It is longer than any cache should be.
-    #[error("the cache {path} is longer than {limit} bytes")]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-        /// The bound, bytes.
-        limit: u64,
-    },
+    #[error("it is longer than {MAX_CACHE_BYTES} bytes")]
+    TooLong,
 }
 
 /// Whose resources a cache has.
@@ -130,43 +111,39 @@ struct CacheEntry {
 
 /// Reads a cache; `None` when there is no file.
 pub(crate) fn read(path: &Path, origin: &Origin) -> Result<Option<Content>, CacheError> {
+    read_content(path, origin).map_err(|fault| CacheError::new(path, fault))
+}
+
+fn read_content(path: &Path, origin: &Origin) -> Result<Option<Content>, CacheFault> {
     let Some((bytes, written)) = read_bytes(path)? else {
         return Ok(None);
     };
-    let foreign = || CacheError::Foreign {
-        path: path.to_owned(),
-    };
-    let damaged = || CacheError::Damaged {
-        path: path.to_owned(),
-    };
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(foreign)?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or(CacheFault::Foreign)?;
     let (sum, payload) = rest
         .split_first_chunk::<SHA256_OUTPUT_LEN>()
-        .ok_or_else(damaged)?;
+        .ok_or(CacheFault::Damaged)?;
     if digest(&SHA256, payload).as_ref() != sum {
-        return Err(damaged());
+        return Err(CacheFault::Damaged);
     }
-    let file = CacheFile::decode(payload).map_err(|_| damaged())?;
-    if file.server != origin.server || file.cluster != origin.cluster {
-        return Err(CacheError::Other {
-            path: path.to_owned(),
-            server: file.server,
-            cluster: file.cluster,
-        });
+    let file = CacheFile::decode(payload).map_err(|_| CacheFault::Damaged)?;
+    let found = Origin {
+        server: file.server,
+        cluster: file.cluster,
+    };
+    if found != *origin {
+        return Err(CacheFault::Other(found));
     }
     let entries = file.entries.into_iter().map(|entry| {
-        let kind = ResourceType::from_type_url(&entry.type_url)?;
-        Some(Entry {
+        let kind = ResourceType::from_type_url(&entry.type_url).ok_or(CacheFault::Foreign)?;
+        Ok(Entry {
             kind,
             name: entry.name,
             version: entry.version,
             body: entry.body,
         })
     });
-    entries
-        .collect::<Option<Vec<_>>>()
-        .map(|entries| Some(Content { entries, written }))
-        .ok_or_else(foreign)
+    let entries = entries.collect::<Result<_, CacheFault>>()?;
+    Ok(Some(Content { entries, written }))
 }
 
 /// Writes a cache in the place of what is there.
@@ -192,13 +169,10 @@ pub(crate) fn write(path: &Path, origin: &Origin, entries: Vec<Entry>) -> io::Re
     }
     put?;
     // The name as well, or a crash may leave the old file: no harm, but not what was promised.
-    match path
+    let parent = path
         .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-    {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => File::open(".")?.sync_all(),
-    }
+        .filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or_else(|| Path::new(".")))?.sync_all()
 }
 
 /// The file that a cache is written to before it is renamed. Two processes have two of them, while
@@ -249,31 +223,18 @@ pub(crate) fn tidy(path: &Path) {
 /// Age of a temporary file that no live process still writes.
 const LEFT_OVER: Duration = Duration::from_secs(60);
 
-fn read_bytes(path: &Path) -> Result<Option<(Vec<u8>, SystemTime)>, CacheError> {
-    let failed = |source| CacheError::Read {
-        path: path.to_owned(),
-        source,
-    };
+fn read_bytes(path: &Path) -> Result<Option<(Vec<u8>, SystemTime)>, CacheFault> {
     let file = match File::open(path) {
-        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
+        file => file?,
     };
-    let written = file
-        .metadata()
-        .and_then(|metadata| metadata.modified())
-        .map_err(failed)?;
+    let written = file.metadata()?.modified()?;
     let mut bytes = Vec::new();
-    file.take(MAX_CACHE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_CACHE_BYTES) {
+    let len = file.take(MAX_CACHE_BYTES + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(len).is_ok_and(|len| len <= MAX_CACHE_BYTES) {
         return Ok(Some((bytes, written)));
     }
-    Err(CacheError::TooLong {
-        path: path.to_owned(),
-        limit: MAX_CACHE_BYTES,
-    })
+    Err(CacheFault::TooLong)
 }
 
 const MAGIC: &[u8] = b"RHIZXDS\x01";
@@ -333,7 +294,7 @@ mod tests {
         };
         for other in [other("https://b:1", "blue"), other("https://a:1", "green")] {
             let error = read(&path, &other).unwrap_err();
-            assert!(matches!(error, CacheError::Other { .. }), "{error}");
+            assert!(matches!(error.fault, CacheFault::Other(_)), "{error}");
         }
     }
 
@@ -369,7 +330,7 @@ mod tests {
             bad[at] ^= 0x10;
             std::fs::write(&path, &bad).unwrap();
             let error = read(&path, &origin()).unwrap_err();
-            let foreign = matches!(error, CacheError::Foreign { .. });
+            let foreign = matches!(error.fault, CacheFault::Foreign);
             assert_eq!(foreign, at < MAGIC.len(), "byte {at}: {error}");
             std::fs::write(&path, &good[..at]).unwrap();
             read(&path, &origin()).unwrap_err();
@@ -380,7 +341,7 @@ mod tests {
     fn a_directory_is_no_cache() {
         let dir = TempDir::new("xds-cache").unwrap();
         let error = read(dir.path(), &origin()).unwrap_err();
-        assert!(matches!(error, CacheError::Read { .. }), "{error}");
+        assert!(matches!(error.fault, CacheFault::Read(_)), "{error}");
         write(dir.path(), &origin(), vec![]).unwrap_err();
     }
 }

@@ -184,16 +184,11 @@ pub fn load_cache(
     let mut state = start;
     for entry in content.entries {
         let decoded = crate::decode(entry.kind, &entry.name, &entry.body);
-        let decoded = decoded.map_err(|source| CacheError::Resource {
-            path: path.to_owned(),
-            source,
-        })?;
+        let decoded = decoded.map_err(|error| CacheError::new(path, error))?;
         state.set(&entry.name, decoded);
     }
-    let table = state.table(own).map_err(|source| CacheError::Table {
-        path: path.to_owned(),
-        source,
-    })?;
+    let table = state.table(own);
+    let table = table.map_err(|error| CacheError::new(path, error))?;
     let age = content.written.elapsed().unwrap_or_default();
     Ok(Some(Cached { table, age }))
 }
@@ -217,18 +212,12 @@ fn load_state(params: &ClientParams) -> HeldResources {
         return held;
     };
     cache::tidy(path);
-    let load_state = match cache::read(path, &params.origin()) {
-        Ok(content) => {
-            let entries = content.map(|content| content.entries);
-            held.prime(entries.unwrap_or_default())
-                .map_err(|source| CacheError::Resource {
-                    path: path.clone(),
-                    source,
-                })
-        }
-        Err(error) => Err(error),
-    };
-    if let Err(error) = load_state {
+    let primed = cache::read(path, &params.origin()).and_then(|content| {
+        let entries = content.map(|content| content.entries);
+        let primed = held.prime(entries.unwrap_or_default());
+        primed.map_err(|error| CacheError::new(path, error))
+    });
+    if let Err(error) = primed {
         tracing::warn!(error = %telemetry::chain(&error), "ignoring the resource cache");
     }
     held

@@ -4,7 +4,7 @@
 //! between writes, and what is older never takes the place of what is newer.
 
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,22 +14,15 @@ use super::metrics::ClientMetrics;
 use crate::cache;
 
 /// Writes the cache of one client.
+#[derive(Clone)]
 pub(super) struct CacheWriter {
     path: Option<PathBuf>,
     origin: cache::Origin,
     interval: Duration,
     stored: Stored,
     metrics: ClientMetrics,
-    written: Written,
-}
-
-/// How many copies were taken up to the one on disk; held while one is written.
-type Written = Arc<Mutex<u64>>;
-
-/// What is good and not on disk.
-struct Copy {
-    number: u64,
-    entries: Vec<cache::Entry>,
+    /// Held while a copy is taken and written, so that the latest one is on disk in the end.
+    writing: Arc<Mutex<()>>,
 }
 
 impl CacheWriter {
@@ -40,78 +33,46 @@ impl CacheWriter {
             interval: params.limits.cache,
             stored,
             metrics: metrics.clone(),
-            written: Written::default(),
+            writing: Arc::default(),
         }
     }
 
-    /// Writes whenever there is something new, for ever.
-    pub(super) async fn keep(&self) -> Infallible {
-        let Some(path) = &self.path else {
+    /// Writes whenever there is something new, for ever, and once more when it is dropped.
+    pub(super) async fn keep(self) -> Infallible {
+        if self.path.is_none() {
             return std::future::pending().await;
-        };
+        }
+        let _last = WriteOnDrop(&self);
         loop {
             tokio::time::sleep(self.interval).await;
-            let Some(copy) = self.unsaved() else {
-                continue;
-            };
-            let (path, origin, written) = (path.clone(), self.origin.clone(), self.written.clone());
-            let writing =
-                tokio::task::spawn_blocking(move || write(&path, &origin, copy, &written));
-            self.note(writing.await.unwrap_or(false));
+            let writer = self.clone();
+            // It fails when the runtime ends, and then the drop writes.
+            let _ = tokio::task::spawn_blocking(move || writer.write()).await;
         }
     }
 
-    fn unsaved(&self) -> Option<Copy> {
-        let mut raw = self.stored.lock();
-        if !raw.good || !raw.unsaved {
-            return None;
-        }
-        raw.unsaved = false;
-        raw.copies += 1;
-        Some(Copy {
-            number: raw.copies,
-            entries: raw.entries(),
-        })
-    }
-
-    fn note(&self, done: bool) {
-        self.metrics.cache_write(done);
-        if !done {
+    /// Writes what is good and not on disk. It blocks.
+    fn write(&self) {
+        let Some(path) = &self.path else {
+            return;
+        };
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entries) = self.stored.lock().take_unsaved() else {
+            return;
+        };
+        let written = cache::write(path, &self.origin, entries);
+        self.metrics.cache_write(written.is_ok());
+        if let Err(error) = written {
+            tracing::warn!(path = %path.display(), %error, "writing the resource cache failed");
             self.stored.lock().unsaved = true;
         }
     }
 }
 
-impl Drop for CacheWriter {
-    fn drop(&mut self) {
-        // A write in progress holds the lock; one that has not begun may never begin.
-        let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        {
-            let mut raw = self.stored.lock();
-            raw.unsaved |= raw.copies > written;
-        }
-        if let Some(path) = &self.path
-            && let Some(copy) = self.unsaved()
-        {
-            self.note(write(path, &self.origin, copy, &self.written));
-        }
-    }
-}
+struct WriteOnDrop<'a>(&'a CacheWriter);
 
-/// Writes a copy, unless a newer one was written already. It blocks.
-fn write(path: &Path, origin: &cache::Origin, copy: Copy, written: &Mutex<u64>) -> bool {
-    let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
-    if *written > copy.number {
-        return true;
-    }
-    match cache::write(path, origin, copy.entries) {
-        Ok(()) => {
-            *written = copy.number;
-            true
-        }
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "writing the resource cache failed");
-            false
-        }
+impl Drop for WriteOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.write();
     }
 }

@@ -49,8 +49,6 @@ pub(super) struct Raw {
     pub(super) unsaved: bool,
     /// Whether the sink accepted it.
     pub(super) good: bool,
-    /// How many copies were taken for the cache.
-    pub(super) copies: u64,
 }
 
 /// A resource as it came.
@@ -67,6 +65,12 @@ impl Stored {
 }
 
 impl Raw {
+    /// Returns what the cache is to have, if it does not have it.
+    pub(super) fn take_unsaved(&mut self) -> Option<Vec<Entry>> {
+        let unsaved = self.good && std::mem::replace(&mut self.unsaved, false);
+        unsaved.then(|| self.entries())
+    }
+
     pub(super) fn entries(&self) -> Vec<Entry> {
         let all = ResourceType::ALL.into_iter().zip(&self.types);
         let entries = all.flat_map(|(kind, items)| {
