@@ -4,14 +4,10 @@
 //! Frames, status and codec are tonic's; HTTP/2 is hyper's. Knows the two methods of the discovery
 //! service and nothing of what is said over them.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
 use http::uri::PathAndQuery;
-use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
@@ -21,7 +17,6 @@ use tokio::task::JoinHandle;
 use tonic::body::Body;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
-use tower_service::Service;
 
 use crate::resource::ResourceType;
 
@@ -102,8 +97,9 @@ impl Channel {
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        let mut grpc =
-            tonic::client::Grpc::with_origin(self, origin).max_decoding_message_size(max_bytes);
+        let http2 = tower::service_fn(|request| self.requests.send_request(request));
+        let grpc = tonic::client::Grpc::with_origin(http2, origin);
+        let mut grpc = grpc.max_decoding_message_size(max_bytes);
         let codec = ProstCodec::<Q, R>::default();
         let request = tonic::Request::new(stream_of(requests));
         let path = PathAndQuery::from_static(path);
@@ -117,20 +113,6 @@ const WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 impl Drop for Channel {
     fn drop(&mut self) {
         self.driver.abort();
-    }
-}
-
-impl Service<http::Request<Body>> for &mut Channel {
-    type Response = http::Response<Incoming>;
-    type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        self.requests.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(self.requests.send_request(request))
     }
 }
 

@@ -1,12 +1,11 @@
 //! Accepts clients: TLS, HTTP/2, and the start of their streams.
 
 use std::convert::Infallible;
-use std::future::{Future, Ready, ready};
+use std::future::{Future, ready};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
@@ -23,7 +22,6 @@ use tokio_rustls::TlsAcceptor;
 use tonic::body::Body;
 use tonic::{Response, Status, Streaming};
 use tonic_prost::ProstCodec;
-use tower_service::Service;
 
 use super::Inner;
 use super::admission::{self, Peer, Refusal};
@@ -193,17 +191,38 @@ impl Connections {
         request: http::Request<Incoming>,
     ) -> http::Response<Body> {
         let most = self.inner.params.limits.request_bytes;
-        let begin = Begin::<V> {
-            cx: self,
-            peer,
-            standing,
-            variant: std::marker::PhantomData,
-        };
+        let begin = tower::service_fn(move |requests: tonic::Request<Streaming<V::Request>>| {
+            ready(self.begin::<V>(&peer, &standing, requests.into_inner()))
+        });
         let codec = ProstCodec::<V::Response, V::Request>::default();
         tonic::server::Grpc::new(codec)
             .max_decoding_message_size(most)
             .streaming(begin, request)
             .await
+    }
+
+    /// Begins a stream, if there is space for one.
+    fn begin<V: Variant>(
+        &self,
+        peer: &Peer,
+        standing: &AdmittedStreams,
+        requests: Streaming<V::Request>,
+    ) -> Result<Response<ResponseStream<V>>, Status> {
+        let place = admission::place(&self.inner, peer, &self.streams).map_err(|refusal| {
+            if refusal == Refusal::Denied {
+                standing.refuse();
+            }
+            stream_task::reject(&self.inner, peer, "", refusal)
+        })?;
+        // One: the next response is built when this one is on its way.
+        let (sender, receiver) = mpsc::channel(1);
+        let (inner, closing) = (self.inner.clone(), self.closing.clone());
+        let client = (peer.clone(), standing.clone());
+        tokio::spawn(async move {
+            stream_task::run::<V>(inner, client, requests, sender, closing).await;
+            drop(place);
+        });
+        Ok(Response::new(Box::pin(stream_of(receiver))))
     }
 }
 
@@ -260,50 +279,5 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Bytes of headers; gRPC's own are some 300.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
-/// Begins a stream: tonic's view of it.
-struct Begin<V> {
-    cx: Connections,
-    peer: Peer,
-    standing: AdmittedStreams,
-    variant: std::marker::PhantomData<V>,
-}
-
 type ResponseStream<V> =
     Pin<Box<dyn Stream<Item = Result<<V as Variant>::Response, Status>> + Send>>;
-
-impl<V: Variant> Service<tonic::Request<Streaming<V::Request>>> for Begin<V> {
-    type Response = Response<ResponseStream<V>>;
-    type Error = Status;
-    type Future = Ready<Result<Self::Response, Status>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: tonic::Request<Streaming<V::Request>>) -> Self::Future {
-        let Connections {
-            inner,
-            streams,
-            closing,
-            ..
-        } = self.cx.clone();
-        let place = match admission::place(&inner, &self.peer, &streams) {
-            Ok(place) => place,
-            Err(refusal) => {
-                let status = stream_task::reject(&inner, &self.peer, "", refusal);
-                if refusal == Refusal::Denied {
-                    self.standing.refuse();
-                }
-                return ready(Err(status));
-            }
-        };
-        // One: the next response is built when this one is on its way.
-        let (sender, receiver) = mpsc::channel(1);
-        let client = (self.peer.clone(), self.standing.clone());
-        tokio::spawn(async move {
-            stream_task::run::<V>(inner, client, request.into_inner(), sender, closing).await;
-            drop(place);
-        });
-        ready(Ok(Response::new(Box::pin(stream_of(receiver)))))
-    }
-}
