@@ -21,7 +21,6 @@ mod stream;
 mod stream_task;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -112,11 +111,12 @@ impl Default for ServerLimits {
 }
 
 /// A discovery server. Clones are the same.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Server {
     inner: Arc<Inner>,
 }
 
+#[derive(Debug)]
 struct Inner {
     params: ServerParams,
     gateways: BTreeMap<Arc<str>, Arc<Gateway>>,
@@ -181,16 +181,8 @@ impl Server {
     }
 }
 
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server")
-            .field("gateways", &self.inner.gateways.keys())
-            .finish_non_exhaustive()
-    }
-}
-
 /// Sets what the clients of one gateway are to have. Clones are the same.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct GatewayHandle {
     gateway: Arc<Gateway>,
 }
@@ -228,15 +220,8 @@ impl GatewayHandle {
     }
 }
 
-impl fmt::Debug for GatewayHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GatewayHandle")
-            .field(&self.gateway.name)
-            .finish()
-    }
-}
-
 /// One gateway's resources and the streams that hang on them.
+#[derive(Debug)]
 struct Gateway {
     name: Arc<str>,
     clients: Vec<String>,
@@ -290,10 +275,7 @@ impl Gateway {
             count.saturating_sub(1)
         };
         let wanted = *count > 0;
-        self.whole_wanted.send_if_modified(|now| {
-            let changed = *now != wanted;
-            *now = wanted;
-            changed
-        });
+        self.whole_wanted
+            .send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
     }
 }
