@@ -20,8 +20,9 @@ pub(crate) fn descriptors() -> u64 {
 
 /// Returns how many connections a process of `descriptors` files can have that holds both ends of
 /// each, be it a proxy or load and backend in one, with some files left for other things.
-pub(crate) fn proxied(descriptors: u64) -> u64 {
-    descriptors.saturating_sub(descriptors / 20 + 100) / 2
+pub(crate) fn proxied(descriptors: u64) -> usize {
+    let most = descriptors.saturating_sub(descriptors / 20 + 100) / 2;
+    usize::try_from(most).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -7,16 +7,18 @@
 
 mod plot;
 
-use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use minijinja::Environment;
+use minijinja::value::Serde;
 use serde::Deserialize;
+use serde_json::json;
 
-use crate::report::{Row, Run};
+use crate::report::Run;
 
 /// Makes a page of results that `--json` printed, or of the suite's.
 #[derive(Args, Debug)]
@@ -56,62 +58,24 @@ fn read(file: &Path) -> Result<Vec<Run>> {
 }
 
 fn html(runs: &[Run]) -> Result<String> {
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>rhizome-bench</title>\n\
-         <style>\n{STYLE}</style>\n<h1>rhizome-bench</h1>\n<p>A bar is the median of the \
-         repetitions, the thin line their range, the red mark the target. Compare within a run, \
-         not between machines.</p>\n"
-    );
-    for run in runs {
-        section(&mut html, run)?;
-    }
-    Ok(html + "</html>\n")
+    let runs = runs.iter().map(|run| {
+        let (held, missed) = run.judged();
+        let rows = run.rows.iter();
+        let rows = rows
+            .map(|row| json!({ "verdict": row.verdict(), "cells": row.cells(run.direct(row)) }));
+        let plots = plot::all(run)?.concat();
+        Ok(json!({
+            "name": run.name, "facts": run.facts, "held": held, "missed": missed,
+            "plots": plots, "rows": rows.collect::<Vec<_>>(), "compared": run.compared,
+        }))
+    });
+    let style = include_str!("page/style.css");
+    let facts = json!({ "style": style, "runs": runs.collect::<Result<Vec<_>>>()? });
+    // By its name the template is HTML: values are escaped.
+    let template = include_str!("page/page.html");
+    let page = Environment::new().render_named_str("page.html", template, Serde(facts));
+    page.context("filling in the page")
 }
-
-fn section(html: &mut String, run: &Run) -> Result<()> {
-    let (held, missed) = run.judged();
-    writeln!(html, "<h2>{}</h2>\n<dl>", escape(&run.name))?;
-    for (name, text) in &run.facts {
-        writeln!(html, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(text))?;
-    }
-    writeln!(html, "</dl><p>{held} targets held, {missed} missed</p>")?;
-    writeln!(
-        html,
-        "<div class=\"plots\">\n{}</div>",
-        plot::all(run)?.concat()
-    )?;
-    writeln!(
-        html,
-        "<details><summary>All figures</summary><table>\n\
-         <tr><th>setup<th>case<th>figure<th>median<th>range<th>direct<th>target<th><th>× peer</tr>"
-    )?;
-    for row in &run.rows {
-        writeln!(html, "{}", line(row, run.direct(row)))?;
-    }
-    writeln!(
-        html,
-        "</table><p>Peer: {}</p></details>",
-        escape(&run.compared)
-    )?;
-    Ok(())
-}
-
-fn line(row: &Row, direct: Option<f64>) -> String {
-    let cells = row.cells(direct);
-    let cells: String = cells
-        .iter()
-        .map(|cell| format!("<td>{}</td>", escape(cell)))
-        .collect();
-    format!("<tr class=\"{}\">{cells}</tr>", row.verdict())
-}
-
-/// Returns `text` with the characters that have a meaning in HTML replaced.
-fn escape(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    text.replace('>', "&gt;")
-}
-
-const STYLE: &str = include_str!("page/style.css");
 
 #[cfg(test)]
 mod tests {

@@ -12,14 +12,14 @@ mod figure;
 mod known;
 mod measure;
 
-use std::io::{Write, stderr};
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
-use testkit::netns::{Place, privileges};
+use testkit::netns::Place;
 
 use self::measure::Found;
 use crate::backend::Backend;
@@ -29,7 +29,7 @@ use crate::profile::{Case, Chosen, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
 use crate::samples::{At, Samples};
-use crate::tls::{network, present};
+use crate::tls::{network, present, seconds};
 use crate::{interrupt, limits, machine};
 
 /// Tables of many names: what they cost to load, to change and to use, beside other proxies.
@@ -45,8 +45,8 @@ pub(crate) struct Routes {
     #[arg(long, default_value_t = 2)]
     rounds: usize,
     /// Seconds of new connections, and of changes one after the other.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
+    #[arg(long = "seconds", default_value = "2", value_parser = seconds)]
+    length: Duration,
     /// Idle connections whose memory is measured.
     #[arg(long, default_value_t = 2000)]
     idle: usize,
@@ -74,14 +74,7 @@ pub(crate) fn run(asked: &Routes, output: &Output) -> Result<ExitCode> {
     );
     limits::raise()?;
     interrupt::watch()?;
-    if !privileges::is_root() {
-        let why = "this machine's, with its limits of ports: not root";
-        let _ = writeln!(stderr(), "network: {why}");
-        return measured(asked, output, Place::Here, why);
-    }
-    let namespace = network::make()?;
-    let place = Place::In(&namespace);
-    namespace.run(|| measured(asked, output, place, "a namespace of its own"))?
+    network::inside(|place, network| measured(asked, output, place, network))
 }
 
 fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) -> Result<ExitCode> {
@@ -91,13 +84,13 @@ fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) ->
         .map_or_else(Cpus::apart, Ok)?
         .bind_load()?;
     let backend = Backend::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-    let most = usize::try_from(limits::proxied(limits::descriptors())).unwrap_or(usize::MAX);
+    let most = limits::proxied(limits::descriptors());
     let lab = Lab {
         place,
         backend,
         cpus,
         given: asked.chosen.given()?,
-        length: Duration::try_from_secs_f64(asked.seconds).context("--seconds")?,
+        length: asked.length,
         idle: asked.idle.clamp(1, most),
     };
     let mut facts = machine::facts();
@@ -168,14 +161,8 @@ fn compare(samples: &mut Samples, names: &[u32]) {
     let Some((first, rest)) = names.split_first() else {
         return;
     };
-    let mut setups: Vec<String> = samples
-        .series()
-        .iter()
-        .map(|one| one.setup.clone())
-        .collect();
-    setups.dedup();
-    setups.sort();
-    setups.dedup();
+    let setups = samples.series().iter().map(|one| one.setup.clone());
+    let setups: BTreeSet<String> = setups.collect();
     for setup in setups {
         let median = |names: u32| samples.median(&setup, &case(names), figure::IDLE);
         // Of nothing, nothing is more.

@@ -30,7 +30,7 @@ use std::io::{Write, stderr};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use testkit::netns::{Place, privileges};
+use testkit::netns::Place;
 use tokio::runtime::Runtime;
 
 use self::lab::{Lab, Subject};
@@ -42,11 +42,12 @@ use crate::progress::Progress;
 use crate::samples::Samples;
 use crate::{interrupt, limits, machine};
 
-pub(crate) use self::args::Tls;
+pub(crate) use self::args::{Tls, seconds};
 
 /// Measures what was asked for and prints it: in a network of its own as root, else, or when a
 /// gateway runs already, on this machine's loopback.
 pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
+    asked.check()?;
     limits::raise()?;
     interrupt::watch()?;
     if asked.at.is_some() {
@@ -57,20 +58,7 @@ pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
             "this machine's, as the gateway's",
         );
     }
-    if !privileges::is_root() {
-        let why = "this machine's, with its limits of ports: not root";
-        let _ = writeln!(stderr(), "network: {why}");
-        return measured(asked, output, Place::Here, why);
-    }
-    let namespace = network::make()?;
-    namespace.run(|| {
-        measured(
-            asked,
-            output,
-            Place::In(&namespace),
-            "a namespace of its own",
-        )
-    })?
+    network::inside(|place, network| measured(asked, output, place, network))
 }
 
 /// Makes a runtime of this thread.
@@ -84,14 +72,12 @@ fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Re
     let mut facts = machine::facts();
     let cpus = asked.cpus()?.bind_load()?;
     let given = asked.chosen.given()?;
-    let extent = asked.extent()?;
     facts.push(("processors", cpus.asked().to_string()));
     facts.push(("network", network.to_owned()));
-    facts.push(("idle conns", extent.idle.to_string()));
+    facts.push(("idle conns", asked.idle().to_string()));
     let profiles = present(asked.profiles()?, &given, &mut facts);
     let mut lab = Lab {
         asked,
-        extent,
         place,
         cpus: &cpus,
         given: &given,

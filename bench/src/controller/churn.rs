@@ -93,7 +93,7 @@ impl Asked {
 
 /// Both a gateway and its load have two files for each connection.
 fn most() -> usize {
-    let most = usize::try_from(limits::proxied(limits::descriptors())).unwrap_or(usize::MAX);
+    let most = limits::proxied(limits::descriptors());
     // New ones come beside those that are held.
     most.saturating_sub(SPARE).max(1)
 }
@@ -115,24 +115,22 @@ pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     let empty = usages(&gateways)?;
     lab.progress.step("churn: connections are opened");
     let mut loads = loads(lab, &gateways, spaces)?;
-    let held = loads
-        .iter_mut()
-        .map(Load::wait_held)
-        .sum::<Result<usize>>()?;
+    let held = loads.iter_mut().map(Load::hear::<usize>);
+    let held = held.sum::<Result<usize>>()?;
     wait::pause(REST);
     lab.add(known::CHURN, of::HELD, held as f64);
     add_memory(lab, held, &empty, &usages(&gateways)?);
     lab.progress.step("churn: routes change");
     for load in &mut loads {
-        load.begin()?;
+        load.go_on()?;
     }
     change(lab, &controller, &gateways, spaces)?;
     lab.progress.step("churn: what is held is looked at");
     for load in &mut loads {
-        load.end()?;
+        load.go_on()?;
     }
-    let outcomes = loads.into_iter().map(Load::outcome);
-    add_outcomes(lab, &outcomes.collect::<Result<Vec<_>>>()?);
+    let outcomes = loads.iter_mut().map(Load::hear);
+    add_outcomes(lab, &outcomes.collect::<Result<Vec<Outcome>>>()?);
     Ok(())
 }
 

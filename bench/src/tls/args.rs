@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::cpus::Cpus;
@@ -26,7 +26,7 @@ pub(crate) struct Tls {
     pub(crate) connections: Vec<usize>,
     /// New connections under way at a time.
     #[arg(long, default_value_t = 32)]
-    in_flight: usize,
+    pub(crate) in_flight: usize,
     /// Idle connections; fewer, if open files are limited to less.
     #[arg(long, default_value_t = 9000)]
     idle: usize,
@@ -37,11 +37,11 @@ pub(crate) struct Tls {
     #[arg(long, default_value_t = 3)]
     pub(crate) rounds: usize,
     /// Seconds that count.
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
+    #[arg(long = "seconds", default_value = "3", value_parser = seconds)]
+    pub(crate) length: Duration,
     /// Seconds before that.
-    #[arg(long, default_value_t = 0.5)]
-    warm_up: f64,
+    #[arg(long, default_value = "0.5", value_parser = seconds)]
+    pub(crate) warm_up: Duration,
     /// Processors to run on, as in `proxy=0,load=1`; several are joined by `+`. By default the first
     /// one for the proxy, the second one for everything else.
     #[arg(long)]
@@ -64,16 +64,6 @@ pub(crate) struct Tls {
     pub(crate) post_quantum: bool,
 }
 
-/// Lengths and sizes of all cases.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Extent {
-    /// New connections under way at a time.
-    pub(crate) in_flight: usize,
-    pub(crate) idle: usize,
-    pub(crate) warm_up: Duration,
-    pub(crate) length: Duration,
-}
-
 impl Tls {
     /// Returns what was asked to be measured.
     pub(crate) fn cases(&self) -> Vec<Case> {
@@ -83,22 +73,20 @@ impl Tls {
         self.cases.clone()
     }
 
-    /// Returns lengths and sizes, idle connections as far as the limit of open files carries them.
-    pub(crate) fn extent(&self) -> Result<Extent> {
-        let seconds = |seconds| Duration::try_from_secs_f64(seconds).context("seconds");
+    /// Refuses what measures nothing.
+    pub(crate) fn check(&self) -> Result<()> {
         ensure!(self.in_flight > 0, "--in-flight 0 connects nothing");
         ensure!(self.names > 0, "--names 0 leads nowhere");
         ensure!(
             !self.connections.contains(&0) && !self.connections.is_empty(),
             "--connections 0 moves nothing"
         );
-        let most = limits::proxied(limits::descriptors());
-        Ok(Extent {
-            in_flight: self.in_flight,
-            idle: self.idle.min(usize::try_from(most).unwrap_or(usize::MAX)),
-            warm_up: seconds(self.warm_up)?,
-            length: seconds(self.seconds)?,
-        })
+        Ok(())
+    }
+
+    /// Returns how many idle connections the limit of open files carries.
+    pub(crate) fn idle(&self) -> usize {
+        self.idle.min(limits::proxied(limits::descriptors()))
     }
 
     pub(crate) fn profiles(&self) -> Result<Vec<Profile>> {
@@ -128,6 +116,11 @@ impl Tls {
         }
         (Route::table(self.names, backend), asked)
     }
+}
+
+/// Reads a length of time in seconds.
+pub(crate) fn seconds(text: &str) -> Result<Duration> {
+    Ok(Duration::try_from_secs_f64(text.parse()?)?)
 }
 
 const ALL: [Case; 4] = [Case::Conns, Case::Bulk, Case::Rtt, Case::Idle];

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 use testkit::netns::Place;
 
-use super::args::{Extent, Tls};
+use super::args::Tls;
 use super::bulk::{self, Direction};
 use super::figure as of;
 use super::known::{CONNS, ONE_CPU};
@@ -29,7 +29,6 @@ use crate::samples::{Figure, Samples};
 /// What all cases have in common, and what was found.
 pub(crate) struct Lab<'a> {
     pub(crate) asked: &'a Tls,
-    pub(crate) extent: Extent,
     pub(crate) place: Place<'a>,
     pub(crate) cpus: &'a Bound,
     pub(crate) given: &'a Given,
@@ -87,12 +86,12 @@ impl Lab<'_> {
 
     fn conns(&mut self, through: &Through<'_>) -> Result<()> {
         let load = conns::Load {
-            in_flight: self.extent.in_flight,
-            warm_up: self.extent.warm_up,
-            length: self.extent.length,
+            in_flight: self.asked.in_flight,
+            warm_up: self.asked.warm_up,
+            length: self.asked.length,
         };
         let words = vec![through.opening.canned(Command::Echo, b"!")];
-        let what = format!("{CONNS} ×{}", self.extent.in_flight);
+        let what = format!("{CONNS} ×{}", self.asked.in_flight);
         let case = self.case(through.subject, &what);
         let outcome = self.undisturbed(
             through.setup(),
@@ -111,8 +110,8 @@ impl Lab<'_> {
                 let load = bulk::Load {
                     connections,
                     direction,
-                    warm_up: self.extent.warm_up,
-                    length: self.extent.length,
+                    warm_up: self.asked.warm_up,
+                    length: self.asked.length,
                 };
                 let what = format!("bulk {name} ×{connections}");
                 let case = self.case(through.subject, &what);
@@ -155,7 +154,7 @@ impl Lab<'_> {
     }
 
     fn round_trips(&mut self, through: &Through<'_>, what: &str) -> Result<()> {
-        let (warm_up, length) = (self.extent.warm_up, self.extent.length);
+        let (warm_up, length) = (self.asked.warm_up, self.asked.length);
         let case = self.case(through.subject, what);
         let outcome = self.undisturbed(
             through.setup(),
@@ -172,7 +171,7 @@ impl Lab<'_> {
     }
 
     fn idle(&mut self, through: &Through<'_>) -> Result<()> {
-        let count = self.extent.idle;
+        let count = self.asked.idle();
         let case = self.case(through.subject, &format!("idle ×{count}"));
         let (opening, backend) = (through.opening, through.backend);
         let outcome = idle::run(through.address(), opening, backend, count, &through.meter)?;

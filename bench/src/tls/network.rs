@@ -1,9 +1,10 @@
 //! A network of our own: a namespace with nothing but loopback, set up for many short connections.
 
 use std::fs;
+use std::io::{Write, stderr};
 
 use anyhow::{Context, Result};
-use testkit::netns::Namespace;
+use testkit::netns::{Namespace, Place, privileges};
 
 /// Makes it, as root.
 pub(crate) fn make() -> Result<Namespace> {
@@ -15,6 +16,17 @@ pub(crate) fn make() -> Result<Namespace> {
         })
     })??;
     Ok(namespace)
+}
+
+/// Runs `work` in one as root, else in this machine's network; tells it which of them that is.
+pub(crate) fn inside<T: Send>(work: impl FnOnce(Place<'_>, &str) -> Result<T> + Send) -> Result<T> {
+    if !privileges::is_root() {
+        let why = "this machine's, with its limits of ports: not root";
+        let _ = writeln!(stderr(), "network: {why}");
+        return work(Place::Here, why);
+    }
+    let namespace = make()?;
+    namespace.run(|| work(Place::In(&namespace), "a namespace of its own"))?
 }
 
 /// Nearly all ports for clients, but for those that are given to listeners; ports of closed

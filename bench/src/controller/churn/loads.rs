@@ -1,7 +1,7 @@
 //! A process of load, from where it was started.
 //!
 //! ```text
-//! start ─▶ `held` ─▶ begin ─▶ end ─▶ `outcome`      lines by its standard input and output
+//! start ─▶ hear ─▶ go_on ─▶ go_on ─▶ hear      lines by its standard input and output
 //! ```
 //!
 //! It bounds its own steps, and ends when its input does: waiting for a line of it ends.
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 use testkit::netns::Place;
 
-use super::load::{Hold, Outcome};
+use super::load::Hold;
 
 /// A running one; dropping it ends it.
 pub(super) struct Load {
@@ -38,32 +38,17 @@ impl Load {
         })
     }
 
-    /// Waits until its connections are held, and returns how many they are.
-    pub(super) fn wait_held(&mut self) -> Result<usize> {
-        self.hear()
-    }
-
-    /// Has it open new connections from now on.
-    pub(super) fn begin(&mut self) -> Result<()> {
-        self.say()
-    }
-
-    /// Has it look at all that is held once more.
-    pub(super) fn end(&mut self) -> Result<()> {
-        self.say()
-    }
-
-    pub(super) fn outcome(mut self) -> Result<Outcome> {
-        self.hear()
-    }
-
-    fn say(&mut self) -> Result<()> {
+    /// Has it open new connections at first, then look at all that is held once more.
+    pub(super) fn go_on(&mut self) -> Result<()> {
         let input = self.input.as_mut().context("a process without input")?;
         let said = input.write_all(b"\n").and_then(|()| input.flush());
         said.context("telling a process of load to go on")
     }
 
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
+    /// Waits for what it says next: how many connections are held, then its [`Outcome`].
+    ///
+    /// [`Outcome`]: super::load::Outcome
+    pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         let count = self.output.read_line(&mut line);
         let count = count.context("listening to a process of load")?;
