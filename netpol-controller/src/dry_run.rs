@@ -161,7 +161,7 @@ async fn list(
         let page = api_of
             .list(&params)
             .await
-            .map_err(|source| api(kind.resource(), source))?;
+            .map_err(|source| api(kind.as_str().to_owned(), source))?;
         all.extend(page.items);
         match page.metadata.continue_.filter(|more| !more.is_empty()) {
             Some(more) => params = params.continue_token(&more),

@@ -547,10 +547,7 @@ impl Reconciler {
                 self.state.count(kind)
             };
             if count > 0 || self.state.served.contains(&kind) {
-                metrics
-                    .objects
-                    .with(&[&kind.resource()])
-                    .set(count_of(count));
+                metrics.objects.with(&[kind.as_str()]).set(count_of(count));
             }
         }
         self.sync.report(metrics);

@@ -8,6 +8,7 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use telemetry::{Fact, Process, Status};
 use tokio::time::Instant;
@@ -36,7 +37,8 @@ pub(crate) struct Summary {
 }
 
 /// What one gateway is given.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct GatewaySummary {
     pub(crate) routes: usize,
     pub(crate) clusters: usize,
@@ -88,7 +90,7 @@ impl Process for Answers {
         match &summary.unlisted {
             None => Err("the API server has not answered yet".to_owned()),
             Some(kinds) => {
-                let names: Vec<_> = kinds.iter().map(|kind| kind.resource()).collect();
+                let names: Vec<_> = kinds.iter().map(|kind| kind.as_str()).collect();
                 Err(format!("not listed yet: {}", names.join(", ")))
             }
         }
@@ -107,16 +109,6 @@ impl Process for Answers {
                 "message": problem.message,
             })
         };
-        let gateway = |(name, own): (&String, &GatewaySummary)| {
-            let figures = json!({
-                "routes": own.routes,
-                "clusters": own.clusters,
-                "withheld": own.withheld,
-                "withheldTotal": own.withheld_total,
-            });
-            (name.clone(), figures)
-        };
-        let gateways = summary.gateways.iter().flatten().map(gateway);
         json!({
             "synced": summary.synced,
             "leading": summary.leading,
@@ -126,7 +118,7 @@ impl Process for Answers {
             "waiting": summary.waiting,
             "problems": summary.problems.iter().take(LISTED).map(problem).collect::<Vec<_>>(),
             "problemsTotal": summary.problems.len(),
-            "gateways": gateways.collect::<serde_json::Map<_, _>>(),
+            "gateways": summary.gateways.as_ref().unwrap_or(&BTreeMap::new()),
             "clients": self.clients.as_ref().map(xds::Server::clients_json),
         })
     }

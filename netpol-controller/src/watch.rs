@@ -15,7 +15,7 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use kube::api::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
@@ -176,7 +176,7 @@ impl Watches {
                 // Its last messages precede the one that the kind is gone.
                 let _ = running.task.await;
             }
-            tracing::info!(resource = kind.resource(), "no longer watching");
+            tracing::info!(resource = kind.as_str(), "no longer watching");
             let _ = self.messages.send(Message::Unserved(kind)).await;
         }
         // In another version the objects are the same: a new list takes the old one's place.
@@ -202,7 +202,7 @@ impl Watches {
                 continue;
             }
             let version = &resource.api_version;
-            tracing::info!(resource = kind.resource(), version, "watching");
+            tracing::info!(resource = kind.as_str(), version, "watching");
             let watch = Watch {
                 kind,
                 resource,
@@ -310,8 +310,12 @@ impl Watch {
         let mut config = lasting(self.kind);
         if matches!(self.kind, Kind::Namespace | Kind::Pod) {
             let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
-            let events = watcher(api, config).backoff(Pauses::default());
-            return self.pass(events.map(|event| event.map(without_data))).await;
+            let bare = |object: PartialObjectMeta<DynamicObject>| DynamicObject {
+                types: object.types,
+                metadata: object.metadata,
+                data: serde_json::Value::Null,
+            };
+            return self.pass(watcher(api, config), bare).await;
         }
         let api: Api<DynamicObject> = if self.narrow {
             config = config.fields("metadata.name=kubernetes");
@@ -319,30 +323,31 @@ impl Watch {
         } else {
             Api::all_with(client, resource)
         };
-        self.pass(watcher(api, config).backoff(Pauses::default()))
-            .await;
+        self.pass(watcher(api, config), |object| object).await;
     }
 
-    async fn pass(
+    /// Passes events on; `whole` makes an object of what is watched.
+    async fn pass<K>(
         &self,
-        events: impl futures_util::Stream<Item = Result<Event<DynamicObject>, watcher::Error>>,
+        events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
+        whole: fn(K) -> DynamicObject,
     ) {
         let throttle = Throttle::new(Duration::from_secs(30));
-        let mut events = pin!(events);
+        let mut events = pin!(events.backoff(Pauses::default()));
         while let Some(event) = events.next().await {
             let kind = self.kind;
             let message = match event {
                 Ok(Event::Init) => Message::Listing(kind),
                 Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                    Message::Object(kind, Box::new(slim(object)))
+                    Message::Object(kind, Box::new(slim(whole(object))))
                 }
                 Ok(Event::InitDone) => Message::Listed(kind),
-                Ok(Event::Delete(object)) => Message::Gone(kind, ObjectKey::of(&object)),
+                Ok(Event::Delete(object)) => Message::Gone(kind, ObjectKey::of(&whole(object))),
                 Err(error) => {
-                    self.metrics.watch_errors.with(&[&kind.resource()]).inc();
+                    self.metrics.watch_errors.with(&[kind.as_str()]).inc();
                     if let Some(missed) = throttle.permit(Instant::now().into_std()) {
                         let error = telemetry::chain(&error);
-                        let resource = kind.resource();
+                        let resource = kind.as_str();
                         tracing::warn!(resource, %error, missed, "watch interrupted");
                     }
                     continue;
@@ -395,21 +400,6 @@ fn slim(mut object: DynamicObject) -> DynamicObject {
         .annotations_mut()
         .remove("kubectl.kubernetes.io/last-applied-configuration");
     object
-}
-
-fn without_data(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<DynamicObject> {
-    let bare = |object: PartialObjectMeta<DynamicObject>| DynamicObject {
-        types: object.types,
-        metadata: object.metadata,
-        data: serde_json::Value::Null,
-    };
-    match event {
-        Event::Apply(object) => Event::Apply(bare(object)),
-        Event::Delete(object) => Event::Delete(bare(object)),
-        Event::Init => Event::Init,
-        Event::InitApply(object) => Event::InitApply(bare(object)),
-        Event::InitDone => Event::InitDone,
-    }
 }
 
 #[cfg(test)]
