@@ -77,22 +77,22 @@ pub struct Controller {
 /// # Errors
 /// Why it could not be made.
 pub(crate) async fn client(config: &Config) -> Result<(Client, http::Uri), StartError> {
-    let wrong = |error: Box<dyn std::error::Error + Send + Sync>| StartError::Client(error);
+    fn wrong(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StartError {
+        StartError::Client(error.into())
+    }
     let mut settings = match &config.kubeconfig_path {
         Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.into()))?;
+            let file = Kubeconfig::read_from(path).map_err(wrong)?;
             let options = KubeConfigOptions::default();
             let settings = kube::Config::from_custom_kubeconfig(file, &options).await;
-            settings.map_err(|error| wrong(error.into()))?
+            settings.map_err(wrong)?
         }
-        None => kube::Config::infer()
-            .await
-            .map_err(|error| wrong(error.into()))?,
+        None => kube::Config::infer().await.map_err(wrong)?,
     };
     settings.read_timeout = Some(SILENCE);
     settings.reset_reader_on_write = true;
     let url = settings.cluster_url.clone();
-    let client = Client::try_from(settings).map_err(|error| wrong(error.into()))?;
+    let client = Client::try_from(settings).map_err(wrong)?;
     Ok((client, url))
 }
 

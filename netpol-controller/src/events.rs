@@ -167,11 +167,7 @@ fn joined(messages: &BTreeSet<&str>) -> String {
     let all: Vec<&str> = messages.iter().copied().collect();
     let mut text = all.join("; ");
     if text.len() > MESSAGE_LIMIT {
-        let mut end = MESSAGE_LIMIT;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
+        text.truncate(text.floor_char_boundary(MESSAGE_LIMIT));
         text.push('…');
     }
     text
@@ -237,9 +233,5 @@ fn event(namespace: &str, identity: &str, note: &PendingEvent) -> Event {
 
 /// Leaves space for the suffix that the API server appends to a name (253 characters in all).
 fn shortened(name: &str) -> &str {
-    let mut end = name.len().min(240);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    &name[..end]
+    &name[..name.floor_char_boundary(240)]
 }
