@@ -29,19 +29,20 @@ use crate::plan::Reason;
 use crate::state::{ClusterName, Kind, ObjectKey, Protocol, Service, in_namespace};
 
 const PREFIX: &str = "rhizome.gardener.cloud/";
-const SERVER_NAMES: &str = "server-names";
-const DESTINATIONS: &str = "destinations";
-const CONNECT: &str = "connect-destination";
-const PUBLIC_KEYS: &str = "wireguard-public-keys";
-const ROUTE_ID: &str = "wireguard-route-id";
-const PORT: &str = "port";
+const SERVER_NAMES: &str = "rhizome.gardener.cloud/server-names";
+const DESTINATIONS: &str = "rhizome.gardener.cloud/destinations";
+const CONNECT: &str = "rhizome.gardener.cloud/connect-destination";
+const PUBLIC_KEYS: &str = "rhizome.gardener.cloud/wireguard-public-keys";
+const ROUTE_ID: &str = "rhizome.gardener.cloud/wireguard-route-id";
+const PORT: &str = "rhizome.gardener.cloud/port";
 
-const KNOWN: [&str; 6] = [
+const KNOWN: [&str; 7] = [
     SERVER_NAMES,
     DESTINATIONS,
     CONNECT,
     PUBLIC_KEYS,
     ROUTE_ID,
+    GATEWAYS,
     PORT,
 ];
 
@@ -184,8 +185,7 @@ impl<'w> Annotated<'w> {
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Vec<T> {
         let mut read_ones = Vec::new();
-        let key = format!("{PREFIX}{name}");
-        let Some(text) = self.service.annotations.get(&key) else {
+        let Some(text) = self.service.annotations.get(name) else {
             return read_ones;
         };
         for (place, element) in elements(text) {
@@ -200,7 +200,7 @@ impl<'w> Annotated<'w> {
             match one {
                 Ok(one) if !read_ones.contains(&one) => read_ones.push(one),
                 Ok(_) => {}
-                Err(why) => self.wrong(&key, place, &why),
+                Err(why) => self.wrong(name, place, &why),
             }
         }
         read_ones
@@ -208,11 +208,7 @@ impl<'w> Annotated<'w> {
 
     /// Returns the port that a value names, when it is one of this Service.
     fn named_target(&self, value: &str) -> Option<Target> {
-        if self
-            .service
-            .annotations
-            .contains_key(&format!("{PREFIX}{PORT}"))
-        {
+        if self.service.annotations.contains_key(PORT) {
             return None;
         }
         let name = ClusterName::parse(value).filter(|name| name.service == *self.key)?;
@@ -223,7 +219,7 @@ impl<'w> Annotated<'w> {
 
     fn tcp_target(&mut self, asked_by: &str) -> Option<Target> {
         let ports: Vec<_> = self.tcp_ports().collect();
-        let wanted = self.service.annotations.get(&format!("{PREFIX}{PORT}"));
+        let wanted = self.service.annotations.get(PORT);
         let port = if let Some(wanted) = wanted {
             let found = ports
                 .iter()
@@ -240,7 +236,7 @@ impl<'w> Annotated<'w> {
             by_number.or_else(|| ports.iter().find(|(_, name)| *name == "https"))
         };
         let Some((port, _)) = port else {
-            let what = format!("{PREFIX}{asked_by}: name the port with {PREFIX}{PORT}");
+            let what = format!("{asked_by}: name the port with {PORT}");
             self.problems.push((Reason::RouteNotTranslated, what));
             return None;
         };
@@ -255,43 +251,27 @@ impl<'w> Annotated<'w> {
 
     /// A mistyped annotation would otherwise ask for nothing, in silence.
     fn check_keys(&mut self) {
-        let service = self.service;
-        let own = service
-            .annotations
-            .keys()
-            .filter(|key| key.starts_with(PREFIX));
-        let unknown = own.filter(|key| {
-            *key != GATEWAYS
-                && !KNOWN
-                    .iter()
-                    .any(|known| key.strip_prefix(PREFIX) == Some(known))
-        });
-        for key in unknown {
-            let problem = (
-                Reason::InvalidAnnotation,
-                format!("{key}: there is no such annotation"),
-            );
-            self.problems.push(problem);
+        let own = self.service.annotations.keys();
+        for key in own.filter(|key| key.starts_with(PREFIX)) {
+            if !KNOWN.contains(&key.as_str()) {
+                self.invalid(key, "there is no such annotation");
+            }
         }
     }
 
     fn invalid(&mut self, name: &str, why: &str) {
-        let problem = (Reason::InvalidAnnotation, format!("{PREFIX}{name}: {why}"));
+        let problem = (Reason::InvalidAnnotation, format!("{name}: {why}"));
         self.problems.push(problem);
     }
 
-    fn wrong(&mut self, key: &str, place: usize, why: &str) {
-        let problem = (
-            Reason::InvalidAnnotation,
-            format!("{key}: element {place}: {why}"),
-        );
-        self.problems.push(problem);
+    fn wrong(&mut self, name: &str, place: usize, why: &str) {
+        self.invalid(name, &format!("element {place}: {why}"));
     }
 }
 
 /// Returns the server names of a Service as they are written.
 pub(super) fn server_names(service: &Service) -> impl Iterator<Item = &str> {
-    let text = service.annotations.get(&format!("{PREFIX}{SERVER_NAMES}"));
+    let text = service.annotations.get(SERVER_NAMES);
     let all = text.map_or("", String::as_str);
     elements(all).map(|(_, element)| element)
 }
