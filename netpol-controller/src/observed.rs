@@ -120,26 +120,23 @@ impl ObservedPolicies {
 
     /// Records a policy from a watch event. Returns what the change affects, if there is one.
     pub(crate) fn seen(&mut self, key: ObjectKey, object: &DynamicObject) -> Option<Affected> {
-        let metadata = &object.metadata;
-        let version = version(metadata);
+        let answer = Answer::new(object);
+        let (version, fingerprint) = (answer.version, answer.fingerprint);
         let known = self.policies.get(&key);
         let awaited = known.and_then(|own| own.awaited);
         if awaited.is_some_and(|awaited| version != 0 && version < awaited) {
             return None;
         }
         self.gone.remove(&key);
-        let spec = object.data.get("spec").unwrap_or(&Value::Null);
-        let service = owner(metadata);
-        if service.is_none() && !plan::NAMES.contains(&&*key.name) {
+        if answer.service.is_none() && !plan::NAMES.contains(&&*key.name) {
             return self.gone(&key);
         }
-        let fingerprint = Fingerprint::seen(metadata, spec);
         let same = known.is_some_and(|own| own.fingerprint == fingerprint && !own.deleting);
         let kept_for = known.filter(|_| same).and_then(|own| own.kept_for);
-        let annotations = metadata.annotations.as_ref();
+        let annotations = object.metadata.annotations.as_ref();
         let fresh = Known {
             fingerprint,
-            service,
+            service: answer.service,
             described: annotations.is_some_and(|own| own.contains_key(plan::DESCRIPTION)),
             version,
             awaited: None,
@@ -238,7 +235,7 @@ impl ObservedPolicies {
     }
 }
 
-/// What a write was answered with.
+/// What counts of a policy as the API server has it: a write's answer, or what a watch says.
 #[derive(Debug)]
 pub(crate) struct Answer {
     fingerprint: Fingerprint,
@@ -247,7 +244,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads an answered object.
+    /// Reads an object.
     pub(crate) fn new(object: &DynamicObject) -> Self {
         let spec = object.data.get("spec").unwrap_or(&Value::Null);
         Self {

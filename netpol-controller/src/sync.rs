@@ -243,8 +243,13 @@ impl PolicySync {
         let mut writes: Vec<Write> = free.filter_map(|own| due(observed, own)).collect();
         // Last, so that what one policy allowed and another one allows now is never forbidden.
         writes.extend(unwanted.map(|own| Write::Delete(own.clone(), observed.version(own))));
-        let task = Task::new(Key::Service(key.clone()), writes);
-        (task, plan.problems)
+        let task = Task {
+            key: Key::Service(key.clone()),
+            writes,
+            last: None,
+            others: false,
+        };
+        (task.if_any(), plan.problems)
     }
 
     fn namespace(&self, known: &PlanInputs<'_>, name: &Arc<str>) -> (Option<Task>, Vec<Problem>) {
@@ -281,18 +286,13 @@ impl PolicySync {
         }
         let mut own = plan.policies.iter().map(|policy| &policy.key);
         let others = own.any(|key| !deny_all(key) && observed.contains(key));
-        let key = Key::Namespace(Arc::clone(name));
-        let task = if writes.is_empty() && last.is_none() {
-            None
-        } else {
-            Some(Task {
-                key,
-                writes,
-                last,
-                others,
-            })
+        let task = Task {
+            key: Key::Namespace(Arc::clone(name)),
+            writes,
+            last,
+            others,
         };
-        (task, plan.problems)
+        (task.if_any(), plan.problems)
     }
 
     /// Records what a task has done.
@@ -333,13 +333,9 @@ fn due(observed: &ObservedPolicies, policy: &Policy) -> Option<Write> {
 }
 
 impl Task {
-    fn new(key: Key, writes: Vec<Write>) -> Option<Self> {
-        (!writes.is_empty()).then_some(Self {
-            key,
-            writes,
-            last: None,
-            others: false,
-        })
+    fn if_any(self) -> Option<Self> {
+        let none = self.writes.is_empty() && self.last.is_none();
+        (!none).then_some(self)
     }
 
     /// Returns what it is about.
