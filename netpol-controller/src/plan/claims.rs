@@ -65,11 +65,6 @@ impl Claims {
         moved
     }
 
-    /// Forgets what a Service asked for. Returns the Services that gained a policy.
-    pub fn release(&mut self, service: &ObjectKey) -> BTreeSet<ObjectKey> {
-        self.claim(service, 0, BTreeSet::new())
-    }
-
     /// Returns the Service that owns a policy; `None` when no Service asks for it.
     #[must_use]
     pub fn owner(&self, policy: &ObjectKey) -> Option<&ObjectKey> {

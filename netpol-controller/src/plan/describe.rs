@@ -58,7 +58,7 @@ fn protocol(grant: &Grant<'_>) -> &'static str {
 
 fn clients(mode: Compatibility, grant: &Grant<'_>, controller: &str) -> String {
     let labels = selector(mode, &grant.clients);
-    let namespace = grant.namespace;
+    let namespace = &grant.namespace;
     match (mode, &grant.origin) {
         (Compatibility::Document, Origin::IngressController) => {
             format!("{controller} running in the {namespace} namespace labeled with {labels}")

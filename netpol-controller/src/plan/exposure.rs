@@ -18,31 +18,9 @@ use crate::state::{
 /// Label of a gateway's pods with the name of their `Gateway` (Gateway API, GEP-1762).
 const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 
-/// Pods outside that lead connections to a port of a Service's pods.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Exposure {
-    origin: Origin<'static>,
-    /// Their namespace.
-    pub(super) namespace: Arc<str>,
-    clients: LabelSelector,
-    port: Port,
-}
-
-impl Exposure {
-    /// Returns it as what it grants.
-    pub(super) fn grant(&self) -> Grant<'_> {
-        Grant {
-            origin: self.origin,
-            namespace: &self.namespace,
-            clients: self.clients.clone(),
-            port: self.port.clone(),
-        }
-    }
-}
-
 /// Returns the exposure by what gateways route.
-pub(super) fn routed(routed: &[RoutedPort]) -> impl Iterator<Item = Exposure> {
-    routed.iter().map(|port| Exposure {
+pub(super) fn routed(routed: &[RoutedPort]) -> impl Iterator<Item = Grant<'static>> {
+    routed.iter().map(|port| Grant {
         origin: Origin::Gateway,
         namespace: Arc::clone(&port.gateway_namespace),
         clients: LabelSelector {
@@ -59,13 +37,13 @@ pub(super) fn ingresses<'a>(
     controller: &'a IngressController,
     key: &'a ObjectKey,
     service: &'a Service,
-) -> impl Iterator<Item = Exposure> {
+) -> impl Iterator<Item = Grant<'static>> {
     let all = in_namespace(&state.ingresses, &key.namespace);
     let backends = all.flat_map(|(_, ingress)| &ingress.backends);
     let own = backends.filter(|backend| *backend.service == *key.name);
     let ports = own.filter_map(|backend| target(service, &backend.port));
     let namespace: Arc<str> = controller.namespace.as_str().into();
-    ports.map(move |port| Exposure {
+    ports.map(move |port| Grant {
         origin: Origin::IngressController,
         namespace: Arc::clone(&namespace),
         clients: controller.pod_selector.clone(),
@@ -79,7 +57,7 @@ pub(super) fn routes(
     state: &ClusterState,
     key: &ObjectKey,
     service: &Service,
-) -> (Vec<Exposure>, Vec<Problem>) {
+) -> (Vec<Grant<'static>>, Vec<Problem>) {
     let mut found = Routes {
         state,
         exposures: Vec::new(),
@@ -101,7 +79,7 @@ pub(super) fn routes(
 
 struct Routes<'a> {
     state: &'a ClusterState,
-    exposures: Vec<Exposure>,
+    exposures: Vec<Grant<'static>>,
     problems: Vec<Problem>,
 }
 
@@ -157,7 +135,7 @@ impl Routes<'_> {
     }
 
     fn expose(&mut self, namespace: &Arc<str>, clients: &LabelSelector, ports: &BTreeSet<Port>) {
-        self.exposures.extend(ports.iter().map(|port| Exposure {
+        self.exposures.extend(ports.iter().map(|port| Grant {
             origin: Origin::Gateway,
             namespace: Arc::clone(namespace),
             clients: clients.clone(),

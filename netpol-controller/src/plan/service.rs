@@ -19,7 +19,7 @@ use self::annotations::Annotations;
 use self::builder::PolicyBuilder;
 use self::frozen::Frozen;
 use super::describe::list;
-use super::exposure::{self, Exposure};
+use super::exposure;
 use super::labels::{ALLOWED, PREFIX, requested_keys, shorten};
 use super::ports::Port;
 use super::{Policy, Problem, Reason};
@@ -100,7 +100,6 @@ pub struct ServicePlan {
     /// What an operator should know, once for each cause.
     pub problems: Vec<Problem>,
     frozen: Frozen,
-    handled: bool,
 }
 
 impl ServicePlan {
@@ -112,23 +111,16 @@ impl ServicePlan {
         self.frozen.covers(observed, || self.wants(observed))
     }
 
-    /// Returns whether the Service gets policies at all: [`handled`].
-    #[must_use]
-    pub fn handled(&self) -> bool {
-        self.handled
-    }
-
     fn wants(&self, key: &ObjectKey) -> bool {
         let found = self.policies.binary_search_by(|policy| policy.key.cmp(key));
         found.is_ok()
     }
 
-    fn nothing(service: &ObjectKey, handled: bool) -> Self {
+    fn nothing(service: &ObjectKey) -> Self {
         Self {
             policies: Vec::new(),
             problems: Vec::new(),
             frozen: Frozen::new(service),
-            handled,
         }
     }
 }
@@ -163,10 +155,10 @@ pub fn service(
     key: &ObjectKey,
 ) -> ServicePlan {
     let Some(object) = state.services.get(key) else {
-        return ServicePlan::nothing(key, false);
+        return ServicePlan::nothing(key);
     };
     if !handled(state, settings, key) {
-        let mut plan = ServicePlan::nothing(key, false);
+        let mut plan = ServicePlan::nothing(key);
         plan.frozen.everything = !state.namespaces.contains_key(&key.namespace);
         return plan;
     }
@@ -219,7 +211,7 @@ impl<'a> Planner<'a> {
             self.builder.everywhere(ports);
         }
         for exposure in exposures {
-            self.grant(&exposure.grant());
+            self.grant(&exposure);
         }
     }
 
@@ -250,7 +242,7 @@ impl<'a> Planner<'a> {
 
     /// Returns who leads connections to the Service from namespaces that policies can be written
     /// in, distinct and in an order that no list decides.
-    fn exposures(&mut self, routed: &[RoutedPort]) -> BTreeSet<Exposure> {
+    fn exposures(&mut self, routed: &[RoutedPort]) -> BTreeSet<Grant<'static>> {
         let mut all: BTreeSet<_> = exposure::routed(routed).collect();
         if let Some(controller) = &self.settings.ingress_controller {
             all.extend(exposure::ingresses(
@@ -270,7 +262,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the other namespaces whose labeled pods may reach the Service.
-    fn client_namespaces(&self, annotations: &Annotations<'_>) -> Vec<&'a str> {
+    fn client_namespaces(&self, annotations: &Annotations<'_>) -> Vec<&'a Arc<str>> {
         let own = &*self.key.namespace;
         let selectors = match &self.object.namespace_selectors {
             Ok(selectors) if annotations.namespace_alias.is_ok() => selectors.as_slice(),
@@ -281,11 +273,15 @@ impl<'a> Planner<'a> {
                 && !namespace.terminating
                 && selectors.iter().any(|one| one.matches(&namespace.labels))
         });
-        others.map(|(name, _)| &**name).collect()
+        others.map(|(name, _)| name).collect()
     }
 
     /// Returns what pods of a namespace can ask for by labels.
-    fn grants_by_label(&self, namespace: &'a str, annotations: &Annotations<'a>) -> Requested<'a> {
+    fn grants_by_label(
+        &self,
+        namespace: &Arc<str>,
+        annotations: &Annotations<'a>,
+    ) -> Requested<'a> {
         let mut asked_for = Requested::default();
         let present: Option<BTreeSet<&str>> = match self.settings.compatibility {
             Compatibility::Document => None,
@@ -295,7 +291,7 @@ impl<'a> Planner<'a> {
             }
         };
         let infix = match annotations.namespace_alias {
-            _ if namespace == &*self.key.namespace => String::new(),
+            _ if *namespace == self.key.namespace => String::new(),
             Ok(Some(alias)) => format!("{alias}-"),
             Ok(None) | Err(_) => format!("{}-", self.key.namespace),
         };
@@ -319,7 +315,7 @@ impl<'a> Planner<'a> {
             }
             asked_for.grants.push(Grant {
                 origin: Origin::Label { alias },
-                namespace,
+                namespace: Arc::clone(namespace),
                 clients: LabelSelector::of_labels([(label.clone(), ALLOWED.to_owned())]),
                 port,
             });
@@ -372,7 +368,6 @@ impl<'a> Planner<'a> {
             policies: self.builder.finish(),
             problems: self.problems.into_iter().collect(),
             frozen: self.frozen,
-            handled: true,
         }
     }
 }

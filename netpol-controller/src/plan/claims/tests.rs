@@ -65,9 +65,12 @@ fn the_older_service_owns_what_two_ask_for() {
         );
     }
 
-    assert_eq!(claims.release(&older), set(&[("a", "b-x")]));
+    // A Service that is gone asks for nothing.
+    let mut release = |key| claims.settle(&ClusterState::default(), key, &mut wanting(key, &[]));
+    assert_eq!(release(&older), set(&[("a", "b-x")]));
     assert_eq!(claims.owner(&shared), Some(&younger));
-    assert_eq!(claims.release(&younger), set(&[]));
+    let mut release = |key| claims.settle(&ClusterState::default(), key, &mut wanting(key, &[]));
+    assert_eq!(release(&younger), set(&[]));
     assert_eq!(claims.owner(&shared), None);
     assert!(claims.claimants.is_empty() && claims.claims.is_empty());
 }

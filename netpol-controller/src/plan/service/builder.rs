@@ -5,6 +5,7 @@
 //! of their clients' selector at the end of their name.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -21,12 +22,12 @@ const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 const DIGITS: [usize; 3] = [5, 16, 64];
 
 /// Pods that may reach a port of the Service's pods.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(in super::super) struct Grant<'a> {
     /// Why they may.
     pub(in super::super) origin: Origin<'a>,
     /// Their namespace.
-    pub(in super::super) namespace: &'a str,
+    pub(in super::super) namespace: Arc<str>,
     /// Their labels.
     pub(in super::super) clients: LabelSelector,
     /// The port.
@@ -109,7 +110,7 @@ impl<'a> PolicyBuilder<'a> {
             }
         }
         let own = &*self.service.namespace;
-        let within = grant.namespace == own;
+        let within = &*grant.namespace == own;
         let peer = |namespace: &str, pods: &LabelSelector| {
             let mut peer = json!({"podSelector": pods});
             if !within {
@@ -121,7 +122,7 @@ impl<'a> PolicyBuilder<'a> {
             peers: vec![peer],
             ports: vec![grant.port.to_json()],
         };
-        let in_rule = rule(peer(grant.namespace, &grant.clients));
+        let in_rule = rule(peer(&grant.namespace, &grant.clients));
         let out_rule = rule(peer(own, &self.pods));
         let sentence = describe::ingress(self.mode, self.service, grant);
         let pods = self.pods.clone();
@@ -133,7 +134,10 @@ impl<'a> PolicyBuilder<'a> {
             sentence,
         );
         let sentence = describe::egress(self.mode, self.service, grant);
-        let key = ObjectKey::new(grant.namespace, &egress);
+        let key = ObjectKey {
+            namespace: Arc::clone(&grant.namespace),
+            name: egress.into(),
+        };
         self.add(key, Side::Egress, grant.clients.clone(), out_rule, sentence);
         Ok(())
     }
@@ -245,7 +249,7 @@ impl PolicyDraft {
 
 /// Returns the names of a grant's ingress and egress policy.
 fn names(service: &ObjectKey, grant: &Grant<'_>) -> (String, String) {
-    let client = grant.namespace;
+    let client = &*grant.namespace;
     let within = client == &*service.namespace;
     let id = format!("{}-{}", service.name, grant.port.id());
     let long = match within {
