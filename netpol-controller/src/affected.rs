@@ -25,7 +25,7 @@ impl Affected {
         if let Some(routing) = &config.routing {
             affected.groups = routes::groups_of(state, &routing.settings, kind, key);
         }
-        if let Some(settings) = &config.policies {
+        if let Some(settings) = config.policies() {
             affected.services = plan::services_of(state, settings, kind, key);
         }
         if config.namespaces.is_some() {

@@ -126,6 +126,12 @@ impl Config {
         settings::from_text(text, origin)
     }
 
+    /// Returns how Services are planned; `None` when their policies are not written.
+    pub(crate) fn policies(&self) -> Option<&PolicySettings> {
+        let settings = &self.controllers.network_policy;
+        settings.enabled.then_some(settings)
+    }
+
     /// Returns the configuration in effect, defaults included.
     #[must_use]
     pub fn effective(&self) -> serde_json::Value {
@@ -176,11 +182,6 @@ impl Validate for Config {
         let namespaces = namespaces(&controllers.namespace_policies, errors);
         let routing = routing(&controllers.routing, origin, errors);
         self.kubeconfig_path = resolved(&self.kubeconfig, origin);
-        self.policies = policy.enabled.then(|| PolicySettings {
-            compatibility: policy.compatibility,
-            namespace_selectors: policy.namespace_selectors.clone(),
-            ingress_controller: policy.ingress_controller_selector.clone(),
-        });
         self.namespaces = (controllers.namespace_policies.enabled).then_some(namespaces);
         self.routing = controllers.routing.enabled.then_some(routing);
     }

@@ -98,10 +98,10 @@ pub(crate) async fn client(config: &Config) -> Result<(Client, http::Uri), Start
 
 /// Returns which kinds a configuration needs.
 pub(crate) fn needs(config: &Config) -> Needs {
-    let policies = config.policies.as_ref();
+    let policies = config.policies();
     Needs {
         services: policies.is_some(),
-        ingresses: policies.is_some_and(|own| own.ingress_controller.is_some()),
+        ingresses: policies.is_some_and(|own| own.ingress_controller_selector.is_some()),
         namespaces: config.namespaces.is_some(),
         routing: config.routing.is_some(),
     }

@@ -251,7 +251,7 @@ impl Publisher {
             withheld.set(count(figures.withheld_total));
         }
         let has_policies = |service: &&ObjectKey| {
-            let policies = config.policies.as_ref();
+            let policies = config.policies();
             policies.is_some_and(|own| plan::handled(state, own, service))
         };
         let services = self.routed_services();

@@ -80,7 +80,7 @@ pub(crate) struct Job {
 impl PolicySync {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
-            policies: config.policies.clone(),
+            policies: config.policies().cloned(),
             namespaces: config.namespaces.clone(),
             queue: Queue::new(config.controllers.network_policy.concurrent_syncs),
             claims: Claims::default(),

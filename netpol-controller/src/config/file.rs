@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use settings::{AdminSettings, ListenAddress, ProbesSettings, RelPath};
 
 use super::RoutingConfig;
-use crate::plan::{Compatibility, IngressController, NamespaceSettings, PolicySettings};
+use crate::plan::{NamespaceSettings, PolicySettings};
 use crate::routes::GatewayEntry;
 use crate::state::LabelSelector;
 
@@ -32,9 +32,6 @@ pub struct Config {
     /// `kubeconfig`, from the working directory.
     #[serde(skip)]
     pub(crate) kubeconfig_path: Option<PathBuf>,
-    /// How Services are planned; `None` when their policies are not written.
-    #[serde(skip)]
-    pub(crate) policies: Option<PolicySettings>,
     /// How namespaces are planned; `None` when their policies are not written.
     #[serde(skip)]
     pub(crate) namespaces: Option<NamespaceSettings>,
@@ -52,7 +49,6 @@ impl Default for Config {
             admin: AdminSettings::on_loopback(9901),
             controllers: ControllersFile::default(),
             kubeconfig_path: None,
-            policies: None,
             namespaces: None,
             routing: None,
         }
@@ -87,40 +83,11 @@ impl Default for LeaderElection {
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(crate) struct ControllersFile {
     /// NetworkPolicies from Services.
-    pub(crate) network_policy: NetworkPolicyFile,
+    pub(crate) network_policy: PolicySettings,
     /// `deny-all` and `allow-to-*` in Gardener's namespaces.
     pub(crate) namespace_policies: NamespacePoliciesFile,
     /// Routes to gateways, over xDS.
     pub(crate) routing: RoutingFile,
-}
-
-/// NetworkPolicies from Services.
-#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(crate) struct NetworkPolicyFile {
-    /// Whether they are written.
-    pub(crate) enabled: bool,
-    /// Which of two behaviors is meant where they differ.
-    pub(crate) compatibility: Compatibility,
-    /// Services that are worked on at a time.
-    pub(crate) concurrent_syncs: usize,
-    /// Namespaces whose Services get policies, any of these; empty for all.
-    pub(crate) namespace_selectors: Vec<LabelSelector>,
-    /// The ingress controller's pods; absent for no policies from Ingresses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ingress_controller_selector: Option<IngressController>,
-}
-
-impl Default for NetworkPolicyFile {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            compatibility: Compatibility::Document,
-            concurrent_syncs: 5,
-            namespace_selectors: Vec::new(),
-            ingress_controller_selector: None,
-        }
-    }
 }
 
 /// `deny-all` and `allow-to-*` in Gardener's namespaces.

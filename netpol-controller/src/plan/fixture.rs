@@ -154,7 +154,7 @@ pub(super) fn with_controller(
     pods: Value,
 ) -> PolicySettings {
     PolicySettings {
-        ingress_controller: Some(IngressController {
+        ingress_controller_selector: Some(IngressController {
             namespace: namespace.to_owned(),
             pod_selector: serde_json::from_value(pods).unwrap(),
         }),

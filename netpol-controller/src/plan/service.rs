@@ -57,15 +57,34 @@ pub enum Compatibility {
     Upstream,
 }
 
-/// What decides which policies Services get.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+/// NetworkPolicies from Services.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[schemars(rename = "NetworkPolicyFile")]
 pub struct PolicySettings {
-    /// Whose policies are written.
+    /// Whether they are written.
+    pub enabled: bool,
+    /// Which of two behaviors is meant where they differ.
     pub compatibility: Compatibility,
-    /// The namespaces whose Services get policies, by any of these; empty is all.
+    /// Services that are worked on at a time.
+    pub concurrent_syncs: usize,
+    /// Namespaces whose Services get policies, any of these; empty for all.
     pub namespace_selectors: Vec<LabelSelector>,
-    /// The pods behind Ingresses; `None` when Ingresses mean nothing.
-    pub ingress_controller: Option<IngressController>,
+    /// The ingress controller's pods; absent for no policies from Ingresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ingress_controller_selector: Option<IngressController>,
+}
+
+impl Default for PolicySettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            compatibility: Compatibility::Document,
+            concurrent_syncs: 5,
+            namespace_selectors: Vec::new(),
+            ingress_controller_selector: None,
+        }
+    }
 }
 
 /// The ingress controller's pods.
@@ -244,7 +263,7 @@ impl<'a> Planner<'a> {
     /// in, distinct and in an order that no list decides.
     fn exposures(&mut self, routed: &[RoutedPort]) -> BTreeSet<Grant<'static>> {
         let mut all: BTreeSet<_> = exposure::routed(routed).collect();
-        if let Some(controller) = &self.settings.ingress_controller {
+        if let Some(controller) = &self.settings.ingress_controller_selector {
             all.extend(exposure::ingresses(
                 self.state,
                 controller,

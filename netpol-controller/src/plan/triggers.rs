@@ -81,7 +81,7 @@ fn of_namespace(
     name: &str,
 ) -> BTreeSet<ObjectKey> {
     let mut found = selecting(state, name);
-    let controller = settings.ingress_controller.as_ref();
+    let controller = settings.ingress_controller_selector.as_ref();
     if controller.is_some_and(|controller| controller.namespace == name) {
         let all = state.ingresses.iter();
         found.extend(all.flat_map(|(key, ingress)| exposed(key, ingress)));

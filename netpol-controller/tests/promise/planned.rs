@@ -30,7 +30,7 @@ pub(crate) fn plan(model: &Model, compatibility: Compatibility) -> Planned {
     let settings = PolicySettings {
         compatibility,
         namespace_selectors: model.handled.iter().map(Selector::parsed).collect(),
-        ingress_controller: model
+        ingress_controller_selector: model
             .controller
             .as_ref()
             .map(|namespace| IngressController {
@@ -40,6 +40,7 @@ pub(crate) fn plan(model: &Model, compatibility: Compatibility) -> Planned {
                     CONTROLLER.1.to_owned(),
                 )]),
             }),
+        ..PolicySettings::default()
     };
     let mut claims = Claims::default();
     let mut planned = Planned {
