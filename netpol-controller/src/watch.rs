@@ -171,26 +171,15 @@ impl Watches {
         let ended: Vec<Kind> = ended.collect();
         self.missing = missing;
         for kind in ended {
-            if let Some(running) = self.running.remove(&kind) {
-                running.task.abort();
-                // Its last messages precede the one that the kind is gone.
-                let _ = running.task.await;
-            }
+            self.end(kind).await;
             tracing::info!(resource = kind.as_str(), "no longer watching");
             let _ = self.messages.send(Message::Unserved(kind)).await;
         }
         // In another version the objects are the same: a new list takes the old one's place.
-        let changed = |(kind, own): (&Kind, &Running)| {
-            let other = served
-                .get(kind)
-                .is_some_and(|resource| resource.version != own.version);
-            other.then_some(*kind)
-        };
-        let changed: Vec<Kind> = self.running.iter().filter_map(changed).collect();
-        for kind in changed {
-            if let Some(running) = self.running.remove(&kind) {
-                running.task.abort();
-                let _ = running.task.await;
+        for (kind, resource) in &served {
+            let running = self.running.get(kind);
+            if running.is_some_and(|own| own.version != resource.version) {
+                self.end(*kind).await;
             }
         }
         let kinds: BTreeSet<Kind> = served.keys().copied().collect();
@@ -217,6 +206,14 @@ impl Watches {
                 task: tokio::spawn(watch.run()),
             };
             self.running.insert(kind, running);
+        }
+    }
+
+    /// Ends a watch; its last messages are sent when this returns.
+    async fn end(&mut self, kind: Kind) {
+        if let Some(running) = self.running.remove(&kind) {
+            running.task.abort();
+            let _ = running.task.await;
         }
     }
 }
