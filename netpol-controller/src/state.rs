@@ -28,8 +28,8 @@ mod selector;
 use self::catalog::Objects;
 pub use self::catalog::{Catalog, Mention, Mentions};
 pub use self::core::{
-    BackendPort, EndpointAddress, EndpointPort, EndpointSet, Ingress, IngressBackend,
-    NAMESPACE_SELECTORS, Namespace, Protocol, Service, ServicePort, ShootNetworks, TargetPort,
+    EndpointAddress, EndpointPort, EndpointSet, Ingress, IngressBackend, NAMESPACE_SELECTORS,
+    Namespace, Protocol, Service, ServicePort, ShootNetworks, TargetPort,
 };
 pub use self::envoy_filter::{
     Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, EnvoyFilter, FilterPatch,

@@ -11,8 +11,8 @@ use super::ports::Port;
 use super::service::{Grant, IngressController, Origin, RoutedPort};
 use super::{Problem, Reason};
 use crate::state::{
-    BackendPort, ClusterState, Gateway, Kind, LabelSelector, ObjectKey, ObjectRef, Protocol,
-    Service, ServicePort, TlsRoute, VirtualService, in_namespace, service_of_host,
+    ClusterState, Gateway, Kind, LabelSelector, ObjectKey, ObjectRef, Protocol, Service,
+    ServicePort, TargetPort, TlsRoute, VirtualService, in_namespace, service_of_host,
 };
 
 /// Label of a gateway's pods with the name of their `Gateway` (Gateway API, GEP-1762).
@@ -23,10 +23,7 @@ pub(super) fn routed(routed: &[RoutedPort]) -> impl Iterator<Item = Grant<'stati
     routed.iter().map(|port| Grant {
         origin: Origin::Gateway,
         namespace: Arc::clone(&port.gateway_namespace),
-        clients: LabelSelector {
-            match_labels: port.gateway_selector.clone(),
-            match_expressions: Vec::new(),
-        },
+        clients: LabelSelector::of_labels(port.gateway_selector.clone()),
         port: Port::one(port.protocol, &port.target),
     })
 }
@@ -96,10 +93,7 @@ impl Routes<'_> {
                 self.problem(Kind::VirtualService, key, &message);
                 continue;
             }
-            let clients = LabelSelector {
-                match_labels: object.selector.clone(),
-                match_expressions: Vec::new(),
-            };
+            let clients = LabelSelector::of_labels(object.selector.clone());
             for namespace in self.state.pods.namespaces_of(&clients) {
                 self.expose(&namespace, &clients, ports);
             }
@@ -156,10 +150,10 @@ impl Routes<'_> {
 
 /// Returns the port of the pods behind the Service's port. Of several with one number TCP's is
 /// meant: nothing else is routed.
-fn target(service: &Service, port: &BackendPort) -> Option<Port> {
+fn target(service: &Service, port: &TargetPort) -> Option<Port> {
     let named = |own: &&ServicePort| match port {
-        BackendPort::Name(name) => own.name == *name,
-        BackendPort::Number(number) => own.port == *number,
+        TargetPort::Name(name) => own.name == *name,
+        TargetPort::Number(number) => own.port == *number,
     };
     let mut ports = service.ports.iter().filter(named);
     let tcp = |own: &&ServicePort| own.protocol == Protocol::Tcp;
@@ -184,7 +178,7 @@ pub(super) fn destinations<'a>(
 
 fn virtual_ports(route: &VirtualService, key: &ObjectKey, service: &Service) -> BTreeSet<Port> {
     let own = destinations(key, route).filter(|(found, _)| found == key);
-    own.filter_map(|(_, number)| target(service, &BackendPort::Number(number)))
+    own.filter_map(|(_, number)| target(service, &TargetPort::Number(number)))
         .collect()
 }
 
@@ -195,15 +189,12 @@ fn tls_port(
     service: &Service,
 ) -> Option<Port> {
     let (found, number) = state.backend(name, route).ok()?;
-    target(service, &BackendPort::Number(number)).filter(|_| found == *key)
+    target(service, &TargetPort::Number(number)).filter(|_| found == *key)
 }
 
 /// Selects the pods that are made for a `Gateway`.
 fn pods_of(key: &ObjectKey, gateway: &Gateway) -> LabelSelector {
     let mut labels = gateway.infrastructure.labels.clone();
     labels.insert(GATEWAY_NAME.to_owned(), key.name.to_string());
-    LabelSelector {
-        match_labels: labels,
-        match_expressions: Vec::new(),
-    }
+    LabelSelector::of_labels(labels)
 }

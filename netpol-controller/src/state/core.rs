@@ -180,17 +180,8 @@ pub struct Ingress {
 pub struct IngressBackend {
     /// Name of the Service, in the Ingress's namespace.
     pub service: String,
-    /// Its port.
-    pub port: BackendPort,
-}
-
-/// A port of a Service, as an Ingress names it.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum BackendPort {
-    /// By its name.
-    Name(String),
-    /// By its number.
-    Number(u16),
+    /// Its port, by number or by its name.
+    pub port: TargetPort,
 }
 
 impl Parse for Ingress {
@@ -213,8 +204,8 @@ impl IngressBackend {
         let port = backend.port?;
         let name = port.name.filter(|name| !name.is_empty());
         let port = match (name, port.number) {
-            (Some(name), _) => BackendPort::Name(name),
-            (None, number) => BackendPort::Number(number?.try_into().ok()?),
+            (Some(name), _) => TargetPort::Name(name),
+            (None, number) => TargetPort::Number(number?.try_into().ok()?),
         };
         Some(Self {
             service: backend.name,

@@ -81,13 +81,10 @@ pub(super) struct PolicyBuilder<'a> {
 
 impl<'a> PolicyBuilder<'a> {
     pub(super) fn new(mode: Compatibility, service: &'a ObjectKey, selector: &Labels) -> Self {
-        let labels = selector
-            .iter()
-            .map(|(key, value)| (key.clone(), value.clone()));
         Self {
             mode,
             service,
-            pods: LabelSelector::of_labels(labels),
+            pods: LabelSelector::of_labels(selector.clone()),
             builder: BTreeMap::new(),
             count: 0,
         }
