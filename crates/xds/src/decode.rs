@@ -20,7 +20,6 @@ mod table;
 mod walk;
 mod wireguard;
 
-use std::fmt;
 use std::sync::Arc;
 
 use prost::Message;
@@ -73,12 +72,12 @@ impl Decoded {
 }
 
 /// Why a resource is refused: which one, where in it, and what is wrong there.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{} {name}: {fault}", kind.type_url().rsplit('.').next().unwrap_or_default())]
 pub struct DecodeError {
     kind: ResourceType,
     name: String,
-    path: String,
-    why: String,
+    fault: Fault,
 }
 
 impl DecodeError {
@@ -86,39 +85,10 @@ impl DecodeError {
         Self {
             kind,
             name: name.to_owned(),
-            path: fault.path,
-            why: fault.why,
+            fault,
         }
     }
-
-    /// Returns the type of the resource.
-    #[must_use]
-    pub fn kind(&self) -> ResourceType {
-        self.kind
-    }
-
-    /// Returns the fields from the outermost to the one that is wrong, as
-    /// `filter_chains[2].filters[0].typed_config(TcpProxy).tunneling_config`; empty when it is the
-    /// whole resource.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        &self.path
-    }
 }
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = self.kind.type_url();
-        let kind = kind.rsplit('.').next().unwrap_or(kind);
-        write!(f, "{kind} {}: ", self.name)?;
-        if !self.path.is_empty() {
-            write!(f, "{}: ", self.path)?;
-        }
-        f.write_str(&self.why)
-    }
-}
-
-impl std::error::Error for DecodeError {}
 
 /// Decodes the resource `name`: the message inside its `Any`.
 ///

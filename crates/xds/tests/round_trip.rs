@@ -47,7 +47,7 @@ fn table(resources: &[Resource]) -> TableSpec {
         assert_eq!(decoded.kind(), resource.kind);
         state.set(&resource.name, decoded);
     }
-    assert_eq!(state.missing(), None);
+    assert_eq!(state.missing(), [].into());
     let table = state.table(&own()).unwrap();
     assert_eq!(table.reports, []);
     Snapshot::build(table.spec.clone(), 1, None).unwrap();

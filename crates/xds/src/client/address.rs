@@ -48,38 +48,31 @@ impl ServerAddress {
 
 /// Why a text is no address of a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServerAddressError {
-    /// It is no URL.
-    #[error("it is not a URL like https://host:port")]
-    Malformed,
-    /// There is no port.
-    #[error("it names no port")]
-    NoPort,
-    /// There is something after the port.
-    #[error("it has more than scheme, host and port")]
-    Path,
-    /// The scheme is not one of the two.
-    #[error("it begins with neither https:// nor http://")]
-    Scheme,
-}
+#[error("{0}")]
+pub struct ServerAddressError(&'static str);
+
+const MALFORMED: ServerAddressError = ServerAddressError("it is not a URL like https://host:port");
+const NO_PORT: ServerAddressError = ServerAddressError("it names no port");
+const PATH: ServerAddressError = ServerAddressError("it has more than scheme, host and port");
+const SCHEME: ServerAddressError =
+    ServerAddressError("it begins with neither https:// nor http://");
 
 impl FromStr for ServerAddress {
     type Err = ServerAddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let uri = Uri::from_str(text).map_err(|_| ServerAddressError::Malformed)?;
+        let uri = Uri::from_str(text).map_err(|_| MALFORMED)?;
         let tls = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
-            Some(_) | None => return Err(ServerAddressError::Scheme),
+            Some(_) | None => return Err(SCHEME),
         };
-        let authority = uri.authority().ok_or(ServerAddressError::Malformed)?;
+        let authority = uri.authority().ok_or(MALFORMED)?;
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(ServerAddressError::Path);
+            return Err(PATH);
         }
         if authority.as_str().contains('@') || authority.host().is_empty() {
-            return Err(ServerAddressError::Malformed);
+            return Err(MALFORMED);
         }
         let port = authority.port_u16().filter(|port| *port != 0);
         let host = authority.host();
@@ -89,7 +82,7 @@ impl FromStr for ServerAddress {
         Ok(Self {
             tls,
             host: bare.unwrap_or(host).to_owned(),
-            port: port.ok_or(ServerAddressError::NoPort)?,
+            port: port.ok_or(NO_PORT)?,
         })
     }
 }
@@ -129,17 +122,16 @@ mod tests {
 
     #[test]
     fn invalid_address_reports_the_cause() {
-        use ServerAddressError::{Malformed, NoPort, Path, Scheme};
         for (text, why) in [
-            ("", Malformed),
-            ("host:1", Scheme),
-            ("grpc://host:1", Scheme),
-            ("https://host", NoPort),
-            ("https://host:0", NoPort),
-            ("https://host:1/path", Path),
-            ("https://host:1?q", Path),
-            ("https://user@host:1", Malformed),
-            ("https://", Malformed),
+            ("", MALFORMED),
+            ("host:1", SCHEME),
+            ("grpc://host:1", SCHEME),
+            ("https://host", NO_PORT),
+            ("https://host:0", NO_PORT),
+            ("https://host:1/path", PATH),
+            ("https://host:1?q", PATH),
+            ("https://user@host:1", MALFORMED),
+            ("https://", MALFORMED),
         ] {
             assert_eq!(text.parse::<ServerAddress>(), Err(why), "{text}");
         }

@@ -20,6 +20,9 @@ use crate::decode::{OwnListener, State, decode};
 use crate::proto::discovery::NameOnly;
 use crate::resource::ResourceType;
 
+/// Resources that others refer to and that are not there.
+type Missing = BTreeSet<(ResourceType, Arc<str>)>;
+
 /// The resources of a client, and whether they are in effect.
 pub(super) struct HeldResources {
     own: Vec<OwnListener>,
@@ -30,7 +33,7 @@ pub(super) struct HeldResources {
     /// Whether the sink has a table, and it is of this state.
     applied: bool,
     /// Referenced resources that are missing.
-    missing: BTreeSet<(ResourceType, Arc<str>)>,
+    missing: Missing,
     /// Whether the server announced more of the last update.
     more_follows: bool,
 }
@@ -140,7 +143,7 @@ impl HeldResources {
     }
 
     /// Referenced resources that are missing.
-    pub(super) fn missing(&self) -> &BTreeSet<(ResourceType, Arc<str>)> {
+    pub(super) fn missing(&self) -> &Missing {
         &self.missing
     }
 
@@ -181,9 +184,9 @@ impl HeldResources {
     /// Called after a timeout.
     pub(super) fn apply_without_missing(&mut self, sink: &mut impl Sink) -> Result<(), String> {
         let mut state = self.state.clone();
-        fill_missing(&mut state);
+        fill_missing(&mut state, &self.missing);
         self.apply(&state, sink)?;
-        self.commit(state, &[]);
+        self.commit(state, BTreeSet::new(), &[]);
         Ok(())
     }
 
@@ -196,7 +199,7 @@ impl HeldResources {
         }
         let state = self.state.clone();
         self.apply(&state, sink)?;
-        self.commit(state, &[]);
+        self.commit(state, BTreeSet::new(), &[]);
         Ok(())
     }
 
@@ -217,9 +220,10 @@ impl HeldResources {
             self.put(&mut state, update);
         }
         drop_unwanted(&mut state);
-        let taken = self.judge(&state, sink);
+        let missing = state.missing();
+        let taken = self.judge(&state, &missing, sink);
         match taken {
-            Ok(()) => self.commit(state, updates),
+            Ok(()) => self.commit(state, missing, updates),
             Err(_) => self.received = before,
         }
         taken
@@ -227,12 +231,17 @@ impl HeldResources {
 
     /// Applies the table if the state is complete, and finds contradictions even if not: what
     /// is accepted cannot be refused later.
-    fn judge(&mut self, state: &State, sink: &mut impl Sink) -> Result<(), String> {
-        if self.rooted() && !self.more_follows && state.missing().is_none() {
+    fn judge(
+        &mut self,
+        state: &State,
+        missing: &Missing,
+        sink: &mut impl Sink,
+    ) -> Result<(), String> {
+        if self.rooted() && !self.more_follows && missing.is_empty() {
             return self.apply(state, sink);
         }
         let mut state = state.clone();
-        fill_missing(&mut state);
+        fill_missing(&mut state, missing);
         let table = state.table(&self.own);
         table.map_err(|error| telemetry::chain(&error).to_string())?;
         self.applied = false;
@@ -248,8 +257,8 @@ impl HeldResources {
         Ok(())
     }
 
-    fn commit(&mut self, state: State, updates: &[&Update]) {
-        self.missing = state.all_missing();
+    fn commit(&mut self, state: State, missing: Missing, updates: &[&Update]) {
+        self.missing = missing;
         let good = self.applied && self.missing.is_empty();
         let mut raw = self.stored.lock();
         for update in updates {
@@ -338,9 +347,9 @@ fn drop_unwanted(state: &mut State) {
 }
 
 /// Adds an empty resource for every missing name that is referenced.
-fn fill_missing(state: &mut State) {
-    for (kind, name) in state.all_missing() {
-        set_empty(state, kind, &name);
+fn fill_missing(state: &mut State, missing: &Missing) {
+    for (kind, name) in missing {
+        set_empty(state, *kind, name);
     }
 }
 

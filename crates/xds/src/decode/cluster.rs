@@ -83,8 +83,7 @@ impl ClusterConfig {
     pub(super) fn read(message: &Cluster) -> Result<Self, Fault> {
         let mut spec = ClusterSpec::new(parts::name(&message.name).within("name")?);
         spec.balance = balance(message.lb_policy)?;
-        let timeout = message.connect_timeout.as_ref();
-        let timeout = parts::some_duration("connect_timeout", timeout)?;
+        let timeout = parts::some_duration("connect_timeout", message.connect_timeout)?;
         spec.connect_timeout = timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT);
         if spec.connect_timeout.is_zero() {
             return Err(Fault::at("connect_timeout", "it is zero"));
@@ -300,7 +299,7 @@ fn outlier_params(message: &OutlierDetection) -> Result<Option<OutlierParams>, F
         return Ok(None);
     }
     let field = "outlier_detection.base_ejection_time";
-    let ejection = parts::some_duration(field, message.base_ejection_time.as_ref())?;
+    let ejection = parts::some_duration(field, message.base_ejection_time)?;
     let ejection = ejection.unwrap_or(defaults.ejection);
     if ejection.is_zero() {
         return Err(Fault::at(field, "it is zero"));

@@ -1,13 +1,24 @@
 //! A fault in a resource, and its path.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 /// A fault, and the path to it that is known so far.
-#[derive(Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Fault {
-    /// Fields from the outermost, as `filter_chains[2].filters[0]`; may be empty.
-    pub(crate) path: String,
-    pub(crate) why: String,
+    /// Fields from the outermost to the one that is wrong, as
+    /// `filter_chains[2].filters[0].typed_config(TcpProxy).tunneling_config`; empty when it is the
+    /// whole resource.
+    path: String,
+    why: String,
+}
+
+impl Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.why)
+    }
 }
 
 impl Fault {

@@ -186,14 +186,13 @@ fn read_action(
         (Some(_), Some(_)) | (None, None) => return Err(Fault::new("it leads nowhere")),
     };
     check_upgrades(&message.upgrade_configs)?;
-    let idle = message.idle_timeout.as_ref();
-    let age = message.max_stream_duration.as_ref();
-    let age = age.and_then(|age| age.max_stream_duration.as_ref());
+    let age = message.max_stream_duration;
+    let age = age.and_then(|age| age.max_stream_duration);
     let retries = message.retry_policy.as_ref();
     Ok((
         action,
         Limits {
-            idle_timeout: parts::some_duration("idle_timeout", idle)?,
+            idle_timeout: parts::some_duration("idle_timeout", message.idle_timeout)?,
             max_connection_age: parts::some_duration("max_stream_duration", age)?,
             // 1 is the API's default.
             retries: retries.map(|policy| policy.num_retries.unwrap_or(1)),

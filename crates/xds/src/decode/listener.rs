@@ -60,30 +60,14 @@ pub(super) enum Handler {
     /// CONNECT requests are led by their headers.
     Http(HttpHandler),
     /// They go to a cluster as they are.
-    Tcp(OwnedTarget),
+    Tcp(Target),
 }
 
 /// Where to, and for how long.
 #[derive(Debug)]
-pub(super) struct OwnedTarget {
+pub(super) struct Target {
     pub(super) cluster: String,
     pub(super) limits: Limits,
-}
-
-/// Where to, and for how long.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Target<'s> {
-    pub(super) cluster: &'s str,
-    pub(super) limits: Limits,
-}
-
-impl<'s> From<&'s OwnedTarget> for Target<'s> {
-    fn from(target: &'s OwnedTarget) -> Self {
-        Self {
-            cluster: &target.cluster,
-            limits: target.limits,
-        }
-    }
 }
 
 /// What a route says of its connections besides where they go.
@@ -255,17 +239,16 @@ fn read_filter(any: &Any) -> Result<Option<Handler>, Fault> {
     Ok(Some(Handler::Http(handler)))
 }
 
-fn read_tcp_proxy(message: &TcpProxy) -> Result<OwnedTarget, Fault> {
-    let idle = message.idle_timeout.as_ref();
-    let age = message.max_downstream_connection_duration.as_ref();
+fn read_tcp_proxy(message: &TcpProxy) -> Result<Target, Fault> {
+    let age = message.max_downstream_connection_duration;
     let retries = match message.max_connect_attempts {
         Some(0) => return Err(Fault::at("max_connect_attempts", "it is 0")),
         attempts => attempts.map(|attempts| attempts - 1),
     };
-    Ok(OwnedTarget {
+    Ok(Target {
         cluster: parts::name(&message.cluster).within("cluster")?,
         limits: Limits {
-            idle_timeout: parts::some_duration("idle_timeout", idle)?,
+            idle_timeout: parts::some_duration("idle_timeout", message.idle_timeout)?,
             max_connection_age: parts::some_duration("max_downstream_connection_duration", age)?,
             retries,
         },
@@ -294,9 +277,8 @@ fn read_manager(message: &HttpConnectionManager) -> Result<HttpHandler, Fault> {
         }
         (None, None) => return Err(Fault::new("it has no routes")),
     };
-    let idle = message.stream_idle_timeout.as_ref();
     Ok(HttpHandler {
         routes,
-        idle_timeout: parts::some_duration("stream_idle_timeout", idle)?,
+        idle_timeout: parts::some_duration("stream_idle_timeout", message.stream_idle_timeout)?,
     })
 }

@@ -46,7 +46,7 @@ pub(super) fn name(name: &str) -> Result<String, Fault> {
     }
 }
 
-pub(super) fn duration(duration: &prost_types::Duration) -> Result<Duration, Fault> {
+fn duration(duration: prost_types::Duration) -> Result<Duration, Fault> {
     let seconds = u64::try_from(duration.seconds).ok();
     let nanos = u32::try_from(duration.nanos).ok();
     match (seconds, nanos) {
@@ -59,7 +59,7 @@ pub(super) fn duration(duration: &prost_types::Duration) -> Result<Duration, Fau
 
 pub(super) fn some_duration(
     field: &str,
-    value: Option<&prost_types::Duration>,
+    value: Option<prost_types::Duration>,
 ) -> Result<Option<Duration>, Fault> {
     value.map(duration).transpose().within(field)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use route::{IpPrefix, ListenerSet, RouteMatch, RouteSpec};
 
-use crate::decode::listener::Target;
+use crate::decode::listener::Limits;
 use crate::decode::table::TableError;
 use crate::match_key::MatchKey;
 
@@ -33,7 +33,8 @@ pub(super) struct Found<'s> {
     pub(super) listeners: ListenerSet,
     /// Clients that may use it; empty = all.
     pub(super) sources: &'s [IpPrefix],
-    pub(super) target: Target<'s>,
+    pub(super) cluster: &'s str,
+    pub(super) limits: Limits,
 }
 
 /// What a route matches.
@@ -61,8 +62,8 @@ struct Known {
 impl<'s> Routes<'s> {
     /// Adds a route.
     pub(super) fn add(&mut self, found: Found<'s>) -> Result<(), TableError> {
-        if let Some(retries) = found.target.limits.retries {
-            let most = self.retries.entry(found.target.cluster).or_default();
+        if let Some(retries) = found.limits.retries {
+            let most = self.retries.entry(found.cluster).or_default();
             *most = retries.max(*most);
         }
         let mut keys = Vec::new();
@@ -106,16 +107,16 @@ impl<'s> Routes<'s> {
     }
 
     fn push(&mut self, found: &Found<'s>, matches: RouteMatch, keys: &[Item<'s>]) {
-        let limits = found.target.limits;
+        let limits = found.limits;
         self.specs.push(RouteSpec {
             matches,
-            cluster: found.target.cluster.to_owned(),
+            cluster: found.cluster.to_owned(),
             listeners: found.listeners,
             allow_sources: found.sources.to_vec(),
             idle_timeout: limits.idle_timeout,
             max_connection_age: limits.max_connection_age,
         });
-        self.origins.push((found.origin, found.target.cluster));
+        self.origins.push((found.origin, found.cluster));
         self.note(keys, self.specs.len() - 1, found.listeners);
     }
 
@@ -138,10 +139,10 @@ impl<'s> Routes<'s> {
             idle_timeout,
             max_connection_age,
         } = &self.specs[place];
-        cluster == found.target.cluster
+        cluster == found.cluster
             && allow_sources == found.sources
-            && *idle_timeout == found.target.limits.idle_timeout
-            && *max_connection_age == found.target.limits.max_connection_age
+            && *idle_timeout == found.limits.idle_timeout
+            && *max_connection_age == found.limits.max_connection_age
     }
 
     /// Returns the attempts to connect after the first that routes to a cluster ask for.
@@ -227,19 +228,15 @@ mod tests {
     use route::{ClusterSpec, Snapshot, TableSpec};
 
     use super::*;
-    use crate::decode::listener::Limits;
 
     fn add<'s>(routes: &mut Routes<'s>, origin: &'s Arc<str>, names: &'s [String], index: usize) {
-        let target = Target {
-            cluster: "c",
-            limits: Limits::default(),
-        };
         let found = Found {
             origin,
             matches: Matches::Names(names),
             listeners: ListenerSet::only(index),
             sources: &[],
-            target,
+            cluster: "c",
+            limits: Limits::default(),
         };
         routes.add(found).unwrap();
     }

@@ -88,9 +88,11 @@ impl State {
         names.cloned().collect()
     }
 
-    /// Returns all resources that others refer to and that are not there.
+    /// Returns the resources that others refer to and that are not there.
+    ///
+    /// Clusters that routes lead to are not meant: those may come and go.
     #[must_use]
-    pub fn all_missing(&self) -> BTreeSet<(ResourceType, Arc<str>)> {
+    pub fn missing(&self) -> BTreeSet<(ResourceType, Arc<str>)> {
         let assignments = self.wanted_assignments().into_iter();
         let assignments = assignments
             .filter(|name| !self.assignments.contains_key(name))
@@ -100,25 +102,6 @@ impl State {
             .filter(|name| !self.routes.contains_key(name))
             .map(|name| (ResourceType::RouteConfiguration, name));
         assignments.chain(routes).collect()
-    }
-
-    /// Returns the first resource that another one refers to and that is not there.
-    ///
-    /// Clusters that routes lead to are not meant: those may come and go.
-    #[must_use]
-    pub fn missing(&self) -> Option<(ResourceType, Arc<str>)> {
-        let mut assignments = self.clusters.values();
-        let assignment = assignments.find_map(|cluster| {
-            let name = cluster.assignment()?;
-            (!self.assignments.contains_key(name)).then(|| Arc::clone(name))
-        });
-        if let Some(name) = assignment {
-            return Some((ResourceType::ClusterLoadAssignment, name));
-        }
-        let listeners = self.listeners.values();
-        let mut names = listeners.flat_map(|listener| listener.route_configurations());
-        let name = names.find(|name| !self.routes.contains_key(*name))?;
-        Some((ResourceType::RouteConfiguration, Arc::clone(name)))
     }
 
     /// Translates the resources into clusters and routes, for these listeners of the caller; a

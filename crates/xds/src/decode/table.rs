@@ -10,7 +10,7 @@ use crate::decode::MAX_RESOURCES;
 use crate::decode::cluster::Keepalive;
 use crate::decode::connect::ConnectRoutes;
 use crate::decode::listener::{
-    Chain, Handler, HttpHandler, HttpRoutes, Limits, ListenerConfig, Target, Transport,
+    Chain, Handler, HttpHandler, HttpRoutes, Limits, ListenerConfig, Transport,
 };
 use crate::decode::routes::{Found, Matches, Routes};
 use crate::decode::state::State;
@@ -162,7 +162,8 @@ impl<'s> Builder<'s> {
                             matches,
                             listeners: ListenerSet::only(index),
                             sources: &chain.allow_sources,
-                            target: target.into(),
+                            cluster: &target.cluster,
+                            limits: target.limits,
                         })?;
                         None
                     }
@@ -223,12 +224,10 @@ impl<'s> Builder<'s> {
                 matches: Matches::Connect(route.value),
                 listeners: ListenerSet::only(index),
                 sources,
-                target: Target {
-                    cluster: route.cluster,
-                    limits: Limits {
-                        idle_timeout: limits.idle_timeout.or(handler.idle_timeout),
-                        ..limits
-                    },
+                cluster: route.cluster,
+                limits: Limits {
+                    idle_timeout: limits.idle_timeout.or(handler.idle_timeout),
+                    ..limits
                 },
             })?;
         }
@@ -256,7 +255,8 @@ impl<'s> Builder<'s> {
                 matches: Matches::WireGuard(&config.public_keys, config.route_id),
                 listeners,
                 sources: &config.allow_sources,
-                target: (&config.target).into(),
+                cluster: &config.target.cluster,
+                limits: config.target.limits,
             })?;
         }
         Ok(())

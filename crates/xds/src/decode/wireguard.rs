@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use route::{IpPrefix, RouteMatch};
 
 use crate::decode::fault::{Fault, Within};
-use crate::decode::listener::{Limits, OwnedTarget};
+use crate::decode::listener::{Limits, Target};
 use crate::decode::parts;
 use crate::proto::WireGuardRoute;
 
@@ -16,7 +16,7 @@ pub(super) struct WireGuardConfig {
     pub(super) route_id: Option<u32>,
     /// Clients that may use it; empty = all.
     pub(super) allow_sources: Vec<IpPrefix>,
-    pub(super) target: OwnedTarget,
+    pub(super) target: Target,
 }
 
 impl WireGuardConfig {
@@ -41,17 +41,18 @@ impl WireGuardConfig {
         if public_keys.is_empty() && route_id.is_none() {
             return Err(Fault::new("it has neither a key nor a route id"));
         }
-        let idle = message.idle_timeout.as_ref();
-        let age = message.max_connection_age.as_ref();
         Ok(Self {
             public_keys,
             route_id,
             allow_sources: parts::prefixes("allow_sources", &message.allow_sources)?,
-            target: OwnedTarget {
+            target: Target {
                 cluster: parts::name(&message.cluster).within("cluster")?,
                 limits: Limits {
-                    idle_timeout: parts::some_duration("idle_timeout", idle)?,
-                    max_connection_age: parts::some_duration("max_connection_age", age)?,
+                    idle_timeout: parts::some_duration("idle_timeout", message.idle_timeout)?,
+                    max_connection_age: parts::some_duration(
+                        "max_connection_age",
+                        message.max_connection_age,
+                    )?,
                     retries: None,
                 },
             },

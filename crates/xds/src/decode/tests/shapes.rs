@@ -300,19 +300,15 @@ fn named_route_configurations_are_awaited() {
         .map(ToString::to_string)
         .collect();
     assert_eq!(wanted, ["tunnels"]);
-    let missing = state.missing().unwrap();
-    assert_eq!(
-        (missing.0, &*missing.1),
-        (ResourceType::RouteConfiguration, "tunnels")
-    );
+    let kind = ResourceType::RouteConfiguration;
+    assert_eq!(state.missing(), [(kind, "tunnels".into())].into());
     assert_eq!(
         reports(&table(&state)),
         ["vpn: filter_chains[0]: its routes \"tunnels\" are not there"]
     );
     let message = routes("tunnels", vec![connect_to(exact("a"), to(API_A))]);
-    let kind = ResourceType::RouteConfiguration;
     state.set("tunnels", right(kind, "tunnels", &message));
-    assert_eq!(state.missing(), None);
+    assert!(state.missing().is_empty());
     assert_eq!(listed(&table(&state)).len(), 1);
     assert_eq!(reports(&table(&state)), [""; 0]);
 }

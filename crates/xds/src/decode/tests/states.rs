@@ -48,7 +48,10 @@ fn assignments_are_asked_for_and_waited_for() {
         .collect();
     assert_eq!(wanted, ["a", "shared"]);
     let kind = ResourceType::ClusterLoadAssignment;
-    assert_eq!(state.missing(), Some((kind, "a".into())));
+    assert_eq!(
+        state.missing(),
+        [(kind, "a".into()), (kind, "shared".into())].into()
+    );
     let before = state.clone();
     for name in ["a", "shared"] {
         let locality = LocalityLbEndpoints {
@@ -57,12 +60,8 @@ fn assignments_are_asked_for_and_waited_for() {
         };
         state.set(name, right(kind, name, &assignment(name, vec![locality])));
     }
-    assert_eq!(state.missing(), None);
-    assert_eq!(
-        before.missing(),
-        Some((kind, "a".into())),
-        "a clone is apart"
-    );
+    assert!(state.missing().is_empty());
+    assert_eq!(before.missing().len(), 2, "a clone is apart");
     let endpoints = |state: &State| {
         let clusters = table(state).spec.clusters;
         clusters
@@ -73,7 +72,7 @@ fn assignments_are_asked_for_and_waited_for() {
     assert_eq!(endpoints(&state), [1, 1, 1]);
     state.remove(kind, "shared");
     assert_eq!(endpoints(&state), [1, 0, 0]);
-    assert_eq!(state.missing(), Some((kind, "shared".into())));
+    assert_eq!(state.missing(), [(kind, "shared".into())].into());
     state.retain(ResourceType::Cluster, |name| name != "a");
     assert_eq!(endpoints(&state), [0, 0]);
     state.remove(ResourceType::Cluster, "b");
