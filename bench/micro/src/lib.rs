@@ -35,18 +35,13 @@ mod tests {
     #[test]
     fn every_workload_finds_what_it_should() {
         for workload in all() {
-            assert_eq!(
-                workload.prepare()(),
-                workload.expected(),
-                "{}",
-                workload.name()
-            );
+            assert_eq!(workload.prepare()(), workload.expected, "{}", workload.name);
         }
     }
 
     #[test]
     fn names_are_distinct() {
-        let names: BTreeSet<_> = all().iter().map(Workload::name).collect();
+        let names: BTreeSet<_> = all().iter().map(|workload| workload.name).collect();
         assert_eq!(names.len(), all().len());
     }
 }

@@ -19,9 +19,9 @@ fn main() -> ExitCode {
         // What is done once only (tables of the C library, the first growth of the heap) counts for none.
         black_box(workload.prepare()());
         let found = measured(workload.prepare());
-        let (name, expected) = (workload.name(), workload.expected());
+        let (name, expected) = (workload.name, workload.expected);
         let written = if found == expected {
-            writeln!(out, "{name}\t{}", workload.times())
+            writeln!(out, "{name}\t{}", workload.times)
         } else {
             let _ = writeln!(out, "{name}: found {found} instead of {expected}");
             return ExitCode::FAILURE;

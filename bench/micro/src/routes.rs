@@ -12,67 +12,58 @@ use crate::workload::Workload;
 
 /// Returns the workloads of this room.
 pub(crate) fn workloads() -> Vec<Workload> {
+    let one = Rc::new(built(&table(1), None));
     let large = Rc::new(built(&table(LARGE), None));
-    let mut all = vec![by_name(
-        "server name of 1",
-        Rc::new(built(&table(1), None)),
-        1,
-    )];
-    all.push(by_name("server name of 10,000", Rc::clone(&large), LARGE));
-    all.push(by_wildcard(Rc::clone(&large)));
-    all.push(by_destination(Rc::clone(&large)));
-    all.push(by_connect(Rc::clone(&large)));
+    let by_name = |table: &Snapshot, name: &String| table.by_server_name(Some(name)).is_some();
+    let wildcards =
+        spread(LARGE).map(|nth| format!("kubelet-{nth}.nodes.{}", wildcard_zone(nth % WILDCARDS)));
+    let mut all = vec![
+        lookups(
+            "server name of 1",
+            &one,
+            spread(1).map(server_name),
+            by_name,
+        ),
+        lookups(
+            "server name of 10,000",
+            &large,
+            spread(LARGE).map(server_name),
+            by_name,
+        ),
+        lookups(
+            "server name, 100 wildcards among 10,000",
+            &large,
+            wildcards,
+            by_name,
+        ),
+        lookups(
+            "destination address of 10,000",
+            &large,
+            spread(LARGE).map(|nth| at(destination(nth))),
+            |table, address| table.by_destination(*address).is_some(),
+        ),
+        lookups(
+            "connect destination of 10,000",
+            &large,
+            spread(LARGE).map(cluster_name),
+            |table, value| table.by_connect(value).is_some(),
+        ),
+    ];
     all.extend(builds(large));
     all
 }
 
-fn by_name(name: &'static str, table: Rc<Snapshot>, count: usize) -> Workload {
-    let names: Vec<String> = spread(count).map(server_name).collect();
-    Workload::shared(name, LOOKUPS, LOOKUPS, (table, names), |(table, names)| {
-        let found = |name: &&String| table.by_server_name(Some(name)).is_some();
-        names.iter().filter(found).count()
+/// Looks every one of `keys` up.
+fn lookups<K: 'static>(
+    name: &'static str,
+    table: &Rc<Snapshot>,
+    keys: impl Iterator<Item = K>,
+    found: impl Fn(&Snapshot, &K) -> bool + Copy + 'static,
+) -> Workload {
+    let input = (Rc::clone(table), keys.collect::<Vec<K>>());
+    Workload::shared(name, LOOKUPS, LOOKUPS, input, move |(table, keys)| {
+        keys.iter().filter(|key| found(table, key)).count()
     })
-}
-
-fn by_wildcard(table: Rc<Snapshot>) -> Workload {
-    let names: Vec<String> = spread(LARGE)
-        .map(|nth| format!("kubelet-{nth}.nodes.{}", wildcard_zone(nth % WILDCARDS)))
-        .collect();
-    let name = "server name, 100 wildcards among 10,000";
-    Workload::shared(name, LOOKUPS, LOOKUPS, (table, names), |(table, names)| {
-        let found = |name: &&String| table.by_server_name(Some(name)).is_some();
-        names.iter().filter(found).count()
-    })
-}
-
-fn by_destination(table: Rc<Snapshot>) -> Workload {
-    let addresses: Vec<SocketAddr> = spread(LARGE).map(|nth| at(destination(nth))).collect();
-    let name = "destination address of 10,000";
-    Workload::shared(
-        name,
-        LOOKUPS,
-        LOOKUPS,
-        (table, addresses),
-        |(table, addresses)| {
-            let found = |addr: &&SocketAddr| table.by_destination(**addr).is_some();
-            addresses.iter().filter(found).count()
-        },
-    )
-}
-
-fn by_connect(table: Rc<Snapshot>) -> Workload {
-    let values: Vec<String> = spread(LARGE).map(cluster_name).collect();
-    let name = "connect destination of 10,000";
-    Workload::shared(
-        name,
-        LOOKUPS,
-        LOOKUPS,
-        (table, values),
-        |(table, values)| {
-            let found = |value: &&String| table.by_connect(value).is_some();
-            values.iter().filter(found).count()
-        },
-    )
 }
 
 fn builds(previous: Rc<Snapshot>) -> [Workload; 2] {

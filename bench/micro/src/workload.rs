@@ -8,9 +8,12 @@ pub type Operation = Box<dyn FnOnce() -> usize>;
 
 /// A piece of work that is measured.
 pub struct Workload {
-    name: &'static str,
-    times: usize,
-    expected: usize,
+    /// What it is called.
+    pub name: &'static str,
+    /// How many pieces of work one [`Operation`] is.
+    pub times: usize,
+    /// What an [`Operation`] must find.
+    pub expected: usize,
     prepare: Box<dyn Fn() -> Operation>,
 }
 
@@ -64,24 +67,6 @@ impl Workload {
             expected,
             prepare: Box::new(prepare),
         }
-    }
-
-    /// Returns what it is called.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// Returns how many pieces of work one [`Operation`] is.
-    #[must_use]
-    pub fn times(&self) -> usize {
-        self.times
-    }
-
-    /// Returns what an [`Operation`] must find.
-    #[must_use]
-    pub fn expected(&self) -> usize {
-        self.expected
     }
 
     /// Makes the input, and returns the work on it.
