@@ -19,7 +19,6 @@ mod shoots;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
@@ -97,10 +96,9 @@ impl Lab<'_> {
     }
 
     fn delays(&mut self, case: &str, delays: &Latencies) -> Result<()> {
-        let ms = |took: Duration| took.as_secs_f64() * 1e3;
-        self.add(case, figure::DELAY_P50, ms(delays.quantile(0.5)));
-        self.add(case, figure::DELAY_P99, ms(delays.quantile(0.99)));
-        self.add(case, figure::DELAY_MAX, ms(delays.max()));
+        let figures = [figure::DELAY_P50, figure::DELAY_P99, figure::DELAY_MAX];
+        self.samples
+            .add_quantiles(SETUP, case, figures, 1e3, delays);
         self.samples.add_latencies(SETUP, case, delays)
     }
 }

@@ -130,7 +130,7 @@ impl Suite {
         })
     }
 
-    /// Returns how often [`Steps::step`] is called.
+    /// Returns how many steps there are.
     fn steps(&self) -> usize {
         let transports = self.transport.len();
         let count = |case, steps| if self.has(case) { steps } else { 0 };
@@ -142,17 +142,17 @@ impl Suite {
 
 /// Runs everything, and returns what failed: a table with a gap says more than none.
 fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<String>> {
-    let mut steps = Steps(Progress::new(asked.steps()));
+    let mut progress = Progress::new(asked.steps());
     if asked.has(Case::Idle) {
         for transport in &asked.transport {
-            steps.step(lab, &format!("{}: memory", transport.as_str()), |lab| {
+            progress.run(&format!("{}: memory", transport.as_str()), || {
                 let target = Target::start(programs, *transport)?;
                 memory::idle(lab, &target, IDLE).map_err(|error| target.explain(error))
             });
         }
     }
     if !asked.has(Case::Speed) && !asked.has(Case::Harm) {
-        return Ok(steps.failures());
+        return Ok(std::mem::take(&mut progress.failures));
     }
     let mut targets = vec![Target::direct()];
     for transport in &asked.transport {
@@ -164,71 +164,60 @@ fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<Stri
             order.reverse();
         }
         for target in order.into_iter().filter(|_| asked.has(Case::Speed)) {
-            steps.speed(lab, target, asked);
+            speed(&mut progress, lab, target, asked);
         }
     }
-    for target in targets.iter_mut().skip(1) {
-        if asked.has(Case::Harm) {
-            steps.harm(lab, target);
-        }
+    for target in targets.iter_mut().skip(1).filter(|_| asked.has(Case::Harm)) {
+        harm(&mut progress, lab, target);
     }
-    Ok(steps.failures())
+    Ok(std::mem::take(&mut progress.failures))
 }
 
-struct Steps(Progress);
-
-impl Steps {
-    fn step(&mut self, lab: &mut Lab, what: &str, work: impl FnOnce(&mut Lab) -> Result<()>) {
-        self.0.run(what, || work(lab));
-    }
-
-    fn failures(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.0.failures)
-    }
-
-    fn speed(&mut self, lab: &mut Lab, target: &Target, asked: &Suite) {
-        let name = target.transport.as_str();
-        let load = |connections| Load {
-            connections,
-            warm_up: WARM_UP,
-            length: Duration::from_millis(asked.millis),
-            interval: None,
-        };
-        for (word, direction) in [("down", Direction::Down), ("up", Direction::Up)] {
-            self.step(lab, &format!("{name}: {word}"), |lab| {
-                speed::bulk(lab, target, direction, asked.mib << 20, 1)
-                    .map_err(|error| target.explain(error))
-            });
-        }
-        for connections in [1, 16] {
-            self.step(lab, &format!("{name}: rtt c={connections}"), |lab| {
-                speed::rtt(lab, target, load(connections)).map_err(|error| target.explain(error))
-            });
-        }
-        for connections in [1, 16, 64] {
-            self.step(lab, &format!("{name}: dials c={connections}"), |lab| {
-                speed::dials(lab, target, load(connections)).map_err(|error| target.explain(error))
-            });
-        }
-    }
-
-    fn harm(&mut self, lab: &mut Lab, target: &mut Target) {
-        let name = target.transport.as_str();
-        for (stalled, count) in STALLS {
-            self.step(
-                lab,
-                &format!("{name}: {stalled:?} ×{count} stalls"),
-                |lab| {
-                    harm::stall(lab, target, stalled, count, STALL)
-                        .map_err(|error| target.explain(error))
-                },
-            );
-        }
-        self.step(lab, &format!("{name}: abandoned dials"), |lab| {
-            harm::abandon(lab, target, ABANDONED).map_err(|error| target.explain(error))
+fn speed(progress: &mut Progress, lab: &mut Lab, target: &Target, asked: &Suite) {
+    let load = |connections| Load {
+        connections,
+        warm_up: WARM_UP,
+        length: Duration::from_millis(asked.millis),
+        interval: None,
+    };
+    let mut step = |what: String, work: &dyn Fn(&mut Lab) -> Result<()>| {
+        let what = format!("{}: {what}", target.transport.as_str());
+        progress.run(&what, || work(lab).map_err(|error| target.explain(error)));
+    };
+    for direction in [Direction::Down, Direction::Up] {
+        step(format!("{direction:?}"), &|lab| {
+            speed::bulk(lab, target, direction, asked.mib << 20, 1)
         });
-        self.step(lab, &format!("{name}: soak"), |lab| {
-            harm::soak(lab, target, SOAK).map_err(|error| target.explain(error))
+    }
+    for connections in [1, 16] {
+        step(format!("rtt c={connections}"), &|lab| {
+            speed::rtt(lab, target, load(connections))
+        });
+    }
+    for connections in [1, 16, 64] {
+        step(format!("dials c={connections}"), &|lab| {
+            speed::dials(lab, target, load(connections))
+        });
+    }
+}
+
+fn harm(progress: &mut Progress, lab: &mut Lab, target: &mut Target) {
+    type Work = fn(&mut Lab, &mut Target) -> Result<()>;
+    let name = target.transport.as_str();
+    for (stalled, count) in STALLS {
+        progress.run(&format!("{name}: {stalled:?} ×{count} stalls"), || {
+            harm::stall(lab, target, stalled, count, STALL).map_err(|error| target.explain(error))
+        });
+    }
+    let rest: [(&str, Work); 2] = [
+        ("abandoned dials", |lab, target| {
+            harm::abandon(lab, target, ABANDONED)
+        }),
+        ("soak", |lab, target| harm::soak(lab, target, SOAK)),
+    ];
+    for (what, work) in rest {
+        progress.run(&format!("{name}: {what}"), || {
+            work(lab, target).map_err(|error| target.explain(error))
         });
     }
 }

@@ -140,6 +140,25 @@ impl Samples {
         });
     }
 
+    /// Adds the median, the 99th percentile and the longest, as `figures`, times so many a second.
+    pub(crate) fn add_quantiles(
+        &mut self,
+        setup: &str,
+        case: &str,
+        [p50, p99, max]: [Figure; 3],
+        a_second: f64,
+        latencies: &Latencies,
+    ) {
+        let found = [
+            (p50, latencies.quantile(0.5)),
+            (p99, latencies.quantile(0.99)),
+            (max, latencies.max()),
+        ];
+        for (figure, took) in found {
+            self.add(setup, case, figure, took.as_secs_f64() * a_second);
+        }
+    }
+
     /// Adds the latencies of one repetition.
     pub(crate) fn add_latencies(
         &mut self,

@@ -65,16 +65,9 @@ impl Lab {
     }
 
     /// Adds the median, the 99th percentile and the longest, as `figures`.
-    fn add_quantiles(
-        &mut self,
-        target: &Target,
-        case: &str,
-        [p50, p99, max]: [Figure; 3],
-        latencies: &Latencies,
-    ) {
-        self.add(target, case, p50, micros(latencies.quantile(0.5)));
-        self.add(target, case, p99, micros(latencies.quantile(0.99)));
-        self.add(target, case, max, micros(latencies.max()));
+    fn add_quantiles(&mut self, target: &Target, case: &str, figures: [Figure; 3], of: &Latencies) {
+        let setup = target.transport.as_str();
+        self.samples.add_quantiles(setup, case, figures, 1e6, of);
     }
 
     /// Adds how much resident memory each program has more than `before`.
@@ -188,10 +181,6 @@ impl Usages {
             more(self.agent, before.agent),
         )
     }
-}
-
-fn micros(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e6
 }
 
 const MIB: f64 = 1024.0 * 1024.0;

@@ -7,7 +7,6 @@
 //! Everything is started anew for each, so that no case inherits another's memory.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::Result;
 use testkit::netns::Place;
@@ -236,11 +235,9 @@ impl Lab<'_> {
     }
 
     fn latencies(&mut self, setup: &str, case: &str, latencies: &Latencies) -> Result<()> {
-        let micros = |duration: Duration| duration.as_secs_f64() * 1e6;
-        let mut add = |figure, value| self.samples.add(setup, case, figure, value);
-        add(of::P50, micros(latencies.quantile(0.5)));
-        add(of::P99, micros(latencies.quantile(0.99)));
-        add(of::MAX, micros(latencies.max()));
+        let figures = [of::P50, of::P99, of::MAX];
+        self.samples
+            .add_quantiles(setup, case, figures, 1e6, latencies);
         self.samples.add_latencies(setup, case, latencies)
     }
 

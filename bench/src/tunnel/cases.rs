@@ -232,15 +232,12 @@ fn bulk_load(
         add(figure::CPU_ALL, (used + hop) / gigabytes);
     }
     add(figure::RETRANSMITS, moved.retransmits);
-    add(figure::LOADED_P50, micros(&pings, 0.5) / 1e3);
-    add(figure::LOADED_P99, micros(&pings, 0.99) / 1e3);
-    add(
-        figure::LOADED_MAX,
-        pings.latencies.max().as_secs_f64() * 1e3,
-    );
     add(figure::LOADED_LOST, pings.lost());
+    let name = tunnel.setup.name();
+    let figures = [figure::LOADED_P50, figure::LOADED_P99, figure::LOADED_MAX];
+    samples.add_quantiles(name, case, figures, 1e3, &pings.latencies);
     let beside = format!("{case}: pings beside");
-    samples.add_latencies(tunnel.setup.name(), &beside, &pings.latencies)
+    samples.add_latencies(name, &beside, &pings.latencies)
 }
 
 fn micros(pings: &Pings, quantile: f64) -> f64 {
