@@ -23,14 +23,9 @@ pub(crate) struct Console {
 struct Step {
     chapter: &'static str,
     name: String,
-    outcome: Outcome,
+    /// What was found, or why it failed.
+    outcome: Result<String, String>,
     took: Duration,
-}
-
-#[derive(Debug)]
-enum Outcome {
-    Good(String),
-    Bad(String),
 }
 
 impl Console {
@@ -81,8 +76,8 @@ impl Console {
         let result = work();
         let took = clock.elapsed();
         let (value, outcome) = match result {
-            Ok((value, detail)) => (Some(value), Outcome::Good(detail)),
-            Err(error) => (None, Outcome::Bad(format!("{error:#}"))),
+            Ok((value, detail)) => (Some(value), Ok(detail)),
+            Err(error) => (None, Err(format!("{error:#}"))),
         };
         let step = Step {
             chapter: self.chapter,
@@ -119,8 +114,8 @@ impl Console {
         self.say(&format!("  {rule}"));
         for step in &self.steps {
             let result = match step.outcome {
-                Outcome::Good(_) => self.paint(GREEN, "✓ ok"),
-                Outcome::Bad(_) => self.paint(RED, "✗ FAILED"),
+                Ok(_) => self.paint(GREEN, "✓ ok"),
+                Err(_) => self.paint(RED, "✗ FAILED"),
             };
             let time = millis(step.took);
             self.say(&format!(
@@ -129,11 +124,8 @@ impl Console {
             ));
         }
         self.say(&format!("  {rule}"));
-        let failed = self
-            .steps
-            .iter()
-            .filter(|step| matches!(step.outcome, Outcome::Bad(_)))
-            .count();
+        let failed = { self.steps.iter() }.filter(|step| step.outcome.is_err());
+        let failed = failed.count();
         let total = self.steps.len();
         if failed == 0 {
             self.say(&self.paint(GREEN, &format!("  all {total} steps went well")));
@@ -147,8 +139,8 @@ impl Console {
         let clear = if self.terminal { "\x1b[2K" } else { "" };
         let time = self.paint(DIM, &format!("{:>9}", millis(step.took)));
         let (mark, detail) = match &step.outcome {
-            Outcome::Good(detail) => (self.paint(GREEN, "✓"), detail),
-            Outcome::Bad(why) => (self.paint(RED, "✗"), why),
+            Ok(detail) => (self.paint(GREEN, "✓"), detail),
+            Err(why) => (self.paint(RED, "✗"), why),
         };
         self.say(&format!(
             "{clear}  {mark} {:NAME_WIDTH$} {time}  {detail}",
