@@ -74,9 +74,7 @@ impl Shoot {
     /// Opens a watch and follows it on a thread.
     pub(super) fn watch(&self, place: Place<'_>, target: &Target) -> Result<Watcher> {
         let connection = place.run(|| Connection::open(target))??;
-        Watcher::follow(connection, "/api/v1/pods?watch=1", |event| {
-            event["sequence"].as_u64()
-        })
+        Watcher::follow(connection, "/api/v1/pods?watch=1")
     }
 }
 

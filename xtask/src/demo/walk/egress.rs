@@ -15,10 +15,6 @@ use crate::console::Console;
 use crate::demo::gateway::{self, Extra};
 use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity};
 
-struct Way {
-    target: Target,
-}
-
 pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let heading = "The way back: the control plane reaches a kubelet inside shoot a";
     console.chapter("egress", heading);
@@ -69,42 +65,39 @@ fn start(console: &mut Console, stage: &mut Stage) -> Result<()> {
 }
 
 /// What an API server would ask, asked by the demo itself.
-fn by_connect(console: &mut Console, stage: &Stage) -> Option<Way> {
+fn by_connect(console: &mut Console, stage: &Stage) -> Option<Target> {
     let pair = stage.konnectivity.as_ref()?;
-    let target = pair.credentials.by_connect(&stage.shoots[0].kubelets);
-    let way = Way {
-        target: target.timeout(LIMIT),
-    };
+    let way = pair.credentials.by_connect(&stage.shoots[0].kubelets);
+    let way = way.timeout(LIMIT);
     console.check("CONNECT over mTLS → kubelet", || answers(stage, &way))?;
     Some(way)
 }
 
 /// Asks the kubelet for something small and something large, and says how that went.
-fn answers(stage: &Stage, way: &Way) -> Result<String> {
+fn answers(stage: &Stage, way: &Target) -> Result<String> {
     let name = "rhizome_konnectivity_tunnels_ended_total";
     let seed = &stage.network.seed;
     let before = konnectivity::metric(seed, name)?;
-    ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
+    is_well(stage, way)?;
     let clock = Stopwatch::start();
-    ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
+    is_well(stage, way)?;
     let took = clock.elapsed();
-    let large = way.ask(stage, &format!("/big?bytes={LARGE}"))?;
+    let large = ask(stage, way, &format!("/big?bytes={LARGE}"))?;
     ensure!(large == pattern(LARGE), "10 MiB came otherwise");
     wait::until("three tunnels to have ended", LIMIT, || {
         konnectivity::metric(seed, name).is_ok_and(|now| now >= before + 3.0)
     })?;
-    let ms = took.as_secs_f64() * 1e3;
     Ok(format!(
-        "ok after {ms:.1} ms; 10 MiB, every byte; 3 tunnels"
+        "ok after {took:.1?}; 10 MiB, every byte; 3 tunnels"
     ))
 }
 
 /// Stops reading in the middle of an answer, and shows that others are served meanwhile.
-fn stall(console: &mut Console, stage: &Stage, way: &Way) -> Option<Body> {
+fn stall(console: &mut Console, stage: &Stage, way: &Target) -> Option<Body> {
     let seed = &stage.network.seed;
     let reader = console.step("a reader stops in the middle of 1 GiB", || {
         let path = format!("/big?bytes={}", 1 << 30);
-        let mut reader = seed.run(|| Connection::open(&way.target)?.body(&path))??;
+        let mut reader = seed.run(|| Connection::open(way)?.body(&path))??;
         let read = reader.next(LARGE)?;
         ensure!(read == pattern(LARGE), "the beginning came otherwise");
         wait::until("the server to notice", LIMIT, || {
@@ -122,29 +115,30 @@ fn stall(console: &mut Console, stage: &Stage, way: &Way) -> Option<Body> {
         let mut took = Vec::new();
         for _ in 0..REQUESTS {
             let clock = Stopwatch::start();
-            ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
+            is_well(stage, way)?;
             took.push(clock.elapsed());
         }
         took.sort_unstable();
         let longest = took.last().copied().unwrap_or_default();
         let median = took.get(took.len() / 2).copied().unwrap_or_default();
         ensure!(longest < UNHARMED, "one took {longest:.1?}");
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let detail = format!(
-            "{REQUESTS} requests through the same pair: median {:.1} ms, longest {:.1} ms",
-            ms(median),
-            ms(longest)
-        );
-        Ok(detail)
+        Ok(format!(
+            "{REQUESTS} requests through the same pair: median {median:.1?}, longest {longest:.1?}"
+        ))
     });
     Some(reader)
 }
 
 /// Tells the agent to end while the reader still has its tunnel.
-fn end_agent(console: &mut Console, stage: &mut Stage, way: &Way, mut reader: Body) -> Result<()> {
+fn end_agent(
+    console: &mut Console,
+    stage: &mut Stage,
+    way: &Target,
+    mut reader: Body,
+) -> Result<()> {
     let told = console.check("SIGTERM to the agent: it serves on", || {
         pair(stage)?.agent.signal(Signal::TERM)?;
-        ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
+        is_well(stage, way)?;
         let more = reader.next(LARGE)?;
         ensure!(
             more == pattern(2 * LARGE)[LARGE..],
@@ -173,15 +167,16 @@ fn end_agent(console: &mut Console, stage: &mut Stage, way: &Way, mut reader: Bo
     }))
 }
 
-impl Way {
-    fn ask(&self, stage: &Stage, path: &str) -> Result<Vec<u8>> {
-        let seed = &stage.network.seed;
-        let answer = seed.run(|| http::get(&self.target, path))??;
-        if answer.status != 200 {
-            bail!("{path}: {}: {}", answer.status, answer.text());
-        }
-        Ok(answer.body)
-    }
+fn ask(stage: &Stage, way: &Target, path: &str) -> Result<Vec<u8>> {
+    let answer = stage.network.seed.run(|| http::get(way, path))??;
+    let status = answer.status;
+    ensure!(status == 200, "{path}: {status}: {}", answer.text());
+    Ok(answer.body)
+}
+
+fn is_well(stage: &Stage, way: &Target) -> Result<()> {
+    ensure!(ask(stage, way, "/healthz")? == b"ok", "it is not well");
+    Ok(())
 }
 
 fn pair(stage: &mut Stage) -> Result<&mut Konnectivity> {

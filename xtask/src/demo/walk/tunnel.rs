@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use testkit::command;
-use testkit::http::Connection;
-use testkit::netns::Namespace;
+use testkit::netns::{Namespace, Place};
 use testkit::wait::{self, Stopwatch};
 
 use super::{Stage, egress, must};
@@ -26,38 +25,33 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     reach(console, stage, "TCP");
     without_certificate(console, stage);
     let watch = console.step("a watch runs, from the pod to the seed", || {
-        Ok((watch(stage)?, "events flow, by TCP".to_owned()))
+        let [shoot, _] = &stage.shoots;
+        let target = credentials(stage)?.target(&shoot.kubelets, POD);
+        let watch = shoot.watch(Place::In(&stage.network.seed), &target.timeout(LIMIT))?;
+        Ok((watch, "events flow, by TCP".to_owned()))
     });
     let Some(watch) = watch else { return Ok(()) };
     kill_gateway(console, stage, &watch, "tcp")?;
-    move_to(
-        console,
-        stage,
-        "the firewall lets UDP through",
-        &watch,
-        "udp",
-        || {
-            drop(firewall);
-            Ok(())
-        },
-    );
+    let name = "the firewall lets UDP through: the tunnel moves to UDP";
+    move_to(console, stage, name, (&watch, "udp"), || {
+        drop(firewall);
+        Ok(())
+    });
     reach(console, stage, "UDP");
     kill_gateway(console, stage, &watch, "udp")?;
     let mut firewall = None;
-    move_to(
-        console,
-        stage,
-        "the firewall drops UDP again",
-        &watch,
-        "tcp",
-        || {
-            firewall = Some(Firewall::close(&stage.network.seed, node(stage))?);
-            Ok(())
-        },
-    );
+    let name = "the firewall drops UDP again: the tunnel moves to TCP";
+    move_to(console, stage, name, (&watch, "tcp"), || {
+        firewall = Some(Firewall::close(&stage.network.seed, node(stage))?);
+        Ok(())
+    });
     drop(firewall);
     not_backwards(console, stage);
-    kubelet(console, stage);
+    console.check("curl --proxy → kubelet on the node", || {
+        let text = curl(stage, KUBELET, "/metrics")?;
+        ensure!(text.contains(NODE_NAME), "another answered: {text}");
+        Ok(text.trim_end().to_owned())
+    });
     Ok(())
 }
 
@@ -114,7 +108,7 @@ fn reach(console: &mut Console, stage: &Stage, transport: &str) {
     let name = format!("over {transport}: curl --proxy https://{proxy} → the pod");
     console.check(&name, || {
         expect(node(stage), &transport.to_lowercase())?;
-        let answer: serde_json::Value = serde_json::from_str(&curl(stage, "/version")?)?;
+        let answer: serde_json::Value = serde_json::from_str(&curl(stage, POD, "/version")?)?;
         let (who, peer) = (answer["shoot"].as_str(), answer["peer"].as_str());
         ensure!(
             who == Some(tunnel::POD_NAME),
@@ -122,7 +116,7 @@ fn reach(console: &mut Console, stage: &Stage, transport: &str) {
         );
         let peer: SocketAddr = peer.context("no peer in the answer")?.parse()?;
         ensure!(peer.ip() == KUBELET.ip(), "it was asked by {peer}");
-        let large = curl(stage, &format!("/big?bytes={LARGE}"))?;
+        let large = curl(stage, POD, &format!("/big?bytes={LARGE}"))?;
         ensure!(large.len() == LARGE, "{} bytes came", large.len());
         let (name, whom) = (tunnel::POD_NAME, peer.ip());
         Ok(format!("answered by {name}, which saw {whom}; then 10 MiB"))
@@ -156,17 +150,6 @@ fn without_certificate(console: &mut Console, stage: &Stage) {
     });
 }
 
-/// Opens a watch of the pod, through the server's proxy.
-fn watch(stage: &Stage) -> Result<Watcher> {
-    let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
-    let inside = &stage.shoots[0].kubelets;
-    let target = tunnel.credentials.target(inside, POD).timeout(LIMIT);
-    let connection = stage.network.seed.run(|| Connection::open(&target))??;
-    Watcher::follow(connection, "/api/v1/pods?watch=1", |event| {
-        event["sequence"].as_u64()
-    })
-}
-
 /// Kills the gateway and starts it anew: all that is between is gone, but for the watch.
 fn kill_gateway(
     console: &mut Console,
@@ -197,13 +180,11 @@ fn kill_gateway(
 fn move_to(
     console: &mut Console,
     stage: &Stage,
-    what: &str,
-    watch: &Watcher,
-    transport: &str,
+    name: &str,
+    (watch, transport): (&Watcher, &str),
     change: impl FnOnce() -> Result<()>,
 ) {
-    let name = format!("{what}: the tunnel moves to {}", transport.to_uppercase());
-    console.check(&name, || {
+    console.check(name, || {
         let before = watch.events()?;
         change()?;
         let clock = Stopwatch::start();
@@ -224,30 +205,38 @@ fn not_backwards(console: &mut Console, stage: &Stage) {
     let node = node(stage);
     console.check("the shoot reaches no address in the seed by it", || {
         let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
-        let refused = [("reason", "filter_opening")];
-        let count = || Side::Server.metric(&tunnel.place, DROPPED, &refused);
-        let before = count()?;
         let own = SocketAddr::new(tunnel::SERVER_INSIDE, tunnel::PROXY.port());
-        knock(node, own)?;
-        wait::until("the server to have counted", LIMIT, || {
-            count().is_ok_and(|now| now > before)
+        drops(Side::Server, &tunnel.place, "filter_opening", || {
+            knock(node, own)
         })?;
-        let no_peer = [("reason", "no_peer")];
-        let count = || Side::Client.metric(node, DROPPED, &no_peer);
-        let before = count()?;
         let elsewhere = stage.shoots[0].endpoint;
         let route = elsewhere.ip().to_string();
-        node.ip(&["route", "add", &route, "dev", tunnel::DEVICE])?;
-        let knocked = knock(node, elsewhere);
-        node.ip(&["route", "del", &route, "dev", tunnel::DEVICE])?;
-        knocked?;
-        wait::until("the client to have counted", LIMIT, || {
-            count().is_ok_and(|now| now > before)
+        drops(Side::Client, node, "no_peer", || {
+            node.ip(&["route", "add", &route, "dev", tunnel::DEVICE])?;
+            let knocked = knock(node, elsewhere);
+            node.ip(&["route", "del", &route, "dev", tunnel::DEVICE])?;
+            knocked
         })?;
         Ok(format!(
             "{own}: the server drops it; {elsewhere}: the client drops it"
         ))
     });
+}
+
+/// Fails unless a packet is dropped for `reason` when something knocks.
+fn drops(
+    side: Side,
+    place: &Namespace,
+    reason: &str,
+    knock: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let reason = [("reason", reason)];
+    let count = || side.metric(place, "rhizome_tunnel_dropped_total", &reason);
+    let before = count()?;
+    knock()?;
+    wait::until("the drop to be counted", LIMIT, || {
+        count().is_ok_and(|now| now > before)
+    })
 }
 
 /// Fails if there is an answer.
@@ -258,23 +247,13 @@ fn knock(node: &Namespace, addr: SocketAddr) -> Result<()> {
     }
 }
 
-/// Reaches the kubelet by curl.
-fn kubelet(console: &mut Console, stage: &Stage) {
-    console.check("curl --proxy → kubelet on the node", || {
-        let text = curl_at(stage, KUBELET, "/metrics")?;
-        ensure!(text.contains(NODE_NAME), "another answered: {text}");
-        Ok(text.trim_end().to_owned())
-    });
-}
-
-fn curl(stage: &Stage, path: &str) -> Result<String> {
-    curl_at(stage, POD, path)
-}
-
-fn curl_at(stage: &Stage, addr: SocketAddr, path: &str) -> Result<String> {
-    let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
-    let mut curl = tunnel.credentials.curl(&stage.network.seed, true)?;
+fn curl(stage: &Stage, addr: SocketAddr, path: &str) -> Result<String> {
+    let mut curl = credentials(stage)?.curl(&stage.network.seed, true)?;
     command::run(curl.arg(format!("https://{addr}{path}")))
+}
+
+fn credentials(stage: &Stage) -> Result<&Credentials> {
+    Ok(&stage.tunnel.as_ref().context("no tunnel")?.credentials)
 }
 
 /// Fails unless the client uses `transport`.
@@ -290,7 +269,6 @@ fn node(stage: &Stage) -> &Namespace {
     &stage.network.shoots[0].node
 }
 
-const DROPPED: &str = "rhizome_tunnel_dropped_total";
 const LARGE: usize = 10 << 20;
 /// Events of a watch that are waited for: a second of them.
 const MORE: u64 = 5;
