@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// A service on a thread of its own. Dropping it ends every task of the service at its next await.
 #[derive(Debug)]
 pub struct Background {
+    handle: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -27,6 +29,7 @@ impl Background {
             .enable_all()
             .build()
             .context("building a runtime")?;
+        let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
@@ -40,9 +43,16 @@ impl Background {
             })
             .context("starting a thread")?;
         Ok(Self {
+            handle,
             stop: Some(stop),
             thread: Some(thread),
         })
+    }
+}
+
+impl Background {
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
     }
 }
 

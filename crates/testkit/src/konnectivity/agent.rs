@@ -13,7 +13,6 @@
 mod tunnels;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ use super::engine::Engine;
 use super::frame;
 use super::packet::Packet;
 use super::stream::{self, Incoming, Outgoing};
-use super::tap::{Control, Tap};
+use super::tap::Control;
 use super::wire::{End, LIMIT, Wire};
 use crate::certs::{self, Identity};
 use crate::wait;
@@ -123,7 +122,7 @@ pub fn connect_deaf(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Wi
 
 fn connect_with(target: &AgentTarget, metadata: &AgentMetadata, control: Control) -> Result<Wire> {
     let engine = Engine::start("agent-wire")?;
-    let opened = engine.wait(LIMIT, open(&engine, target, metadata, control));
+    let opened = engine.wait(LIMIT, open(target, metadata, control));
     let opened = opened.context("connecting an agent takes too long")??;
     Ok(Wire::client(
         &engine,
@@ -136,21 +135,12 @@ fn connect_with(target: &AgentTarget, metadata: &AgentMetadata, control: Control
 /// A running agent. Dropping it closes all its sockets.
 #[derive(Debug)]
 pub struct FakeAgent {
-    state: Arc<State>,
+    tunnels: Arc<Tunnels>,
     control: Arc<Control>,
     head: HeaderMap,
     out: mpsc::Sender<Packet>,
     pings: PingPong,
     engine: Engine,
-}
-
-#[derive(Debug)]
-struct State {
-    rule: Mutex<DialRule>,
-    dials: Mutex<Vec<String>>,
-    seen: Mutex<Vec<Packet>>,
-    open: AtomicUsize,
-    end: Mutex<Option<End>>,
 }
 
 impl FakeAgent {
@@ -179,7 +169,7 @@ impl FakeAgent {
         metadata: &AgentMetadata,
         frame: usize,
     ) -> Result<Self> {
-        let opened = engine.wait(LIMIT, open(&engine, target, metadata, Control::default()));
+        let opened = engine.wait(LIMIT, open(target, metadata, Control::default()));
         let opened = opened.context("connecting an agent takes too long")??;
         let answer = engine.wait(LIMIT, opened.response);
         let (parts, body) = answer.context("no answer to an agent")??.into_parts();
@@ -188,19 +178,12 @@ impl FakeAgent {
             "refused: {:?}",
             parts.headers
         );
-        let state = Arc::new(State {
-            rule: Mutex::new(DialRule::Dial),
-            dials: Mutex::default(),
-            seen: Mutex::default(),
-            open: AtomicUsize::new(0),
-            end: Mutex::default(),
-        });
         let (out, queue) = mpsc::channel(QUEUE);
         engine.spawn(send(opened.outgoing, queue, frame));
-        let tunnels = Tunnels::new(Arc::clone(&state), out.clone());
-        engine.spawn(serve(Incoming::new(body), tunnels));
+        let tunnels = Arc::new(Tunnels::new(out.clone()));
+        engine.spawn(serve(Incoming::new(body), Arc::clone(&tunnels)));
         Ok(Self {
-            state,
+            tunnels,
             control: opened.control,
             head: parts.headers,
             out,
@@ -219,34 +202,34 @@ impl FakeAgent {
 
     /// Says what is done with dials from now on.
     pub fn rule(&self, rule: DialRule) {
-        *locked(&self.state.rule) = rule;
+        *locked(&self.tunnels.rule) = rule;
     }
 
     /// Returns the addresses it was asked to dial.
     pub fn dials(&self) -> Vec<String> {
-        locked(&self.state.dials).clone()
+        locked(&self.tunnels.dials).clone()
     }
 
     /// Waits until it was asked for `count` dials.
     pub fn wait_dials(&self, count: usize, limit: Duration) -> Result<()> {
         wait::until(&format!("{count} dials"), limit, || {
-            locked(&self.state.dials).len() >= count
+            locked(&self.tunnels.dials).len() >= count
         })
     }
 
     /// Returns how many connections it holds open.
     pub fn tunnels(&self) -> usize {
-        self.state.open.load(Ordering::SeqCst)
+        self.tunnels.count()
     }
 
     /// Returns what it received, but for DATA.
     pub fn seen(&self) -> Vec<Packet> {
-        locked(&self.state.seen).clone()
+        locked(&self.tunnels.seen).clone()
     }
 
     /// Returns how its stream ended, nothing while it lives.
     pub fn ended(&self) -> Option<End> {
-        locked(&self.state.end).clone()
+        locked(&self.tunnels.end).clone()
     }
 
     /// Returns how many pings came in.
@@ -295,12 +278,7 @@ struct Opened {
     pings: PingPong,
 }
 
-async fn open(
-    engine: &Engine,
-    target: &AgentTarget,
-    metadata: &AgentMetadata,
-    control: Control,
-) -> Result<Opened> {
+async fn open(target: &AgentTarget, metadata: &AgentMetadata, control: Control) -> Result<Opened> {
     let alpn: Vec<_> = target.alpn.iter().map(String::as_str).collect();
     let config =
         certs::mutual_client_config(&target.authority_pem, target.identity.as_ref(), &alpn)?;
@@ -312,20 +290,7 @@ async fn open(
     let tls = TlsConnector::from(config).connect(name, tcp).await;
     let tls = tls.context("the TLS handshake")?;
     let chosen = tls.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
-    let (tap, control) = Tap::with(control, tls, 0, Duration::ZERO);
-    let (requests, mut connection) = stream::client()
-        .handshake(tap)
-        .await
-        .context("the HTTP/2 handshake")?;
-    let pings = connection.ping_pong();
-    let pings = pings.context("a connection has one owner of its pings")?;
-    let cut = Arc::clone(&control);
-    engine.spawn(async move {
-        tokio::select! {
-            _ = connection => {}
-            () = cut.cut.notified() => {}
-        }
-    });
+    let (requests, pings, control) = stream::connect(tls, control).await?;
     let mut requests = requests.ready().await.context("opening a stream")?;
     // grpc-go has refused servers that choose nothing since 1.67.
     ensure!(
@@ -362,7 +327,7 @@ async fn send(mut outgoing: Outgoing, mut queue: mpsc::Receiver<Packet>, frame: 
 }
 
 /// One loop for all connections, as upstream has it: the slowest holds up the others.
-async fn serve(mut incoming: Incoming, tunnels: Tunnels) {
+async fn serve(mut incoming: Incoming, tunnels: Arc<Tunnels>) {
     let end = loop {
         match incoming.next().await {
             Ok(Some(packet)) => tunnels.handle(packet).await,
@@ -371,7 +336,7 @@ async fn serve(mut incoming: Incoming, tunnels: Tunnels) {
         }
     };
     tunnels.end();
-    *locked(&tunnels.state().end) = Some(end);
+    *locked(&tunnels.end) = Some(end);
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

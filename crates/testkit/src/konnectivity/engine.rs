@@ -2,10 +2,9 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tokio::runtime::Handle;
 
 use crate::background::Background;
@@ -20,14 +19,9 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn start(name: &str) -> Result<Self> {
-        let (started, starting) = channel();
-        let thread = Background::spawn(name, move || async move {
-            let _ = started.send(Handle::current());
-            std::future::pending::<()>().await;
-        })?;
-        let handle = starting.recv().context("starting a runtime")?;
+        let thread = Background::spawn(name, std::future::pending)?;
         Ok(Self {
-            handle,
+            handle: thread.handle().clone(),
             _thread: Some(Arc::new(thread)),
         })
     }

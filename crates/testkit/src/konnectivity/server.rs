@@ -188,24 +188,18 @@ impl AgentLink {
                 error, connect_id, ..
             } if error.is_empty() => Ok(Ok(connect_id)),
             Packet::DialRsp {
-                error, connect_id, ..
-            } => {
-                if connect_id != 0 {
-                    bail!("an error with the connection {connect_id}");
-                }
-                Ok(Err(error))
-            }
-            other => bail!("{other:?} is no DIAL_RSP"),
+                error,
+                connect_id: 0,
+                ..
+            } => Ok(Err(error)),
+            other => bail!("{other:?} as the answer to a dial"),
         }
     }
 
     /// Dials and waits for a connection.
     pub fn dial(&mut self, address: &str) -> Result<i64> {
         let random = self.ask(address)?;
-        match self.answer(random, LIMIT)? {
-            Ok(connect_id) => Ok(connect_id),
-            Err(error) => bail!("{error}"),
-        }
+        self.answer(random, LIMIT)?.map_err(anyhow::Error::msg)
     }
 
     /// Sends bytes on a connection.
@@ -261,7 +255,7 @@ async fn serve(
     if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
         bail!("no ALPN, which grpc-go refuses");
     }
-    let (tap, control) = Tap::new(tls, PREFACE, shared.ping_minimum);
+    let (tap, control) = Tap::new(tls, Control::default(), PREFACE, shared.ping_minimum);
     let mut connection = h2::server::Builder::new()
         .data_frame_budget(usize::MAX)
         .handshake(tap)

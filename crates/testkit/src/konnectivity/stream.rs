@@ -1,14 +1,19 @@
 //! One gRPC stream over HTTP/2, either role: packets out, packets in, and how it ended.
 
 use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use h2::{Reason, RecvStream, SendStream};
+use h2::client::SendRequest;
+use h2::{PingPong, Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::frame::Messages;
 use super::packet::Packet;
+use super::tap::{Control, Tap};
 use super::wire::End;
 
 /// The way out.
@@ -101,12 +106,29 @@ impl Incoming {
     }
 }
 
-/// Returns a client's settings: Go's windows at the start, and no bound of small frames, which Go
-/// has not either.
-pub(super) fn client() -> h2::client::Builder {
+/// Opens a client's connection: Go's windows at the start, and no bound of small frames, which Go
+/// has not either. It lasts until it ends or its control cuts it.
+pub(super) async fn connect<S>(
+    socket: S,
+    control: Control,
+) -> Result<(SendRequest<Bytes>, PingPong, Arc<Control>)>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (tap, control) = Tap::new(socket, control, 0, Duration::ZERO);
     let mut builder = h2::client::Builder::new();
-    builder.data_frame_budget(usize::MAX);
-    builder
+    let handshake = builder.data_frame_budget(usize::MAX).handshake(tap).await;
+    let (requests, mut connection) = handshake.context("the HTTP/2 handshake")?;
+    let pings = connection.ping_pong();
+    let pings = pings.context("a connection has one owner of its pings")?;
+    let cut = Arc::clone(&control);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = connection => {}
+            () = cut.cut.notified() => {}
+        }
+    });
+    Ok((requests, pings, control))
 }
 
 /// Makes the request of a call as grpc-go makes it.

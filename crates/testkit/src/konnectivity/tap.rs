@@ -6,7 +6,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -18,20 +17,28 @@ use tokio::time::Instant;
 /// What is known about a tapped socket, and its switches.
 #[derive(Debug, Default)]
 pub(super) struct Control {
-    frozen: Mutex<Frozen>,
-    pings: AtomicUsize,
-    strikes: AtomicUsize,
+    state: Mutex<State>,
     /// Told of each ping; the owner of the connection may end it.
     pub(super) pinged: Notify,
     /// Told when the connection is to be dropped without a word.
     pub(super) cut: Notify,
-    last_ping: Mutex<Option<Instant>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    frozen: bool,
+    /// Nothing is read.
+    deaf: bool,
+    waiting: Vec<Waker>,
+    pings: usize,
+    strikes: usize,
+    last_ping: Option<Instant>,
 }
 
 impl Control {
     pub(super) fn freeze(&self, frozen: bool) {
         let mut state = self.lock();
-        state.now = frozen;
+        state.frozen = frozen;
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
@@ -43,50 +50,38 @@ impl Control {
     }
 
     pub(super) fn pings(&self) -> usize {
-        self.pings.load(Ordering::SeqCst)
+        self.lock().pings
     }
 
-    /// Returns how many pings came sooner than `minimum` after the one before.
+    /// Returns how many pings came sooner than a minimum after the one before.
     pub(super) fn strikes(&self) -> usize {
-        self.strikes.load(Ordering::SeqCst)
-    }
-
-    fn ping(&self, minimum: Duration) {
-        let now = Instant::now();
-        let mut last = self
-            .last_ping
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if last.is_some_and(|last| now.duration_since(last) < minimum) {
-            self.strikes.fetch_add(1, Ordering::SeqCst);
-        }
-        *last = Some(now);
-        self.pings.fetch_add(1, Ordering::SeqCst);
-        self.pinged.notify_one();
+        self.lock().strikes
     }
 
     /// Waits until it is not frozen, and keeps it so for as long as what is returned lives: who
     /// freezes it knows that nothing is read or written any more.
-    fn open(&self, cx: &Context<'_>) -> Poll<MutexGuard<'_, Frozen>> {
-        let mut frozen = self.lock();
-        if !frozen.now {
-            return Poll::Ready(frozen);
+    fn open(&self, cx: &Context<'_>) -> Poll<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        if !state.frozen {
+            return Poll::Ready(state);
         }
-        frozen.waiting.push(cx.waker().clone());
+        state.waiting.push(cx.waker().clone());
         Poll::Pending
     }
 
-    fn lock(&self) -> MutexGuard<'_, Frozen> {
-        self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-#[derive(Debug, Default)]
-struct Frozen {
-    now: bool,
-    /// Nothing is read.
-    deaf: bool,
-    waiting: Vec<Waker>,
+impl State {
+    fn ping(&mut self, minimum: Duration) {
+        let now = Instant::now();
+        let soon = |last| now.duration_since(last) < minimum;
+        self.strikes += usize::from(self.last_ping.is_some_and(soon));
+        self.last_ping = Some(now);
+        self.pings += 1;
+    }
 }
 
 /// A tapped socket.
@@ -100,14 +95,9 @@ pub(super) struct Tap<S> {
 
 impl<S> Tap<S> {
     /// `preface`: bytes that come before the first frame, 24 from a client and none from a server.
-    pub(super) fn new(inner: S, preface: usize, minimum: Duration) -> (Self, Arc<Control>) {
-        Self::with(Control::default(), inner, preface, minimum)
-    }
-
-    /// Does as [`Tap::new`], with a control that was set before.
-    pub(super) fn with(
-        control: Control,
+    pub(super) fn new(
         inner: S,
+        control: Control,
         preface: usize,
         minimum: Duration,
     ) -> (Self, Arc<Control>) {
@@ -141,7 +131,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
         let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
         let this = &mut *self;
         for _ in 0..this.heads.pings(&buf.filled()[before..]) {
-            this.control.ping(this.minimum);
+            open.ping(this.minimum);
+            this.control.pinged.notify_one();
         }
         polled
     }

@@ -240,11 +240,7 @@ impl Wire {
             if let Some(end) = &self.receiver.end {
                 return Ok(end.clone());
             }
-            match self.receiver.arrival(limit)? {
-                Arrival::End(end) => self.receiver.end = Some(end),
-                Arrival::Head(head) => self.receiver.head = Some(head),
-                Arrival::Packet(_) => {}
-            }
+            self.receiver.arrival(limit)?;
         }
     }
 
@@ -258,10 +254,8 @@ impl Wire {
             if let Some(end) = &receiver.end {
                 bail!("refused: {end:?}");
             }
-            match receiver.arrival(limit)? {
-                Arrival::End(end) => receiver.end = Some(end),
-                Arrival::Head(head) => receiver.head = Some(head),
-                Arrival::Packet(packet) => bail!("{packet:?} before any head"),
+            if let Some(packet) = receiver.arrival(limit)? {
+                bail!("{packet:?} before any head");
             }
         }
     }
@@ -328,19 +322,22 @@ impl WireReceiver {
             }
             let arrival = self.arrival(limit);
             match arrival.with_context(|| format!("waiting for {what}; {:?}", self.stash))? {
-                Arrival::End(end) => self.end = Some(end),
-                Arrival::Head(head) => self.head = Some(head),
-                Arrival::Packet(packet) if wanted(&packet) => return Ok(packet),
-                Arrival::Packet(packet) => self.stash.push_back(packet),
+                Some(packet) if wanted(&packet) => return Ok(packet),
+                packet => self.stash.extend(packet),
             }
         }
     }
 
-    fn arrival(&mut self, limit: Duration) -> Result<Arrival> {
-        self.engine
-            .wait(limit, self.arrivals.recv())
-            .with_context(|| format!("nothing arrives for {limit:?}"))?
-            .context("the connection is gone")
+    /// Waits for what comes next, keeps a head or an end, and returns a packet.
+    fn arrival(&mut self, limit: Duration) -> Result<Option<Packet>> {
+        let arrival = { self.engine.wait(limit, self.arrivals.recv()) }
+            .with_context(|| format!("nothing arrives for {limit:?}"))?;
+        match arrival.context("the connection is gone")? {
+            Arrival::End(end) => self.end = Some(end),
+            Arrival::Head(head) => self.head = Some(head),
+            Arrival::Packet(packet) => return Ok(Some(packet)),
+        }
+        Ok(None)
     }
 }
 

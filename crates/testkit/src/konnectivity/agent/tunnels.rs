@@ -12,16 +12,17 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::{DialRule, QUEUE, State, locked};
+use super::{DialRule, QUEUE, locked};
 use crate::konnectivity::packet::Packet;
+use crate::konnectivity::wire::End;
 
-/// All connections of one stream.
-#[derive(Clone, Debug)]
-pub(super) struct Tunnels(Arc<Inner>);
-
+/// All connections of one stream, and what was seen of them.
 #[derive(Debug)]
-struct Inner {
-    state: Arc<State>,
+pub(super) struct Tunnels {
+    pub(super) rule: Mutex<DialRule>,
+    pub(super) dials: Mutex<Vec<String>>,
+    pub(super) seen: Mutex<Vec<Packet>>,
+    pub(super) end: Mutex<Option<End>>,
     out: mpsc::Sender<Packet>,
     next: AtomicI64,
     open: Mutex<BTreeMap<i64, Tunnel>>,
@@ -34,22 +35,26 @@ struct Tunnel {
 }
 
 impl Tunnels {
-    pub(super) fn new(state: Arc<State>, out: mpsc::Sender<Packet>) -> Self {
-        Self(Arc::new(Inner {
-            state,
+    pub(super) fn new(out: mpsc::Sender<Packet>) -> Self {
+        Self {
+            rule: Mutex::new(DialRule::Dial),
+            dials: Mutex::default(),
+            seen: Mutex::default(),
+            end: Mutex::default(),
             out,
             next: AtomicI64::new(1),
             open: Mutex::default(),
-        }))
+        }
     }
 
-    pub(super) fn state(&self) -> &State {
-        &self.0.state
+    /// Returns how many are open.
+    pub(super) fn count(&self) -> usize {
+        locked(&self.open).len()
     }
 
-    pub(super) async fn handle(&self, packet: Packet) {
+    pub(super) async fn handle(self: &Arc<Self>, packet: Packet) {
         if !matches!(packet, Packet::Data { .. }) {
-            locked(&self.0.state.seen).push(packet.clone());
+            locked(&self.seen).push(packet.clone());
         }
         match packet {
             Packet::CloseReq { connect_id } => {
@@ -60,7 +65,7 @@ impl Tunnels {
                 self.answer(close(connect_id, error)).await;
             }
             Packet::Data { connect_id, data } => {
-                let tunnel = locked(&self.0.open)
+                let tunnel = locked(&self.open)
                     .get(&connect_id)
                     .map(|tunnel| tunnel.queue.clone());
                 match tunnel {
@@ -84,19 +89,18 @@ impl Tunnels {
 
     /// Ends all connections.
     pub(super) fn end(&self) {
-        let open = std::mem::take(&mut *locked(&self.0.open));
+        let open = std::mem::take(&mut *locked(&self.open));
         for tunnel in open.into_values() {
             tunnel.task.abort();
-            self.0.state.open.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    async fn dial(&self, address: String, random: i64) {
-        locked(&self.0.state.dials).push(address.clone());
-        let rule = locked(&self.0.state.rule).clone();
+    async fn dial(self: &Arc<Self>, address: String, random: i64) {
+        locked(&self.dials).push(address.clone());
+        let rule = locked(&self.rule).clone();
         match rule {
             DialRule::Dial => {
-                let this = self.clone();
+                let this = Arc::clone(self);
                 tokio::spawn(async move { this.connect(&address, random).await });
             }
             DialRule::Ignore => {}
@@ -104,7 +108,7 @@ impl Tunnels {
         }
     }
 
-    async fn connect(&self, address: &str, random: i64) {
+    async fn connect(self: &Arc<Self>, address: &str, random: i64) {
         let dialed = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await;
         let error = match dialed {
             Ok(Ok(stream)) => return self.established(stream, random).await,
@@ -120,20 +124,19 @@ impl Tunnels {
         self.answer(failed(error, random)).await;
     }
 
-    async fn established(&self, stream: TcpStream, random: i64) {
+    async fn established(self: &Arc<Self>, stream: TcpStream, random: i64) {
         let _ = stream.set_nodelay(true);
-        let connect_id = self.0.next.fetch_add(1, Ordering::SeqCst);
+        let connect_id = self.next.fetch_add(1, Ordering::SeqCst);
         let (queue, queued) = mpsc::channel(QUEUE);
         let (start, started) = tokio::sync::oneshot::channel::<()>();
-        let this = self.clone();
+        let this = Arc::clone(self);
         let task = tokio::spawn(async move {
             if started.await.is_ok() {
                 this.relay(stream, queued, connect_id).await;
             }
         });
         let task = task.abort_handle();
-        locked(&self.0.open).insert(connect_id, Tunnel { queue, task });
-        self.0.state.open.fetch_add(1, Ordering::SeqCst);
+        locked(&self.open).insert(connect_id, Tunnel { queue, task });
         self.answer(Packet::DialRsp {
             error: String::new(),
             connect_id,
@@ -171,10 +174,9 @@ impl Tunnels {
     }
 
     fn remove(&self, connect_id: i64) -> bool {
-        let Some(tunnel) = locked(&self.0.open).remove(&connect_id) else {
+        let Some(tunnel) = locked(&self.open).remove(&connect_id) else {
             return false;
         };
-        self.0.state.open.fetch_sub(1, Ordering::SeqCst);
         // Aborting the caller itself would lose its last words.
         if tokio::task::try_id() != Some(tunnel.task.id()) {
             tunnel.task.abort();
@@ -183,7 +185,7 @@ impl Tunnels {
     }
 
     async fn answer(&self, packet: Packet) {
-        let _ = self.0.out.send(packet).await;
+        let _ = self.out.send(packet).await;
     }
 }
 

@@ -18,7 +18,7 @@ use super::{Reading, Refusal, Tunnel, TunnelReader, TunnelWriter, Writing};
 use crate::konnectivity::engine::Engine;
 use crate::konnectivity::packet::Packet;
 use crate::konnectivity::stream::{self, Outgoing};
-use crate::konnectivity::tap::{Control, Tap};
+use crate::konnectivity::tap::Control;
 use crate::konnectivity::wire::{LIMIT, Wire};
 
 /// A kube-apiserver with `proxyProtocol: GRPC`.
@@ -121,18 +121,7 @@ impl GrpcFrontend {
         let connect = async {
             let socket = UnixStream::connect(&self.path).await;
             let socket = socket.with_context(|| format!("connecting to {:?}", self.path))?;
-            let (tap, control) = Tap::new(socket, 0, Duration::ZERO);
-            let (requests, connection) = stream::client()
-                .handshake(tap)
-                .await
-                .context("the HTTP/2 handshake")?;
-            let cut = Arc::clone(&control);
-            self.engine.spawn(async move {
-                tokio::select! {
-                    _ = connection => {}
-                    () = cut.cut.notified() => {}
-                }
-            });
+            let (requests, _, control) = stream::connect(socket, Control::default()).await?;
             Ok((requests, control))
         };
         self.engine
