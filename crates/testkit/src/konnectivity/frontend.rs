@@ -12,7 +12,7 @@
 mod grpc;
 mod http;
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -65,12 +65,12 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Returns what came together with the answer's head: nothing, unless the destination spoke
-    /// first. kube-apiserver gives up when it is not empty.
+    /// Returns what came together with the answer's head and was not read yet: nothing, unless the
+    /// destination spoke first. kube-apiserver gives up when it is not empty.
     pub fn early(&self) -> &[u8] {
         match &self.reader.0 {
             Reading::Grpc { .. } => &[],
-            Reading::Http { early, .. } => early,
+            Reading::Http { stream, .. } => stream.buffer(),
         }
     }
 
@@ -108,8 +108,7 @@ enum Reading {
         end: Option<String>,
     },
     Http {
-        early: Vec<u8>,
-        stream: UnixStream,
+        stream: BufReader<UnixStream>,
         bridge: Option<Arc<Bridge>>,
     },
 }
@@ -136,22 +135,13 @@ impl TunnelReader {
 impl Read for TunnelReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let (receiver, pending, connect_id, end) = match &mut self.0 {
-            Reading::Http {
-                early,
-                stream,
-                bridge,
-            } if early.is_empty() => {
+            Reading::Http { stream, bridge } => {
                 let count = stream.read(buf)?;
                 let failed = bridge.as_ref().and_then(|bridge| bridge.failed());
                 return match failed {
                     Some(kind) if count == 0 && !buf.is_empty() => Err(kind.into()),
                     Some(_) | None => Ok(count),
                 };
-            }
-            Reading::Http { early, .. } => {
-                let count = (&early[..]).read(buf)?;
-                early.drain(..count);
-                return Ok(count);
             }
             Reading::Grpc {
                 receiver,

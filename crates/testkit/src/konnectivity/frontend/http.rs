@@ -1,13 +1,13 @@
 //! The frontend that asks by HTTP CONNECT, over a Unix socket or mTLS.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
@@ -112,69 +112,50 @@ impl HttpFrontend {
     }
 }
 
-fn answered(
-    mut stream: UnixStream,
-    bridge: Option<Arc<Bridge>>,
-) -> Result<Result<Tunnel, Refusal>> {
-    let (head, early) = head(&mut stream)?;
+fn answered(stream: UnixStream, bridge: Option<Arc<Bridge>>) -> Result<Result<Tunnel, Refusal>> {
+    let writer = stream.try_clone().context("copying a descriptor")?;
+    let mut stream = BufReader::new(stream);
+    let head = head(&mut stream)?;
     if head == "HTTP/1.1 200 Connection Established" {
-        let writer = stream.try_clone().context("copying a descriptor")?;
         return Ok(Ok(Tunnel {
-            reader: TunnelReader(Reading::Http {
-                early,
-                stream,
-                bridge,
-            }),
+            reader: TunnelReader(Reading::Http { stream, bridge }),
             writer: TunnelWriter(Writing::Http(writer)),
         }));
     }
     let line = head.strip_prefix("HTTP/1.1 ").context("no HTTP/1.1")?;
     let status = line.get(..3).context("no status")?.parse()?;
     ensure!(status != 200, "another head of 200: {head:?}");
-    let body = body(&mut stream, &head, early)?;
+    let body = body(&mut stream, &head)?;
     Ok(Err(Refusal { status, head, body }))
 }
 
-/// Reads up to the empty line; returns the head without it, and what came behind it.
-fn head(stream: &mut UnixStream) -> Result<(String, Vec<u8>)> {
+/// Reads up to the empty line; returns the head without it.
+fn head(stream: &mut impl BufRead) -> Result<String> {
     let mut bytes = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
-            let early = bytes.split_off(end + 4);
-            bytes.truncate(end);
-            return Ok((String::from_utf8(bytes).context("the head")?, early));
-        }
-        let text = || String::from_utf8_lossy(&bytes).into_owned();
-        match stream.read(&mut buffer) {
-            Ok(0) => bail!("the connection ended after {:?}", text()),
-            Ok(count) => bytes.extend_from_slice(&buffer[..count]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("reading behind {:?}", text()));
-            }
-        }
+    while !bytes.ends_with(b"\r\n\r\n") {
+        let read = stream.read_until(b'\n', &mut bytes);
+        let behind = || format!("reading behind {:?}", String::from_utf8_lossy(&bytes));
+        ensure!(read.with_context(behind)? > 0, "the end when {}", behind());
     }
+    bytes.truncate(bytes.len() - 4);
+    String::from_utf8(bytes).context("the head")
 }
 
 /// Reads the length the head names, or to the end.
-fn body(stream: &mut UnixStream, head: &str, mut bytes: Vec<u8>) -> Result<String> {
+fn body(stream: &mut impl Read, head: &str) -> Result<String> {
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse::<usize>())
+            .then(|| value.trim().parse::<u64>())
     });
-    match length.transpose().context("a length")? {
-        Some(length) => {
-            let mut rest = vec![0; length.saturating_sub(bytes.len())];
-            stream.read_exact(&mut rest).context("reading a body")?;
-            bytes.extend(rest);
-        }
-        None => {
-            stream.read_to_end(&mut bytes).context("reading a body")?;
-        }
-    }
-    String::from_utf8(bytes).context("a body")
+    let length = length.transpose().context("a length")?;
+    let (mut body, mut rest) = (String::new(), stream.take(length.unwrap_or(u64::MAX)));
+    rest.read_to_string(&mut body).context("reading a body")?;
+    ensure!(
+        length.is_none() || rest.limit() == 0,
+        "a body that is cut off: {body:?}"
+    );
+    Ok(body)
 }
 
 /// What a pair of sockets cannot say of the TLS connection behind it.
