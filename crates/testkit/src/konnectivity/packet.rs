@@ -162,12 +162,14 @@ impl From<Packet> for Wire {
         let (packet_type, payload) = match packet {
             Packet::DialReq { address, random } => {
                 let protocol = "tcp".to_owned();
-                let dial = DialRequest {
-                    protocol,
-                    address,
-                    random,
-                };
-                (0, Payload::DialReq(dial))
+                (
+                    0,
+                    Payload::DialReq(DialRequest {
+                        protocol,
+                        address,
+                        random,
+                    }),
+                )
             }
             Packet::DialRsp {
                 error,
@@ -212,28 +214,15 @@ impl Wire {
         let packet_type = self.packet_type;
         Ok(match (packet_type, self.payload) {
             (packet_type, None) => Packet::Empty { packet_type },
-            (
-                0,
-                Some(Payload::DialReq(DialRequest {
-                    protocol,
-                    address,
-                    random,
-                })),
-            ) => {
-                ensure!(protocol == "tcp", "protocol {protocol:?}");
+            (0, Some(Payload::DialReq(dial))) => {
+                ensure!(dial.protocol == "tcp", "protocol {:?}", dial.protocol);
+                let (address, random) = (dial.address, dial.random);
                 Packet::DialReq { address, random }
             }
-            (
-                1,
-                Some(Payload::DialRsp(DialResponse {
-                    error,
-                    connect_id,
-                    random,
-                })),
-            ) => Packet::DialRsp {
-                error,
-                connect_id,
-                random,
+            (1, Some(Payload::DialRsp(answer))) => Packet::DialRsp {
+                error: answer.error,
+                connect_id: answer.connect_id,
+                random: answer.random,
             },
             (2, Some(Payload::CloseReq(Connection { id }))) => Packet::CloseReq { connect_id: id },
             (3, Some(Payload::CloseRsp(CloseResponse { error, connect_id }))) => {
