@@ -1,6 +1,6 @@
 //! Where something runs: beside us, or in a namespace.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
@@ -57,6 +57,6 @@ impl Place<'_> {
 
     /// Returns `count` ports that are free there at `127.0.0.1`.
     pub fn free_ports(self, count: usize) -> Result<Vec<u16>> {
-        self.run(|| ports::free_at(IpAddr::V4(Ipv4Addr::LOCALHOST), count))?
+        self.run(|| ports::free(count))?
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::certs::Authority;
 use crate::command;
@@ -194,13 +194,8 @@ impl KubeApiServer {
         let answer = place.run(|| {
             Connection::open(&target)?.request("POST", "/api/v1/nodes", Some(&node.to_string()))
         })??;
-        if answer.status != 201 {
-            bail!(
-                "creating the node {name}: {}: {}",
-                answer.status,
-                answer.text()
-            );
-        }
+        let (status, text) = (answer.status, answer.text());
+        ensure!(status == 201, "creating the node {name}: {status}: {text}");
         Ok(())
     }
 
@@ -251,19 +246,15 @@ fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, SocketAddr)> 
     let peer_url = format!("http://127.0.0.1:{peer}");
     let mut command = place.command(etcd);
     command.arg("--data-dir").arg(dir.join("etcd"));
-    command.args([
-        "--listen-client-urls",
-        &url,
-        "--advertise-client-urls",
-        &url,
-    ]);
-    command.args([
-        "--listen-peer-urls",
-        &peer_url,
-        "--initial-advertise-peer-urls",
-        &peer_url,
-    ]);
-    command.args(["--initial-cluster", &format!("default={peer_url}")]);
+    for (flag, value) in [
+        ("--listen-client-urls", &url),
+        ("--advertise-client-urls", &url),
+        ("--listen-peer-urls", &peer_url),
+        ("--initial-advertise-peer-urls", &peer_url),
+        ("--initial-cluster", &format!("default={peer_url}")),
+    ] {
+        command.args([flag, value]);
+    }
     let mut child = ChildGuard::spawn("etcd", &command, &dir.join("etcd.log"))?;
     let addr = SocketAddr::from(([127, 0, 0, 1], client));
     let target = Target::plain(addr);
