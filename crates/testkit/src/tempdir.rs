@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,
-    kept: bool,
 }
 
 impl TempDir {
@@ -24,7 +23,7 @@ impl TempDir {
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path)
             .with_context(|| format!("making the directory {}", path.display()))?;
-        Ok(Self { path, kept: false })
+        Ok(Self { path })
     }
 
     /// Returns the directory's path.
@@ -56,18 +55,11 @@ impl TempDir {
         fs::rename(&fresh, &path).with_context(|| format!("replacing {}", path.display()))?;
         Ok(path)
     }
-
-    /// Leaves the directory behind when the value is dropped.
-    pub fn keep(&mut self) {
-        self.kept = true;
-    }
 }
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        if !self.kept {
-            let _ = fs::remove_dir_all(&self.path);
-        }
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
@@ -115,15 +107,5 @@ mod tests {
         for name in ["rhizome-unit-1-0", "rhizome-unit", "other-0"] {
             assert!(!is_ours(name), "{name}");
         }
-    }
-
-    #[test]
-    fn a_kept_directory_stays() {
-        let mut dir = TempDir::new("unit-kept").unwrap();
-        dir.keep();
-        let path = dir.path().to_owned();
-        drop(dir);
-        assert!(path.exists());
-        fs::remove_dir_all(path).unwrap();
     }
 }
