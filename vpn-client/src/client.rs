@@ -103,10 +103,12 @@ enum ReloadError {
 }
 
 impl Source {
-    fn read(&self) -> Result<(Config, Identity), ReloadError> {
-        let config = Config::load(&self.path, &self.environment)?;
+    /// Reads keys and servers to go with `current`; tells whether nothing else differs.
+    fn read(&self, current: &Config) -> Result<(Config, Identity, bool), ReloadError> {
+        let fresh = Config::load(&self.path, &self.environment)?;
+        let (config, same) = current.reloaded(&fresh)?;
         let identity = config.identity()?;
-        Ok((config, identity))
+        Ok((config, identity, same))
     }
 
     fn watcher(&self, config: &Config) -> io::Result<FileWatcher> {
@@ -249,7 +251,7 @@ impl Client {
 
     /// Reads keys and servers again; what cannot be used changes nothing.
     async fn reload(&mut self) {
-        let (config, identity) = match self.source.read() {
+        let (config, identity, same) = match self.source.read(&self.config) {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.reload_failures.inc();
@@ -261,22 +263,24 @@ impl Client {
         };
         // A tunnel that has ended is noticed elsewhere.
         let _ = self.tunnel.replace(identity).await;
-        let watched = self.config.key_files();
-        if !self.config.reload(config) {
+        if !same {
             tracing::warn!("only keys and servers change without a restart");
         }
-        let config = &self.config;
         self.connector.set_values(config.values());
-        if config.key_files() != watched {
-            match self.source.watcher(config) {
+        if config.key_files() != self.config.key_files() {
+            match self.source.watcher(&config) {
                 Ok(watcher) => self.watcher = watcher,
                 Err(error) => tracing::warn!(%error, "watching key files failed"),
             }
         }
         self.metrics.reloads.inc();
         self.metrics.reload_good.set(1);
-        tracing::info!(servers = config.servers.len(), "keys and servers reloaded");
+        tracing::info!(
+            servers = config.file.servers.len(),
+            "keys and servers reloaded"
+        );
         self.shown.store(Arc::new(config.effective()));
+        self.config = config;
     }
 }
 

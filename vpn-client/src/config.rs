@@ -8,7 +8,6 @@
 //! [`Config::identity`], when they are needed and again when they change.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,7 +17,8 @@ use serve::Family;
 use settings::{ConfigError, ConfigErrors, yaml};
 use telemetry::LogFormat;
 use tunnel::device::DeviceParams;
-use tunnel::keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
+use tunnel::keys::{KeyError, PresharedKey, PrivateKey};
+pub use tunnel::settings::Environment;
 use tunnel::stream::StreamParams;
 use tunnel::{Identity, PeerSpec, Role, RouteId, path};
 use udp::BufferSizes;
@@ -29,7 +29,7 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-pub use self::environment::Environment;
+pub use self::environment::environment;
 pub use self::file::File;
 
 /// Holds the tunnels of a shoot: connects to its servers in the seed, and carries what API servers
@@ -99,9 +99,9 @@ Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 pub struct Config {
     pub(crate) file: File,
     pub(crate) endpoint: Endpoint,
-    pub(crate) servers: Vec<Server>,
-    pub(crate) private_keys: Vec<PathBuf>,
     pub(crate) path: path::Params,
+    /// The file itself, which relative paths start from.
+    origin: PathBuf,
 }
 
 /// How the gateway is reached.
@@ -114,17 +114,6 @@ pub(crate) struct Endpoint {
     pub(crate) connect_timeout: Duration,
     pub(crate) options: TcpOptions,
     pub(crate) buffers: BufferSizes,
-}
-
-/// One server.
-#[derive(Clone, Debug)]
-pub(crate) struct Server {
-    pub(crate) name: String,
-    pub(crate) public_keys: Vec<PublicKey>,
-    pub(crate) preshared_key: Option<PathBuf>,
-    pub(crate) route: Option<RouteId>,
-    pub(crate) value: String,
-    pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl Config {
@@ -160,30 +149,37 @@ impl Config {
     /// # Errors
     /// The first file that holds no key.
     pub fn identity(&self) -> Result<Identity, KeyError> {
-        let keys = self.private_keys.iter().map(|path| PrivateKey::read(path));
-        let peers = self.servers.iter().map(|server| {
-            let preshared = server.preshared_key.as_deref();
+        let keys = self.private_keys();
+        let peers = self.file.servers.iter().map(|server| {
+            let preshared = server.preshared_key.as_ref();
+            let preshared = preshared.map(|file| PresharedKey::read(&file.resolve(&self.origin)));
             Ok(PeerSpec {
                 name: server.name.clone(),
                 public_keys: server.public_keys.clone(),
-                preshared_key: preshared.map(PresharedKey::read).transpose()?,
+                preshared_key: preshared.transpose()?,
                 addresses: server.addresses.clone(),
-                route: server.route,
+                route: server.route_id.and_then(RouteId::new),
             })
         });
         Ok(Identity {
-            keys: keys.collect::<Result<_, _>>()?,
+            keys: keys
+                .map(|file| PrivateKey::read(&file))
+                .collect::<Result<_, _>>()?,
             peers: peers.collect::<Result<_, KeyError>>()?,
         })
     }
 
+    fn private_keys(&self) -> impl Iterator<Item = PathBuf> {
+        let files = self.file.keys.private.list().into_iter();
+        files.map(|file| file.resolve(&self.origin))
+    }
+
     /// Returns the files of keys, each once.
     pub(crate) fn key_files(&self) -> Vec<PathBuf> {
-        let preshared = self
-            .servers
-            .iter()
-            .filter_map(|own| own.preshared_key.clone());
-        let mut files: Vec<_> = self.private_keys.iter().cloned().chain(preshared).collect();
+        let servers = self.file.servers.iter();
+        let preshared = servers.filter_map(|own| own.preshared_key.as_ref());
+        let preshared = preshared.map(|file| file.resolve(&self.origin));
+        let mut files: Vec<_> = self.private_keys().chain(preshared).collect();
         files.sort_unstable();
         files.dedup();
         files
@@ -191,7 +187,7 @@ impl Config {
 
     /// Returns the header's value for each server.
     pub(crate) fn values(&self) -> BTreeMap<String, String> {
-        let servers = self.servers.iter();
+        let servers = self.file.servers.iter();
         servers
             .map(|own| (own.name.clone(), own.value.clone()))
             .collect()
@@ -237,15 +233,18 @@ impl Config {
         self.forwards_ipv6() || addresses.any(|own| own.address().is_ipv6())
     }
 
-    /// Takes servers and keys from `fresh`, which is what changes without a new start, and returns whether all
-    /// that differed was that.
-    pub(crate) fn reload(&mut self, fresh: Self) -> bool {
-        let wanted = fresh.effective();
-        self.file.servers = fresh.file.servers;
-        self.file.keys = fresh.file.keys;
-        self.servers = fresh.servers;
-        self.private_keys = fresh.private_keys;
-        self.effective() == wanted
+    /// Returns the configuration with the servers and keys of `fresh`, which is what changes without
+    /// a restart, and whether all that differed was that.
+    ///
+    /// # Errors
+    /// Why they do not go with what is in effect.
+    pub(crate) fn reloaded(&self, fresh: &Self) -> Result<(Self, bool), ConfigError> {
+        let mut file = self.file.clone();
+        file.servers.clone_from(&fresh.file.servers);
+        file.keys.clone_from(&fresh.file.keys);
+        let config = file.check(&self.origin, ConfigErrors::new())?;
+        let same = config.effective() == fresh.effective();
+        Ok((config, same))
     }
 
     fn validated(
@@ -254,13 +253,8 @@ impl Config {
         environment: &Environment,
     ) -> Result<Self, ConfigError> {
         let mut errors = ConfigErrors::new();
-        environment.fill(&mut file, &mut errors);
+        file.fill(environment, &mut errors);
         file.fill_tcp();
-        let checked = file.check(origin, &mut errors);
-        errors.into_result(origin)?;
-        let Some(checked) = checked else {
-            unreachable!("what cannot be used is an error")
-        };
-        Ok(checked)
+        file.check(origin, errors)
     }
 }

@@ -19,6 +19,6 @@ mod network;
 mod status;
 
 pub use client::{Client, EndError, Source, StartError};
-pub use config::{Command, Config, Environment, File, Flags};
+pub use config::{Command, Config, Environment, File, Flags, environment};
 pub use metrics::describe_metrics;
 pub use network::{NetworkError, clean_up, set_up};

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serve::{Failure, Threads, program};
 use telemetry::LogControl;
-use vpn_client::{Client, Command, Config, Environment, Flags, NetworkError, Source, StartError};
+use vpn_client::{Client, Command, Config, Flags, NetworkError, Source, StartError, environment};
 
 fn main() -> ExitCode {
     program::main(|flags: &Flags| flags.log_format, act)
@@ -16,7 +16,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     if let Some(Command::Keygen { file }) = &flags.command {
         return keygen(file);
     }
-    let environment = Environment::read();
+    let environment = environment();
     let config = Config::load(&flags.config, &environment).map_err(Failure::configuration)?;
     if flags.check {
         config.identity().map_err(Failure::configuration)?;

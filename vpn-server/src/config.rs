@@ -15,14 +15,14 @@ use settings::{ConfigError, ConfigErrors, ListenAddress, yaml};
 use telemetry::LogFormat;
 use tls::{ServerTls, ServerTlsParams};
 use tunnel::Identity;
+use tunnel::settings::End;
+pub use tunnel::settings::Environment;
 
 use crate::identity::{self, IdentityError};
 
 mod checks;
-mod environment;
 mod file;
 
-pub use self::environment::Environment;
 pub use self::file::{Config, PeersFile};
 pub(crate) use self::file::{KeyFiles, Limits, PeerFile, ProxyConfig};
 
@@ -173,13 +173,52 @@ impl Config {
     /// form.
     fn validated(mut self, origin: &Path, environment: &Environment) -> Result<Self, ConfigError> {
         let mut errors = ConfigErrors::new();
-        environment.fill(&mut self, &mut errors);
+        self.fill(environment, &mut errors);
         self.fill_tcp();
         self.validate(origin, &mut errors);
         errors.into_result(origin)?;
         Ok(self)
     }
+
+    /// Fills what the file leaves open, key by key.
+    fn fill(&mut self, environment: &Environment, errors: &mut ConfigErrors) {
+        environment.fill_networks(&mut self.networks, errors);
+        if self.name.is_empty() {
+            let name = environment.get("POD_NAME").unwrap_or("vpn-seed-server");
+            name.clone_into(&mut self.name);
+        }
+        if self.addresses.is_empty()
+            && let Some(number) = environment.pod_number(errors)
+        {
+            match environment.addresses(&self.networks.all(), End::Server(number)) {
+                Ok(addresses) => self.addresses = addresses,
+                Err(error) => errors.add("VPN_NETWORK", error),
+            }
+        }
+    }
 }
+
+/// Reads the variables this program knows; values that are not UTF-8 count as absent.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the module that reads the environment"
+)]
+pub fn environment() -> Environment {
+    let variables = VARIABLES.into_iter();
+    variables
+        .filter_map(|name| Some((name, std::env::var(name).ok()?)))
+        .collect()
+}
+
+const VARIABLES: [&str; 6] = [
+    "IS_HA",
+    "POD_NAME",
+    "SHOOT_NODE_NETWORKS",
+    "SHOOT_POD_NETWORKS",
+    "SHOOT_SERVICE_NETWORKS",
+    "VPN_NETWORK",
+];
 
 #[cfg(test)]
 mod tests;

@@ -9,17 +9,17 @@
 //! Keys are never logged, nor are public ones, by which a server would answer any sender.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use settings::{ConfigError, ConfigErrors, FileWatcher, WatchParams, yaml};
+use settings::{ConfigError, ConfigErrors, FileWatcher, RelPath, WatchParams, yaml};
 use telemetry::metrics::{Counter, CounterFamily};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tunnel::keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
+use tunnel::settings::validate_name;
 use tunnel::{Identity, PeerSpec};
 
 use crate::config::{KeyFiles, PeerFile, PeersFile};
@@ -58,23 +58,14 @@ pub(crate) fn load(files: &KeyFiles, own: &[IpNet]) -> Result<Identity, Identity
     }
     let file: PeersFile = yaml::load(&files.peers)?;
     let mut errors = ConfigErrors::new();
-    let mut checks = Checks {
-        own,
-        own_keys: owners.into_keys().collect(),
-        names: BTreeMap::new(),
-        keys: BTreeMap::new(),
-        addresses: BTreeMap::new(),
-    };
-    let peers = file.peers.iter().enumerate();
-    let peers: Vec<Option<PeerSpec>> = peers
-        .map(|(at, peer)| checks.peer(at, peer, &mut errors))
-        .collect();
-    if peers.is_empty() {
-        errors.add("peers", "at least one client is needed");
-    }
-    let (own_keys, peer_keys) = (keys.len(), checks.keys.len());
-    if own_keys * peer_keys > MAX_PAIRS {
-        let pairs = own_keys * peer_keys;
+    check(&file.peers, own, &owners, &mut errors);
+    let (own_keys, peer_keys) = (
+        keys.len(),
+        file.peers.iter().map(|peer| peer.public_keys.len()),
+    );
+    let peer_keys: usize = peer_keys.sum();
+    let pairs = own_keys.saturating_mul(peer_keys);
+    if pairs > MAX_PAIRS {
         let why = format!(
             "{own_keys} own keys and {peer_keys} keys of peers make {pairs} pairs, more than \
              {MAX_PAIRS}"
@@ -82,13 +73,76 @@ pub(crate) fn load(files: &KeyFiles, own: &[IpNet]) -> Result<Identity, Identity
         errors.add("peers", why);
     }
     errors.into_result(&files.peers)?;
-    let mut specs: Vec<PeerSpec> = peers.into_iter().flatten().collect();
-    for (spec, peer) in specs.iter_mut().zip(&file.peers) {
-        let path = peer.preshared_key.as_ref();
-        let path = path.map(|path| path.resolve(&files.peers));
-        spec.preshared_key = path.map(|path| PresharedKey::read(&path)).transpose()?;
+    let peers = file.peers.into_iter().map(|peer| {
+        let preshared = peer.preshared_key.as_ref();
+        let preshared = preshared.map(|path| PresharedKey::read(&path.resolve(&files.peers)));
+        Ok(PeerSpec {
+            name: peer.name,
+            public_keys: peer.public_keys,
+            preshared_key: preshared.transpose()?,
+            addresses: peer.addresses,
+            route: None,
+        })
+    });
+    let peers = peers.collect::<Result<_, KeyError>>()?;
+    Ok(Identity { keys, peers })
+}
+
+/// Adds to `errors` what is wrong with `peers`, beside our own addresses and keys.
+fn check(
+    peers: &[PeerFile],
+    own: &[IpNet],
+    own_keys: &BTreeMap<PublicKey, &Path>,
+    errors: &mut ConfigErrors,
+) {
+    if peers.is_empty() {
+        errors.add("peers", "at least one client is needed");
     }
-    Ok(Identity { keys, peers: specs })
+    let (mut names, mut keys, mut addresses) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    for (at, peer) in peers.iter().enumerate() {
+        let (name, place) = (peer.name.as_str(), format!("peers[{at}]"));
+        validate_name(name, &format!("{place}.name"), errors);
+        if let Some(first) = names.insert(name, at) {
+            let why = format!("`{name}` is the name of `peers[{first}]` already");
+            errors.add(format!("{place}.name"), why);
+        }
+        if peer.public_keys.is_empty() {
+            let why = format!("{name} needs at least one key");
+            errors.add(format!("{place}.publicKeys"), why);
+        }
+        if peer.preshared_key.as_ref().is_some_and(RelPath::is_empty) {
+            errors.add(format!("{place}.presharedKey"), "not a file");
+        }
+        for (number, key) in peer.public_keys.iter().enumerate() {
+            let place = format!("{place}.publicKeys[{number}]");
+            if own_keys.contains_key(key) {
+                errors.add(&place, format!("the key of {name} is one of our own"));
+            }
+            if let Some(first) = keys.insert(key, name) {
+                let why = format!("the key of {name} is one of {first} already");
+                errors.add(&place, why);
+            }
+        }
+        if peer.addresses.is_empty() {
+            let why = format!("{name} needs at least one address");
+            errors.add(format!("{place}.addresses"), why);
+        }
+        for (number, address) in peer.addresses.iter().enumerate() {
+            let place = format!("{place}.addresses[{number}]");
+            if !own.iter().any(|own| own.contains(address)) {
+                let why =
+                    format!("{address} of {name} is on none of the networks of our `addresses`");
+                errors.add(&place, why);
+            }
+            if own.iter().any(|own| own.addr() == *address) {
+                errors.add(&place, format!("{address} of {name} is our own"));
+            }
+            if let Some(first) = addresses.insert(address, name) {
+                let why = format!("{address} of {name} is one of {first} already");
+                errors.add(&place, why);
+            }
+        }
+    }
 }
 
 /// Returns every file that keys and peers are read from, as far as the file of peers can be read.
@@ -109,128 +163,6 @@ fn watched(files: &KeyFiles) -> Vec<PathBuf> {
     all.dedup();
     all
 }
-
-/// What is known of the peers before one.
-struct Checks<'a> {
-    own: &'a [IpNet],
-    own_keys: Vec<PublicKey>,
-    names: BTreeMap<String, usize>,
-    keys: BTreeMap<PublicKey, String>,
-    addresses: BTreeMap<IpAddr, String>,
-}
-
-impl Checks<'_> {
-    fn peer(&mut self, at: usize, peer: &PeerFile, errors: &mut ConfigErrors) -> Option<PeerSpec> {
-        let name = &peer.name;
-        let proper = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if !(1..=MAX_NAME_BYTES).contains(&name.len()) || !name.chars().all(proper) {
-            let why = format!(
-                "`{}` is not a name of letters, digits and -_.",
-                name.escape_debug()
-            );
-            errors.add(format!("peers[{at}].name"), why);
-        }
-        if let Some(first) = self.names.insert(name.clone(), at) {
-            let why = format!("`{name}` is the name of `peers[{first}]` already");
-            errors.add(format!("peers[{at}].name"), why);
-        }
-        if peer.public_keys.is_empty() {
-            let why = format!("{name} needs at least one key");
-            errors.add(format!("peers[{at}].publicKeys"), why);
-        }
-        if peer
-            .preshared_key
-            .as_ref()
-            .is_some_and(|path| path.is_empty())
-        {
-            errors.add(format!("peers[{at}].presharedKey"), "not a file");
-        }
-        let keys = peer.public_keys.iter().enumerate();
-        let keys: Vec<_> = keys
-            .filter_map(|(number, text)| {
-                let place = format!("peers[{at}].publicKeys[{number}]");
-                self.key(&place, text, name, errors)
-            })
-            .collect();
-        if peer.addresses.is_empty() {
-            let why = format!("{name} needs at least one address");
-            errors.add(format!("peers[{at}].addresses"), why);
-        }
-        let addresses = peer.addresses.iter().enumerate();
-        let addresses: Vec<_> = addresses
-            .filter_map(|(number, text)| {
-                let place = format!("peers[{at}].addresses[{number}]");
-                self.address(&place, text, name, errors)
-            })
-            .collect();
-        errors.is_empty().then(|| PeerSpec {
-            name: name.clone(),
-            public_keys: keys,
-            preshared_key: None,
-            addresses,
-            route: None,
-        })
-    }
-
-    fn key(
-        &mut self,
-        place: &str,
-        text: &str,
-        name: &str,
-        errors: &mut ConfigErrors,
-    ) -> Option<PublicKey> {
-        let key: PublicKey = match text.parse() {
-            Ok(key) => key,
-            Err(error) => {
-                errors.add(place, telemetry::chain(&error));
-                return None;
-            }
-        };
-        if self.own_keys.contains(&key) {
-            errors.add(place, format!("the key of {name} is one of our own"));
-        }
-        if let Some(first) = self.keys.insert(key, name.to_owned()) {
-            errors.add(
-                place,
-                format!("the key of {name} is one of {first} already"),
-            );
-        }
-        Some(key)
-    }
-
-    fn address(
-        &mut self,
-        place: &str,
-        text: &str,
-        name: &str,
-        errors: &mut ConfigErrors,
-    ) -> Option<IpAddr> {
-        let Ok(address) = text.parse::<IpAddr>() else {
-            errors.add(
-                place,
-                format!("`{}` is not an address", text.escape_debug()),
-            );
-            return None;
-        };
-        if !self.own.iter().any(|own| own.contains(&address)) {
-            let why = format!("{address} of {name} is on none of the networks of our `addresses`");
-            errors.add(place, why);
-        }
-        if self.own.iter().any(|own| own.addr() == address) {
-            errors.add(place, format!("{address} of {name} is our own"));
-        }
-        if let Some(first) = self.addresses.insert(address, name.to_owned()) {
-            errors.add(
-                place,
-                format!("{address} of {name} is one of {first} already"),
-            );
-        }
-        Some(address)
-    }
-}
-
-/// Longest name of a peer; it is a label of metrics.
-const MAX_NAME_BYTES: usize = 63;
 
 /// Reads keys and peers again for as long as the process runs.
 pub(crate) struct Keeper {
@@ -343,22 +275,10 @@ impl Keeper {
 
 /// Answers whether two say the same.
 fn same(one: &Identity, other: &Identity) -> bool {
-    let keys = |identity: &Identity| {
-        identity
-            .keys
-            .iter()
-            .map(PrivateKey::public)
-            .collect::<Vec<_>>()
+    let keys = |identity: &Identity| -> Vec<PublicKey> {
+        identity.keys.iter().map(PrivateKey::public).collect()
     };
-    let alike = |(one, other): (&PeerSpec, &PeerSpec)| {
-        one.name == other.name
-            && one.public_keys == other.public_keys
-            && one.preshared_key == other.preshared_key
-            && one.addresses == other.addresses
-    };
-    keys(one) == keys(other)
-        && one.peers.len() == other.peers.len()
-        && one.peers.iter().zip(&other.peers).all(alike)
+    keys(one) == keys(other) && one.peers == other.peers
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ mod proxy;
 mod server;
 mod view;
 
-pub use config::{CheckError, Command, Config, Environment, Flags, PeersFile};
+pub use config::{CheckError, Command, Config, Environment, Flags, PeersFile, environment};
 pub use identity::IdentityError;
 pub use link::Link;
 pub use metrics::describe_metrics;

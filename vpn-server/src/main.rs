@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serve::{Failure, Threads, program};
 use telemetry::LogControl;
-use vpn_server::{Command, Config, Environment, Flags, RunError, keygen};
+use vpn_server::{Command, Config, Flags, RunError, environment, keygen};
 
 fn main() -> ExitCode {
     program::main(|flags: &Flags| flags.log_format, act)
@@ -21,7 +21,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
         Some(Command::Provision { arguments }) => return provision(arguments),
         None => {}
     }
-    let config = Config::load(&flags.config, &Environment::read());
+    let config = Config::load(&flags.config, &environment());
     let config = config.map_err(Failure::configuration)?;
     if flags.check {
         let effective = config.check().map_err(Failure::configuration)?;

@@ -134,10 +134,7 @@ fn params(config: &Config) -> Params {
 
 fn bind(address: SocketAddr, config: &Config) -> Result<std::net::UdpSocket, RunError> {
     let failed = |source| RunError::Port { address, source };
-    let buffers = udp::BufferSizes {
-        receive: config.buffers.receive.as_usize(),
-        send: config.buffers.send.as_usize(),
-    };
+    let buffers = config.buffers.sizes();
     let mut sockets = udp::bind(address, 1, buffers).map_err(failed)?;
     let socket = sockets.pop();
     let socket = socket.ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;

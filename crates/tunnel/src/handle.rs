@@ -76,7 +76,7 @@ pub struct Identity {
 }
 
 /// One other end.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PeerSpec {
     /// Its name, unique.
     pub name: String,

@@ -21,6 +21,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use boringtun::x25519;
 use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
 /// Bytes of every key.
@@ -149,6 +150,18 @@ impl Debug for PublicKey {
 impl Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text())
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        settings::text::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        settings::text::deserialize(deserializer)
     }
 }
 

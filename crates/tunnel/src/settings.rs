@@ -3,17 +3,19 @@
 //!
 //! ```text
 //!   file ──serde──▶ Networks, TunnelAddress, … ──▶ tunnel::Params, net_config, sockets
-//!   environment ──▶ the same types, by FromStr and the functions of `transfer`
+//!   Environment ──▶ the same types, by FromStr and the functions of `transfer`
 //! ```
 //!
 //! Values that are read are well-formed; whether they go together is checked by `validate`. Reads
 //! no file and no environment.
 
 mod address;
+mod checks;
 mod environment;
 mod transfer;
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use ::settings::{ByteSize, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings};
 use ipnet::IpNet;
@@ -22,10 +24,11 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use tunnel_proto::codel;
 
-pub use address::{
-    AddressError, Cidr, DeviceName, DeviceNameError, TunnelAddress, validate_addresses,
+pub use address::{AddressError, Cidr, DeviceName, DeviceNameError, TunnelAddress};
+pub use checks::{
+    route_id, validate_addresses, validate_mtu, validate_name, validate_private_keys,
 };
-pub use environment::{pod_number, shoot_networks};
+pub use environment::Environment;
 pub use transfer::{End, TransferError, trailing_number, transfer_address, transfer_addresses};
 
 /// The shoot's networks, by what they hold. Of a list that is empty or absent, the environment's
@@ -55,20 +58,6 @@ impl Networks {
         let lists = [&self.pods, &self.services, &self.nodes];
         let all: BTreeSet<IpNet> = lists.into_iter().flatten().map(|cidr| cidr.0).collect();
         all.into_iter().collect()
-    }
-
-    /// Takes of `other` each list that is empty here.
-    pub fn or(&mut self, other: Self) {
-        let lists = [
-            (&mut self.pods, other.pods),
-            (&mut self.services, other.services),
-            (&mut self.nodes, other.nodes),
-        ];
-        for (mine, others) in lists {
-            if mine.is_empty() {
-                *mine = others;
-            }
-        }
     }
 
     /// Adds to `errors` what no shoot has. `key` is the path of this block.
@@ -146,6 +135,52 @@ impl Queue {
             max_packets: self.packets,
             max_bytes: usize::try_from(self.bytes.0).unwrap_or(usize::MAX),
             ..codel::Params::default()
+        }
+    }
+}
+
+/// Bytes that the kernel may hold of datagrams, for each UDP socket.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[schemars(rename = "BuffersFile")]
+pub struct Buffers {
+    /// Received and not yet read.
+    pub receive: ByteSize,
+    /// Sent and still in this host.
+    pub send: ByteSize,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self {
+            receive: ByteSize(4 << 20),
+            send: ByteSize(4 << 20),
+        }
+    }
+}
+
+impl Buffers {
+    /// One batch, and what no kernel grants.
+    const BOUNDS: RangeInclusive<u64> = (64 << 10)..=(1 << 30);
+
+    /// Adds to `errors` what no kernel grants.
+    pub fn validate(&self, errors: &mut ConfigErrors) {
+        for (key, size) in [("receive", self.receive), ("send", self.send)] {
+            if !Self::BOUNDS.contains(&size.0) {
+                let (least, most) = (Self::BOUNDS.start(), Self::BOUNDS.end());
+                let (least, most) = (ByteSize(*least), ByteSize(*most));
+                let why = format_args!("not between {least} and {most}");
+                errors.add(format_args!("buffers.{key}"), why);
+            }
+        }
+    }
+
+    /// Returns it as sockets take it.
+    #[must_use]
+    pub fn sizes(&self) -> udp::BufferSizes {
+        udp::BufferSizes {
+            receive: self.receive.as_usize(),
+            send: self.send.as_usize(),
         }
     }
 }

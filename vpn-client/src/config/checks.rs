@@ -2,38 +2,29 @@
 //!
 //! Every mistake is found at once and named by its key.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use preamble::encode_connect;
 use route::{EndpointAddress, TcpOptions};
 use serve::Family;
-use settings::{ConfigErrors, HumanDuration, RelPath, TcpSettings};
-use tunnel::RouteId;
+use settings::{ConfigError, ConfigErrors, HumanDuration, RelPath, TcpSettings};
 use tunnel::path::{self, Mode, ProbeParams};
-use tunnel::settings::{TunnelAddress, overlap, resolve_congestion, tcp, validate_addresses};
-use udp::BufferSizes;
+use tunnel::settings::{
+    resolve_congestion, route_id, tcp, validate_addresses, validate_mtu, validate_name,
+    validate_private_keys,
+};
 
 use super::file::{FamilyFile, File, PathFile, ServerFile, TransportFile};
-use super::{Config, Endpoint, Server};
+use super::{Config, Endpoint};
 
 /// Bytes of the largest segment to and from the gateway: what a path of 1280 bytes, the minimum of
 /// IPv6, carries. A silent hole would otherwise swallow every full segment.
 const MAX_SEGMENT: u32 = 1220;
 
-/// Bounds of `mtu`: the minimum of IPv6 (RFC 8200 §5), and jumbo frames.
-const MTU: RangeInclusive<u16> = 1280..=9000;
-/// Limits of servers, and of pairs of an own key and a server's: there are numbers for as many.
-const MAX_SERVERS: usize = 64;
+/// Limit of pairs of an own key and a server's: there are numbers for as many.
 const MAX_PAIRS: usize = 16;
-/// As long as the name of a pod may be where it becomes a host name (RFC 1123 §2.1).
-const MAX_NAME: usize = 63;
-/// Bounds of UDP buffers.
-const BUFFER: RangeInclusive<u64> = (64 << 10)..=(256 << 20);
 /// NATs are known to forget silent flows of UDP after 30 s.
 const MAX_STANDBY: Duration = Duration::from_secs(25);
 
@@ -47,38 +38,32 @@ impl File {
 
     /// Returns the checked configuration, unless `errors` has the reasons why not. `origin` is the
     /// file itself.
-    pub(super) fn check(self, origin: &Path, errors: &mut ConfigErrors) -> Option<Config> {
-        if !MTU.contains(&self.mtu) {
-            let (least, most) = (MTU.start(), MTU.end());
-            errors.add(
-                "mtu",
-                format_args!("{} is not between {least} and {most}", self.mtu),
-            );
-        }
-        check_name(&self.name, "name", errors);
-        self.queue.validate("queue", errors);
-        self.networks.validate("networks", errors);
-        self.check_inner(errors);
-        for (key, size) in [
-            ("buffers.receive", self.buffers.receive),
-            ("buffers.send", self.buffers.send),
-        ] {
-            if !BUFFER.contains(&size.0) {
-                errors.add(key, "must be from 64KiB to 256MiB");
-            }
-        }
-        let path = self.path.check(errors);
-        let endpoint = self.endpoint(errors);
-        let servers = self.servers(endpoint.as_ref(), origin, errors);
-        let private_keys = self.private_keys(origin, errors);
-        Some(Config {
-            endpoint: endpoint?,
-            servers,
-            private_keys,
+    pub(super) fn check(
+        self,
+        origin: &Path,
+        mut errors: ConfigErrors,
+    ) -> Result<Config, ConfigError> {
+        validate_mtu(self.mtu, &mut errors);
+        validate_name(&self.name, "name", &mut errors);
+        self.queue.validate("queue", &mut errors);
+        self.networks.validate("networks", &mut errors);
+        validate_addresses(&self.addresses, &self.networks.all(), &mut errors);
+        self.buffers.validate(&mut errors);
+        let path = self.path.check(&mut errors);
+        let endpoint = self.endpoint(&mut errors);
+        self.check_servers(endpoint.as_ref(), &mut errors);
+        self.check_private_keys(&mut errors);
+        errors.into_result(origin)?;
+        let Some(endpoint) = endpoint else {
+            unreachable!("what cannot be used is an error")
+        };
+        Ok(Config {
+            endpoint,
             path: path::Params {
                 mode: self.mode(),
                 ..path
             },
+            origin: origin.to_owned(),
             file: self,
         })
     }
@@ -89,39 +74,6 @@ impl File {
             TransportFile::Tcp => Mode::Tcp,
             TransportFile::Udp => Mode::Udp,
         }
-    }
-
-    /// The transfer networks are this tunnel's alone, and each family in it needs one.
-    fn check_inner(&self, errors: &mut ConfigErrors) {
-        let networks = self.networks.all();
-        if networks.is_empty() {
-            // What is missing was reported already, and addresses may follow from it.
-            return;
-        }
-        validate_addresses(&self.addresses, "addresses", errors);
-        let transfer = self.transfer_networks();
-        for (index, own) in transfer.iter().enumerate() {
-            for network in &networks {
-                if overlap(own, network) {
-                    let why = format_args!("the transfer network {own} overlaps {network}");
-                    errors.add(format_args!("addresses[{index}]"), why);
-                }
-            }
-        }
-        for network in &networks {
-            let ipv6 = network.addr().is_ipv6();
-            let mut own = self.addresses.iter();
-            if !self.addresses.is_empty() && !own.any(|own| own.address().is_ipv6() == ipv6) {
-                let family = if ipv6 { "IPv6" } else { "IPv4" };
-                let why = format_args!("an {family} address is needed for {network}");
-                return errors.add("addresses", why);
-            }
-        }
-    }
-
-    fn transfer_networks(&self) -> Vec<IpNet> {
-        let own = self.addresses.iter();
-        own.map(TunnelAddress::network).collect()
     }
 
     fn endpoint(&self, errors: &mut ConfigErrors) -> Option<Endpoint> {
@@ -156,10 +108,7 @@ impl File {
             },
             connect_timeout: file.connect_timeout.0,
             options: self.tcp_options(errors),
-            buffers: BufferSizes {
-                receive: self.buffers.receive.as_usize(),
-                send: self.buffers.send.as_usize(),
-            },
+            buffers: self.buffers.sizes(),
         })
     }
 
@@ -213,47 +162,29 @@ impl File {
         options
     }
 
-    fn servers(
-        &self,
-        endpoint: Option<&Endpoint>,
-        origin: &Path,
-        errors: &mut ConfigErrors,
-    ) -> Vec<Server> {
+    fn check_servers(&self, endpoint: Option<&Endpoint>, errors: &mut ConfigErrors) {
         if self.servers.is_empty() {
             errors.add("servers", "at least one is needed");
         }
-        if self.servers.len() > MAX_SERVERS {
-            errors.add("servers", format_args!("more than {MAX_SERVERS}"));
-        }
-        let transfer = self.transfer_networks();
-        let servers = self.servers.iter().enumerate();
-        let servers = servers.map(|(index, file)| {
+        for (index, server) in self.servers.iter().enumerate() {
             let key = format!("servers[{index}]");
             if let Some(endpoint) = endpoint.filter(|_| self.mode() != Mode::Udp) {
-                file.check_value(&key, endpoint, errors);
+                server.check_value(&key, endpoint, errors);
             }
-            let server = file.server(&key, origin, errors);
-            self.check_addresses(&server, &key, &transfer, errors);
-            server
-        });
-        let servers = servers.collect::<Vec<_>>();
-        check_distinct(&servers, errors);
-        servers
+            server.check(&key, errors);
+            self.check_addresses(server, &key, errors);
+        }
+        check_distinct(&self.servers, errors);
     }
 
     /// Replies to a server find their way by the transfer networks alone.
-    fn check_addresses(
-        &self,
-        server: &Server,
-        key: &str,
-        transfer: &[IpNet],
-        errors: &mut ConfigErrors,
-    ) {
+    fn check_addresses(&self, server: &ServerFile, key: &str, errors: &mut ConfigErrors) {
         for (index, address) in server.addresses.iter().enumerate() {
             let key = format!("{key}.addresses[{index}]");
-            if self.addresses.iter().any(|own| own.address() == *address) {
+            let mut own = self.addresses.iter();
+            if own.clone().any(|own| own.address() == *address) {
                 errors.add(key, format_args!("{address} is our own"));
-            } else if !transfer.iter().any(|network| network.contains(address)) {
+            } else if !own.any(|own| own.network().contains(address)) {
                 let why = format_args!("{address} is on no transfer network of `addresses`");
                 errors.add(key, why);
             }
@@ -268,11 +199,9 @@ impl File {
         }
     }
 
-    fn private_keys(&self, origin: &Path, errors: &mut ConfigErrors) -> Vec<PathBuf> {
+    fn check_private_keys(&self, errors: &mut ConfigErrors) {
         let files = self.keys.private.list();
-        if files.is_empty() {
-            errors.add("keys.private", "at least one key is needed");
-        }
+        validate_private_keys(&files, errors);
         let theirs = self.servers.iter().map(|server| server.public_keys.len());
         let pairs = theirs.sum::<usize>().saturating_mul(files.len());
         if pairs > MAX_PAIRS {
@@ -281,15 +210,6 @@ impl File {
             );
             errors.add("keys.private", why);
         }
-        let mut seen = BTreeSet::new();
-        for file in &files {
-            if file.is_empty() {
-                errors.add("keys.private", "an empty name is no file");
-            } else if !seen.insert(file) {
-                errors.add("keys.private", format_args!("{file} is listed twice"));
-            }
-        }
-        files.iter().map(|file| file.resolve(origin)).collect()
     }
 }
 
@@ -308,41 +228,24 @@ impl ServerFile {
         }
     }
 
-    fn server(&self, key: &str, origin: &Path, errors: &mut ConfigErrors) -> Server {
-        check_name(&self.name, &format!("{key}.name"), errors);
+    fn check(&self, key: &str, errors: &mut ConfigErrors) {
+        validate_name(&self.name, &format!("{key}.name"), errors);
         if self.public_keys.is_empty() {
             errors.add(format_args!("{key}.publicKeys"), "at least one is needed");
         }
-        let mut public_keys = Vec::new();
-        for (index, text) in self.public_keys.iter().enumerate() {
-            match text.parse() {
-                Ok(public) if public_keys.contains(&public) => {
-                    errors.add(format_args!("{key}.publicKeys[{index}]"), "listed twice");
-                }
-                Ok(public) => public_keys.push(public),
-                Err(error) => {
-                    let error: tunnel::keys::KeyTextError = error;
-                    errors.add(format_args!("{key}.publicKeys[{index}]"), error);
-                }
+        for (index, public) in self.public_keys.iter().enumerate() {
+            if self
+                .public_keys
+                .iter()
+                .take(index)
+                .any(|other| other == public)
+            {
+                errors.add(format_args!("{key}.publicKeys[{index}]"), "listed twice");
             }
         }
-        let route = self.route_id.and_then(RouteId::new);
-        if let (Some(number), None) = (self.route_id, route) {
-            let why = format_args!("{number} is not between 1 and {}", RouteId::MAX);
-            errors.add(format_args!("{key}.routeId"), why);
-        }
+        route_id(self.route_id, &format!("{key}.routeId"), errors);
         if self.preshared_key.as_ref().is_some_and(RelPath::is_empty) {
-            let why = "an empty name is no file";
-            errors.add(format_args!("{key}.presharedKey"), why);
-        }
-        let preshared = self.preshared_key.as_ref();
-        Server {
-            name: self.name.clone(),
-            public_keys,
-            preshared_key: preshared.map(|file| file.resolve(origin)),
-            route,
-            value: self.value.clone(),
-            addresses: self.addresses.clone(),
+            errors.add(format_args!("{key}.presharedKey"), "not a file");
         }
     }
 }
@@ -392,23 +295,11 @@ impl PathFile {
     }
 }
 
-/// Names are labels of metrics, and sent to the other end.
-fn check_name(name: &str, key: &str, errors: &mut ConfigErrors) {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(fits) {
-        let why = format_args!(
-            "`{}` is no name: letters, digits, `-`, `_` and `.`, at most {MAX_NAME}",
-            name.escape_debug()
-        );
-        errors.add(key, why);
-    }
-}
-
 /// Two servers have nothing in common by which one could be taken for the other.
-fn check_distinct(servers: &[Server], errors: &mut ConfigErrors) {
+fn check_distinct(servers: &[ServerFile], errors: &mut ConfigErrors) {
     for (index, server) in servers.iter().enumerate() {
         let before = servers.iter().take(index);
-        let mut clash = |what: &str, clashes: &dyn Fn(&Server) -> bool| {
+        let mut clash = |what: &str, clashes: &dyn Fn(&ServerFile) -> bool| {
             if let Some(other) = before.clone().find(|other| clashes(other)) {
                 let why = format_args!("{:?} has the same", other.name);
                 errors.add(format_args!("servers[{index}].{what}"), why);
@@ -419,8 +310,10 @@ fn check_distinct(servers: &[Server], errors: &mut ConfigErrors) {
         clash("publicKeys", &|other| {
             keys.iter().any(|key| other.public_keys.contains(key))
         });
-        let (route, value) = (server.route, &server.value);
-        clash("routeId", &|other| route.is_some() && other.route == route);
+        let (route, value) = (server.route_id, &server.value);
+        clash("routeId", &|other| {
+            route.is_some() && other.route_id == route
+        });
         clash("value", &|other| !value.is_empty() && other.value == *value);
         clash("addresses", &|other| {
             let mut own = server.addresses.iter();

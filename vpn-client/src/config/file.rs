@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use settings::{AdminSettings, ByteSize, HumanDuration, ProbesSettings, RelPath, TcpOverrides};
+use settings::{AdminSettings, HumanDuration, ProbesSettings, RelPath, TcpOverrides};
+use tunnel::keys::PublicKey;
 use tunnel::path;
-use tunnel::settings::{DeviceName, Networks, Offloads, Queue, TunnelAddress};
+use tunnel::settings::{Buffers, DeviceName, Networks, Offloads, Queue, TunnelAddress};
 
 /// The configuration file of `vpn-client`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
@@ -58,7 +59,7 @@ pub struct File {
     pub(crate) tcp: TcpOverrides,
     /// Bytes that the kernel may hold of datagrams; what it grants may be less.
     #[serde(default)]
-    pub(crate) buffers: BuffersFile,
+    pub(crate) buffers: Buffers,
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
     #[serde(default = "default_probes")]
     pub(crate) probes: ProbesSettings,
@@ -152,7 +153,8 @@ pub(crate) struct ServerFile {
     /// Its name in logs and metrics.
     pub(crate) name: String,
     /// Its public keys in base64, as `wg pubkey` writes them; several during a rotation.
-    pub(crate) public_keys: Vec<String>,
+    #[schemars(with = "Vec<String>")]
+    pub(crate) public_keys: Vec<PublicKey>,
     /// File of a key that is shared with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) preshared_key: Option<RelPath>,
@@ -239,25 +241,6 @@ impl Default for PathFile {
             retry_first: HumanDuration(params.retry_first),
             retry_tcp: HumanDuration(params.retry_tcp),
             retry_udp: HumanDuration(params.retry_udp),
-        }
-    }
-}
-
-/// Bytes that the kernel may hold of datagrams, for each tunnel by UDP.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(crate) struct BuffersFile {
-    /// That were received.
-    pub(crate) receive: ByteSize,
-    /// That are to be sent.
-    pub(crate) send: ByteSize,
-}
-
-impl Default for BuffersFile {
-    fn default() -> Self {
-        Self {
-            receive: ByteSize(4 << 20),
-            send: ByteSize(4 << 20),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use tunnel::keys::PublicKey;
 use tunnel::path::Mode;
 
 use super::*;
@@ -46,10 +47,9 @@ fn documented_sample_equals_defaults() {
     assert_eq!(config.path.mode, Mode::Auto);
     assert_eq!(config.endpoint.tcp.to_string(), "api.example.com:8132");
     assert_eq!(config.endpoint.udp.to_string(), "api.example.com:51820");
-    assert_eq!(config.private_keys, [Path::new("/keys/client")]);
-    let preshared = config.servers[1].preshared_key.as_deref();
-    assert_eq!(preshared, Some(Path::new("/etc/rhizome/psk-1")));
-    assert_eq!(config.servers[0].route, RouteId::new(17));
+    let files = ["/etc/rhizome/psk-1", "/keys/client"].map(PathBuf::from);
+    assert_eq!(config.key_files(), files);
+    assert_eq!(config.file.servers[0].route_id, Some(17));
     assert!(config.uses_ipv6() && !config.forwards_ipv6());
     assert_eq!(config.file.drain.delay.0, Duration::ZERO);
 
@@ -149,7 +149,7 @@ fn mistakes_are_named() {
         (
             "name: vpn-seed-server-1",
             "name: ''",
-            "servers[1].name: `` is no name",
+            "servers[1].name: `` is not a name",
         ),
         (
             &other,
@@ -215,7 +215,7 @@ fn mistakes_are_named() {
         (
             "presharedKey: psk-1",
             "presharedKey: ''",
-            "servers[1].presharedKey: an empty name",
+            "servers[1].presharedKey: not a file",
         ),
         (
             "private: /keys/client",
@@ -225,7 +225,7 @@ fn mistakes_are_named() {
         (
             "private: /keys/client",
             "private: [a, a]",
-            "keys.private: a is listed twice",
+            "keys.private[1]: a is there twice",
         ),
         (
             "private: /keys/client",
@@ -235,7 +235,7 @@ fn mistakes_are_named() {
         (
             "private: /keys/client",
             "private: ''",
-            "keys.private: an empty name",
+            "keys.private[0]: not a file",
         ),
         (
             "masquerade: true",
@@ -260,7 +260,7 @@ fn mistakes_are_named() {
         (
             "masquerade: true",
             "buffers: { receive: 1KiB }",
-            "buffers.receive: must be",
+            "buffers.receive: not between",
         ),
         (
             "masquerade: true",
@@ -322,21 +322,27 @@ fn endpoint_accepts_address_or_name() {
     }
 }
 
-/// What Gardener sets, and the least that a file must say beside it.
-fn gardeners() -> (Environment, String) {
-    let some = |text: &str| Some(text.to_owned());
-    let environment = Environment {
-        endpoint: some("api.example.com"),
-        is_ha: some("true"),
-        openvpn_port: some("8443"),
-        pod_name: some("vpn-shoot-1"),
-        reversed_vpn_header: some("outbound|1194||vpn-seed-server.shoot--foo--bar"),
-        reversed_vpn_header_key: some("X-Gardener-Destination"),
-        shoot_node_networks: some(""),
-        shoot_pod_networks: some("100.96.0.0/11,fd01::/64"),
-        shoot_service_networks: some("100.64.0.0/13"),
-        vpn_network: some("fd8f:6d53:b97a:1::/96"),
-    };
+/// What Gardener sets, with some other values, and the least that a file must say beside it.
+fn gardeners(others: &[(&'static str, &str)]) -> (Environment, String) {
+    let set = [
+        ("ENDPOINT", "api.example.com"),
+        ("IS_HA", "true"),
+        ("OPENVPN_PORT", "8443"),
+        ("POD_NAME", "vpn-shoot-1"),
+        (
+            "REVERSED_VPN_HEADER",
+            "outbound|1194||vpn-seed-server.shoot--foo--bar",
+        ),
+        ("REVERSED_VPN_HEADER_KEY", "X-Gardener-Destination"),
+        ("SHOOT_NODE_NETWORKS", ""),
+        ("SHOOT_POD_NETWORKS", "100.96.0.0/11,fd01::/64"),
+        ("SHOOT_SERVICE_NETWORKS", "100.64.0.0/13"),
+        ("VPN_NETWORK", "fd8f:6d53:b97a:1::/96"),
+    ];
+    let variables = set.iter().chain(others);
+    let variables = variables.map(|(name, value)| (*name, (*value).to_owned()));
+    // The last value of a name counts.
+    let environment = variables.collect::<BTreeMap<_, _>>().into_iter().collect();
     let key = public(1);
     let text = format!(
         "servers: [{{ name: vpn-seed-server, publicKeys: [\"{key}\"] }}]\nkeys: {{ private: a }}"
@@ -346,13 +352,13 @@ fn gardeners() -> (Environment, String) {
 
 #[test]
 fn environment_fills_what_file_leaves_out() {
-    let (environment, text) = gardeners();
+    let (environment, text) = gardeners(&[]);
     let config = load(&text, &environment).unwrap();
     assert_eq!(config.file.name, "vpn-shoot-1");
     assert_eq!(config.endpoint.tcp.to_string(), "api.example.com:8443");
     assert_eq!(config.endpoint.header, "X-Gardener-Destination");
     assert_eq!(
-        config.servers[0].value,
+        config.file.servers[0].value,
         "outbound|1194||vpn-seed-server.shoot--foo--bar"
     );
     let own: Vec<_> = config
@@ -362,7 +368,7 @@ fn environment_fills_what_file_leaves_out() {
         .map(ToString::to_string)
         .collect();
     assert_eq!(own, ["fd8f:6d53:b97a:1::b:1/96", "192.168.123.65/24"]);
-    let theirs: Vec<_> = config.servers[0]
+    let theirs: Vec<_> = config.file.servers[0]
         .addresses
         .iter()
         .map(ToString::to_string)
@@ -374,7 +380,7 @@ fn environment_fills_what_file_leaves_out() {
 
 #[test]
 fn file_wins_over_environment() {
-    let (environment, _) = gardeners();
+    let (environment, _) = gardeners(&[]);
     let config = load(&sample(), &environment).unwrap();
     let alone = self::config(&sample()).unwrap();
     let endpoint = &config.endpoint;
@@ -391,54 +397,21 @@ fn file_wins_over_environment() {
 
 #[test]
 fn variables_that_cannot_be_used_are_named() {
-    let (good, text) = gardeners();
-    type Change = fn(&mut Environment, String);
-    for (change, value, problem) in [
-        (
-            (|own, value| own.openvpn_port = Some(value)) as Change,
-            "http",
-            "OPENVPN_PORT: not a port",
-        ),
-        (
-            |own, value| own.is_ha = Some(value),
-            "perhaps",
-            "IS_HA: `perhaps` is neither",
-        ),
-        (
-            |own, value| own.pod_name = Some(value),
-            "vpn-shoot-7d9f",
-            "POD_NAME: with IS_HA",
-        ),
-        (
-            |own, value| own.vpn_network = Some(value),
-            "192.168.123.0",
-            "VPN_NETWORK: ",
-        ),
-        (
-            |own, value| own.vpn_network = Some(value),
-            "fd8f::1/96",
-            "VPN_NETWORK: `fd8f::1/96`",
-        ),
-        (
-            |own, value| own.shoot_pod_networks = Some(value),
-            "pods",
-            "SHOOT_POD_NETWORKS: `pods`",
-        ),
-        (
-            |own, value| own.endpoint = Some(value),
-            "a:1",
-            "endpoint.address: `a:1`",
-        ),
+    for (name, value, problem) in [
+        ("OPENVPN_PORT", "http", "OPENVPN_PORT: not a port"),
+        ("IS_HA", "perhaps", "IS_HA: `perhaps` is neither"),
+        ("POD_NAME", "vpn-shoot-7d9f", "POD_NAME: with IS_HA"),
+        ("VPN_NETWORK", "192.168.123.0", "VPN_NETWORK: "),
+        ("VPN_NETWORK", "fd8f::1/96", "VPN_NETWORK: `fd8f::1/96`"),
+        ("SHOOT_POD_NETWORKS", "pods", "SHOOT_POD_NETWORKS: `pods`"),
+        ("ENDPOINT", "a:1", "endpoint.address: `a:1`"),
     ] {
-        let mut environment = good.clone();
-        change(&mut environment, value.to_owned());
+        let (environment, text) = gardeners(&[(name, value)]);
         let error = load(&text, &environment).unwrap_err();
         assert!(error.contains(problem), "{problem:?} is not in {error}");
     }
     // A pod of a Deployment has no number, and needs none.
-    let mut environment = good;
-    environment.is_ha = None;
-    environment.pod_name = Some("vpn-shoot-7d9f-x2".to_owned());
+    let (environment, text) = gardeners(&[("IS_HA", ""), ("POD_NAME", "vpn-shoot-7d9f-x2")]);
     let config = load(&text, &environment).unwrap();
     assert_eq!(
         config.file.addresses[0].to_string(),
@@ -448,21 +421,27 @@ fn variables_that_cannot_be_used_are_named() {
 
 #[test]
 fn only_keys_and_servers_change_while_running() {
-    let mut own = config(&sample()).unwrap();
+    let own = config(&sample()).unwrap();
+    let reloaded = |text: &str| own.reloaded(&config(text).unwrap());
     let keys = sample().replace(
         "private: /keys/client",
         "private: [/keys/new, /keys/client]",
     );
-    assert!(own.reload(config(&keys).unwrap()));
-    assert_eq!(own.effective(), config(&keys).unwrap().effective());
     let server = sample().replace(&public(2).to_string(), &public(3).to_string());
-    assert!(own.reload(config(&server).unwrap()));
-    // What has no effect is not shown either, and said each time.
-    let other = server.replace("masquerade: true", "masquerade: false");
-    for _ in 0..2 {
-        assert!(!own.reload(config(&other).unwrap()));
-        assert_eq!(own.effective(), config(&server).unwrap().effective());
+    for text in [&keys, &server] {
+        let (changed, same) = reloaded(text).unwrap();
+        assert!(same);
+        assert_eq!(changed.effective(), config(text).unwrap().effective());
     }
+    // What has no effect is not shown either.
+    let other = server.replace("masquerade: true", "masquerade: false");
+    let (changed, same) = reloaded(&other).unwrap();
+    assert!(!same);
+    assert_eq!(changed.effective(), config(&server).unwrap().effective());
+    // Nor do servers count that go with what has no effect.
+    let moved = sample().replace("192.168.123.", "192.168.124.");
+    let error = reloaded(&moved).unwrap_err().to_string();
+    assert!(error.contains("is on no transfer network"), "{error}");
 }
 
 #[test]

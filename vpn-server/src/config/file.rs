@@ -3,7 +3,7 @@
 //! What these comments say is also what the published schemas say. Checks nothing beyond types; that
 //! is `checks`'.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use route::TcpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{
-    AccessLogSettings, AdminSettings, ByteSize, HumanDuration, ListenAddress, ProbesSettings,
-    RelPath, TcpOverrides,
+    AccessLogSettings, AdminSettings, HumanDuration, ListenAddress, ProbesSettings, RelPath,
+    TcpOverrides,
 };
 use tunnel::RouteId;
-use tunnel::settings::{Cidr, DeviceName, Networks, Offloads, Queue, TunnelAddress};
+use tunnel::keys::PublicKey;
+use tunnel::settings::{Buffers, Cidr, DeviceName, Networks, Offloads, Queue, TunnelAddress};
 
 use ipnet::IpNet;
 
@@ -264,26 +265,6 @@ impl Default for Limits {
     }
 }
 
-/// Bytes that the kernel may hold of datagrams, for each of the two ports.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-#[schemars(rename = "BuffersFile")]
-pub(crate) struct Buffers {
-    /// Received and not yet read.
-    pub(crate) receive: ByteSize,
-    /// Sent and still in this host.
-    pub(crate) send: ByteSize,
-}
-
-impl Default for Buffers {
-    fn default() -> Self {
-        Self {
-            receive: ByteSize(4 << 20),
-            send: ByteSize(4 << 20),
-        }
-    }
-}
-
 /// How the process stops.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
@@ -319,10 +300,12 @@ pub(crate) struct PeerFile {
     /// Its name in logs and metrics.
     pub(crate) name: String,
     /// Its public keys in base64, as `wg pubkey` writes them; several during a rotation.
-    pub(crate) public_keys: Vec<String>,
+    #[schemars(with = "Vec<String>")]
+    pub(crate) public_keys: Vec<PublicKey>,
     /// File of a key that is shared with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) preshared_key: Option<RelPath>,
     /// Its addresses on the transfer networks.
-    pub(crate) addresses: Vec<String>,
+    #[schemars(with = "Vec<String>")]
+    pub(crate) addresses: Vec<IpAddr>,
 }

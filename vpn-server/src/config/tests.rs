@@ -35,8 +35,11 @@ fn config(text: &str) -> Result<Config, String> {
     config_in(text, &Environment::default())
 }
 
-fn some(text: &str) -> Option<String> {
-    Some(text.to_owned())
+fn environment(variables: &[(&'static str, &str)]) -> Environment {
+    let variables = variables.iter();
+    variables
+        .map(|(name, value)| (*name, (*value).to_owned()))
+        .collect()
 }
 
 fn addresses(config: &Config) -> Vec<String> {
@@ -223,14 +226,13 @@ fn config_without_networks_is_refused() {
 
 #[test]
 fn environment_fills_missing_keys() {
-    let environment = Environment {
-        pod_name: some("vpn-seed-server-1"),
-        is_ha: some("true"),
-        shoot_pod_networks: some("100.96.0.0/11, 100.128.0.0/11"),
-        shoot_service_networks: some("100.64.0.0/13"),
-        vpn_network: some("fd8f:6d53:b97a:1::/96"),
-        ..Environment::default()
-    };
+    let environment = environment(&[
+        ("POD_NAME", "vpn-seed-server-1"),
+        ("IS_HA", "true"),
+        ("SHOOT_POD_NETWORKS", "100.96.0.0/11, 100.128.0.0/11"),
+        ("SHOOT_SERVICE_NETWORKS", "100.64.0.0/13"),
+        ("VPN_NETWORK", "fd8f:6d53:b97a:1::/96"),
+    ]);
     let config = config_in(LEAST, &environment).unwrap();
     assert_eq!(config.name, "vpn-seed-server-1");
     // IPv4 has a customary network, since the variable names one network alone.
@@ -246,13 +248,12 @@ fn environment_fills_missing_keys() {
 
 #[test]
 fn file_overrides_environment() {
-    let environment = Environment {
-        pod_name: some("other-4"),
-        is_ha: some("true"),
-        shoot_pod_networks: some("10.1.0.0/16"),
-        vpn_network: some("10.2.0.0/24"),
-        ..Environment::default()
-    };
+    let environment = environment(&[
+        ("POD_NAME", "other-4"),
+        ("IS_HA", "true"),
+        ("SHOOT_POD_NETWORKS", "10.1.0.0/16"),
+        ("VPN_NETWORK", "10.2.0.0/24"),
+    ]);
     let text = format!("{SAMPLE}\nname: mine\n");
     let config = config_in(&text, &environment).unwrap();
     assert_eq!(config.name, "mine");
@@ -262,11 +263,10 @@ fn file_overrides_environment() {
 
 #[test]
 fn network_lists_are_filled_separately() {
-    let environment = Environment {
-        shoot_node_networks: some("10.250.0.0/16"),
-        shoot_pod_networks: some("10.1.0.0/16"),
-        ..Environment::default()
-    };
+    let environment = environment(&[
+        ("SHOOT_NODE_NETWORKS", "10.250.0.0/16"),
+        ("SHOOT_POD_NETWORKS", "10.1.0.0/16"),
+    ]);
     let text = format!("{LEAST}\nnetworks: {{ pods: [\"100.96.0.0/11\"] }}\n");
     let config = config_in(&text, &environment).unwrap();
     assert_eq!(networks(&config), ["10.250.0.0/16", "100.96.0.0/11"]);
@@ -275,51 +275,31 @@ fn network_lists_are_filled_separately() {
 
 #[test]
 fn environment_mistakes_are_reported() {
-    let good = Environment {
-        shoot_pod_networks: some("100.96.0.0/11"),
-        ..Environment::default()
-    };
-    assert!(config_in(LEAST, &good).is_ok());
-    let cases = [
+    let pods = ("SHOOT_POD_NETWORKS", "100.96.0.0/11");
+    assert!(config_in(LEAST, &environment(&[pods])).is_ok());
+    for (more, problem) in [
+        (&[("IS_HA", "perhaps")][..], "IS_HA: `perhaps`"),
         (
-            Environment {
-                is_ha: some("perhaps"),
-                ..good.clone()
-            },
-            "IS_HA: `perhaps`",
-        ),
-        (
-            Environment {
-                is_ha: some("true"),
-                pod_name: some("vpn-seed-server"),
-                ..good.clone()
-            },
+            &[("IS_HA", "true"), ("POD_NAME", "vpn-seed-server")],
             "POD_NAME: with IS_HA it must end",
         ),
         (
-            Environment {
-                vpn_network: some("10.0.0.1/8"),
-                ..good.clone()
-            },
+            &[("VPN_NETWORK", "10.0.0.1/8")],
             "VPN_NETWORK: `10.0.0.1/8`",
         ),
         (
-            Environment {
-                vpn_network: some("192.168.123.4/31"),
-                ..good.clone()
-            },
+            &[("VPN_NETWORK", "192.168.123.4/31")],
             "VPN_NETWORK: the transfer network 192.168.123.4/31 is too small",
         ),
         (
-            Environment {
-                shoot_pod_networks: some("100.96.0.0"),
-                shoot_node_networks: some("x"),
-                ..good
-            },
+            &[
+                ("SHOOT_POD_NETWORKS", "100.96.0.0"),
+                ("SHOOT_NODE_NETWORKS", "x"),
+            ],
             "SHOOT_NODE_NETWORKS: `x`",
         ),
-    ];
-    for (environment, problem) in cases {
+    ] {
+        let environment = environment(&[&[pods], more].concat());
         let error = config_in(LEAST, &environment).unwrap_err();
         assert!(error.contains(problem), "{problem:?} is not in {error}");
     }
@@ -327,10 +307,7 @@ fn environment_mistakes_are_reported() {
 
 #[test]
 fn effective_config_reads_back() {
-    let environment = Environment {
-        shoot_pod_networks: some("100.96.0.0/11"),
-        ..Environment::default()
-    };
+    let environment = environment(&[("SHOOT_POD_NETWORKS", "100.96.0.0/11")]);
     let config = config_in(LEAST, &environment).unwrap();
     let text = settings::effective_yaml(&config.effective()).unwrap();
     let again = config_in(&text, &Environment::default()).unwrap();

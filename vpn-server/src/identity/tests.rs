@@ -113,7 +113,7 @@ fn mistakes_are_reported_with_their_key() {
         ),
         (
             with(peer("b", &key(&b), "here")),
-            "peers[1].addresses[0]: `here` is not an address",
+            "peers[1].addresses[0]: invalid IP address",
         ),
         (
             with(peer("b", &key(&b), "192.168.123.64")),

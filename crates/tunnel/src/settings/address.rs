@@ -8,10 +8,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ::settings::ConfigErrors;
 use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tunnel_proto::allowed::{AllowedError, parse_network};
 
 /// A network, such as `10.250.0.0/16`: no bits behind its prefix.
@@ -119,17 +118,11 @@ impl FromStr for TunnelAddress {
         let malformed = || AddressError::Malformed { text: shown(text) };
         let (address, length) = text.split_once('/').ok_or_else(malformed)?;
         let address = address.parse().map_err(|_| malformed())?;
-        let digits = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
-        let length = length.parse().ok().filter(|_| digits);
+        if length.is_empty() || !length.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(malformed());
+        }
         // What does not fit a byte is longer than any address.
-        Self::new(
-            address,
-            if digits {
-                length.unwrap_or(u8::MAX)
-            } else {
-                return Err(malformed());
-            },
-        )
+        Self::new(address, length.parse().unwrap_or(u8::MAX))
     }
 }
 
@@ -181,20 +174,6 @@ impl FromStr for DeviceName {
 impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// Adds to `errors` when there is no address, or more than one of a family. `key` is the list's.
-pub fn validate_addresses(addresses: &[TunnelAddress], key: &str, errors: &mut ConfigErrors) {
-    if addresses.is_empty() {
-        errors.add(key, "at least one address is needed, or VPN_NETWORK");
-    }
-    for family in [true, false] {
-        let of_family = |address: &&TunnelAddress| address.address().is_ipv4() == family;
-        if addresses.iter().filter(of_family).count() > 1 {
-            let name = if family { "IPv4" } else { "IPv6" };
-            errors.add(key, format_args!("more than one address of {name}"));
-        }
     }
 }
 
@@ -253,14 +232,13 @@ macro_rules! as_text {
     ($($type:ty, $description:literal, $example:literal;)*) => {$(
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                ::settings::text::serialize(self, serializer)
             }
         }
 
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
-                text.parse().map_err(D::Error::custom)
+                ::settings::text::deserialize(deserializer)
             }
         }
 

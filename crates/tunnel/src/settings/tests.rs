@@ -63,11 +63,15 @@ fn unusable_networks_are_named() {
 #[test]
 fn environment_lists_fill_empty_file_lists() {
     let mut networks: Networks = read(r#"{ pods: ["100.96.0.0/11"] }"#).unwrap();
-    networks.or(Networks {
-        pods: Cidr::list("10.0.0.0/8").unwrap(),
-        services: Cidr::list(" 100.64.0.0/13, fd00::/108,").unwrap(),
-        nodes: Cidr::list("").unwrap(),
-    });
+    let environment: Environment = [
+        ("SHOOT_POD_NETWORKS", "10.0.0.0/8"),
+        ("SHOOT_SERVICE_NETWORKS", " 100.64.0.0/13, fd00::/108,"),
+        ("SHOOT_NODE_NETWORKS", ""),
+    ]
+    .map(|(name, value)| (name, value.to_owned()))
+    .into_iter()
+    .collect();
+    assert!(findings(|errors| environment.fill_networks(&mut networks, errors)).is_empty());
     assert_eq!(networks.pods, ["100.96.0.0/11".parse().unwrap()]);
     assert_eq!(networks.services.len(), 2);
     assert!(networks.nodes.is_empty());
@@ -76,9 +80,15 @@ fn environment_lists_fill_empty_file_lists() {
 
 #[test]
 fn addresses_keep_the_bits_behind_their_prefix() {
-    for text in ["192.168.123.1/24", "fd8f:6d53:b97a:1::b:0/96"] {
+    for (text, network) in [
+        ("192.168.123.1/24", "192.168.123.0/24"),
+        ("fd8f:6d53:b97a:1::b:0/96", "fd8f:6d53:b97a:1::/96"),
+        ("10.0.0.1/32", "10.0.0.1/32"),
+        ("128.0.0.1/1", "128.0.0.0/1"),
+    ] {
         let address: TunnelAddress = text.parse().unwrap();
         assert_eq!(address.to_string(), text);
+        assert_eq!(address.network(), network.parse().unwrap());
     }
     for (bad, why) in [
         ("192.168.123.1", "is not an address with a prefix length"),
@@ -98,22 +108,33 @@ fn addresses_keep_the_bits_behind_their_prefix() {
 }
 
 #[test]
-fn addresses_are_limited_to_one_per_family() {
-    let addresses = |texts: &[&str]| -> Vec<TunnelAddress> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    };
+fn addresses_are_one_per_family_beside_networks() {
     let found = |texts: &[&str]| {
-        findings(|errors| validate_addresses(&addresses(texts), "addresses", errors))
+        let addresses: Vec<TunnelAddress> =
+            texts.iter().map(|text| text.parse().unwrap()).collect();
+        let networks = ["10.0.0.0/8".parse().unwrap()];
+        findings(|errors| validate_addresses(&addresses, &networks, errors))
     };
-    assert!(found(&["10.0.0.1/24", "fd00::1/96"]).is_empty());
+    assert!(found(&["192.168.0.1/24", "fd00::1/96"]).is_empty());
     assert_eq!(
-        found(&["10.0.0.1/24", "10.0.0.2/24"]),
+        found(&["192.168.0.1/24", "192.168.1.1/24"]),
         ["addresses: more than one address of IPv4"]
     );
     assert_eq!(
         found(&[]),
         ["addresses: at least one address is needed, or VPN_NETWORK"]
     );
+    for (one, other, overlaps) in [
+        ("10.0.0.0/8", "10.1.0.0/16", true),
+        ("10.1.0.0/16", "10.0.0.0/8", true),
+        ("10.0.0.0/16", "10.1.0.0/16", false),
+        ("10.0.0.0/8", "fd00::/8", false),
+    ] {
+        assert_eq!(
+            overlap(&one.parse().unwrap(), &other.parse().unwrap()),
+            overlaps
+        );
+    }
 }
 
 #[test]
