@@ -20,9 +20,10 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use kube::core::ObjectMeta;
 use tunnel::RouteId;
 
-use super::cluster::{Cluster, ClusterError, answered, failed};
+use super::cluster::{Cluster, answered, failed};
 use super::manifest::{MANAGED_BY, MANAGER};
 use super::render::{ROUTE_ID, server_name};
+use super::store::StoreError;
 use crate::config::Wanted;
 
 /// Ids that are tried until one is free; each that is not was taken within the last second.
@@ -30,28 +31,6 @@ const ATTEMPTS: usize = 64;
 
 /// Services in one answer of the API server.
 const PAGE: u32 = 500;
-
-/// Why there is no route id.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub(crate) enum ClaimError {
-    /// A request failed.
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
-    /// All are taken.
-    #[error("no route id of routeIdRange is free")]
-    None,
-    /// Another server has this one.
-    #[error("the route id {id} is {owner}'s: ConfigMap {claim}")]
-    Taken {
-        /// The id.
-        id: u32,
-        /// Who has it.
-        owner: String,
-        /// What says so.
-        claim: String,
-    },
-}
 
 /// Claims ids for the servers of one control plane.
 pub(super) struct Claims {
@@ -86,7 +65,7 @@ impl Claims {
         &mut self,
         servers: &[usize],
         start: u32,
-    ) -> Result<Vec<RouteId>, ClaimError> {
+    ) -> Result<Vec<RouteId>, StoreError> {
         if servers.is_empty() {
             return Ok(Vec::new());
         }
@@ -109,8 +88,8 @@ impl Claims {
     /// Makes sure that `ids` are these servers', by number: puts back what is missing.
     ///
     /// # Errors
-    /// [`ClaimError::Taken`] when another server has one.
-    pub(super) async fn confirm(&mut self, ids: &[u32]) -> Result<(), ClaimError> {
+    /// [`StoreError::Taken`] when another server has one.
+    pub(super) async fn confirm(&mut self, ids: &[u32]) -> Result<(), StoreError> {
         for (server, id) in ids.iter().enumerate() {
             let (owner, name) = (self.holder(server), name(*id));
             let what = format!("ConfigMap {}/{name}", self.namespace);
@@ -121,7 +100,7 @@ impl Claims {
             let Some(there) = there else { continue };
             let holder = holder(&there);
             if holder != owner {
-                return Err(ClaimError::Taken {
+                return Err(StoreError::Taken {
                     id: *id,
                     owner: holder,
                     claim: what,
@@ -133,7 +112,7 @@ impl Claims {
     }
 
     /// Has a claim go with the control plane of now, not with one of that name that is gone.
-    async fn adopt(&mut self, mut claim: ConfigMap, what: &str) -> Result<(), ClaimError> {
+    async fn adopt(&mut self, mut claim: ConfigMap, what: &str) -> Result<(), StoreError> {
         let owners = Some(vec![self.reference().await?]);
         if claim.metadata.owner_references == owners {
             return Ok(());
@@ -147,7 +126,7 @@ impl Claims {
     }
 
     /// Gives back what this run has claimed and `used` has not: another run was faster.
-    pub(super) async fn give_back(&mut self, used: &[u32]) -> Result<(), ClaimError> {
+    pub(super) async fn give_back(&mut self, used: &[u32]) -> Result<(), StoreError> {
         let spare: Vec<u32> = self.made.iter().copied().collect();
         for id in spare.into_iter().filter(|id| !used.contains(id)) {
             let name = name(id);
@@ -165,7 +144,7 @@ impl Claims {
             match self.claims().delete(&name, &params).await {
                 Err(error) if !(answered(&error, 404) || answered(&error, 409)) => {
                     let what = format_args!("deleting ConfigMap {}/{name}", self.namespace);
-                    return Err(failed(what)(error).into());
+                    return Err(failed(what)(error));
                 }
                 _ => {}
             }
@@ -179,20 +158,20 @@ impl Claims {
         owner: &str,
         start: u32,
         taken: &mut BTreeSet<u32>,
-    ) -> Result<u32, ClaimError> {
+    ) -> Result<u32, StoreError> {
         for _ in 0..ATTEMPTS {
-            let id = free(start, &self.range, taken).ok_or(ClaimError::None)?;
+            let id = free(start, &self.range, taken).ok_or(StoreError::NoRouteId)?;
             // Taken now, by us or by another run a moment before.
             taken.insert(id);
             if self.create(id, owner).await? {
                 return Ok(id);
             }
         }
-        Err(ClaimError::None)
+        Err(StoreError::NoRouteId)
     }
 
     /// Creates a claim; tells whether there was none.
-    async fn create(&mut self, id: u32, owner: &str) -> Result<bool, ClaimError> {
+    async fn create(&mut self, id: u32, owner: &str) -> Result<bool, StoreError> {
         let claim = ConfigMap {
             metadata: ObjectMeta {
                 name: Some(name(id)),
@@ -215,13 +194,13 @@ impl Claims {
             Err(error) => {
                 let name = name(id);
                 let what = format_args!("creating ConfigMap {}/{name}", self.namespace);
-                Err(failed(what)(error).into())
+                Err(failed(what)(error))
             }
         }
     }
 
     /// Returns what makes a claim go with its control plane.
-    async fn reference(&mut self) -> Result<OwnerReference, ClaimError> {
+    async fn reference(&mut self) -> Result<OwnerReference, StoreError> {
         let uid = match &self.uid {
             Some(uid) => uid.clone(),
             None => {
@@ -241,14 +220,14 @@ impl Claims {
         })
     }
 
-    async fn find(&self, name: &str) -> Result<Option<ConfigMap>, ClaimError> {
+    async fn find(&self, name: &str) -> Result<Option<ConfigMap>, StoreError> {
         let there = self.claims().get_opt(name).await;
         let what = format_args!("reading ConfigMap {}/{name}", self.namespace);
-        Ok(there.map_err(failed(what))?)
+        there.map_err(failed(what))
     }
 
     /// Returns every claim with who has it.
-    async fn there(&self) -> Result<BTreeMap<u32, String>, ClaimError> {
+    async fn there(&self) -> Result<BTreeMap<u32, String>, StoreError> {
         let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
         let list = self.claims().list(&ours).await;
         let what = format_args!("listing ConfigMaps of {}", self.namespace);
@@ -262,7 +241,7 @@ impl Claims {
     }
 
     /// Returns the ids that annotations name, of Services of other control planes.
-    async fn annotated(&self) -> Result<BTreeSet<u32>, ClaimError> {
+    async fn annotated(&self) -> Result<BTreeSet<u32>, StoreError> {
         let services: Api<Service> = Api::all(self.client.clone());
         let mut ids = BTreeSet::new();
         let mut params = ListParams::default().limit(PAGE);

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Secret, Service};
@@ -20,51 +20,13 @@ use kube::{Client, Error};
 
 use super::manifest::{self, MANAGED_BY, MANAGER};
 use super::render::{Annotated, SecretObject};
-use super::store::Change;
+use super::store::{Change, StoreError};
 
 /// By when a connection to an API server must be there.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long an API server may be silent.
 const SILENCE: Duration = Duration::from_secs(30);
-
-/// Why a cluster was not brought up to date.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub(crate) enum ClusterError {
-    /// The kubeconfig cannot be used.
-    #[error("using the kubeconfig {}", path.display())]
-    Connect {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// A foreign Secret has the name.
-    #[error("{what} is not ours: it lacks the label {MANAGED_BY}={MANAGER}")]
-    Foreign {
-        /// The object.
-        what: String,
-    },
-    /// A Service is not there.
-    #[error("Service {namespace}/{name} does not exist: apply the manifests of the servers first")]
-    NoService {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
-    /// A request failed.
-    #[error("{what}")]
-    Request {
-        /// What was asked for.
-        what: String,
-        /// Why it failed.
-        #[source]
-        source: Box<Cause>,
-    },
-}
 
 /// Why a request failed, in the API server's words if there are any.
 #[derive(Debug, thiserror::Error)]
@@ -77,16 +39,16 @@ pub(crate) enum Cause {
     Other(Error),
 }
 
-impl ClusterError {
+impl StoreError {
     /// Tells whether the same request may succeed later: the API server cannot be reached, has not
     /// finished starting, or is overloaded.
     pub(super) fn is_temporary(&self) -> bool {
-        match self {
-            Self::Request { source, .. } => match source.as_ref() {
-                Cause::Answered(status) => is_temporary(status.code),
-                Cause::Other(error) => matches!(error, Error::HyperError(_) | Error::Service(_)),
-            },
-            Self::Connect { .. } | Self::Foreign { .. } | Self::NoService { .. } => false,
+        let Self::Request { source, .. } = self else {
+            return false;
+        };
+        match source.as_ref() {
+            Cause::Answered(status) => is_temporary(status.code),
+            Cause::Other(error) => matches!(error, Error::HyperError(_) | Error::Service(_)),
         }
     }
 }
@@ -98,8 +60,8 @@ fn is_temporary(code: u16) -> bool {
 }
 
 /// Names a failed request.
-pub(super) fn failed(what: impl fmt::Display) -> impl FnOnce(Error) -> ClusterError {
-    move |error| ClusterError::Request {
+pub(super) fn failed(what: impl fmt::Display) -> impl FnOnce(Error) -> StoreError {
+    move |error| StoreError::Request {
         what: what.to_string(),
         source: Box::new(if let Error::Api(status) = error {
             Cause::Answered(status)
@@ -140,8 +102,8 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Reads a kubeconfig. Connects to nothing yet.
-    pub(super) async fn new(kubeconfig: &Path) -> Result<Self, ClusterError> {
-        let wrong = |source: Box<dyn std::error::Error + Send + Sync>| ClusterError::Connect {
+    pub(super) async fn new(kubeconfig: &Path) -> Result<Self, StoreError> {
+        let wrong = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Connect {
             path: kubeconfig.to_owned(),
             source,
         };
@@ -167,13 +129,13 @@ impl Cluster {
         &self,
         namespace: &str,
         name: &str,
-    ) -> Result<Option<Secret>, ClusterError> {
+    ) -> Result<Option<Secret>, StoreError> {
         let what = format!("Secret {namespace}/{name}");
         let there = self.secrets(namespace).get_opt(name).await;
         let there = there.map_err(failed(format_args!("reading {what}")))?;
         match there {
             Some(secret) if !manifest::is_ours(secret.metadata.labels.as_ref()) => {
-                Err(ClusterError::Foreign { what })
+                Err(StoreError::Foreign { what })
             }
             there => Ok(there),
         }
@@ -184,7 +146,7 @@ impl Cluster {
         &self,
         object: &SecretObject,
         version: Option<String>,
-    ) -> Result<Saved, ClusterError> {
+    ) -> Result<Saved, StoreError> {
         let mut secret = manifest::secret(object);
         let (api, params) = (self.secrets(&object.namespace), PostParams::default());
         let written = if version.is_some() {
@@ -204,7 +166,7 @@ impl Cluster {
     }
 
     /// Brings a Secret about.
-    pub(super) async fn put_secret(&self, object: &SecretObject) -> Result<Change, ClusterError> {
+    pub(super) async fn put_secret(&self, object: &SecretObject) -> Result<Change, StoreError> {
         let wanted = manifest::secret(object);
         let (namespace, name) = (&object.namespace, &object.name);
         let params = PatchParams::apply(MANAGER).force();
@@ -229,7 +191,7 @@ impl Cluster {
     }
 
     /// Sets annotations of a Service that is there.
-    pub(super) async fn annotate(&self, object: &Annotated) -> Result<Change, ClusterError> {
+    pub(super) async fn annotate(&self, object: &Annotated) -> Result<Change, StoreError> {
         let (namespace, name) = (&object.namespace, &object.name);
         let params = PatchParams::apply(MANAGER).force();
         let patch = manifest::service(object);
@@ -258,7 +220,7 @@ impl Cluster {
         &self,
         namespace: &str,
         kept: &[&str],
-    ) -> Result<Vec<String>, ClusterError> {
+    ) -> Result<Vec<String>, StoreError> {
         let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
         let there = self.secrets(namespace).list_metadata(&ours).await;
         let what = format_args!("listing Secrets of {namespace}");
@@ -274,11 +236,11 @@ impl Cluster {
         &self,
         namespace: &str,
         name: &str,
-    ) -> Result<BTreeMap<String, String>, ClusterError> {
+    ) -> Result<BTreeMap<String, String>, StoreError> {
         let there = self.services(namespace).get_metadata_opt(name).await;
         let what = format_args!("reading Service {namespace}/{name}");
         let there = there.map_err(failed(what))?;
-        let there = there.ok_or_else(|| ClusterError::NoService {
+        let there = there.ok_or_else(|| StoreError::NoService {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         })?;

@@ -21,6 +21,8 @@ use telemetry::LogFormat;
 use tunnel::RouteId;
 use tunnel::settings::{Cidr, End, Networks, TunnelAddress, transfer_addresses};
 
+use crate::render::Side;
+
 /// Makes what both ends of a shoot's tunnels need, as Secrets and annotations of Services: keys,
 /// configurations, route ids, the proxy's certificates. What is there already stays.
 #[derive(Clone, Debug, Parser)]
@@ -106,19 +108,16 @@ pub enum Rotate {
 
 /// Where what is made goes.
 #[derive(Clone, Debug)]
-pub(crate) enum Destination {
-    /// Into clusters.
-    Clusters { seed: PathBuf, shoot: Shoot },
-    /// Into files; route ids are claimed in the cluster of the kubeconfig.
-    Directory {
-        dir: PathBuf,
-        claims: Option<PathBuf>,
-    },
+pub(crate) struct Destination {
+    pub(crate) seed: Target,
+    pub(crate) shoot: Target,
+    /// Kubeconfig of the cluster in which route ids are claimed.
+    pub(crate) claims: Option<PathBuf>,
 }
 
-/// Where the shoot's part goes.
+/// Where one side's part goes.
 #[derive(Clone, Debug)]
-pub(crate) enum Shoot {
+pub(crate) enum Target {
     /// Into the cluster of this kubeconfig.
     Cluster(PathBuf),
     /// Into files.
@@ -128,31 +127,38 @@ pub(crate) enum Shoot {
 impl Flags {
     /// Returns where to, or what is wrong with the flags.
     pub(crate) fn destination(&self) -> Result<Destination, &'static str> {
+        let claims = self.kubeconfig.clone();
         let shoot = match (&self.shoot_kubeconfig, &self.shoot_out) {
             (Some(_), Some(_)) => {
                 return Err("of --shoot-kubeconfig and --shoot-out one is enough");
             }
-            (Some(file), None) => Some(Shoot::Cluster(file.clone())),
-            (None, Some(dir)) => Some(Shoot::Directory(dir.clone())),
+            (Some(file), None) => Some(Target::Cluster(file.clone())),
+            (None, Some(dir)) => Some(Target::Directory(dir.clone())),
             (None, None) => None,
         };
-        match (&self.out, &self.kubeconfig, shoot) {
+        let (seed, shoot) = match (&self.out, &self.kubeconfig, shoot) {
             (Some(_), _, Some(_)) => {
-                Err("--out writes the shoot's part as well: no --shoot-kubeconfig, no --shoot-out")
+                return Err(
+                    "--out writes the shoot's part as well: no --shoot-kubeconfig, no --shoot-out",
+                );
             }
-            (Some(dir), claims, None) => Ok(Destination::Directory {
-                dir: dir.clone(),
-                claims: claims.clone(),
-            }),
-            (None, Some(seed), Some(shoot)) => Ok(Destination::Clusters {
-                seed: seed.clone(),
-                shoot,
-            }),
+            (Some(dir), _, None) => {
+                let side = |side: Side| Target::Directory(dir.join(side.name()));
+                (side(Side::Seed), side(Side::Shoot))
+            }
+            (None, Some(seed), Some(shoot)) => (Target::Cluster(seed.clone()), shoot),
             (None, Some(_), None) => {
-                Err("--kubeconfig needs --shoot-kubeconfig or --shoot-out for the shoot's part")
+                return Err(
+                    "--kubeconfig needs --shoot-kubeconfig or --shoot-out for the shoot's part",
+                );
             }
-            (None, None, _) => Err("say where to: --out, or --kubeconfig"),
-        }
+            (None, None, _) => return Err("say where to: --out, or --kubeconfig"),
+        };
+        Ok(Destination {
+            seed,
+            shoot,
+            claims,
+        })
     }
 }
 

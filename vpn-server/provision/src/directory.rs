@@ -18,25 +18,7 @@ use settings::{ConfigError, yaml};
 
 use super::manifest;
 use super::render::{Annotated, SecretObject};
-use super::store::Change;
-
-/// Why a file cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub(crate) enum DirectoryError {
-    /// A file that is there is no manifest.
-    #[error(transparent)]
-    Read(#[from] ConfigError),
-    /// A file cannot be written.
-    #[error("writing {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-}
+use super::store::{Change, StoreError};
 
 /// A directory of manifests.
 #[derive(Clone, Debug)]
@@ -49,15 +31,8 @@ impl Directory {
         Self { path }
     }
 
-    /// Returns a directory in it.
-    pub(super) fn inside(&self, name: &str) -> Self {
-        Self {
-            path: self.path.join(name),
-        }
-    }
-
     /// Reads a Secret that was written before, if it was.
-    pub(super) fn secret(&self, name: &str) -> Result<Option<Secret>, DirectoryError> {
+    pub(super) fn secret(&self, name: &str) -> Result<Option<Secret>, StoreError> {
         let path = self.path.join(secret_file(name));
         match yaml::load(&path) {
             Ok(secret) => Ok(Some(secret)),
@@ -69,14 +44,14 @@ impl Directory {
     }
 
     /// Writes a Secret.
-    pub(super) fn put_secret(&self, object: &SecretObject) -> Result<Change, DirectoryError> {
+    pub(super) fn put_secret(&self, object: &SecretObject) -> Result<Change, StoreError> {
         // Objects of maps and texts have a JSON form.
         let value = serde_json::to_value(manifest::secret(object)).unwrap_or_default();
         self.put(&secret_file(&object.name), &manifest::to_yaml(&value))
     }
 
     /// Writes what is to be applied to a Service.
-    pub(super) fn put_service(&self, object: &Annotated) -> Result<Change, DirectoryError> {
+    pub(super) fn put_service(&self, object: &Annotated) -> Result<Change, StoreError> {
         let text = manifest::to_yaml(&manifest::service(object));
         self.put(&service_file(&object.name), &text)
     }
@@ -109,7 +84,7 @@ impl Directory {
         names
     }
 
-    fn put(&self, file: &str, text: &str) -> Result<Change, DirectoryError> {
+    fn put(&self, file: &str, text: &str) -> Result<Change, StoreError> {
         let path = self.path.join(file);
         let change = match fs::read(&path) {
             Ok(there) if there == text.as_bytes() => return Ok(Change::Unchanged),
@@ -117,7 +92,7 @@ impl Directory {
             Err(_) => Change::Created,
         };
         let written = self.replace(&path, text);
-        written.map_err(|source| DirectoryError::Write { path, source })?;
+        written.map_err(|source| StoreError::Write { path, source })?;
         Ok(change)
     }
 

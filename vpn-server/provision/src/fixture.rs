@@ -1,9 +1,6 @@
 //! A shoot of two servers and two clients, and distinguishable random numbers.
 
-use rcgen::KeyPair;
-
-use super::certificates::CertificateError;
-use super::plan::{self, PlanError, Random, Then};
+use super::plan::{self, PlanError};
 use super::render::{self, Objects};
 use super::state::{Moment, State};
 use crate::config::{Rotate, Wanted};
@@ -47,17 +44,11 @@ fn parameters(text: &str) -> Wanted {
 }
 
 /// Bytes that count up; keys of certificates are the system's.
-#[derive(Default)]
-pub(super) struct Counting(u8);
-
-impl Random for Counting {
-    fn bytes(&mut self) -> Result<[u8; 32], PlanError> {
-        self.0 += 1;
-        Ok([self.0; 32])
-    }
-
-    fn key_pair(&mut self) -> Result<KeyPair, PlanError> {
-        Ok(KeyPair::generate().map_err(CertificateError::from)?)
+pub(super) fn counting() -> impl FnMut() -> Result<[u8; 32], PlanError> {
+    let mut last = 0;
+    move || {
+        last += 1;
+        Ok([last; 32])
     }
 }
 
@@ -66,12 +57,12 @@ pub(super) struct Shoot {
     pub(super) wanted: Wanted,
     pub(super) now: Moment,
     pub(super) state: State,
-    pub(super) random: Counting,
+    pub(super) random: Box<dyn FnMut() -> Result<[u8; 32], PlanError>>,
 }
 
 impl Shoot {
     pub(super) fn new(wanted: Wanted) -> Self {
-        let mut random = Counting::default();
+        let mut random = Box::new(counting());
         let state = plan::ensure(None, &wanted, &[], START, &mut random).unwrap();
         Self {
             wanted,
@@ -93,7 +84,7 @@ impl Shoot {
         self.state = ensured.unwrap();
     }
 
-    pub(super) fn rotate(&mut self, rotate: Rotate) -> Result<Then, PlanError> {
+    pub(super) fn rotate(&mut self, rotate: Rotate) -> Result<Option<Duration>, PlanError> {
         self.ensure();
         let (wanted, now) = (&self.wanted, self.now);
         plan::advance(

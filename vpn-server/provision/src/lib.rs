@@ -28,16 +28,14 @@ mod store;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rcgen::KeyPair;
 use ring::rand::{SecureRandom, SystemRandom};
 use settings::{ConfigError, HumanDuration};
 use tokio::time::{Instant, sleep};
 
-use self::certificates::CertificateError;
 use self::cluster::Saved;
 use self::config::Wanted;
 pub use self::config::{Command, Flags, ProvisionFile, Rotate};
-use self::plan::{PlanError, Random, Then};
+use self::plan::{PlanError, Random};
 use self::render::RenderError;
 use self::state::{Moment, Phase, State};
 use self::store::{Report, Store, StoreError};
@@ -227,7 +225,7 @@ impl Run {
     async fn rotate(&mut self, rotate: Rotate) -> Result<Done, ProvisionError> {
         for _ in 0..STEPS {
             let (then, done) = self.bring(Step::Rotate(rotate)).await?;
-            let Then::Again(left) = then else {
+            let Some(left) = then else {
                 return Ok(done);
             };
             let word = match rotate {
@@ -257,14 +255,17 @@ impl Run {
     }
 
     /// One pass: reads, plans, writes.
-    async fn bring(&mut self, step: Step) -> Result<(Then, Done), ProvisionError> {
-        let mut random = System::default();
+    async fn bring(&mut self, step: Step) -> Result<(Option<Duration>, Done), ProvisionError> {
+        let system = SystemRandom::new();
+        let mut random = || random_bytes(&system);
         for _ in 0..ATTEMPTS {
             let reading = at("reading what was made before");
             let before = self.store.read(&self.wanted).await.map_err(reading)?;
             let expecting = at("looking for the servers' Services");
             self.store.expect(&self.wanted).await.map_err(expecting)?;
-            let start = random.number().map_err(planning)?;
+            // A number that two runs are unlikely to share.
+            let [a, b, c, d, ..] = random().map_err(planning)?;
+            let start = u32::from_be_bytes([a, b, c, d]);
             let claimed = self.store.claim(before.state.as_ref(), &self.wanted, start);
             let claimed = claimed.await.map_err(at("claiming route ids"))?;
             let (state, then) = self
@@ -299,15 +300,15 @@ impl Run {
         before: Option<State>,
         claimed: &[tunnel::RouteId],
         step: Step,
-        random: &mut System,
-    ) -> Result<(State, Then), PlanError> {
+        random: Random<'_>,
+    ) -> Result<(State, Option<Duration>), PlanError> {
         let now = now();
         let mut state = plan::ensure(before, &self.wanted, claimed, now, random)?;
         let then = match step {
-            Step::Ensure => Then::Nothing,
+            Step::Ensure => None,
             Step::Restart => {
                 state.since = now;
-                Then::Nothing
+                None
             }
             Step::Rotate(rotate) => {
                 plan::advance(&mut state, rotate, &self.wanted, self.settle, now, random)?
@@ -347,7 +348,7 @@ fn at(during: &'static str) -> impl FnOnce(StoreError) -> ProvisionError {
         };
         ProvisionError::Shoot {
             done: String::new(),
-            source: source.into(),
+            source,
         }
     }
 }
@@ -360,32 +361,8 @@ fn rendering(source: RenderError) -> ProvisionError {
     ProvisionError::Render(source.into())
 }
 
-/// The system's random numbers.
-struct System(SystemRandom);
-
-impl Default for System {
-    fn default() -> Self {
-        Self(SystemRandom::new())
-    }
-}
-
-impl System {
-    /// Returns a number that two runs are unlikely to share.
-    fn number(&mut self) -> Result<u32, PlanError> {
-        let [a, b, c, d, ..] = self.bytes()?;
-        Ok(u32::from_be_bytes([a, b, c, d]))
-    }
-}
-
-impl Random for System {
-    fn bytes(&mut self) -> Result<[u8; 32], PlanError> {
-        let mut bytes = [0; 32];
-        let filled = self.0.fill(&mut bytes);
-        filled.map_err(|_| PlanError::Random)?;
-        Ok(bytes)
-    }
-
-    fn key_pair(&mut self) -> Result<KeyPair, PlanError> {
-        Ok(KeyPair::generate().map_err(CertificateError::from)?)
-    }
+fn random_bytes(system: &SystemRandom) -> Result<[u8; 32], PlanError> {
+    let mut bytes = [0; 32];
+    system.fill(&mut bytes).map_err(|_| PlanError::Random)?;
+    Ok(bytes)
 }

@@ -16,18 +16,12 @@ use tunnel::RouteId;
 
 use super::certificates::{self, CertificateError, Use};
 use super::state::{
-    Authority, Keys, Leaf, Moment, Phase, Preshared, Private, ServerState, State, VERSION, Which,
+    Authority, Keys, Leaf, Moment, Phase, Secret, ServerState, State, VERSION, Which,
 };
 use crate::config::{Rotate, Wanted};
 
-/// The source of secrets.
-pub(super) trait Random {
-    /// Returns 32 random bytes.
-    fn bytes(&mut self) -> Result<[u8; 32], PlanError>;
-
-    /// Returns a fresh pair of keys for a certificate.
-    fn key_pair(&mut self) -> Result<KeyPair, PlanError>;
-}
+/// The source of secrets: returns 32 random bytes.
+pub(super) type Random<'a> = &'a mut dyn FnMut() -> Result<[u8; 32], PlanError>;
 
 /// Why there is no next step.
 #[derive(Debug, thiserror::Error)]
@@ -74,15 +68,6 @@ pub(crate) enum PlanError {
     },
 }
 
-/// What follows a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    /// Another step, after that long.
-    Again(Duration),
-    /// Nothing.
-    Nothing,
-}
-
 /// Returns which servers have no route id yet, by number.
 pub(super) fn without_route_id(state: Option<&State>, wanted: &Wanted) -> Vec<usize> {
     let known = state.map_or(0, |state| state.servers.len());
@@ -97,7 +82,7 @@ pub(super) fn ensure(
     wanted: &Wanted,
     claimed: &[RouteId],
     now: Moment,
-    random: &mut dyn Random,
+    random: Random<'_>,
 ) -> Result<State, PlanError> {
     let mut state = match state {
         Some(state) if state.version != VERSION => {
@@ -109,55 +94,54 @@ pub(super) fn ensure(
         None => first(wanted, now, random)?,
     };
     ends(&mut state, wanted, claimed, random)?;
-    renew(&mut state, wanted, now, random)?;
+    renew(&mut state, wanted, now)?;
     Ok(state)
 }
 
-/// Takes a step toward the end of a phase, if it may be taken at `now`; tells what is to follow.
+/// Takes a step toward the end of a phase, if it may be taken at `now`; returns after how long
+/// another one is to follow.
 pub(super) fn advance(
     state: &mut State,
     rotate: Rotate,
     wanted: &Wanted,
     settle: Duration,
     now: Moment,
-    random: &mut dyn Random,
-) -> Result<Then, PlanError> {
+    random: Random<'_>,
+) -> Result<Option<Duration>, PlanError> {
     let left = settle.saturating_sub(state.since.age(now));
     let (phase, then) = match (rotate, state.phase) {
         (Rotate::Start, Phase::Completed) => {
             begin(state, wanted, now, random)?;
-            (Phase::Preparing, Then::Again(settle))
+            (Phase::Preparing, Some(settle))
         }
-        (Rotate::Start, Phase::Preparing) if left.is_zero() => (Phase::Prepared, Then::Nothing),
-        (Rotate::Start, Phase::Prepared) => return Ok(Then::Nothing),
+        (Rotate::Start, Phase::Preparing) if left.is_zero() => (Phase::Prepared, None),
+        (Rotate::Start, Phase::Prepared) => return Ok(None),
         (Rotate::Start, Phase::Completing) => return Err(PlanError::Completing),
-        (Rotate::Complete, Phase::Prepared) if left.is_zero() => {
-            (Phase::Completing, Then::Again(settle))
-        }
+        (Rotate::Complete, Phase::Prepared) if left.is_zero() => (Phase::Completing, Some(settle)),
         (Rotate::Complete, Phase::Completing) if left.is_zero() => {
             forget(state);
             state.last_completion = Some(now);
-            (Phase::Completed, Then::Nothing)
+            (Phase::Completed, None)
         }
         (Rotate::Complete, Phase::Completed) if state.last_completion.is_some() => {
-            return Ok(Then::Nothing);
+            return Ok(None);
         }
         (Rotate::Complete, Phase::Completed) => return Err(PlanError::NotStarted),
         (Rotate::Complete, Phase::Preparing) => return Err(PlanError::NotPrepared),
         (Rotate::Start, Phase::Preparing)
-        | (Rotate::Complete, Phase::Prepared | Phase::Completing) => return Ok(Then::Again(left)),
+        | (Rotate::Complete, Phase::Prepared | Phase::Completing) => return Ok(Some(left)),
     };
     state.phase = phase;
     state.since = now;
     // Certificates follow the phase.
-    renew(state, wanted, now, random)?;
+    renew(state, wanted, now)?;
     Ok(then)
 }
 
-fn first(wanted: &Wanted, now: Moment, random: &mut dyn Random) -> Result<State, PlanError> {
+fn first(wanted: &Wanted, now: Moment, random: Random<'_>) -> Result<State, PlanError> {
     let authority = new_authority(wanted, now, random)?;
-    let server_certificate = new_leaf(&authority, Use::Server, wanted, now, random)?;
-    let client_certificate = new_leaf(&authority, Use::Client, wanted, now, random)?;
+    let server_certificate = new_leaf(&authority, Use::Server, wanted, now)?;
+    let client_certificate = new_leaf(&authority, Use::Client, wanted, now)?;
     Ok(State {
         version: VERSION,
         phase: Phase::Completed,
@@ -177,7 +161,7 @@ fn ends(
     state: &mut State,
     wanted: &Wanted,
     claimed: &[RouteId],
-    random: &mut dyn Random,
+    random: Random<'_>,
 ) -> Result<(), PlanError> {
     let given = wanted.route_ids.iter().enumerate();
     for ((server, wanted), has) in given.zip(&state.servers) {
@@ -196,12 +180,12 @@ fn ends(
         let id = wanted.route_ids.get(server).or_else(|| claimed.next());
         state.servers.push(ServerState {
             route_id: id.ok_or(PlanError::RouteIdMissing { server })?.get(),
-            keys: Keys::one(Private::from_bytes(random.bytes()?)),
+            keys: Keys::one(Secret::from_bytes(random()?)),
         });
     }
     state.clients.truncate(wanted.clients.len());
     while state.clients.len() < wanted.clients.len() {
-        let key = Private::from_bytes(random.bytes()?);
+        let key = Secret::from_bytes(random()?);
         state.clients.push(Keys::one(key));
     }
     let (servers, clients) = if wanted.file.preshared_keys {
@@ -213,7 +197,7 @@ fn ends(
     for row in &mut state.preshared {
         row.truncate(clients);
         while row.len() < clients {
-            row.push(Preshared::from_bytes(random.bytes()?));
+            row.push(Secret::from_bytes(random()?));
         }
     }
     Ok(())
@@ -224,11 +208,11 @@ fn begin(
     state: &mut State,
     wanted: &Wanted,
     now: Moment,
-    random: &mut dyn Random,
+    random: Random<'_>,
 ) -> Result<(), PlanError> {
     let servers = state.servers.iter_mut().map(|server| &mut server.keys);
     for keys in servers.chain(&mut state.clients) {
-        keys.next = Some(Private::from_bytes(random.bytes()?));
+        keys.next = Some(Secret::from_bytes(random()?));
     }
     state.authorities.next = Some(new_authority(wanted, now, random)?);
     Ok(())
@@ -244,12 +228,7 @@ fn forget(state: &mut State) {
 }
 
 /// Has certificates signed anew by whom the phase says, and those that run out or are for others.
-fn renew(
-    state: &mut State,
-    wanted: &Wanted,
-    now: Moment,
-    random: &mut dyn Random,
-) -> Result<(), PlanError> {
+fn renew(state: &mut State, wanted: &Wanted, now: Moment) -> Result<(), PlanError> {
     let (server, client) = signers(state.phase);
     for (what, which) in [(Use::Server, server), (Use::Client, client)] {
         let authority = match which {
@@ -262,7 +241,7 @@ fn renew(
         };
         let fits = leaf.issuer == authority.name && leaf.names == names(what, wanted);
         if !fits || runs_out(leaf.from, leaf.until, now) {
-            *leaf = new_leaf(authority, what, wanted, now, random)?;
+            *leaf = new_leaf(authority, what, wanted, now)?;
         }
     }
     Ok(())
@@ -289,16 +268,12 @@ fn runs_out(from: Moment, until: Moment, now: Moment) -> bool {
     now.0.saturating_sub(from.0) >= whole - whole / 5
 }
 
-fn new_authority(
-    wanted: &Wanted,
-    now: Moment,
-    random: &mut dyn Random,
-) -> Result<Authority, PlanError> {
+fn new_authority(wanted: &Wanted, now: Moment, random: Random<'_>) -> Result<Authority, PlanError> {
     // Two of one subject could not be distinguished in a bundle.
-    let [a, b, c, d, ..] = random.bytes()?;
+    let [a, b, c, d, ..] = random()?;
     let number = u32::from_be_bytes([a, b, c, d]);
     let name = format!("vpn-seed-server-ca-{number:08x}");
-    let key = random.key_pair()?;
+    let key = key_pair()?;
     let days = wanted.file.certificate_days;
     Ok(certificates::authority(&key, name, now, days)?)
 }
@@ -308,11 +283,14 @@ fn new_leaf(
     what: Use,
     wanted: &Wanted,
     now: Moment,
-    random: &mut dyn Random,
 ) -> Result<Leaf, PlanError> {
-    let key = random.key_pair()?;
+    let key = key_pair()?;
     let (names, days) = (names(what, wanted), wanted.file.certificate_days);
     Ok(certificates::leaf(authority, &key, what, names, now, days)?)
+}
+
+fn key_pair() -> Result<KeyPair, PlanError> {
+    Ok(KeyPair::generate().map_err(CertificateError::from)?)
 }
 
 /// The names that API servers may ask for the proxy by: of the Service of all servers, and of each.

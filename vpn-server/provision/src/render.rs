@@ -19,7 +19,7 @@ use tunnel::keys::KeyTextError;
 use tunnel::settings::TunnelAddress;
 
 use super::manifest::to_yaml;
-use super::state::{Authority, Keys, Leaf, Phase, Private, State, Which};
+use super::state::{Authority, Keys, Leaf, Phase, Secret, State, Which};
 use vpn_server::{Config, Environment};
 
 use crate::config::Wanted;
@@ -295,7 +295,7 @@ impl Picture<'_> {
 }
 
 /// Two files at any time: outside of a rotation both hold one key, which counts once.
-fn private(data: &mut BTreeMap<String, String>, keys: &Keys<Private>, which: Which) {
+fn private(data: &mut BTreeMap<String, String>, keys: &Keys<Secret>, which: Which) {
     let these = keys.these(which);
     let (first, last) = (these.first(), these.last());
     for (file, key) in PRIVATE.iter().zip([first, last]) {
@@ -304,7 +304,7 @@ fn private(data: &mut BTreeMap<String, String>, keys: &Keys<Private>, which: Whi
     }
 }
 
-fn public(keys: &Keys<Private>, which: Which) -> Result<Vec<String>, KeyTextError> {
+fn public(keys: &Keys<Secret>, which: Which) -> Result<Vec<String>, KeyTextError> {
     keys.these(which).iter().map(|key| key.public()).collect()
 }
 

@@ -61,12 +61,7 @@ pub(super) enum Phase {
 
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Completed => "Completed",
-            Self::Completing => "Completing",
-            Self::Prepared => "Prepared",
-            Self::Preparing => "Preparing",
-        })
+        fmt::Debug::fmt(self, f)
     }
 }
 
@@ -83,9 +78,9 @@ pub(super) struct State {
     pub(super) last_completion: Option<Moment>,
     pub(super) servers: Vec<ServerState>,
     /// Each client's keys.
-    pub(super) clients: Vec<Keys<Private>>,
+    pub(super) clients: Vec<Keys<Secret>>,
     /// The key that a server and a client share, by server, then client.
-    pub(super) preshared: Vec<Vec<Preshared>>,
+    pub(super) preshared: Vec<Vec<Secret>>,
     /// The proxy's authorities.
     pub(super) authorities: Keys<Authority>,
     /// What servers show API servers.
@@ -99,7 +94,7 @@ pub(super) struct State {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct ServerState {
     pub(super) route_id: u32,
-    pub(super) keys: Keys<Private>,
+    pub(super) keys: Keys<Secret>,
 }
 
 /// One key, or during a rotation the old and the new one.
@@ -158,12 +153,12 @@ impl<K> Keys<K> {
     }
 }
 
-/// A private key of WireGuard, as text.
+/// A private or preshared key of WireGuard, as text.
 #[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(super) struct Private(String);
+pub(super) struct Secret(String);
 
-impl Private {
+impl Secret {
     pub(super) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(STANDARD.encode(bytes))
     }
@@ -173,37 +168,16 @@ impl Private {
         &self.0
     }
 
-    /// Returns its public key, base64.
+    /// Returns the public key that belongs to a private one, base64.
     pub(super) fn public(&self) -> Result<String, KeyTextError> {
         let key: PrivateKey = self.0.parse()?;
         Ok(key.public().to_string())
     }
 }
 
-impl fmt::Debug for Private {
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Private(..)")
-    }
-}
-
-/// A key that two ends share, as text.
-#[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub(super) struct Preshared(String);
-
-impl Preshared {
-    pub(super) fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(STANDARD.encode(bytes))
-    }
-
-    pub(super) fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Preshared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Preshared(..)")
+        f.write_str("Secret(..)")
     }
 }
 
@@ -268,8 +242,8 @@ mod tests {
 
     #[test]
     fn debug_output_hides_secrets() {
-        let private = Private::from_bytes([7; 32]);
-        assert_eq!(format!("{private:?}"), "Private(..)");
+        let private = Secret::from_bytes([7; 32]);
+        assert_eq!(format!("{private:?}"), "Secret(..)");
         assert_eq!(private.public().unwrap().len(), 44);
     }
 }

@@ -7,34 +7,66 @@
 //! A [`Report`] names what became of each object, never what is in it. Decides nothing.
 
 use std::fmt::{self, Write as _};
+use std::io;
+use std::path::PathBuf;
 
+use settings::ConfigError;
 use tunnel::RouteId;
 
-use super::claims::{ClaimError, Claims};
-use super::cluster::{Cluster, ClusterError, Saved};
-use super::directory::{Directory, DirectoryError};
-use super::manifest::{self, StateError};
+use super::claims::Claims;
+use super::cluster::{Cause, Cluster, Saved};
+use super::directory::Directory;
+use super::manifest::{self, MANAGED_BY, MANAGER, StateError};
 use super::plan;
 use super::render::{Objects, SecretObject, Side, server_name, state_secret};
 use super::state::State;
-use crate::config::{Destination, Shoot, Wanted};
+use crate::config::{Destination, Target, Wanted};
 
 /// Why what is there cannot be read, or what is wanted cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum StoreError {
-    /// A route id.
+    /// The kubeconfig cannot be used.
+    #[error("using the kubeconfig {}", path.display())]
+    Connect {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A foreign Secret has the name.
+    #[error("{what} is not ours: it lacks the label {MANAGED_BY}={MANAGER}")]
+    Foreign {
+        /// The object.
+        what: String,
+    },
+    /// All route ids are taken.
+    #[error("no route id of routeIdRange is free")]
+    NoRouteId,
+    /// A Service is not there.
+    #[error("Service {namespace}/{name} does not exist: apply the manifests of the servers first")]
+    NoService {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// A file that is there is no manifest.
     #[error(transparent)]
-    Claim(#[from] ClaimError),
-    /// A cluster.
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
-    /// A file.
-    #[error(transparent)]
-    Directory(#[from] DirectoryError),
+    Read(#[from] ConfigError),
+    /// A request failed.
+    #[error("{what}")]
+    Request {
+        /// What was asked for.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: Box<Cause>,
+    },
     /// The shoot's API server does not answer, or not as one that has started.
     #[error(transparent)]
-    Shoot(ClusterError),
+    Shoot(Box<Self>),
     /// The state that is there.
     #[error("reading what was made before, in {place}")]
     State {
@@ -44,9 +76,29 @@ pub(crate) enum StoreError {
         #[source]
         source: StateError,
     },
+    /// Another server has this route id.
+    #[error("the route id {id} is {owner}'s: ConfigMap {claim}")]
+    Taken {
+        /// The id.
+        id: u32,
+        /// Who has it.
+        owner: String,
+        /// What says so.
+        claim: String,
+    },
+    /// A file cannot be written.
+    #[error("writing {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// What was made before.
+#[derive(Default)]
 pub(super) struct Current {
     pub(super) state: Option<State>,
     version: Option<String>,
@@ -56,6 +108,15 @@ pub(super) struct Current {
 enum Place {
     Cluster(Cluster),
     Directory(Directory),
+}
+
+impl Place {
+    async fn open(target: Target) -> Result<Self, StoreError> {
+        Ok(match target {
+            Target::Cluster(file) => Self::Cluster(Cluster::new(&file).await?),
+            Target::Directory(dir) => Self::Directory(Directory::new(dir)),
+        })
+    }
 }
 
 /// Where everything is.
@@ -70,32 +131,15 @@ impl Store {
         destination: Destination,
         wanted: &Wanted,
     ) -> Result<Self, StoreError> {
-        let claims = |cluster: &Cluster| Claims::new(cluster, wanted);
-        match destination {
-            Destination::Clusters { seed, shoot } => {
-                let seed = Cluster::new(&seed).await?;
-                Ok(Self {
-                    claims: Some(claims(&seed)),
-                    seed: Place::Cluster(seed),
-                    shoot: match shoot {
-                        Shoot::Cluster(file) => Place::Cluster(Cluster::new(&file).await?),
-                        Shoot::Directory(dir) => Place::Directory(Directory::new(dir)),
-                    },
-                })
-            }
-            Destination::Directory { dir, claims: file } => {
-                let dir = Directory::new(dir);
-                let cluster = match file {
-                    Some(file) => Some(Cluster::new(&file).await?),
-                    None => None,
-                };
-                Ok(Self {
-                    claims: cluster.as_ref().map(claims),
-                    seed: Place::Directory(dir.inside(Side::Seed.name())),
-                    shoot: Place::Directory(dir.inside(Side::Shoot.name())),
-                })
-            }
-        }
+        let claims = match destination.claims {
+            Some(file) => Some(Claims::new(&Cluster::new(&file).await?, wanted)),
+            None => None,
+        };
+        Ok(Self {
+            seed: Place::open(destination.seed).await?,
+            shoot: Place::open(destination.shoot).await?,
+            claims,
+        })
     }
 
     /// Whether what is written is in effect without being applied by others.
@@ -111,10 +155,7 @@ impl Store {
             Place::Directory(dir) => dir.secret(&object.name)?,
         };
         let Some(secret) = secret else {
-            return Ok(Current {
-                state: None,
-                version: None,
-            });
+            return Ok(Current::default());
         };
         let state = manifest::state(&secret).map_err(|source| StoreError::State {
             place: format!("Secret {}/{}", object.namespace, object.name),
@@ -135,7 +176,7 @@ impl Store {
     ) -> Result<Vec<RouteId>, StoreError> {
         let servers = plan::without_route_id(state, wanted);
         match &mut self.claims {
-            Some(claims) => Ok(claims.claim(&servers, start).await?),
+            Some(claims) => claims.claim(&servers, start).await,
             None => Ok(Vec::new()),
         }
     }
@@ -258,8 +299,8 @@ impl Store {
                 Place::Cluster(cluster) => {
                     let spare = cluster.obsolete(namespace, &kept).await;
                     let spare = spare.map_err(|error| match side {
-                        Side::Seed => error.into(),
-                        Side::Shoot => of_shoot(error.into()),
+                        Side::Seed => error,
+                        Side::Shoot => of_shoot(error),
                     })?;
                     let named = |name| format!("Secret {namespace}/{name}");
                     spare.into_iter().map(named).collect()
@@ -287,13 +328,10 @@ impl Store {
 
 /// Marks a failure of the shoot's API server that may pass.
 fn of_shoot(error: StoreError) -> StoreError {
-    let StoreError::Cluster(source) = error else {
-        return error;
-    };
-    if source.is_temporary() {
-        StoreError::Shoot(source)
+    if error.is_temporary() {
+        StoreError::Shoot(Box::new(error))
     } else {
-        StoreError::Cluster(source)
+        error
     }
 }
 

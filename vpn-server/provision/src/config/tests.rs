@@ -90,16 +90,18 @@ fn each_part_has_one_destination() {
     let place = |words: &[&str]| flags(words).destination();
     assert!(matches!(
         place(&["--out", "d", "--kubeconfig", "k"]),
-        Ok(Destination::Directory {
+        Ok(Destination {
+            seed: Target::Directory(_),
+            shoot: Target::Directory(_),
             claims: Some(_),
-            ..
         })
     ));
     assert!(matches!(
         place(&["--kubeconfig", "k", "--shoot-kubeconfig", "s"]),
-        Ok(Destination::Clusters {
-            shoot: Shoot::Cluster(_),
-            ..
+        Ok(Destination {
+            seed: Target::Cluster(_),
+            shoot: Target::Cluster(_),
+            claims: Some(_),
         })
     ));
     for words in [

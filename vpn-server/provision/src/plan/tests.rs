@@ -5,8 +5,8 @@ use super::*;
 
 const DAY: u64 = 24 * 60 * 60;
 
-fn again(seconds: u64) -> Then {
-    Then::Again(Duration::from_secs(seconds))
+fn again(seconds: u64) -> Option<Duration> {
+    Some(Duration::from_secs(seconds))
 }
 
 #[test]
@@ -37,11 +37,11 @@ fn rotation_replaces_every_key_in_four_steps() {
     let before = shoot.state.clone();
     assert_eq!(shoot.rotate(Rotate::Start).unwrap(), again(120));
     shoot.pass(120);
-    assert_eq!(shoot.rotate(Rotate::Start).unwrap(), Then::Nothing);
+    assert_eq!(shoot.rotate(Rotate::Start).unwrap(), None);
     shoot.pass(120);
     assert_eq!(shoot.rotate(Rotate::Complete).unwrap(), again(120));
     shoot.pass(120);
-    assert_eq!(shoot.rotate(Rotate::Complete).unwrap(), Then::Nothing);
+    assert_eq!(shoot.rotate(Rotate::Complete).unwrap(), None);
     assert_eq!(shoot.state.phase, Phase::Completed);
     assert_eq!(shoot.state.last_completion, Some(shoot.now));
     for (old, new) in before.servers.iter().zip(&shoot.state.servers) {
@@ -86,7 +86,7 @@ fn phases_follow_each_other() {
     shoot.rotate(Rotate::Start).unwrap();
     let prepared = shoot.state.clone();
     // Again is once.
-    assert_eq!(shoot.rotate(Rotate::Start).unwrap(), Then::Nothing);
+    assert_eq!(shoot.rotate(Rotate::Start).unwrap(), None);
     assert_eq!(shoot.state, prepared);
     shoot.pass(DAY);
     shoot.rotate(Rotate::Complete).unwrap();
@@ -95,7 +95,7 @@ fn phases_follow_each_other() {
     shoot.pass(DAY);
     shoot.rotate(Rotate::Complete).unwrap();
     let completed = shoot.state.clone();
-    assert_eq!(shoot.rotate(Rotate::Complete).unwrap(), Then::Nothing);
+    assert_eq!(shoot.rotate(Rotate::Complete).unwrap(), None);
     assert_eq!(shoot.state, completed);
 }
 
@@ -157,7 +157,7 @@ fn end_added_during_rotation_keeps_its_key() {
 #[test]
 fn route_ids_never_change() {
     let claims = changed("routeIds: [17, 18]", "");
-    let mut random = super::super::fixture::Counting::default();
+    let mut random = super::super::fixture::counting();
     assert_eq!(without_route_id(None, &claims), [0, 1]);
     let none = ensure(None, &claims, &[], START, &mut random);
     assert!(matches!(none, Err(PlanError::RouteIdMissing { server: 0 })));

@@ -17,13 +17,8 @@ fn keys_of(value: &Value) -> Vec<String> {
 }
 
 /// Who has which of the old and the new key of an end.
-fn seen(
-    shoot: &Shoot,
-    keys: &Keys<Private>,
-    has: &str,
-    knows: &[String],
-) -> [Vec<&'static str>; 2] {
-    let name = |private: &Private| -> (String, String) {
+fn seen(shoot: &Shoot, keys: &Keys<Secret>, has: &str, knows: &[String]) -> [Vec<&'static str>; 2] {
+    let name = |private: &Secret| -> (String, String) {
         (private.text().to_owned(), private.public().unwrap())
     };
     let (old, new) = (name(&keys.current), name(keys.newest()));
@@ -246,7 +241,7 @@ fn config_that_server_refuses_is_refused() {
         ("server: { listen: x, ", "listen"),
     ] {
         let wanted = changed("server: { ", to);
-        let mut random = super::super::fixture::Counting::default();
+        let mut random = super::super::fixture::counting();
         let now = super::super::fixture::START;
         let state = super::super::plan::ensure(None, &wanted, &[], now, &mut random).unwrap();
         let Err(error) = render(&state, &wanted) else {
