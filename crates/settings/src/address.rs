@@ -11,7 +11,7 @@ use std::{
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::text;
+use crate::text::{self, ParseError, shown};
 
 /// An IP address with a port: `[::]:443`, `0.0.0.0:443`, or `:443`, which means `[::]:443` (both
 /// families, as everywhere in the Kubernetes world). Port 0 lets the system pick one. Host names
@@ -34,29 +34,14 @@ impl ListenAddress {
     }
 }
 
-/// Why a text is not an address to listen on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// Not an IP address with a port.
-    #[error("`{0}` is not an address to listen on; write it like `[::]:443` or `10.0.0.1:443`")]
-    Malformed(String),
-    /// A socket's path is relative, which depends on where the process was started.
-    #[error("`{0}` needs an absolute path: `unix:/run/…`")]
-    RelativeSocket(String),
-    /// A socket's path is longer than `sun_path` holds (107 bytes, unix(7)).
-    #[error("`{0}…` is longer than the 107 bytes of a socket's path")]
-    SocketTooLong(String),
-}
-
 impl FromStr for ListenAddress {
-    type Err = AddressError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, AddressError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let every = text.strip_prefix(':').and_then(port).map(Self::any);
         every
             .or_else(|| text.parse().map(Self).ok())
-            .ok_or_else(|| AddressError::Malformed(shown(text)))
+            .ok_or_else(|| malformed(text))
     }
 }
 
@@ -68,8 +53,11 @@ fn port(text: &str) -> Option<u16> {
         .flatten()
 }
 
-fn shown(text: &str) -> String {
-    text.chars().take(60).collect()
+fn malformed(text: &str) -> ParseError {
+    let shown = shown(text);
+    ParseError(format!(
+        "`{shown}` is not an address to listen on; write it like `[::]:443` or `10.0.0.1:443`"
+    ))
 }
 
 impl fmt::Display for ListenAddress {
@@ -127,9 +115,9 @@ pub enum AdminAddress {
 }
 
 impl FromStr for AdminAddress {
-    type Err = AddressError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, AddressError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let Some(path) = text.strip_prefix("unix:") else {
             return if text.is_empty() {
                 Ok(Self::Off)
@@ -137,14 +125,18 @@ impl FromStr for AdminAddress {
                 text.parse().map(Self::Tcp)
             };
         };
+        let shown = shown(text);
         if !path.starts_with('/') {
-            return Err(AddressError::RelativeSocket(shown(text)));
+            // It would depend on where the process was started.
+            let why = format!("`{shown}` needs an absolute path: `unix:/run/…`");
+            return Err(ParseError(why));
         }
         if path.contains('\0') {
-            return Err(AddressError::Malformed(shown(text)));
+            return Err(malformed(text));
         }
         if path.len() > MAX_SOCKET_PATH {
-            return Err(AddressError::SocketTooLong(shown(text)));
+            let why = format!("`{shown}…` is longer than the 107 bytes of a socket's path");
+            return Err(ParseError(why));
         }
         Ok(Self::Unix(PathBuf::from(path)))
     }
@@ -230,26 +222,24 @@ mod tests {
             "::443",
             "10.0.0.1",
         ] {
-            let refused = Err(AddressError::Malformed(text.to_owned()));
-            assert_eq!(text.parse::<ListenAddress>(), refused, "{text}");
+            assert_eq!(
+                text.parse::<ListenAddress>(),
+                Err(malformed(text)),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn a_socket_s_path_is_absolute_and_fits() {
-        assert_eq!(
-            "unix:run/a".parse::<AdminAddress>(),
-            Err(AddressError::RelativeSocket("unix:run/a".to_owned()))
-        );
+        let refusal = |text: &str| text.parse::<AdminAddress>().unwrap_err().to_string();
+        assert!(refusal("unix:run/a").starts_with("`unix:run/a` needs an absolute path"));
         let fits = format!("unix:/{}", "a".repeat(106));
         assert!(matches!(
             fits.parse(),
             Ok(AdminAddress::Unix(path)) if path.as_os_str().len() == 107
         ));
-        assert!(matches!(
-            format!("{fits}a").parse::<AdminAddress>(),
-            Err(AddressError::SocketTooLong(_))
-        ));
+        assert!(refusal(&format!("{fits}a")).contains("is longer than the 107 bytes"));
         assert!("unix:/a\0b".parse::<AdminAddress>().is_err());
     }
 }

@@ -9,10 +9,11 @@ mod go;
 use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::go::{GoDuration, GoDurationError};
 use self::go::{UNITS, unit_nanos};
+use crate::text::{self, ParseError, shown};
 
 /// A duration written as whole numbers with units, largest unit first: `h`, `m`, `s`, `ms`, `us`,
 /// `ns`. `0` needs no unit. At most [`HumanDuration::MAX`].
@@ -52,61 +53,43 @@ impl HumanDuration {
     }
 }
 
-/// Why a text is not a duration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DurationError {
-    /// Nothing was given.
-    #[error("a duration such as `10s` is needed, found empty text")]
-    Empty,
-    /// Not a number followed by a unit.
-    #[error("`{0}` is not a duration; write it like `10s`, `5m`, `1h30m` or `250ms`")]
-    Malformed(String),
-    /// A number without a unit.
-    #[error("a duration needs a unit: `{0}s`, `{0}ms`, …")]
-    NoUnit(String),
-    /// The units do not go from large to small, each once.
-    #[error("the units of `{0}` must go from large to small, each once: h, m, s, ms, us, ns")]
-    Order(String),
-    /// Beyond [`HumanDuration::MAX`].
-    #[error("`{0}` is longer than 876000h")]
-    TooLong(String),
-}
-
 impl FromStr for HumanDuration {
-    type Err = DurationError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, DurationError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let refused = |why: String| Err(ParseError(why));
+        let shown = shown(text);
+        let malformed =
+            format!("`{shown}` is not a duration; write it like `10s`, `5m`, `1h30m` or `250ms`");
         match text {
-            "" => return Err(DurationError::Empty),
+            "" => return refused("a duration such as `10s` is needed, found empty text".into()),
             "0" => return Ok(Self::default()),
             _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return Err(DurationError::NoUnit(shown(text)));
+                return refused(format!(
+                    "a duration needs a unit: `{shown}s`, `{shown}ms`, …"
+                ));
             }
             _ if !text.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
-                return Err(DurationError::Malformed(shown(text)));
+                return refused(malformed);
             }
             _ => {}
         }
-        let GoDuration(duration) = text.parse().map_err(|error| match error {
-            GoDurationError::TooLong => DurationError::TooLong(shown(text)),
-            GoDurationError::Malformed | GoDurationError::Negative | GoDurationError::NoUnit => {
-                DurationError::Malformed(shown(text))
+        let duration = match text.parse() {
+            Ok(GoDuration(duration)) => duration,
+            Err(GoDurationError::TooLong) => {
+                return refused(format!("`{shown}` is longer than 876000h"));
             }
-        })?;
+            Err(_) => return refused(malformed),
+        };
         let units = text.split(|c: char| c.is_ascii_digit());
         let sizes = units.filter(|unit| !unit.is_empty()).map(unit_nanos);
         if sizes.is_sorted_by(|larger, smaller| larger > smaller) {
-            Ok(Self(duration))
-        } else {
-            Err(DurationError::Order(shown(text)))
+            return Ok(Self(duration));
         }
+        refused(format!(
+            "the units of `{shown}` must go from large to small, each once: h, m, s, ms, us, ns"
+        ))
     }
-}
-
-/// The start of a text for an error: what was pasted by accident may be long.
-fn shown(text: &str) -> String {
-    text.chars().take(40).collect()
 }
 
 /// The shortest exact text; of two equally short ones that with a single unit.
@@ -156,25 +139,7 @@ impl Serialize for HumanDuration {
 
 impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(DurationVisitor)
-    }
-}
-
-struct DurationVisitor;
-
-impl de::Visitor<'_> for DurationVisitor {
-    type Value = HumanDuration;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a duration such as `10s`")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<HumanDuration, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<HumanDuration, E> {
-        self.visit_str(&number.to_string())
+        text::deserialize_scalar(deserializer, "a duration such as `10s`")
     }
 }
 
@@ -288,7 +253,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in "[0-9hmsun ]{0,24}|.{0,24}") {
-            let _: Result<HumanDuration, DurationError> = text.parse();
+            let _: Result<HumanDuration, ParseError> = text.parse();
         }
     }
 }

@@ -28,8 +28,8 @@ pub mod text;
 pub mod watch;
 pub mod yaml;
 
-pub use address::{AddressError, AdminAddress, ListenAddress};
-pub use duration::{DurationError, GoDuration, GoDurationError, HumanDuration};
+pub use address::{AdminAddress, ListenAddress};
+pub use duration::{GoDuration, GoDurationError, HumanDuration};
 pub use effective::{effective_yaml, redact};
 pub use error::{ConfigError, ConfigErrors};
 pub use load::{Validate, from_text, load};
@@ -38,6 +38,7 @@ pub use process::{
 };
 pub use rel_path::RelPath;
 pub use schema::{check_doc, schema};
-pub use size::{ByteSize, SizeError};
+pub use size::ByteSize;
 pub use tcp::{TcpOverrides, TcpSettings};
+pub use text::ParseError;
 pub use watch::{FileWatcher, WatchParams};

@@ -1,16 +1,16 @@
 //! Files that are named in a file.
 
-use std::{
-    borrow::Cow,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A path as written in a configuration file; a relative one is meant relative to that file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(transparent)]
+#[schemars(description = "A path, relative to the file that names it.")]
 pub struct RelPath(pub PathBuf);
 
 impl RelPath {
@@ -43,19 +43,6 @@ impl From<&str> for RelPath {
 impl std::fmt::Display for RelPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.display().fmt(f)
-    }
-}
-
-impl JsonSchema for RelPath {
-    fn schema_name() -> Cow<'static, str> {
-        "RelPath".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "A path, relative to the file that names it.",
-            "type": "string"
-        })
     }
 }
 

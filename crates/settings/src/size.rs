@@ -3,7 +3,9 @@
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::text::{self, ParseError, shown};
 
 /// A number of bytes, written as a whole number with `B`, `KiB`, `MiB` or `GiB`; without a unit
 /// it counts bytes.
@@ -28,18 +30,6 @@ impl ByteSize {
     }
 }
 
-/// Why a text is not a size.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SizeError {
-    /// Not a number with a unit of ours. `64K` is refused too: 64,000 or 65,536?
-    #[error("`{0}` is not a size; write it like `4096`, `64KiB`, `1MiB` or `1GiB`")]
-    Malformed(String),
-    /// More than 2^64 - 1 bytes.
-    #[error("`{0}` is more than 64 bits can count")]
-    TooLarge(String),
-}
-
 /// Units with their bytes, large to small.
 const UNITS: [(&str, u64); 4] = [
     ("GiB", 1 << 30),
@@ -49,20 +39,24 @@ const UNITS: [(&str, u64); 4] = [
 ];
 
 impl FromStr for ByteSize {
-    type Err = SizeError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, SizeError> {
-        let shown = || text.chars().take(40).collect::<String>();
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let (digits, bytes) = UNITS
             .iter()
             .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)))
             .unwrap_or((text, 1));
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(SizeError::Malformed(shown()));
+            // `64K` is refused too: 64,000 or 65,536?
+            return Err(ParseError(format!(
+                "`{}` is not a size; write it like `4096`, `64KiB`, `1MiB` or `1GiB`",
+                shown(text)
+            )));
         }
         let count: Option<u64> = digits.parse().ok();
         let size = count.and_then(|count| count.checked_mul(bytes));
-        size.map(Self).ok_or_else(|| SizeError::TooLarge(shown()))
+        let too_large = || ParseError(format!("`{}` is more than 64 bits can count", shown(text)));
+        size.map(Self).ok_or_else(too_large)
     }
 }
 
@@ -96,25 +90,7 @@ impl Serialize for ByteSize {
 
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(SizeVisitor)
-    }
-}
-
-struct SizeVisitor;
-
-impl de::Visitor<'_> for SizeVisitor {
-    type Value = ByteSize;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a size such as `64KiB`")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
-        Ok(ByteSize(bytes))
+        text::deserialize_scalar(deserializer, "a size such as `64KiB`")
     }
 }
 
@@ -156,16 +132,15 @@ mod tests {
 
     #[test]
     fn ambiguous_and_oversized_texts_are_refused() {
+        let refusal = |text: &str| text.parse::<ByteSize>().unwrap_err().to_string();
         for text in ["", "KiB", "64K", "64k", "64KB", "1.5MiB", "-1", "1 MiB"] {
-            assert_eq!(
-                text.parse::<ByteSize>(),
-                Err(SizeError::Malformed(text.to_owned()))
-            );
+            let expected = format!("`{text}` is not a size; ");
+            assert!(refusal(text).starts_with(&expected), "{text}");
         }
         let text = "18446744073709551615KiB";
         assert_eq!(
-            text.parse::<ByteSize>(),
-            Err(SizeError::TooLarge(text.to_owned()))
+            refusal(text),
+            format!("`{text}` is more than 64 bits can count")
         );
     }
 

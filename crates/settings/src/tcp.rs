@@ -1,7 +1,6 @@
 //! The `tcp:` block: socket options of a hop, for all, and differently for one listener or cluster.
 
-use std::time::Duration;
-
+use route::TcpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +106,7 @@ fn keepalive_seconds(value: HumanDuration, key: &str, errors: &mut ConfigErrors)
     }
 }
 
-impl From<&TcpSettings> for route::TcpOptions {
+impl From<&TcpSettings> for TcpOptions {
     fn from(settings: &TcpSettings) -> Self {
         Self {
             keepalive: settings.keepalive.0,
@@ -171,39 +170,29 @@ impl TcpOverrides {
             keepalive_interval: self.keepalive_interval.unwrap_or(base.keepalive_interval),
             keepalive_probes: self.keepalive_probes.unwrap_or(base.keepalive_probes),
             user_timeout: self.user_timeout.unwrap_or(base.user_timeout),
-            congestion: self
-                .congestion
-                .clone()
-                .unwrap_or_else(|| base.congestion.clone()),
+            congestion: self.congestion.as_ref().unwrap_or(&base.congestion).clone(),
             notsent_lowat: self.notsent_lowat.unwrap_or(base.notsent_lowat),
             receive_buffer: self.receive_buffer.unwrap_or(base.receive_buffer),
         }
     }
 
     /// Returns `base`, options in effect, with everything replaced that is named here.
-    pub fn upon(&self, base: &route::TcpOptions) -> route::TcpOptions {
-        let mut options = base.clone();
-        let set_duration = |slot: &mut Duration, value: Option<HumanDuration>| {
-            if let Some(value) = value {
-                *slot = value.0;
-            }
-        };
-        set_duration(&mut options.keepalive, self.keepalive);
-        set_duration(&mut options.keepalive_interval, self.keepalive_interval);
-        set_duration(&mut options.user_timeout, self.user_timeout);
-        if let Some(probes) = self.keepalive_probes {
-            options.keepalive_probes = probes;
+    pub fn upon(&self, base: &TcpOptions) -> TcpOptions {
+        TcpOptions {
+            keepalive: self.keepalive.map_or(base.keepalive, HumanDuration::get),
+            keepalive_interval: { self.keepalive_interval }
+                .map_or(base.keepalive_interval, HumanDuration::get),
+            keepalive_probes: self.keepalive_probes.unwrap_or(base.keepalive_probes),
+            user_timeout: self
+                .user_timeout
+                .map_or(base.user_timeout, HumanDuration::get),
+            congestion: self.congestion.as_ref().unwrap_or(&base.congestion).clone(),
+            notsent_lowat: self.notsent_lowat.map_or(base.notsent_lowat, option_bytes),
+            receive_buffer: self
+                .receive_buffer
+                .map_or(base.receive_buffer, option_bytes),
+            max_segment: base.max_segment,
         }
-        if let Some(congestion) = &self.congestion {
-            options.congestion.clone_from(congestion);
-        }
-        if let Some(bytes) = self.notsent_lowat {
-            options.notsent_lowat = option_bytes(bytes);
-        }
-        if let Some(bytes) = self.receive_buffer {
-            options.receive_buffer = option_bytes(bytes);
-        }
-        options
     }
 }
 
