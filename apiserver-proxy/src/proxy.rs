@@ -22,8 +22,8 @@ use route::{
     TableSpec,
 };
 use serve::{
-    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
-    Drain, DrainParams, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
+    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
+    DrainParams, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
     ProcessInfo, Resolver, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_all,
     connection_limit, is_served, succeeded,
 };
@@ -419,7 +419,7 @@ fn admin(
     node: &Arc<Node>,
 ) -> Arc<dyn Process> {
     let (names, node) = (shared.names.clone(), Arc::clone(node));
-    Arc::new(Admin::new(AdminParams {
+    Arc::new(Admin {
         info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
         config: shared.config.effective(),
         listeners: listeners.to_vec(),
@@ -438,5 +438,5 @@ fn admin(
         }),
         ready_alias: Some("/ready"),
         paths: None,
-    }))
+    })
 }

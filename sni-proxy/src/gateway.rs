@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use relay::PoolParams;
 use serve::{
-    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
-    Drain, DrainParams, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, ProcessInfo,
+    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
+    DrainParams, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, ProcessInfo,
     Resolver, Service, Signals, WorkerFailed, Workers, bind_all, connection_limit,
     inherited_sockets,
 };
@@ -351,7 +351,7 @@ fn admin(
     wireguard::Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     telemetry::process::register(registry, BUILD);
     let (routing, traced, listening) = (Arc::clone(shared), Arc::clone(shared), listeners.to_vec());
-    Arc::new(Admin::new(AdminParams {
+    Arc::new(Admin {
         info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
         config: shared.config.effective(),
         listeners: listeners.to_vec(),
@@ -364,5 +364,5 @@ fn admin(
         paths: Some(Box::new(move |path, query| {
             (path == "/trace").then(|| trace::respond(&traced, &listening, query))
         })),
-    }))
+    })
 }

@@ -40,8 +40,8 @@ pub struct ListenerInfo {
     pub datagrams: bool,
 }
 
-/// What an [`Admin`] reports from.
-pub struct AdminParams {
+/// Answers probes and operators, from what it is made of.
+pub struct Admin {
     /// The process.
     pub info: ProcessInfo,
     /// The configuration in effect, without secrets.
@@ -64,28 +64,17 @@ pub struct AdminParams {
     pub paths: Option<Box<AdminPaths>>,
 }
 
-/// Answers probes and operators.
-pub struct Admin {
-    params: AdminParams,
-}
-
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admin")
-            .field("info", &self.params.info)
+            .field("info", &self.info)
             .finish_non_exhaustive()
     }
 }
 
 impl Admin {
-    /// Creates the answers.
-    #[must_use]
-    pub fn new(params: AdminParams) -> Self {
-        Self { params }
-    }
-
     fn status_where(&self, wanted: impl Fn(&ClusterStatus) -> bool) -> Status {
-        let (snapshot, confirmed) = (self.params.snapshot)();
+        let (snapshot, confirmed) = (self.snapshot)();
         let now = Instant::now();
         let mut clusters_total = 0;
         let mut clusters = Vec::new();
@@ -105,29 +94,26 @@ impl Admin {
         Status {
             generation: Some(snapshot.generation()),
             generation_age: Some(now.saturating_duration_since(confirmed)),
-            listeners: self
-                .params
-                .listeners
-                .iter()
-                .map(|l| self.listener_status(l))
+            listeners: { self.listeners.iter() }
+                .map(|listener| self.listener_status(listener))
                 .collect(),
             clusters,
             clusters_total,
-            ..self.params.info.status()
+            ..self.info.status()
         }
     }
 
     /// Returns the open flows of datagrams, which no admission counts.
     fn flows(&self) -> u64 {
         let datagrams = |listener: &&ListenerInfo| listener.datagrams;
-        let listeners = self.params.listeners.iter().filter(datagrams);
+        let listeners = self.listeners.iter().filter(datagrams);
         listeners
-            .map(|listener| self.params.metrics.totals(&listener.name).active)
+            .map(|listener| self.metrics.totals(&listener.name).active)
             .sum()
     }
 
     fn listener_status(&self, listener: &ListenerInfo) -> ListenerStatus {
-        let totals = self.params.metrics.totals(&listener.name);
+        let totals = self.metrics.totals(&listener.name);
         ListenerStatus {
             name: listener.name.clone(),
             address: listener.address.to_string(),
@@ -142,20 +128,20 @@ impl Admin {
 
 impl Process for Admin {
     fn binary(&self) -> &'static str {
-        self.params.info.binary()
+        self.info.binary()
     }
 
     fn ready(&self) -> Result<(), String> {
-        self.params.info.serving()?;
-        (self.params.ready)()
+        self.info.serving()?;
+        (self.ready)()
     }
 
     fn config(&self) -> Value {
-        self.params.config.clone()
+        self.config.clone()
     }
 
     fn snapshot(&self) -> Value {
-        let (snapshot, _) = (self.params.snapshot)();
+        let (snapshot, _) = (self.snapshot)();
         let now = Instant::now();
         json!({
             "generation": snapshot.generation(),
@@ -166,16 +152,16 @@ impl Process for Admin {
 
     fn connections(&self, limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
         Box::pin(async move {
-            let open = self.params.asker.connections(limit).await;
+            let open = self.asker.connections(limit).await;
             json!({
-                "open": self.params.admission.connections() + self.flows(),
+                "open": self.admission.connections() + self.flows(),
                 "connections": open,
             })
         })
     }
 
     fn drain(&self) {
-        self.params.info.begin_drain();
+        self.info.begin_drain();
     }
 
     fn status(&self) -> Status {
@@ -187,7 +173,7 @@ impl Process for Admin {
     }
 
     fn extra(&self, method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
-        if !matches!(method, "GET" | "HEAD") || Some(path) != self.params.ready_alias {
+        if !matches!(method, "GET" | "HEAD") || Some(path) != self.ready_alias {
             return None;
         }
         Some(match self.ready() {
@@ -197,7 +183,7 @@ impl Process for Admin {
     }
 
     fn extra_admin(&self, method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
-        let paths = self.params.paths.as_ref().filter(|_| method == "GET")?;
+        let paths = self.paths.as_ref().filter(|_| method == "GET")?;
         paths(path, query)
     }
 }

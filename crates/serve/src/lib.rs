@@ -38,7 +38,7 @@ mod tcp;
 mod worker;
 
 pub use accept::{Accepting, accept_all};
-pub use admin::{Admin, AdminParams, AdminPaths, ListenerInfo, Readiness};
+pub use admin::{Admin, AdminPaths, ListenerInfo, Readiness};
 pub use admission::{Admission, Permit, SourcePermit, connection_limit, source_key};
 pub use connections::Connections;
 pub use dial::{DialError, Dialer};
