@@ -27,7 +27,7 @@ impl Answer {
     /// The tunnel is open; bytes follow.
     pub(crate) fn established(version: HttpVersion) -> Self {
         Self {
-            text: format!("{} 200 OK\r\n\r\n", version_text(version)),
+            text: format!("{} 200 OK\r\n\r\n", version.as_str()),
         }
     }
 
@@ -36,14 +36,8 @@ impl Answer {
     }
 
     pub(crate) fn too_large() -> Self {
-        let version = HttpVersion::Http11;
-        Self::closing(
-            version,
-            431,
-            "Request Header Fields Too Large",
-            "",
-            "head too large",
-        )
+        let (version, phrase) = (HttpVersion::Http11, "Request Header Fields Too Large");
+        Self::closing(version, 431, phrase, "", "head too large")
     }
 
     /// What a CONNECT that was understood and is not served for `reason` is told.
@@ -99,7 +93,7 @@ impl Answer {
     }
 
     fn closing(version: HttpVersion, status: u16, phrase: &str, extra: &str, body: &str) -> Self {
-        let version = version_text(version);
+        let version = version.as_str();
         let length = body.len() + 1;
         let text = format!(
             "{version} {status} {phrase}\r\n{extra}Content-Type: text/plain\r\n\
@@ -119,13 +113,6 @@ impl Answer {
         if self.write(stream).await {
             relay::linger(stream, LINGER_LIMIT, LINGER_BYTES).await;
         }
-    }
-}
-
-fn version_text(version: HttpVersion) -> &'static str {
-    match version {
-        HttpVersion::Http10 => "HTTP/1.0",
-        HttpVersion::Http11 => "HTTP/1.1",
     }
 }
 

@@ -27,10 +27,7 @@ pub(crate) const TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Lar
 
 /// Returns the answer to a request other than CONNECT; `HEAD` gets no body (RFC 9110 §9.3.2).
 pub(crate) fn method_not_allowed(version: HttpVersion, is_head: bool, close: bool) -> Vec<u8> {
-    let version = match version {
-        HttpVersion::Http10 => "HTTP/1.0",
-        HttpVersion::Http11 => "HTTP/1.1",
-    };
+    let version = version.as_str();
     let length = CONNECT_ONLY.len();
     let close = if close { "Connection: close\r\n" } else { "" };
     let body = if is_head { "" } else { CONNECT_ONLY };

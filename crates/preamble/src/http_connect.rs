@@ -37,6 +37,15 @@ pub enum HttpVersion {
 }
 
 impl HttpVersion {
+    /// Returns the version as heads spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+        }
+    }
+
     /// Other versions, HTTP/2's preface among them, do not belong on these connections.
     fn new(word: &str) -> Result<Self, HeadError> {
         match word {
