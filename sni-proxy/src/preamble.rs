@@ -108,6 +108,15 @@ pub(crate) struct Refusal {
     pub(crate) answer: Option<Answer>,
 }
 
+impl Refusal {
+    fn answered(reason: Reason, answer: Answer) -> Self {
+        Self {
+            reason,
+            answer: Some(answer),
+        }
+    }
+}
+
 impl From<Reason> for Refusal {
     fn from(reason: Reason) -> Self {
         Self {
@@ -180,41 +189,30 @@ async fn optional_then_node(
     expected: &Expected<'_>,
 ) -> Result<Preamble, Refusal> {
     let first = reader.proxy_header(expected.limit).await?;
-    loop {
+    let (balancer, target) = loop {
         let connect = looks_like_connect(&reader.buf);
         let header = detect(&reader.buf);
         if connect == Some(true) {
             expected.client.settle(first)?;
-            let target = reader.connect_head(expected).await?;
-            return Ok(Preamble {
-                balancer: first,
-                target,
-                bytes: reader.buf,
-            });
+            break (first, reader.connect_head(expected).await?);
         }
         if matches!(header, Signature::V1 | Signature::V2) {
             expected.client.settle(first)?;
-            let target = Target::Destination(reader.node_header(expected.limit).await?);
-            return Ok(Preamble {
-                balancer: first,
-                target,
-                bytes: reader.buf,
-            });
+            let pair = reader.node_header(expected.limit).await?;
+            break (first, Target::Destination(pair));
         }
         let undecided = connect.is_none() || header == Signature::Undecided;
         if !undecided || !reader.more_or_end().await? {
-            let Some(pair) = first else {
-                return Err(Reason::UnknownDestination.into());
-            };
+            let pair = first.ok_or(Reason::UnknownDestination)?;
             expected.client.settle(None)?;
-            let target = Target::Destination(pair);
-            return Ok(Preamble {
-                balancer: None,
-                target,
-                bytes: reader.buf,
-            });
+            break (None, Target::Destination(pair));
         }
-    }
+    };
+    Ok(Preamble {
+        balancer,
+        target,
+        bytes: reader.buf,
+    })
 }
 
 /// The bytes of a preamble as they arrive.
@@ -390,23 +388,14 @@ fn connect_target(head: &RequestHead<'_>, expected: &Expected<'_>) -> Result<Tar
             .filter(|host| !host.is_empty() && !host.starts_with(':'));
         let Some(host) = host else {
             let answer = Answer::bad_request(version, "no host to redirect to");
-            return Err(Refusal {
-                reason: Reason::Malformed,
-                answer: Some(answer),
-            });
+            return Err(Refusal::answered(Reason::Malformed, answer));
         };
         let answer = Answer::redirect(version, host, head.is_connect(), head.target());
-        return Err(Refusal {
-            reason: Reason::Redirected,
-            answer: Some(answer),
-        });
+        return Err(Refusal::answered(Reason::Redirected, answer));
     };
     if values.any(|other| other != value) {
         let answer = Answer::bad_request(version, "two different destinations");
-        return Err(Refusal {
-            reason: Reason::Malformed,
-            answer: Some(answer),
-        });
+        return Err(Refusal::answered(Reason::Malformed, answer));
     }
     Ok(Target::Connect {
         value: value.to_owned(),
@@ -434,16 +423,10 @@ fn hello_refusal(error: ClientHelloError) -> Refusal {
 
 fn head_refusal(error: HeadError) -> Refusal {
     if let HeadError::Malformed(what) = error {
-        let answer = Some(Answer::bad_request(HttpVersion::Http11, what));
-        Refusal {
-            reason: Reason::Malformed,
-            answer,
-        }
+        let answer = Answer::bad_request(HttpVersion::Http11, what);
+        Refusal::answered(Reason::Malformed, answer)
     } else if error == HeadError::TooLong {
-        Refusal {
-            reason: Reason::PreambleTooLong,
-            answer: Some(Answer::too_large()),
-        }
+        Refusal::answered(Reason::PreambleTooLong, Answer::too_large())
     } else {
         Reason::Malformed.into() // not HTTP: an answer would not be understood
     }
