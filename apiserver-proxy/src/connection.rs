@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use preamble::{Progress, ResponseHead, Version, encode_connect, encode_v1, encode_v2};
 use relay::{Direction, Meter, Relay, Timers};
-use serve::{ConnRecord, DialError, Reason};
+use serve::{ConnRecord, Reason};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -202,13 +202,11 @@ async fn ask(
         Reason::Internal
     })?;
     let answer = timeout_at(deadline, async {
-        upstream.write_all(&request).await?;
+        let written = upstream.write_all(&request).await;
+        written.map_err(|_| Reason::UpstreamReset)?;
         read_answer(upstream).await
     });
-    let early = match answer.await {
-        Ok(answer) => answer?,
-        Err(_) => return Err(DialError::Timeout.reason()),
-    };
+    let early = answer.await.map_err(|_| Reason::ConnectTimeout)??;
     if !early.is_empty() {
         write_all(downstream, &early, deadline).await?;
         record
@@ -218,33 +216,13 @@ async fn ask(
     Ok(())
 }
 
-/// Why the gateway's answer is no consent.
-enum Unanswered {
-    Broken,
-    Refused,
-}
-
-impl From<std::io::Error> for Unanswered {
-    fn from(_: std::io::Error) -> Self {
-        Self::Broken
-    }
-}
-
-impl From<Unanswered> for Reason {
-    fn from(unanswered: Unanswered) -> Self {
-        match unanswered {
-            Unanswered::Broken => Self::UpstreamReset,
-            Unanswered::Refused => Self::ConnectFailed,
-        }
-    }
-}
-
 /// Reads the answer to a CONNECT; returns what came behind it.
-async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Unanswered> {
+async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Reason> {
     let mut buf = Vec::with_capacity(512);
     loop {
-        if upstream.read_buf(&mut buf).await? == 0 {
-            return Err(Unanswered::Broken);
+        match upstream.read_buf(&mut buf).await {
+            Ok(0) | Err(_) => return Err(Reason::UpstreamReset),
+            Ok(_) => {}
         }
         while let Some((status, consumed)) = final_or_interim(&buf)? {
             let rest = buf.split_off(consumed);
@@ -254,7 +232,7 @@ async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Unanswered> {
                 100 | 102..200 => buf = rest,
                 _ => {
                     tracing::debug!(status, "the gateway refused the CONNECT");
-                    return Err(Unanswered::Refused);
+                    return Err(Reason::ConnectFailed);
                 }
             }
         }
@@ -262,13 +240,13 @@ async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Unanswered> {
 }
 
 /// Returns the status of a complete answer at the start of `buf`, and its bytes.
-fn final_or_interim(buf: &[u8]) -> Result<Option<(u16, usize)>, Unanswered> {
+fn final_or_interim(buf: &[u8]) -> Result<Option<(u16, usize)>, Reason> {
     match ResponseHead::parse(buf, ANSWER_BYTES) {
         Ok(Progress::Need { .. }) => Ok(None),
         Ok(Progress::Done { value, consumed }) => Ok(Some((value.status(), consumed))),
         Err(error) => {
             tracing::debug!(%error, "the gateway's answer to the CONNECT");
-            Err(Unanswered::Refused)
+            Err(Reason::ConnectFailed)
         }
     }
 }

@@ -11,7 +11,6 @@
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hickory_server::proto::op::{Message, Query, ResponseCode};
@@ -29,10 +28,7 @@ const ROUNDS: usize = 2;
 pub(super) struct Forwarder {
     upstreams: Vec<Upstream>,
     exchanges: Semaphore,
-    question: Duration,
-    patience: Duration,
-    aside: Duration,
-    in_full: Duration,
+    limits: Limits,
 }
 
 /// One question and the header bits that travel with it.
@@ -53,17 +49,14 @@ impl Forwarder {
         (!upstreams.is_empty()).then(|| Self {
             upstreams,
             exchanges: Semaphore::new(limits.exchanges),
-            question: limits.question,
-            patience: limits.patience,
-            aside: limits.aside,
-            in_full: limits.in_full,
+            limits: limits.clone(),
         })
     }
 
     /// Returns the first good answer, else the first refusal or failure that a server reported;
     /// `None` when no server answered in time or too many questions are under way. Cancel-safe.
     pub(super) async fn ask(&self, question: &Question) -> Option<Message> {
-        timeout(self.question, self.ask_in_turn(question))
+        timeout(self.limits.question, self.ask_in_turn(question))
             .await
             .ok()
             .flatten()
@@ -95,7 +88,7 @@ impl Forwarder {
                     }
                 },
                 () = sleep_until(next_turn), if more => {
-                    next_turn = Instant::now() + self.patience;
+                    next_turn = Instant::now() + self.limits.patience;
                     // At the limit no more are started; those under way may still answer.
                     match (turns.next(), self.exchanges.try_acquire()) {
                         (Some(&upstream), Ok(permit)) => {
@@ -118,7 +111,7 @@ impl Forwarder {
     ) -> (&'u Upstream, Result<Message, ExchangeError>) {
         (
             upstream,
-            exchange(upstream.address, question, self.in_full).await,
+            exchange(upstream.address, question, self.limits.in_full).await,
         )
     }
 
@@ -134,7 +127,7 @@ impl Forwarder {
     fn judge(&self, answered: &Upstream, asked: &[(&Upstream, Instant)]) {
         let now = Instant::now();
         for (upstream, began) in asked {
-            let silent = now.duration_since(*began) >= self.patience;
+            let silent = now.duration_since(*began) >= self.limits.patience;
             if silent && upstream.address != answered.address {
                 self.set_aside(upstream, &ExchangeError::Silent);
             }
@@ -147,7 +140,7 @@ impl Forwarder {
             let error: &dyn std::error::Error = error;
             tracing::info!(server = %upstream.address, error, "DNS server is asked last for a while");
         }
-        *upstream.lock() = Some(now + self.aside);
+        *upstream.lock() = Some(now + self.limits.aside);
     }
 }
 
@@ -189,6 +182,8 @@ fn is_answer(message: &Message) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use hickory_server::proto::rr::{Name, RecordType};
 
     use super::super::tests::peer::{self, Peer};

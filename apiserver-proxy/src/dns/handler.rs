@@ -10,7 +10,7 @@ use hickory_server::net::runtime::Time;
 use hickory_server::proto::op::{
     Edns, Header, HeaderCounts, LowerQuery, Message, Metadata, OpCode, ResponseCode,
 };
-use hickory_server::proto::rr::{DNSClass, Record, RecordType};
+use hickory_server::proto::rr::{DNSClass, RecordType};
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::MessageResponseBuilder;
 
@@ -37,7 +37,7 @@ impl Handler {
         }
     }
 
-    async fn reply(&self, request: &Request) -> Reply {
+    async fn reply(&self, request: &Request) -> Message {
         let bare = |code| self.bare(request, code);
         if request.metadata.op_code != OpCode::Query {
             return bare(ResponseCode::NotImp);
@@ -65,7 +65,7 @@ impl Handler {
         }
     }
 
-    fn zone_reply(&self, request: &Request, query: &LowerQuery) -> Reply {
+    fn zone_reply(&self, request: &Request, query: &LowerQuery) -> Message {
         let found = self.zone.lookup(query);
         let mut reply = self.bare(request, found.code);
         reply.metadata.authoritative = true;
@@ -74,28 +74,24 @@ impl Handler {
         reply
     }
 
-    fn forwarded_reply(&self, request: &Request, message: Message) -> Reply {
-        let mut reply = self.bare(request, message.metadata.response_code);
-        reply.metadata.authoritative = message.metadata.authoritative;
-        reply.metadata.truncation = message.metadata.truncation;
-        reply.metadata.recursion_available = message.metadata.recursion_available;
-        reply.metadata.authentic_data = message.metadata.authentic_data;
-        reply.answers = message.answers;
-        reply.authorities = message.authorities;
-        reply.additionals = message.additionals;
-        reply
+    fn forwarded_reply(&self, request: &Request, mut message: Message) -> Message {
+        let forwarded = message.metadata;
+        let own = &mut message.metadata;
+        *own = self.bare(request, forwarded.response_code).metadata;
+        own.authoritative = forwarded.authoritative;
+        own.truncation = forwarded.truncation;
+        own.recursion_available = forwarded.recursion_available;
+        own.authentic_data = forwarded.authentic_data;
+        message
     }
 
-    fn bare(&self, request: &Request, code: ResponseCode) -> Reply {
-        let mut metadata = Metadata::response_from_request(&request.metadata);
-        metadata.recursion_available = self.forwarder.is_some();
-        metadata.response_code = code;
-        Reply {
-            metadata,
-            answers: Vec::new(),
-            authorities: Vec::new(),
-            additionals: Vec::new(),
-        }
+    /// Returns an answer without records; the question and the OPT record are added when it is sent.
+    fn bare(&self, request: &Request, code: ResponseCode) -> Message {
+        let mut reply = Message::response(request.metadata.id, request.metadata.op_code);
+        reply.metadata = Metadata::response_from_request(&request.metadata);
+        reply.metadata.recursion_available = self.forwarder.is_some();
+        reply.metadata.response_code = code;
+        reply
     }
 }
 
@@ -127,14 +123,6 @@ impl RequestHandler for Handler {
                 })
             })
     }
-}
-
-/// What goes back to the asker, but for the question and the OPT record.
-struct Reply {
-    metadata: Metadata,
-    answers: Vec<Record>,
-    authorities: Vec<Record>,
-    additionals: Vec<Record>,
 }
 
 /// What is to be asked of others: the question as it was spelt, and the wishes that travel with
