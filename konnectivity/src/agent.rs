@@ -41,7 +41,6 @@ use board::Board;
 use health::Health;
 use worker::{Orders, Phase, Task};
 
-use crate::api_server::ApiServer;
 use crate::lease::LeaseCount;
 use crate::metrics::{AGENT_BUILD, AgentMetrics};
 
@@ -73,10 +72,9 @@ impl Agent {
         let orders = Arc::new(watch::Sender::new(Orders::default()));
         let mut tasks = JoinSet::new();
         let leases = match &config.leases {
-            Some((kubeconfig, params)) => {
-                let api = ApiServer::new(kubeconfig.clone());
+            Some(params) => {
                 let metrics = Arc::new(metrics.clone());
-                let (counting, count) = LeaseCount::new(api, params.clone(), metrics);
+                let (counting, count) = LeaseCount::new(params.clone(), metrics);
                 tasks.spawn(counting.run());
                 count
             }

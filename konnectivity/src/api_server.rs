@@ -25,7 +25,7 @@ use tokio::time::Instant;
 /// Why there is no client of an API server.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ApiServerError {
+pub(crate) enum ApiServerError {
     /// What was read makes no client, by reason of its certificates or its credentials.
     #[error("making a client of the API server")]
     Client(#[source] Box<kube::Error>),
@@ -55,7 +55,7 @@ pub enum ApiServerError {
 /// What is wrong with a kubeconfig. Nothing of its contents but names is in the text.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum KubeconfigFault {
+pub(crate) enum KubeconfigFault {
     /// It is YAML, but leads to no API server.
     #[error(transparent)]
     Contents(Box<KubeconfigError>),
@@ -132,7 +132,7 @@ fn check(file: &Kubeconfig) -> Result<(), KubeconfigFault> {
 ///
 /// All clones belong to one runtime: the connections live on the one that asks for a client first.
 #[derive(Clone, Debug)]
-pub struct ApiServer {
+pub(crate) struct ApiServer {
     kubeconfig: Option<Arc<Path>>,
     state: Arc<Mutex<State>>,
 }
@@ -157,8 +157,7 @@ impl std::fmt::Debug for State {
 
 impl ApiServer {
     /// Names an API server by its kubeconfig; `None` is the one whose pod this is. Reads nothing.
-    #[must_use]
-    pub fn new(kubeconfig: Option<PathBuf>) -> Self {
+    pub(crate) fn new(kubeconfig: Option<PathBuf>) -> Self {
         Self {
             kubeconfig: kubeconfig.map(Arc::from),
             state: Arc::default(),
@@ -171,7 +170,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// Why none could be made, when none was before.
-    pub async fn client(&self) -> Result<(Client, u64), ApiServerError> {
+    pub(crate) async fn client(&self) -> Result<(Client, u64), ApiServerError> {
         let mut state = self.state.lock().await;
         let now = Instant::now();
         let fresh = state.looked.is_some_and(|at| now < at + LOOK_PERIOD);

@@ -13,7 +13,7 @@ mod count;
 mod labels;
 mod own;
 mod sweep;
-mod tally;
+mod validity;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use std::time::Duration;
 pub use count::{LeaseCount, LeaseCountParams};
 pub use labels::{LabelError, LeaseLabels};
 pub use own::{ServerLease, ServerLeaseParams};
-pub use tally::{is_valid, valid_until};
+use validity::{is_valid, valid_until};
 
 /// What is counted of the requests that have to do with leases.
 ///

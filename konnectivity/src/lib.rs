@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
-pub mod api_server;
+mod api_server;
 mod endpoints;
 mod fair_share;
 pub mod flags;

@@ -40,9 +40,8 @@ pub struct AgentConfig {
     pub identifiers: Identifiers,
     /// Bounds and times of the links to servers.
     pub link: LinkConfig,
-    /// How servers are counted by their leases, if they are: the kubeconfig, without which it is
-    /// the account of the pod, and which they are.
-    pub leases: Option<(Option<PathBuf>, LeaseCountParams)>,
+    /// How servers are counted by their leases, if they are.
+    pub leases: Option<LeaseCountParams>,
     /// What all links together may hold.
     pub limits: TenantLimits,
     /// Time between pings, if it was set; else it is chosen by what the server is.

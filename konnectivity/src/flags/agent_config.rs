@@ -1,6 +1,5 @@
 //! The checked configuration of an agent, from its flags.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use knp_proto::{Identifiers, LinkConfig, TenantLimits};
@@ -108,10 +107,7 @@ fn server_host(host: &str, checks: &mut Checks<'_>) -> String {
     host.to_owned()
 }
 
-fn leases(
-    flags: &AgentFlags,
-    checks: &mut Checks<'_>,
-) -> Option<(Option<PathBuf>, LeaseCountParams)> {
+fn leases(flags: &AgentFlags, checks: &mut Checks<'_>) -> Option<LeaseCountParams> {
     if !flags.count_server_leases {
         return None;
     }
@@ -123,12 +119,11 @@ fn leases(
     if selector.trim().is_empty() {
         checks.refuse(flag, "is empty, which would match every lease");
     }
-    let kubeconfig = checks.api_server("count-server-leases", &flags.kubeconfig);
-    let params = LeaseCountParams {
+    Some(LeaseCountParams {
+        kubeconfig: checks.api_server("count-server-leases", &flags.kubeconfig),
         namespace: flags.lease_namespace.clone(),
         selector: selector.clone(),
-    };
-    Some((kubeconfig, params))
+    })
 }
 
 fn connect(flags: &AgentFlags, checks: &mut Checks<'_>) -> ConnectParams {

@@ -69,8 +69,8 @@ pub(crate) enum TenantSource {
     /// One.
     Single {
         params: Box<SingleParams>,
-        /// This server's lease, by which it counts servers, with the kubeconfig if not the pod's.
-        lease: Option<(Option<PathBuf>, ServerLeaseParams)>,
+        /// This server's lease, by which it counts servers.
+        lease: Option<ServerLeaseParams>,
     },
 }
 
@@ -250,23 +250,19 @@ fn single(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> TenantSourc
     TenantSource::Single { params, lease }
 }
 
-fn lease(
-    flags: &ServerFlags,
-    id: &str,
-    checks: &mut Checks<'_>,
-) -> Option<(Option<PathBuf>, ServerLeaseParams)> {
+fn lease(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> Option<ServerLeaseParams> {
     if !flags.enable_lease_controller {
         return None;
     }
     let kubeconfig = checks.api_server("enable-lease-controller", &flags.kubeconfig);
     let labels = flags.lease_label.parse();
     let labels = labels.map_err(|error| checks.refuse("lease-label", error));
-    let params = ServerLeaseParams {
+    Some(ServerLeaseParams {
+        kubeconfig,
         server_id: id.to_owned(),
         namespace: flags.lease_namespace.clone(),
         labels: labels.ok()?,
-    };
-    Some((kubeconfig, params))
+    })
 }
 
 /// How agents authenticate by token, unless they do by certificate or not at all.

@@ -35,7 +35,7 @@ impl Verify for ServerConfig {
                 registry.map_err(Failure::configuration)?;
                 let tokens = params.tokens.as_ref();
                 kubeconfig(tokens.and_then(|tokens| tokens.kubeconfig.as_ref()))?;
-                kubeconfig(lease.as_ref().and_then(|(path, _)| path.as_ref()))
+                kubeconfig(lease.as_ref().and_then(|own| own.kubeconfig.as_ref()))
             }
         }
     }
@@ -49,7 +49,7 @@ impl Verify for AgentConfig {
             let read = File::open(path);
             read.map_err(|source| read_error(path, source))?;
         }
-        kubeconfig(self.leases.as_ref().and_then(|own| own.0.as_ref()))
+        kubeconfig(self.leases.as_ref().and_then(|own| own.kubeconfig.as_ref()))
     }
 }
 

@@ -1,12 +1,13 @@
 //! An agent's view of how many servers there are: it watches their leases.
 //!
 //! ```text
-//!     API server ──list, watch──▶ tally ──at each event, and when a lease runs out──▶ count
+//!     API server ──list, watch──▶ store ──at each event, and when a lease runs out──▶ count
 //! ```
 //!
 //! While the API server does not answer the last count stays: that no renewal is seen then says
-//! nothing about the servers. Writes nothing.
+//! nothing about the servers. Nor does it change while a list is read. Writes nothing.
 
+use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -15,17 +16,20 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::tally::Tally;
-use super::{SharedLeaseMetrics, failure};
+use super::{SharedLeaseMetrics, failure, is_valid, valid_until};
 use crate::api_server::ApiServer;
 
 /// Which leases are counted.
 #[derive(Clone, Debug)]
 pub struct LeaseCountParams {
+    /// How to reach the API server; `None` is the pod's own way.
+    pub kubeconfig: Option<PathBuf>,
     /// Where they are.
     pub namespace: String,
     /// A label selector, in Kubernetes' notation.
@@ -37,7 +41,8 @@ pub struct LeaseCount {
     api: ApiServer,
     params: LeaseCountParams,
     metrics: SharedLeaseMetrics,
-    tally: Tally,
+    seen: Store<Lease>,
+    writer: Writer<Lease>,
     count: watch::Sender<Option<u32>>,
     /// When the list that is under way began, or the watch after it.
     began: Instant,
@@ -50,16 +55,17 @@ impl LeaseCount {
     /// least 1.
     #[must_use]
     pub fn new(
-        api: ApiServer,
         params: LeaseCountParams,
         metrics: SharedLeaseMetrics,
     ) -> (Self, watch::Receiver<Option<u32>>) {
         let (count, counted) = watch::channel(None);
+        let (seen, writer) = reflector::store();
         let this = Self {
-            api,
+            api: ApiServer::new(params.kubeconfig.clone()),
             params,
             metrics,
-            tally: Tally::default(),
+            seen,
+            writer,
             count,
             began: Instant::now(),
             frozen: None,
@@ -106,25 +112,20 @@ impl LeaseCount {
     }
 
     fn take(&mut self, event: Event<Lease>) {
+        self.writer.apply_watcher_event(&event);
         match event {
-            Event::Apply(lease) => self.tally.apply(&lease),
-            Event::Delete(lease) => self.tally.remove(&lease),
+            Event::Apply(_) | Event::Delete(_) => {}
             Event::Init => {
-                self.tally.begin();
                 self.began = Instant::now();
                 // Nothing is known to be right before the list is complete.
                 return;
             }
-            Event::InitApply(lease) => {
-                self.tally.listed(&lease);
-                return;
-            }
+            Event::InitApply(_) => return,
             Event::InitDone => {
-                self.tally.done();
                 self.metrics.listed(200, "", self.began.elapsed());
                 // From here on there is something to say.
-                self.count
-                    .send_replace(Some(self.tally.count(Timestamp::now())));
+                let valid = self.valid(Timestamp::now());
+                self.count.send_replace(Some(valid));
             }
         }
         self.frozen = None;
@@ -153,7 +154,7 @@ impl LeaseCount {
         if self.frozen.is_some_and(|until| Instant::now() < until) {
             return;
         }
-        let valid = self.tally.count(now);
+        let valid = self.valid(now);
         self.count.send_if_modified(|count| match count {
             Some(before) if *before != valid => {
                 *before = valid;
@@ -163,10 +164,18 @@ impl LeaseCount {
         });
     }
 
+    /// Returns how many are valid at `now`: at least one, since the agent has found a server.
+    fn valid(&self, now: Timestamp) -> u32 {
+        let valid = self.seen.state_filter(|lease| is_valid(lease, now)).len();
+        u32::try_from(valid).unwrap_or(u32::MAX).max(1)
+    }
+
     /// Returns how long to wait for an event before the count may have changed.
     fn pause(&self, now: Timestamp) -> Duration {
-        let next = self.tally.next_end(now);
-        let next = next.and_then(|next| Duration::try_from(next).ok());
+        let seen = self.seen.state();
+        let ends = seen.iter().filter_map(|lease| valid_until(lease));
+        let next = ends.filter(|until| now < *until).min();
+        let next = next.and_then(|next| Duration::try_from(next.duration_since(now)).ok());
         next.map_or(MAX_PAUSE, |next| next.clamp(MIN_PAUSE, MAX_PAUSE))
     }
 }
@@ -180,3 +189,55 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// How long after a failure the count stays, unless the API server is heard of again: twice what
 /// servers take to renew, and their leases' duration.
 const FREEZE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::lease::validity::tests::{at, lease};
+    use crate::metrics::AgentMetrics;
+
+    fn counting() -> (LeaseCount, watch::Receiver<Option<u32>>) {
+        let params = LeaseCountParams {
+            kubeconfig: None,
+            namespace: "kube-system".to_owned(),
+            selector: "a=b".to_owned(),
+        };
+        let metrics = AgentMetrics::new(&telemetry::Registry::new());
+        LeaseCount::new(params, Arc::new(metrics))
+    }
+
+    #[test]
+    fn count_falls_with_time_and_never_below_one() {
+        let (mut counting, _) = counting();
+        for (name, renewed) in [("a", 100), ("b", 102)] {
+            counting.take(Event::Apply(lease(name, None, Some(renewed), Some(30))));
+        }
+        assert_eq!(counting.valid(at(129)), 2);
+        assert_eq!(counting.pause(at(129)), Duration::from_secs(1));
+        assert_eq!(counting.valid(at(130)), 1);
+        assert_eq!(counting.valid(at(999)), 1);
+        assert_eq!(counting.pause(at(999)), MAX_PAUSE);
+    }
+
+    #[test]
+    fn complete_list_replaces_what_was_known() {
+        let (mut counting, counted) = counting();
+        let lease = |name| lease(name, None, Some(100), Some(30));
+        for name in ["a", "b", "c"] {
+            counting.take(Event::Apply(lease(name)));
+        }
+        counting.take(Event::Init);
+        counting.take(Event::InitApply(lease("d")));
+        counting.take(Event::InitApply(lease("e")));
+        assert_eq!((counting.valid(at(101)), *counted.borrow()), (3, None));
+        counting.take(Event::InitDone);
+        assert_eq!(counting.valid(at(101)), 2);
+        assert!(counted.borrow().is_some());
+        counting.take(Event::Delete(lease("d")));
+        counting.take(Event::Apply(lease("f")));
+        counting.take(Event::Apply(lease("g")));
+        assert_eq!(counting.valid(at(101)), 3);
+    }
+}

@@ -8,6 +8,7 @@
 //! No other server holds a lease of this name, since the name is the server's id: whatever is found
 //! under it is taken over. Others' leases are `sweep`'s.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -24,6 +25,8 @@ use crate::api_server::{ApiServer, ApiServerError};
 /// Whose lease it is, and which others are of the same kind.
 #[derive(Clone, Debug)]
 pub struct ServerLeaseParams {
+    /// How to reach the API server; `None` is the pod's own way.
+    pub kubeconfig: Option<PathBuf>,
     /// The server's id, part of the lease's name and its holder.
     pub server_id: String,
     /// Where the leases are.
@@ -42,11 +45,11 @@ impl ServerLease {
     /// Prepares the lease of a server. The other value is how many servers have one, once known.
     #[must_use]
     pub fn new(
-        api: ApiServer,
         params: ServerLeaseParams,
         metrics: SharedLeaseMetrics,
     ) -> (Self, watch::Receiver<Option<u32>>) {
         let (count, counted) = watch::channel(None);
+        let api = ApiServer::new(params.kubeconfig.clone());
         let own = Own {
             api: api.clone(),
             name: format!("{NAME_PREFIX}{}", params.server_id),
@@ -233,6 +236,7 @@ mod tests {
 
     fn params() -> ServerLeaseParams {
         ServerLeaseParams {
+            kubeconfig: None,
             server_id: "one".to_owned(),
             namespace: "kube-system".to_owned(),
             labels: "k8s-app=konnectivity-server".parse().unwrap(),

@@ -11,7 +11,6 @@ use serve::Failure;
 use tokio::sync::watch;
 
 use super::context::Limits;
-use crate::api_server;
 use crate::flags::{ServerConfig, TenantSource};
 use crate::lease::ServerLease;
 use crate::metrics::{ReloadResult, ServerMetrics};
@@ -60,10 +59,8 @@ pub(super) fn lease(config: &ServerConfig, metrics: &ServerMetrics) -> Option<Le
     let TenantSource::Single { lease, .. } = &config.tenants else {
         return None;
     };
-    let (kubeconfig, params) = lease.clone()?;
-    let api = api_server::ApiServer::new(kubeconfig);
     let metrics = Arc::new(metrics.clone());
-    Some(ServerLease::new(api, params, metrics))
+    Some(ServerLease::new(lease.clone()?, metrics))
 }
 
 /// Bounds and times.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use konnectivity::api_server::ApiServer;
 use konnectivity::lease::{
     LeaseCount, LeaseCountParams, LeaseMetrics, ServerLease, ServerLeaseParams,
 };
@@ -51,14 +50,14 @@ struct Kept {
 
 impl Kept {
     fn start(stage: &Stage, server: &str) -> Self {
-        let api = ApiServer::new(Some(stage.kubeconfig("konnectivity-server")));
         let params = ServerLeaseParams {
+            kubeconfig: Some(stage.kubeconfig("konnectivity-server")),
             server_id: server.to_owned(),
             namespace: "kube-system".to_owned(),
             labels: "k8s-app=konnectivity-server".parse().unwrap(),
         };
         let metrics = Arc::new(Counted::default());
-        let (lease, count) = ServerLease::new(api, params, Arc::clone(&metrics) as _);
+        let (lease, count) = ServerLease::new(params, Arc::clone(&metrics) as _);
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(lease.run(async {
             let _ = stopped.await;
@@ -162,13 +161,13 @@ async fn a_lease_deleted_by_hand_is_made_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_counts_servers_as_they_come_and_go() {
     let stage = Stage::new("kube-count", "konnectivity-agent", "agent: leases");
-    let api = ApiServer::new(Some(stage.kubeconfig("konnectivity-agent")));
     let params = LeaseCountParams {
+        kubeconfig: Some(stage.kubeconfig("konnectivity-agent")),
         namespace: "kube-system".to_owned(),
         selector: "k8s-app=konnectivity-server".to_owned(),
     };
     let metrics = Arc::new(Counted::default());
-    let (counting, mut count) = LeaseCount::new(api, params, Arc::clone(&metrics) as _);
+    let (counting, mut count) = LeaseCount::new(params, Arc::clone(&metrics) as _);
     let task = tokio::spawn(counting.run());
     reaches(&mut count, 1).await;
     assert_eq!(metrics.listed.load(Ordering::SeqCst), 1, "none is one");

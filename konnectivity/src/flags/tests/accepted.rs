@@ -23,7 +23,7 @@ fn single(config: &ServerConfig) -> &SingleParams {
 
 fn lease(config: &ServerConfig) -> &ServerLeaseParams {
     match &config.tenants {
-        TenantSource::Single { lease, .. } => &lease.as_ref().unwrap().1,
+        TenantSource::Single { lease, .. } => lease.as_ref().unwrap(),
         TenantSource::Registry(directory) => panic!("a registry, {}", directory.display()),
     }
 }
@@ -255,7 +255,7 @@ fn agent_flags_reach_their_parameters() {
     assert_eq!(own.connect.source, CountSource::Max);
     let health: SocketAddr = "127.0.0.1:8093".parse().unwrap();
     assert!(matches!(own.health, EndpointAddr::Tcp(address) if address == health));
-    assert_eq!(own.leases.unwrap().1.selector, "a=b", "by its former name");
+    assert_eq!(own.leases.unwrap().selector, "a=b", "by its former name");
     assert_eq!(setup.process.log_format, LogFormat::Json);
     assert_eq!(agent("").unwrap().config.keepalive, None);
 }
