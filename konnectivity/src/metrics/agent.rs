@@ -13,13 +13,14 @@ use super::{Held, LinkMetrics};
 /// Bounds of upstream's histograms, seconds.
 pub(super) const LATENCY: [f64; 7] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
 
-/// Why a destination could not be connected to, as upstream says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndpointDialFailure {
-    /// It did not answer in time.
-    Timeout,
-    /// Anything else.
-    Unknown,
+telemetry::labels! {
+    /// Why a destination could not be connected to, as upstream says it.
+    pub(crate) enum EndpointDialFailure {
+        /// It did not answer in time.
+        Timeout = "timeout",
+        /// Anything else.
+        Unknown = "unknown",
+    }
 }
 
 telemetry::labels! {
@@ -88,11 +89,7 @@ impl AgentMetrics {
 
     /// Counts a destination that could not be connected to.
     pub(crate) fn dial_failure(&self, reason: EndpointDialFailure) {
-        let reason = match reason {
-            EndpointDialFailure::Timeout => "timeout",
-            EndpointDialFailure::Unknown => "unknown",
-        };
-        self.inner.dial_failures.with(&[reason]).inc();
+        self.inner.dial_failures.with(&[reason.as_str()]).inc();
     }
 
     /// Counts a destination that the list of allowed ones does not have.

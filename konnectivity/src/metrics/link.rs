@@ -200,17 +200,14 @@ impl LinkMetrics {
 
     /// Counts a tunnel as stalled for as long as what is returned lives.
     pub(crate) fn stalled(&self) -> Held {
-        let tenant = self.inner.tenant.as_deref();
-        Held::new(
-            &self.inner.families.stalled,
-            tenant.map(TenantSeries::stalled),
-        )
+        let own = self.inner.tenant.as_ref().map(|tenant| &tenant.stalled);
+        Held::new(&self.inner.families.stalled, own)
     }
 
     /// Counts a link for as long as what is returned lives.
     pub(crate) fn link(&self) -> Held {
-        let tenant = self.inner.tenant.as_deref();
-        Held::new(&self.inner.families.links, tenant.map(TenantSeries::links))
+        let own = self.inner.tenant.as_ref().map(|tenant| &tenant.links);
+        Held::new(&self.inner.families.links, own)
     }
 
     /// Counts a link as blocked by one of its tunnels for as long as what is returned lives.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use knp_proto::{Budget, Strategy, Tenant};
+use knp_proto::{Budget, Tenant};
 use telemetry::Registry;
 use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram};
 
@@ -99,7 +99,7 @@ pub(crate) struct ServerMetrics {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) upstream: Upstream,
-    own: Own,
+    pub(super) own: Own,
     links: Arc<LinkFamilies>,
     from_agent: StreamCounters,
     to_agent: StreamCounters,
@@ -227,27 +227,6 @@ impl ServerMetrics {
     pub(crate) fn registry(&self) -> RegistryMetrics {
         self.inner.own.registry.clone()
     }
-
-    pub(super) fn pending(&self) -> &Gauge {
-        &self.inner.upstream.pending_dials
-    }
-
-    pub(super) fn established_connections(&self) -> &Gauge {
-        &self.inner.upstream.established
-    }
-
-    pub(super) fn ready(&self, strategy: Strategy) -> Gauge {
-        let family = &self.inner.upstream.ready_backends;
-        family.with(&[strategy.as_str()])
-    }
-
-    pub(super) fn ready_connections(&self) -> &Gauge {
-        &self.inner.upstream.ready_connections
-    }
-
-    pub(super) fn dial_refused(&self, limit: &'static str) {
-        self.inner.own.refused_dials.with(&[limit]).inc();
-    }
 }
 
 /// Handles for what reads the registry. Clones are the same.
@@ -279,23 +258,3 @@ impl RegistryMetrics {
 mod families;
 
 use families::{Own, Upstream};
-
-/// Makes a gauge without labels.
-fn gauge(registry: &Registry, name: &'static str, help: &'static str) -> Gauge {
-    registry.gauge(name, help, &[]).with(&[])
-}
-
-/// Makes a counter without labels.
-fn counter(registry: &Registry, name: &'static str, help: &'static str) -> Counter {
-    registry.counter(name, help, &[]).with(&[])
-}
-
-/// Makes a histogram without labels.
-fn histogram(
-    registry: &Registry,
-    name: &'static str,
-    help: &'static str,
-    buckets: &[f64],
-) -> Histogram {
-    registry.histogram(name, help, &[], buckets).with(&[])
-}

@@ -72,14 +72,14 @@ impl TenantMetrics {
     pub(crate) fn pending_dial(&self) -> Held {
         let series = self.inner.series.as_deref();
         let own = series.map(|series| &series.pending);
-        Held::new(self.inner.server.pending(), own)
+        Held::new(&self.inner.server.inner.upstream.pending_dials, own)
     }
 
     /// Counts a frontend's connection to a destination for as long as what is returned lives.
     pub(crate) fn established(&self) -> Held {
         let series = self.inner.series.as_deref();
         let own = series.map(|series| &series.established);
-        Held::new(self.inner.server.established_connections(), own)
+        Held::new(&self.inner.server.inner.upstream.established, own)
     }
 
     /// Counts a failed dial; one dial may fail in more than one way.
@@ -94,7 +94,8 @@ impl TenantMetrics {
     /// Counts a dial that was refused because of one of the tenant's limits.
     pub(crate) fn dial_refused(&self, refused: DialRefused) {
         let Some(limit) = limit(refused) else { return };
-        self.inner.server.dial_refused(limit);
+        let server = &self.inner.server.inner.own;
+        server.refused_dials.with(&[limit]).inc();
         if let Some(series) = &self.inner.series {
             let labels = [series.name(), limit];
             series.families.refused_dials.with(&labels).inc();
@@ -106,14 +107,16 @@ impl TenantMetrics {
         let keys = i64::try_from(keys).unwrap_or(i64::MAX);
         let mut ready = lock(&self.inner.ready);
         let before = ready.backends.insert(strategy, keys).unwrap_or(0);
-        self.inner.server.ready(strategy).add(keys - before);
+        let upstream = &self.inner.server.inner.upstream;
+        let gauge = upstream.ready_backends.with(&[strategy.as_str()]);
+        gauge.add(keys - before);
     }
 
     /// Sets how many agents' streams the tenant's first strategy has to choose from.
     pub(crate) fn ready_connections(&self, streams: usize) {
         let streams = i64::try_from(streams).unwrap_or(i64::MAX);
         let mut ready = lock(&self.inner.ready);
-        let gauge = self.inner.server.ready_connections();
+        let gauge = &self.inner.server.inner.upstream.ready_connections;
         gauge.add(streams - ready.connections);
         ready.connections = streams;
     }
@@ -122,10 +125,12 @@ impl TenantMetrics {
 impl Drop for Inner {
     fn drop(&mut self) {
         let ready = std::mem::take(&mut *lock(&self.ready));
+        let upstream = &self.server.inner.upstream;
         for (strategy, keys) in ready.backends {
-            self.server.ready(strategy).sub(keys);
+            let gauge = upstream.ready_backends.with(&[strategy.as_str()]);
+            gauge.sub(keys);
         }
-        self.server.ready_connections().sub(ready.connections);
+        upstream.ready_connections.sub(ready.connections);
     }
 }
 
@@ -280,9 +285,9 @@ pub(super) struct TenantSeries {
     accepted_frontends: Counter,
     established: Gauge,
     from_destination: Counter,
-    links: Gauge,
+    pub(super) links: Gauge,
     pending: Gauge,
-    stalled: Gauge,
+    pub(super) stalled: Gauge,
     to_destination: Counter,
 }
 
@@ -292,14 +297,6 @@ impl TenantSeries {
             Direction::FromDestination => self.from_destination.add(bytes),
             Direction::ToDestination => self.to_destination.add(bytes),
         }
-    }
-
-    pub(super) fn links(&self) -> &Gauge {
-        &self.links
-    }
-
-    pub(super) fn stalled(&self) -> &Gauge {
-        &self.stalled
     }
 
     fn name(&self) -> &str {

@@ -161,15 +161,7 @@ fn codes_are_found_by_their_number() {
 fn dial_failures_have_upstreams_reasons() {
     let registry = Registry::new();
     let metrics = ServerMetrics::new(&registry, false);
-    for failure in [
-        DialFailure::BackendClose,
-        DialFailure::BackendDialTimeout,
-        DialFailure::ErrorResponse,
-        DialFailure::FrontendClose,
-        DialFailure::NoAgent,
-        DialFailure::SendResponse,
-        DialFailure::UnrecognizedResponse,
-    ] {
+    for failure in DialFailure::ALL {
         metrics.dial_failure(failure);
     }
     let expected = [
