@@ -112,6 +112,19 @@ impl Bench {
         next.map(|(kind, response)| Sent::of(kind, &response))
     }
 
+    /// Returns the next response, which says this.
+    fn sends(&mut self, said: &str) -> Sent {
+        let sent = self.next().unwrap();
+        assert_eq!(sent.said(), said);
+        sent
+    }
+
+    /// Acknowledges the next response, which says this.
+    fn acks(&mut self, said: &str) {
+        let sent = self.sends(said);
+        self.ack(&sent);
+    }
+
     fn ack(&mut self, sent: &Sent) -> Handled {
         self.ask(DeltaDiscoveryRequest {
             response_nonce: sent.nonce.clone(),
@@ -189,11 +202,11 @@ impl Sent {
         }
     }
 
-    /// Type, names that are set, names that are removed.
-    fn said(&self) -> (ResourceType, Vec<&str>, Vec<&str>) {
-        let set = self.set.iter().map(String::as_str).collect();
-        let removed = self.removed.iter().map(String::as_str).collect();
-        (self.kind, set, removed)
+    /// Type, names that are set with `+`, names that are removed with `-`.
+    fn said(&self) -> String {
+        let set = self.set.iter().map(|name| format!(" +{name}"));
+        let removed = self.removed.iter().map(|name| format!(" -{name}"));
+        format!("{:?}{}", self.kind, set.chain(removed).collect::<String>())
     }
 }
 
