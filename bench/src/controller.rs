@@ -181,11 +181,7 @@ fn measured(asked: &Controller, output: &Output, place: Place<'_>) -> Result<Exi
     } = lab;
     drop(progress);
     output.finish(&samples, facts, &failures, "", |_, case, figure| {
-        if asked.by_default() {
-            known::known(case, figure)
-        } else {
-            known::always(case, figure)
-        }
+        known::known(asked.by_default(), case, figure)
     })
 }
 

@@ -5,7 +5,7 @@
 //! one per connection: record ──┴─▶ add ──▶ quantile, max, count
 //! ```
 //!
-//! Knows nothing of when an operation should have begun: [`Pacer`](crate::pacer::Pacer) does.
+//! Knows nothing of when an operation should have begun.
 
 use std::time::Duration;
 

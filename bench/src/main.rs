@@ -16,7 +16,6 @@ mod latency;
 mod limits;
 mod machine;
 mod output;
-mod pacer;
 mod page;
 mod probe;
 mod profile;

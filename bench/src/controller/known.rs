@@ -26,41 +26,31 @@ pub(crate) const MOVED: &str = "churn, an endpoint moves";
 /// Of those changes, until a new connection by a shoot's new name arrives.
 pub(crate) const NAMED: &str = "churn, a name comes";
 
-/// Looks up the bound of a figure that holds at every size.
-pub(crate) fn always(case: &str, figure: Figure) -> Known {
-    match (case, figure) {
-        (CHURN, of::LOST) => Known {
-            must: Some(Bound::AtMost(0.0)),
-            peer: None,
-        },
-        _ => Known::default(),
-    }
+/// Looks up the bound of a figure; `by_default` tells whether sizes are the default ones.
+pub(crate) fn known(by_default: bool, case: &str, figure: Figure) -> Known {
+    let must = match (case, figure) {
+        (CHURN, of::LOST) => Some(Bound::AtMost(0.0)),
+        _ => must(case, figure).filter(|_| by_default),
+    };
+    Known { must, peer: None }
 }
 
-/// Looks up the bound of a figure.
-pub(crate) fn known(case: &str, figure: Figure) -> Known {
-    let bound = |at_most| Known {
-        must: Some(Bound::AtMost(at_most)),
-        peer: None,
-    };
-    match (case, figure) {
-        (CONVERGE | SERVICE | RESTART, of::NEEDLESS) => bound(0.0),
-        (CONVERGE | RESTART, of::PEAK) => bound(60.0),
-        (SERVICE, of::DELAY_P99) => bound(250.0),
-        (SYNC, of::SYNC) => bound(2000.0),
-        (ENDPOINT, of::DELAY_P99) => bound(100.0),
+fn must(case: &str, figure: Figure) -> Option<Bound> {
+    Some(Bound::AtMost(match (case, figure) {
+        (CONVERGE | SERVICE | RESTART, of::NEEDLESS) => 0.0,
+        (CONVERGE | RESTART, of::PEAK) => 60.0,
+        (SERVICE, of::DELAY_P99) => 250.0,
+        (SYNC, of::SYNC) => 2000.0,
+        (ENDPOINT, of::DELAY_P99) => 100.0,
         // Its assignment, and what frames it.
-        (ENDPOINT, of::BYTES) => bound(1024.0),
-        (SHOOT, of::BYTES) => bound(8192.0),
+        (ENDPOINT, of::BYTES) => 1024.0,
+        (SHOOT, of::BYTES) => 8192.0,
         // 2 KiB each.
-        (CHURN, of::PER_10K) => bound(20.0),
+        (CHURN, of::PER_10K) => 20.0,
         // Else they are not the changes a second that were asked for.
-        (CHURN, of::CHANGES) => Known {
-            must: Some(Bound::AtLeast(9.5)),
-            peer: None,
-        },
+        (CHURN, of::CHANGES) => return Some(Bound::AtLeast(9.5)),
         // Shorter than a user waits.
-        (MOVED | NAMED, of::DELAY_P99) => bound(1000.0),
-        _ => always(case, figure),
-    }
+        (MOVED | NAMED, of::DELAY_P99) => 1000.0,
+        _ => return None,
+    }))
 }

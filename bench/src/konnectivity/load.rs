@@ -16,13 +16,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::frontend::Frontend;
 use super::tunnel::Tunnel;
 use crate::backend::Command;
 use crate::latency::Latencies;
-use crate::pacer::Pacer;
 
 /// How long a dial may take before it counts as failed.
 pub(crate) const DIAL_LIMIT: Duration = Duration::from_secs(30);
@@ -235,9 +234,8 @@ async fn all(works: impl Iterator<Item = Work>, load: Load) -> Result<Outcome> {
 async fn repeat(mut work: Work, load: Load, start: Instant) -> Result<Outcome> {
     let (counts, end) = (start + load.warm_up, start + load.warm_up + load.length);
     let mut outcome = Outcome::new(load.length)?;
-    let mut pacer = Pacer::new(load.interval, start);
-    loop {
-        let from = pacer.next().await;
+    for nth in 0.. {
+        let from = begin(load.interval, start, nth).await;
         if from >= end {
             break;
         }
@@ -258,6 +256,24 @@ async fn repeat(mut work: Work, load: Load, start: Instant) -> Result<Outcome> {
         tunnel.close().await.context("closing a tunnel")?;
     }
     Ok(outcome)
+}
+
+/// Waits until operation `nth` is due, and returns from when on its latency counts.
+///
+/// Without an interval the loop is closed: one operation follows the other. With one it is open: an
+/// operation that had to wait because the one before was not over counts from when it was due, so
+/// that a stall shows in all operations it delayed. What our own timer was late (tokio's has steps of
+/// a millisecond) is not counted.
+async fn begin(interval: Option<Duration>, start: Instant, nth: u32) -> Instant {
+    let now = Instant::now();
+    match interval.map(|interval| start + interval * nth) {
+        None => now,
+        Some(due) if due <= now => due,
+        Some(due) => {
+            sleep_until(due).await;
+            Instant::now()
+        }
+    }
 }
 
 /// Dials `count` times, `at_once` of them at a time, exchanges eight bytes and closes.
@@ -316,3 +332,20 @@ const BULK_LIMIT: Duration = Duration::from_secs(256);
 const CHUNK: usize = 64 * 1024;
 /// Enough to keep a pair busy, and few enough for any backlog.
 const DIALS_AT_ONCE: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn delayed_operation_counts_from_when_it_was_due() {
+        let long_ago = Instant::now() - Duration::from_secs(10);
+        let second = Duration::from_secs(1);
+        assert_eq!(begin(Some(second), long_ago, 0).await, long_ago);
+        assert_eq!(begin(Some(second), long_ago, 1).await, long_ago + second);
+        let before = Instant::now();
+        assert!(begin(None, long_ago, 1).await >= before);
+        let soon = before + Duration::from_millis(5);
+        assert!(begin(Some(second), soon, 0).await >= soon);
+    }
+}
