@@ -16,11 +16,11 @@ use std::fmt;
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 use serde_json::Value;
 
-use self::policy::{PeerRule, Policy, PortRule, Rule};
+use self::policy::{Peer, Policy, PolicyType, Port, PortName, Rule};
 
-mod cidr;
 mod policy;
 mod selector;
 
@@ -28,11 +28,13 @@ mod selector;
 pub type Labels = BTreeMap<String, String>;
 
 /// A transport protocol.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
     /// SCTP.
     Sctp,
     /// TCP.
+    #[default]
     Tcp,
     /// UDP.
     Udp,
@@ -183,9 +185,9 @@ impl Cluster {
             let policy = Policy::parse(object)
                 .with_context(|| format!("reading the NetworkPolicy {object}"))?;
             ensure!(
-                cluster.namespaces.contains_key(&policy.namespace),
-                "there is no namespace {}",
-                policy.namespace
+                cluster.namespaces.contains_key(&policy.metadata.namespace),
+                "{} is in no namespace",
+                policy.title()
             );
             let same = |own: &Policy| own.title() == policy.title();
             ensure!(
@@ -212,31 +214,28 @@ impl Cluster {
         }
         let wanted = Wanted { to, protocol, port };
         if let End::Pod(pod) = from {
-            verdict.egress = self.side(pod, to, wanted, |policy| policy.egress.as_deref());
+            verdict.egress = self.side(pod, to, wanted, PolicyType::Egress);
         }
         if let End::Pod(pod) = to {
-            verdict.ingress = self.side(pod, from, wanted, |policy| policy.ingress.as_deref());
+            verdict.ingress = self.side(pod, from, wanted, PolicyType::Ingress);
         }
         verdict
     }
 
     /// What the policies of one direction say about a pod's connection with the other end.
-    fn side(
-        &self,
-        pod: &Pod,
-        other: End<'_>,
-        wanted: Wanted<'_>,
-        rules: impl Fn(&Policy) -> Option<&[Rule]>,
-    ) -> Side {
+    fn side(&self, pod: &Pod, other: End<'_>, wanted: Wanted<'_>, direction: PolicyType) -> Side {
         let mut side = Side::default();
         for policy in &self.policies {
-            let Some(rules) = rules(policy) else { continue };
-            if policy.namespace != pod.namespace || !policy.pods.matches(&pod.labels) {
+            let Some(rules) = policy.rules(direction) else {
+                continue;
+            };
+            let namespace = &policy.metadata.namespace;
+            if *namespace != pod.namespace || !policy.spec.pod_selector.matches(&pod.labels) {
                 continue;
             }
             side.isolating.push(policy.title());
             let allows = |rule: &Rule| {
-                self.has_peer(&policy.namespace, &rule.peers, other) && wanted.has_port(&rule.ports)
+                self.has_peer(namespace, rule.peers(), other) && wanted.has_port(&rule.ports)
             };
             if rules.iter().any(allows) {
                 side.allowing.push(policy.title());
@@ -246,28 +245,29 @@ impl Cluster {
     }
 
     /// Tells whether one of the peers is `end`; no peers mean everyone.
-    fn has_peer(&self, namespace: &str, peers: &[PeerRule], end: End<'_>) -> bool {
+    fn has_peer(&self, namespace: &str, peers: &[Peer], end: End<'_>) -> bool {
         peers.is_empty() || peers.iter().any(|peer| self.is_peer(namespace, peer, end))
     }
 
-    fn is_peer(&self, namespace: &str, peer: &PeerRule, end: End<'_>) -> bool {
-        match (peer, end) {
-            (PeerRule::Block { cidr, except }, _) => {
+    fn is_peer(&self, namespace: &str, peer: &Peer, end: End<'_>) -> bool {
+        match (&peer.ip_block, end) {
+            (Some(block), _) => {
                 let counts = matches!(end, End::Address(_)) || self.blocks == Blocks::MatchPods;
                 let ip = end.ip();
-                counts && cidr.contains(ip) && !except.iter().any(|range| range.contains(ip))
+                let excepted = block.except.iter().any(|range| range.0.contains(&ip));
+                counts && block.cidr.0.contains(&ip) && !excepted
             }
-            (PeerRule::Pods { .. }, End::Address(_)) => false,
-            (PeerRule::Pods { namespaces, pods }, End::Pod(pod)) => {
-                let in_namespace = match namespaces {
+            (None, End::Address(_)) => false,
+            (None, End::Pod(pod)) => {
+                let in_namespace = match &peer.namespace_selector {
                     None => pod.namespace == namespace,
                     Some(selector) => self
                         .namespaces
                         .get(&pod.namespace)
                         .is_some_and(|labels| selector.matches(labels)),
                 };
-                let selected = pods.as_ref().is_none_or(|own| own.matches(&pod.labels));
-                in_namespace && selected
+                let pods = peer.pod_selector.as_ref();
+                in_namespace && pods.is_none_or(|own| own.matches(&pod.labels))
             }
         }
     }
@@ -283,13 +283,16 @@ struct Wanted<'a> {
 
 impl Wanted<'_> {
     /// Tells whether one of the ports is the wanted one; no ports mean all.
-    fn has_port(self, ports: &[(Protocol, PortRule)]) -> bool {
-        let is_wanted = |(protocol, port): &(Protocol, PortRule)| {
-            *protocol == self.protocol
-                && match port {
-                    PortRule::All => true,
-                    PortRule::Named(name) => self.is_named(name),
-                    PortRule::Range(range) => range.contains(&self.port),
+    fn has_port(self, ports: &[Port]) -> bool {
+        let is_wanted = |own: &Port| {
+            own.protocol == self.protocol
+                && match &own.port {
+                    None => true,
+                    Some(PortName::Name(name)) => self.is_named(name),
+                    Some(PortName::Number(first)) => {
+                        let last = own.end_port.unwrap_or(*first);
+                        (first.get()..=last.get()).contains(&self.port)
+                    }
                 }
         };
         ports.is_empty() || ports.iter().any(is_wanted)

@@ -1,180 +1,203 @@
 //! NetworkPolicy objects, read as strictly as an API server checks them.
 
-use std::ops::RangeInclusive;
+use std::num::NonZeroU16;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::{Map, Value};
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
 
-use super::Protocol;
-use super::cidr::Cidr;
-use super::selector::{Selector, check_key, check_value, is_subdomain};
+use super::selector::{Selector, check_labels, is_subdomain};
+use super::{Labels, Protocol};
 
 /// A NetworkPolicy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Policy {
+    #[serde(rename = "apiVersion")]
+    _api_version: Option<IgnoredAny>,
+    #[serde(rename = "kind")]
+    _kind: Option<IgnoredAny>,
+    pub(super) metadata: Metadata,
+    pub(super) spec: Spec,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Metadata {
     pub(super) namespace: String,
     name: String,
-    pub(super) pods: Selector,
-    /// What may enter them; `None` when it does not say.
-    pub(super) ingress: Option<Vec<Rule>>,
-    /// What may leave them; `None` when it does not say.
-    pub(super) egress: Option<Vec<Rule>>,
+    #[serde(default)]
+    labels: Labels,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Spec {
+    #[serde(default)]
+    pub(super) pod_selector: Selector,
+    #[serde(default)]
+    policy_types: Vec<PolicyType>,
+    #[serde(default)]
+    ingress: Vec<Rule>,
+    #[serde(default)]
+    egress: Vec<Rule>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+pub(super) enum PolicyType {
+    Egress,
+    Ingress,
 }
 
 /// What one rule allows: some peers, at some ports.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Rule {
-    /// Empty for everyone.
-    pub(super) peers: Vec<PeerRule>,
+    #[serde(default)]
+    from: Vec<Peer>,
+    #[serde(default)]
+    to: Vec<Peer>,
     /// Empty for all ports of all protocols.
-    pub(super) ports: Vec<(Protocol, PortRule)>,
+    #[serde(default)]
+    pub(super) ports: Vec<Port>,
 }
 
-/// Whom a rule allows.
-#[derive(Clone, Debug)]
-pub(super) enum PeerRule {
-    Block {
-        cidr: Cidr,
-        except: Vec<Cidr>,
-    },
-    /// Pods: of the policy's namespace unless there is a selector of namespaces; all of them unless
-    /// there is a selector of pods.
-    Pods {
-        namespaces: Option<Selector>,
-        pods: Option<Selector>,
-    },
+/// Whom a rule allows: a block, or pods, which are of the policy's namespace unless there is a
+/// selector of namespaces, and all of them unless there is a selector of pods.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Peer {
+    pub(super) ip_block: Option<Block>,
+    pub(super) namespace_selector: Option<Selector>,
+    pub(super) pod_selector: Option<Selector>,
 }
 
-/// Which ports a rule allows.
-#[derive(Clone, Debug)]
-pub(super) enum PortRule {
-    All,
-    Named(String),
-    Range(RangeInclusive<u16>),
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Block {
+    pub(super) cidr: Cidr,
+    #[serde(default)]
+    pub(super) except: Vec<Cidr>,
+}
+
+/// A range of addresses without bits behind its prefix.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(try_from = "String")]
+pub(super) struct Cidr(pub(super) IpNet);
+
+/// Which ports a rule allows; all of the protocol without `port`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Port {
+    #[serde(default)]
+    pub(super) protocol: Protocol,
+    pub(super) port: Option<PortName>,
+    pub(super) end_port: Option<NonZeroU16>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum PortName {
+    Name(String),
+    Number(NonZeroU16),
 }
 
 impl Policy {
     pub(super) fn parse(object: &Value) -> Result<Self> {
-        let object = fields(object, &["apiVersion", "kind", "metadata", "spec"])?;
-        let metadata = object.get("metadata").context("no metadata")?;
-        let labels = metadata.get("labels").and_then(Value::as_object);
-        for (key, value) in labels.into_iter().flatten() {
-            check_key(key)?;
-            check_value(&text(value)?)?;
+        let policy = Self::deserialize(object)?;
+        let Self { metadata, spec, .. } = &policy;
+        check_labels(&metadata.labels)?;
+        let name = &metadata.name;
+        ensure!(is_subdomain(name), "{name:?} is no name of an object");
+        spec.pod_selector.check()?;
+        let ingress = spec.ingress.iter().map(|rule| (rule, &rule.to));
+        let egress = spec.egress.iter().map(|rule| (rule, &rule.from));
+        for (rule, others) in ingress.chain(egress) {
+            ensure!(others.is_empty(), "a rule for the other direction");
+            rule.peers().iter().try_for_each(Peer::check)?;
+            rule.ports.iter().try_for_each(Port::check)?;
         }
-        let place = |key| text(metadata.get(key).with_context(|| format!("no {key}"))?);
-        let (namespace, name) = (place("namespace")?, place("name")?);
-        ensure!(is_subdomain(&name), "{name:?} is no name of an object");
-        let spec = object.get("spec").context("no spec")?;
-        let spec = fields(spec, &["podSelector", "policyTypes", "ingress", "egress"])?;
-        let rules = |key, peers| -> Result<Vec<Rule>> {
-            let rules = list(spec.get(key))?.iter();
-            rules.map(|rule| Rule::parse(rule, peers)).collect()
-        };
-        let (ingress, egress) = (rules("ingress", "from")?, rules("egress", "to")?);
-        let types = types(spec.get("policyTypes"), !egress.is_empty())?;
-        let selector = spec.get("podSelector");
-        Ok(Self {
-            namespace,
-            name,
-            pods: selector
-                .map(Selector::parse)
-                .transpose()?
-                .unwrap_or_default(),
-            ingress: Some(ingress).filter(|_| types.0),
-            egress: Some(egress).filter(|_| types.1),
-        })
+        Ok(policy)
     }
 
     pub(super) fn title(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
+        format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
-}
 
-/// Reads whether a policy is of type ingress and egress. What does not say is of ingress, and of
-/// egress where it has rules for it.
-fn types(value: Option<&Value>, has_egress: bool) -> Result<(bool, bool)> {
-    let mut types = (false, false);
-    for value in list(value)? {
-        match text(value)?.as_str() {
-            "Ingress" => types.0 = true,
-            "Egress" => types.1 = true,
-            other => bail!("{other:?} is no type of policy"),
-        }
+    /// Returns the rules of a direction, `None` where the policy is not of that type. What does not
+    /// say is of ingress, and of egress where it has rules for it.
+    pub(super) fn rules(&self, direction: PolicyType) -> Option<&[Rule]> {
+        let spec = &self.spec;
+        let (rules, unsaid) = match direction {
+            PolicyType::Egress => (&spec.egress, !spec.egress.is_empty()),
+            PolicyType::Ingress => (&spec.ingress, true),
+        };
+        let types = &spec.policy_types;
+        let applies = types.contains(&direction) || types.is_empty() && unsaid;
+        applies.then_some(rules)
     }
-    if types == (false, false) {
-        return Ok((true, has_egress));
-    }
-    Ok(types)
 }
 
 impl Rule {
-    fn parse(value: &Value, peers: &str) -> Result<Self> {
-        let rule = fields(value, &[peers, "ports"])?;
-        let peers = list(rule.get(peers))?.iter().map(PeerRule::parse);
-        let ports = list(rule.get("ports"))?.iter().map(PortRule::parse);
-        Ok(Self {
-            peers: peers.collect::<Result<_>>()?,
-            ports: ports.collect::<Result<_>>()?,
-        })
-    }
-}
-
-impl PeerRule {
-    fn parse(value: &Value) -> Result<Self> {
-        let peer = fields(value, &["ipBlock", "namespaceSelector", "podSelector"])?;
-        ensure!(!peer.is_empty(), "a peer says nothing");
-        let Some(block) = peer.get("ipBlock") else {
-            let selector = |key| peer.get(key).map(Selector::parse).transpose();
-            return Ok(Self::Pods {
-                namespaces: selector("namespaceSelector")?,
-                pods: selector("podSelector")?,
-            });
-        };
-        ensure!(peer.len() == 1, "an ipBlock goes with no selector");
-        let block = fields(block, &["cidr", "except"])?;
-        let cidr = Cidr::parse(&text(block.get("cidr").context("no cidr")?)?)?;
-        let mut exceptions = Vec::new();
-        for value in list(block.get("except"))? {
-            let except = Cidr::parse(&text(value)?)?;
-            ensure!(cidr.has_part(except), "{value} is no part of {cidr:?}");
-            exceptions.push(except);
+    /// Empty for everyone.
+    pub(super) fn peers(&self) -> &[Peer] {
+        if self.from.is_empty() {
+            &self.to
+        } else {
+            &self.from
         }
-        Ok(Self::Block {
-            cidr,
-            except: exceptions,
-        })
     }
 }
 
-impl PortRule {
-    fn parse(value: &Value) -> Result<(Protocol, Self)> {
-        let entry = fields(value, &["endPort", "port", "protocol"])?;
-        let protocol = match entry.get("protocol").map(text).transpose()?.as_deref() {
-            None | Some("TCP") => Protocol::Tcp,
-            Some("UDP") => Protocol::Udp,
-            Some("SCTP") => Protocol::Sctp,
-            Some(other) => bail!("{other:?} is no protocol"),
-        };
-        let last = entry.get("endPort").map(number).transpose()?;
-        let port = match entry.get("port") {
+impl Peer {
+    fn check(&self) -> Result<()> {
+        let mut selectors = [&self.namespace_selector, &self.pod_selector]
+            .into_iter()
+            .flatten();
+        match &self.ip_block {
             None => {
-                ensure!(last.is_none(), "endPort without port");
-                Self::All
+                ensure!(selectors.clone().count() > 0, "a peer says nothing");
+                selectors.try_for_each(Selector::check)
             }
-            Some(Value::String(name)) => {
-                ensure!(last.is_none(), "endPort with the named port {name:?}");
+            Some(block) => {
+                ensure!(
+                    selectors.next().is_none(),
+                    "an ipBlock goes with no selector"
+                );
+                let cidr = block.cidr;
+                let part = |except: &&Cidr| cidr.0.contains(&except.0) && cidr != **except;
+                let whole = block.except.iter().find(|except| !part(except));
+                ensure!(whole.is_none(), "{whole:?} is no part of {cidr:?}");
+                Ok(())
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for Cidr {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        let net: IpNet = text.parse().with_context(|| format!("reading {text}"))?;
+        ensure!(net == net.trunc(), "{text} has bits behind its prefix");
+        Ok(Self(net))
+    }
+}
+
+impl Port {
+    fn check(&self) -> Result<()> {
+        match (&self.port, self.end_port) {
+            (None | Some(PortName::Name(_)), Some(_)) => bail!("endPort without a number"),
+            (Some(PortName::Name(name)), None) => {
                 ensure!(is_port_name(name), "{name:?} is no name of a port");
-                Self::Named(name.clone())
             }
-            Some(first) => {
-                let first = number(first)?;
-                let last = last.unwrap_or(first);
-                ensure!(first <= last, "{first} is behind {last}");
-                Self::Range(first..=last)
+            (Some(PortName::Number(first)), Some(last)) => {
+                ensure!(*first <= last, "{first} is behind {last}");
             }
-        };
-        Ok((protocol, port))
+            (None | Some(PortName::Number(_)), None) => {}
+        }
+        Ok(())
     }
 }
 
@@ -189,42 +212,4 @@ fn is_port_name(name: &str) -> bool {
         && !name.starts_with('-')
         && !name.ends_with('-')
         && !name.contains("--")
-}
-
-fn number(value: &Value) -> Result<u16> {
-    let number = value.as_u64().and_then(|number| number.try_into().ok());
-    number
-        .filter(|number| *number != 0)
-        .with_context(|| format!("{value} is no port"))
-}
-
-/// Returns the fields of an object that may have these.
-pub(super) fn fields<'a>(value: &'a Value, known: &[&str]) -> Result<&'a Map<String, Value>> {
-    let object = value
-        .as_object()
-        .with_context(|| format!("{value} is no object"))?;
-    for key in object.keys() {
-        ensure!(
-            known.contains(&key.as_str()),
-            "the field {key:?} is not known"
-        );
-    }
-    Ok(object)
-}
-
-/// Returns the elements of a list, none when it is absent.
-pub(super) fn list(value: Option<&Value>) -> Result<&[Value]> {
-    match value {
-        None => Ok(&[]),
-        Some(value) => Ok(value
-            .as_array()
-            .with_context(|| format!("{value} is no list"))?),
-    }
-}
-
-pub(super) fn text(value: &Value) -> Result<String> {
-    let text = value
-        .as_str()
-        .with_context(|| format!("{value} is no text"))?;
-    Ok(text.to_owned())
 }

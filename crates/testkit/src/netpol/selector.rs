@@ -1,89 +1,78 @@
 //! Label selectors, and what the API server takes as labels.
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::{Result, ensure};
+use serde::Deserialize;
 
 use super::Labels;
-use super::policy::{fields, list, text};
 
 /// Selects by labels; all conditions must hold, none select everything.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Selector(Vec<Condition>);
-
-#[derive(Clone, Debug)]
-struct Condition {
-    key: String,
-    test: Test,
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Selector {
+    #[serde(default)]
+    match_labels: Labels,
+    #[serde(default)]
+    match_expressions: Vec<Expression>,
 }
 
-#[derive(Clone, Debug)]
-enum Test {
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expression {
+    key: String,
+    operator: Operator,
+    #[serde(default)]
+    values: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+enum Operator {
+    DoesNotExist,
     Exists,
-    In(Vec<String>),
-    NotExists,
-    NotIn(Vec<String>),
+    In,
+    NotIn,
 }
 
 impl Selector {
-    pub(super) fn parse(value: &Value) -> Result<Self> {
-        let selector = fields(value, &["matchLabels", "matchExpressions"])?;
-        let mut conditions = Vec::new();
-        if let Some(labels) = selector.get("matchLabels") {
-            let labels = labels.as_object().context("matchLabels is no object")?;
-            for (key, value) in labels {
-                conditions.push(Condition::parse(key, "In", vec![text(value)?])?);
-            }
+    pub(super) fn check(&self) -> Result<()> {
+        check_labels(&self.match_labels)?;
+        for one in &self.match_expressions {
+            check_key(&one.key)?;
+            one.values.iter().try_for_each(|value| check_value(value))?;
+            let wants = matches!(one.operator, Operator::In | Operator::NotIn);
+            ensure!(wants != one.values.is_empty(), "{one:?}");
         }
-        for value in list(selector.get("matchExpressions"))? {
-            let one = fields(value, &["key", "operator", "values"])?;
-            let values = list(one.get("values"))?.iter().map(text);
-            conditions.push(Condition::parse(
-                &text(one.get("key").context("no key")?)?,
-                &text(one.get("operator").context("no operator")?)?,
-                values.collect::<Result<_>>()?,
-            )?);
-        }
-        Ok(Self(conditions))
+        Ok(())
     }
 
     pub(super) fn matches(&self, labels: &Labels) -> bool {
-        self.0.iter().all(|condition| condition.holds(labels))
+        let mut wanted = self.match_labels.iter();
+        wanted.all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(|one| one.holds(labels))
     }
 }
 
-impl Condition {
-    fn parse(key: &str, operator: &str, values: Vec<String>) -> Result<Self> {
-        check_key(key)?;
-        values.iter().try_for_each(|value| check_value(value))?;
-        let test = match operator {
-            "Exists" => Test::Exists,
-            "In" => Test::In(values.clone()),
-            "DoesNotExist" => Test::NotExists,
-            "NotIn" => Test::NotIn(values.clone()),
-            _ => bail!("{operator:?} is no operator"),
-        };
-        let wants = matches!(test, Test::In(_) | Test::NotIn(_));
-        ensure!(wants != values.is_empty(), "{operator} and {values:?}");
-        Ok(Self {
-            key: key.to_owned(),
-            test,
-        })
-    }
-
+impl Expression {
     fn holds(&self, labels: &Labels) -> bool {
         let value = labels.get(&self.key);
-        match &self.test {
-            Test::Exists => value.is_some(),
-            Test::In(values) => value.is_some_and(|value| values.contains(value)),
-            Test::NotExists => value.is_none(),
-            Test::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+        match self.operator {
+            Operator::DoesNotExist => value.is_none(),
+            Operator::Exists => value.is_some(),
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
         }
     }
+}
+
+pub(super) fn check_labels(labels: &Labels) -> Result<()> {
+    labels.iter().try_for_each(|(key, value)| {
+        check_key(key)?;
+        check_value(value)
+    })
 }
 
 /// Checks a label's key: a name of at most 63 characters, and before it, if there is a slash, a DNS
 /// subdomain.
-pub(super) fn check_key(key: &str) -> Result<()> {
+fn check_key(key: &str) -> Result<()> {
     let name = match key.split_once('/') {
         None => key,
         Some((prefix, name)) => {
@@ -99,7 +88,7 @@ pub(super) fn check_key(key: &str) -> Result<()> {
 }
 
 /// Checks a label's value: empty, or at most 63 characters.
-pub(super) fn check_value(value: &str) -> Result<()> {
+fn check_value(value: &str) -> Result<()> {
     let word = value.is_empty() || is_word(value, 63, "-_.");
     ensure!(word, "{value:?} is no value of a label");
     Ok(())

@@ -399,6 +399,27 @@ fn both_ends_must_allow() {
 }
 
 #[test]
+fn blocks_contain_what_begins_like_them() {
+    for (cidr, ip, expected) in [
+        ("10.0.0.0/8", "10.255.255.255", true),
+        ("10.0.0.0/8", "11.0.0.0", false),
+        ("0.0.0.0/0", "203.0.113.1", true),
+        ("0.0.0.0/0", "::1", false),
+        ("::/0", "2001:db8::1", true),
+        ("::/0", "10.0.0.1", false),
+        ("192.0.2.7/32", "192.0.2.7", true),
+        ("192.0.2.7/32", "192.0.2.6", false),
+        ("fc00::/7", "fdff::", true),
+        ("fc00::/7", "fe00::", false),
+    ] {
+        let block = json!({ "ipBlock": { "cidr": cidr } });
+        let cluster = cluster(json!({ "podSelector": {}, "ingress": [{ "from": [block] }] }));
+        let found = cluster.allows(outside(ip), End::Pod(&db()), Protocol::Tcp, 80);
+        assert_eq!(found, expected, "{cidr} {ip}");
+    }
+}
+
+#[test]
 fn blocks_count_for_pods_where_that_is_said() {
     let block = json!({ "ipBlock": { "cidr": "10.9.0.0/16", "except": ["10.9.0.2/32"] } });
     let spec =
@@ -420,6 +441,10 @@ fn invalid_policy_is_refused() {
         from(json!({})),
         from(json!({ "podSelector": {}, "ipBlock": { "cidr": "10.0.0.0/8" } })),
         from(json!({ "ipBlock": { "cidr": "10.0.0.0" } })),
+        from(json!({ "ipBlock": { "cidr": "10.0.0.0/33" } })),
+        from(json!({ "ipBlock": { "cidr": "10.0.0.1/8" } })),
+        from(json!({ "ipBlock": { "cidr": "::/129" } })),
+        from(json!({ "ipBlock": { "cidr": "a/8" } })),
         from(json!({ "ipBlock": { "cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"] } })),
         from(json!({ "ipBlock": { "cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"] } })),
         from(json!({ "ipBlock": { "cidr": "::/0", "except": ["10.0.0.0/8"] } })),
