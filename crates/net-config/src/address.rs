@@ -9,7 +9,6 @@
 
 use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
-use ipnet::IpNet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -21,7 +20,7 @@ use crate::{
     netlink::Connection,
     pace::{Outcome, Pace},
     plan::{Actual, Change, Wanted, plan, plan_cleanup},
-    rtnl::{self, link::links},
+    rtnl::{self, link::links, node},
     watch::{Concern, Watch},
 };
 
@@ -306,16 +305,14 @@ impl AddressKeeper {
             own.or_else(|| actual.link(device).map(|link| link.index))
                 .unwrap_or_default()
         };
-        let (answer, done_already) = match &change {
+        let request = connection.request();
+        let (request, done_already) = match &change {
             Change::AddAddress { address, device } => {
                 let index = index(device);
-                // IPv6 would also get a route of 128 bits out of the device, into which connections
-                // go that come before the kernel's own local route: neighbor discovery then fails
-                // them after 3 s.
-                let prefix_route = address.is_ipv4();
-                let added =
-                    rtnl::add_address(connection, index, IpNet::from(*address), prefix_route);
-                (put_address(added, *address).await, None)
+                add_address(connection, index, *address)
+                    .await
+                    .map_err(|source| explain(&change, source))?;
+                return Ok(change);
             }
             Change::CreateDevice { device, kind } => {
                 let kind = create(connection, device, *kind).await?;
@@ -325,17 +322,17 @@ impl AddressKeeper {
                     kind,
                 });
             }
-            Change::DeleteDevice { device } => {
-                let answer = rtnl::delete_link(connection, index(device)).await;
-                (answer, Some(libc::ENODEV))
-            }
+            Change::DeleteDevice { device } => (
+                node::delete_link(request, index(device)),
+                Some(libc::ENODEV),
+            ),
             Change::RemoveAddress { device, prefix } => {
-                let answer = rtnl::delete_address(connection, index(device), *prefix).await;
-                (answer, Some(libc::EADDRNOTAVAIL))
+                let request = node::delete_address(request, index(device), *prefix);
+                (request, Some(libc::EADDRNOTAVAIL))
             }
-            Change::SetUp { device } => (rtnl::set_up(connection, index(device)).await, None),
+            Change::SetUp { device } => (node::set_up(request, index(device)), None),
         };
-        match answer {
+        match connection.acknowledged(&request).await {
             Err(source) if done_already.is_none() || source.errno() != done_already => {
                 Err(explain(&change, source))
             }
@@ -364,6 +361,16 @@ impl AddressKeeper {
             None => Ok(()),
         }
     }
+}
+
+/// Adds `address` to the device; that it is there already is as good.
+async fn add_address(
+    connection: &mut Connection,
+    index: u32,
+    address: IpAddr,
+) -> Result<(), NetlinkError> {
+    let request = node::add_address(connection.request(), index, address);
+    put_address(connection.acknowledged(&request), address).await
 }
 
 /// Awaits `added`, which adds `address`; returns when packets to it stay on the node.
@@ -406,14 +413,14 @@ async fn until_local(routes: &mut Connection, address: IpAddr) -> bool {
 }
 
 fn connect() -> Result<Connection, NetConfigError> {
-    rtnl::connect().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
+    node::connect().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
 }
 
 async fn read(connection: &mut Connection) -> Result<Actual, NetConfigError> {
     let links = links(connection)
         .await
         .map_err(|source| NetConfigError::netlink("reading the node's devices", source))?;
-    let addresses = rtnl::addresses(connection)
+    let addresses = node::addresses(connection)
         .await
         .map_err(|source| NetConfigError::netlink("reading the node's addresses", source))?;
     Ok(Actual { links, addresses })
@@ -445,7 +452,8 @@ async fn create(
                 kind,
             });
         }
-        match rtnl::create_link(connection, device, kind.as_str()).await {
+        let request = node::create_link(connection.request(), device, kind.as_str());
+        match connection.acknowledged(&request).await {
             Ok(()) => return Ok(kind),
             Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(kind),
             Err(source) if source.errno() == Some(libc::EOPNOTSUPP) => missing.push(kind),

@@ -8,16 +8,13 @@
 //! Numbers are in host order unless a method says `be`: nf_tables wants network order, rtnetlink
 //! host order. Knows no message of either.
 
-use netlink_packet_core::Emitable;
-
 /// Bytes of `struct nlmsghdr`: length, type, flags, sequence, port.
 pub(crate) const MESSAGE_HEADER: usize = 16;
 
-/// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_REPLACE`, `NLM_F_EXCL`, `NLM_F_CREATE`, `NLM_F_APPEND`, `NLM_F_DUMP`
+/// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_EXCL`, `NLM_F_CREATE`, `NLM_F_APPEND`, `NLM_F_DUMP`
 /// (include/uapi/linux/netlink.h).
 pub(crate) const REQUEST: u16 = 0x1;
 pub(crate) const ACK: u16 = 0x4;
-pub(crate) const REPLACE: u16 = 0x100;
 pub(crate) const EXCLUSIVE: u16 = 0x200;
 pub(crate) const CREATE: u16 = 0x400;
 pub(crate) const APPEND: u16 = 0x800;
@@ -68,13 +65,6 @@ impl Request {
         self.bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
         self.next += 1;
         self
-    }
-
-    /// Appends a message of `netlink-packet-route`.
-    pub(crate) fn emit(self, kind: u16, flags: u16, message: &impl Emitable) -> Self {
-        let mut bytes = vec![0; message.buffer_len()];
-        message.emit(&mut bytes);
-        self.message(kind, flags, &bytes, |_| {})
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

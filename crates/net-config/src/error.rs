@@ -101,6 +101,9 @@ impl NetConfigError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetlinkError {
+    /// Sending or receiving failed while an answer was awaited; `rtnetlink` does not pass on why.
+    #[error("the netlink socket failed while sending or receiving")]
+    Closed,
     /// The state changed under every attempt to read it.
     #[error("the kernel's state kept changing while it was read")]
     Inconsistent,
@@ -144,7 +147,8 @@ impl NetlinkError {
         match self {
             Self::Refused { errno, .. } => Some(*errno),
             Self::Socket { source, .. } => source.raw_os_error(),
-            Self::Inconsistent
+            Self::Closed
+            | Self::Inconsistent
             | Self::Malformed
             | Self::Timeout { .. }
             | Self::Truncated { .. } => None,
@@ -196,6 +200,12 @@ pub enum NoTrackError {
         /// What was attempted.
         attempt: &'static str,
     },
+    /// The kernel would not take the name: 1 to 255 bytes, no zero byte.
+    #[error("{table:?} is not a table name")]
+    TableName {
+        /// As configured.
+        table: String,
+    },
     /// Connections may have been translated to the address: their replies must stay tracked.
     #[error(
         "NOTRACK rules would break connections that are translated to the address; \
@@ -215,6 +225,7 @@ impl NoTrackError {
             Self::NotSupported { .. } => "not_supported",
             Self::Other { .. } => "other",
             Self::Permission { .. } => "permission",
+            Self::TableName { .. } => "table_name",
             Self::Translated { .. } => "translated",
         }
     }

@@ -25,10 +25,12 @@ const REPLY_LIMIT: Duration = Duration::from_secs(5);
 const BUFFER: usize = 32 * 1024;
 
 /// How often a dump is read anew when the kernel says it changed meanwhile (`NLM_F_DUMP_INTR`).
-const DUMP_ATTEMPTS: usize = 5;
+pub(crate) const DUMP_ATTEMPTS: usize = 5;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
+/// First type that belongs to a family; below are control messages.
+const NLMSG_MIN_TYPE: u16 = 16;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
@@ -80,24 +82,18 @@ impl Connection {
         }
     }
 
-    /// Sends the request that `build` writes and returns what `decode` finds in answers of type
-    /// `kind`, reading anew while the kernel reports a change in between.
+    /// Sends the dump requests that `build` writes and hands every message to `each`, reading anew
+    /// (after `restart`) while the kernel reports a change in between.
     pub(crate) async fn dump<T>(
         &mut self,
         build: impl Fn(Request) -> Request,
-        kind: u16,
-        decode: impl Fn(&[u8]) -> Option<T>,
+        decode: impl Fn(u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>, NetlinkError> {
         for _ in 0..DUMP_ATTEMPTS {
             let request = build(self.request());
             self.send(&request).await?;
             let mut found = Vec::new();
-            let each = |message: Message<'_>| {
-                if message.kind == kind {
-                    found.extend(decode(message.payload));
-                }
-            };
-            if self.collect(&request, each).await? {
+            if self.collect(&request, &decode, &mut found).await? {
                 return Ok(found);
             }
         }
@@ -105,10 +101,11 @@ impl Connection {
     }
 
     /// Reads one dump to its end; tells whether it is consistent.
-    async fn collect(
+    async fn collect<T>(
         &mut self,
         request: &Request,
-        mut each: impl FnMut(Message<'_>),
+        decode: &impl Fn(u16, &[u8]) -> Option<T>,
+        found: &mut Vec<T>,
     ) -> Result<bool, NetlinkError> {
         let mut consistent = true;
         loop {
@@ -121,7 +118,8 @@ impl Connection {
                 consistent &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
                     NLMSG_DONE | NLMSG_ERROR => return verdict(&message).map(|()| consistent),
-                    _ => each(message),
+                    NLMSG_MIN_TYPE.. => found.extend(decode(message.kind, message.payload)),
+                    _ => {}
                 }
             }
         }
@@ -194,31 +192,41 @@ async fn receive(socket: &AsyncFd<Socket>, buf: &mut [u8]) -> Result<usize, Netl
     }
 }
 
-async fn within<T>(answer: impl Future<Output = T>) -> Result<T, NetlinkError> {
+pub(crate) async fn within<T>(answer: impl Future<Output = T>) -> Result<T, NetlinkError> {
     timeout(REPLY_LIMIT, answer)
         .await
         .map_err(|_| NetlinkError::Timeout { limit: REPLY_LIMIT })
 }
 
-fn failed(call: &'static str) -> impl FnOnce(io::Error) -> NetlinkError {
+pub(crate) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> NetlinkError {
     move |source| NetlinkError::Socket { call, source }
 }
 
-/// The error that an acknowledgement, an error or the end of a dump carries, unless its number is 0.
-/// With `NLM_F_ACK_TLVS` attributes follow the header that is answered.
+/// What an acknowledgement, an error or the end of a dump says: a negative error number, or 0.
 fn verdict(message: &Message<'_>) -> Result<(), NetlinkError> {
     let code = attributes::u32_at(message.payload, 0).ok_or(NetlinkError::Malformed)?;
+    let flags = if message.kind == NLMSG_ERROR {
+        message.flags
+    } else {
+        0
+    };
+    let answered = message.payload.get(4..).unwrap_or_default();
+    refusal(code.cast_signed(), flags, answered)
+}
+
+/// The error that `code` and the bytes behind it tell, unless it is 0: with `NLM_F_ACK_TLVS` in
+/// `flags`, the header that is answered is followed by attributes.
+pub(crate) fn refusal(code: i32, flags: u16, answered: &[u8]) -> Result<(), NetlinkError> {
     if code == 0 {
         return Ok(());
     }
-    let told = message.kind == NLMSG_ERROR && message.flags & NLM_F_ACK_TLVS != 0;
+    let told = (flags & NLM_F_ACK_TLVS != 0).then(|| answered.get(MESSAGE_HEADER..));
     let detail = told
-        .then(|| message.payload.get(4 + MESSAGE_HEADER..))
         .flatten()
         .and_then(|told| attributes::attribute(told, NLMSGERR_ATTR_MSG))
         .and_then(attributes::text);
     Err(NetlinkError::Refused {
-        errno: code.cast_signed().saturating_neg(),
+        errno: code.saturating_neg(),
         detail: detail.unwrap_or_default().to_owned(),
     })
 }

@@ -107,7 +107,11 @@ impl NatWatch {
         if found.is_none() {
             self.clean = generation;
         }
-        Ok(found)
+        Ok(found.map(|place| DestinationNat::Rule {
+            family: place.family,
+            table: place.table,
+            chain: place.chain,
+        }))
     }
 }
 

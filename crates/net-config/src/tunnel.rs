@@ -28,15 +28,14 @@ use ipnet::IpNet;
 
 use crate::{
     address::is_device_name,
-    netlink::Connection,
     rtnl::{
-        self,
+        Connection,
         device::{Settings, settings},
     },
 };
 
 fn connect() -> Result<Connection, TunnelError> {
-    rtnl::connect().map_err(|source| TunnelError::netlink("opening a netlink socket", source))
+    Connection::open().map_err(|source| TunnelError::netlink("opening a netlink socket", source))
 }
 
 async fn device_settings(device: &str) -> Result<Settings, TunnelError> {

@@ -147,6 +147,7 @@ const IMPURE: &[&str] = &[
     "nix",
     "rand",
     "relay",
+    "rtnetlink",
     "rustix",
     "serve",
     "socket2",

@@ -1,20 +1,22 @@
 //! One device's own settings: packet size, queue, IPv4 switches.
 //!
-//! They are read by hand, as [`link`](super::link) says; `netlink-packet-route` knows no
-//! `RTM_GETNETCONF` either.
+//! They are set by `rtnetlink` and read by hand: uplinks are foreign devices, and `rtnetlink` loses one
+//! whose attributes it cannot read (see [`link`](super::link)). It knows no `RTM_GETNETCONF` either.
 
-use netlink_packet_core::DefaultNla;
-use netlink_packet_route::{
-    AddressFamily,
-    link::{AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute},
+use rtnetlink::{
+    LinkUnspec,
+    packet_core::DefaultNla,
+    packet_route::{
+        AddressFamily,
+        link::{AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute},
+    },
 };
 
 use super::link::{GET_LINK, IFF_UP, IFLA_EXT_MASK, IFLA_IFNAME, RTEXT_FILTER_SKIP_STATS};
-use super::{NEW_LINK, connect, set_link};
+use super::{NEW_LINK, Request, node, set_link};
 use crate::{
     NetlinkError,
     attributes::{self, ACK, attribute, attributes},
-    netlink::Connection,
 };
 
 const AF_INET: u16 = 2;
@@ -79,7 +81,7 @@ impl Settings {
 
 /// The settings of the device called `name`, if there is one.
 pub(crate) async fn settings(name: &str) -> Result<Option<Settings>, NetlinkError> {
-    let asked = connect()?
+    let asked = node::connect()?
         .dump(
             |request| {
                 request.message(GET_LINK, ACK, &[0; 16], |out| {
@@ -87,8 +89,11 @@ pub(crate) async fn settings(name: &str) -> Result<Option<Settings>, NetlinkErro
                     out.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
                 })
             },
-            NEW_LINK,
-            decode_settings,
+            |kind, payload| {
+                (kind == NEW_LINK)
+                    .then(|| decode_settings(payload))
+                    .flatten()
+            },
         )
         .await;
     match asked {
@@ -104,16 +109,15 @@ pub(crate) async fn all_devices(question: AllDevices) -> Result<Option<u32>, Net
         AllDevices::Ipv4ReversePathFilter => (AddressFamily::Inet.into(), NETCONFA_RP_FILTER),
         AllDevices::Ipv6Forwarding => (AddressFamily::Inet6.into(), NETCONFA_FORWARDING),
     };
-    let asked = connect()?
+    let asked = node::connect()?
         .dump(
             |request| {
                 request.message(GET_NETCONF, ACK, &[family], |out| {
                     out.put_u32(NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL);
                 })
             },
-            NEW_NETCONF,
-            |payload| {
-                let own = payload.first() == Some(&family);
+            |kind, payload| {
+                let own = kind == NEW_NETCONF && payload.first() == Some(&family);
                 let found = attribute(payload.get(4..)?, wanted)?;
                 own.then(|| attributes::u32_at(found, 0)).flatten()
             },
@@ -134,32 +138,19 @@ pub(crate) enum AllDevices {
     Ipv6Forwarding,
 }
 
-pub(crate) async fn set_mtu_and_queue(
-    connection: &mut Connection,
-    index: u32,
-    mtu: u32,
-    queue: u32,
-) -> Result<(), NetlinkError> {
-    let sizes = vec![LinkAttribute::Mtu(mtu), LinkAttribute::TxQueueLen(queue)];
-    set_link(connection, index, sizes).await
+pub(crate) fn set_mtu_and_queue(index: u32, mtu: u32, queue: u32) -> Request {
+    let link = LinkUnspec::new_with_index(index);
+    set_link(link.mtu(mtu).txqueuelen(queue).build())
 }
 
 /// Keeps the kernel from giving the device an IPv6 address of its own when it comes up.
-pub(crate) async fn without_link_local(
-    connection: &mut Connection,
-    index: u32,
-) -> Result<(), NetlinkError> {
+pub(crate) fn without_link_local(index: u32) -> Request {
     let none = vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)];
-    let family = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(none)]);
-    set_link(connection, index, vec![family]).await
+    set_family(index, AfSpecUnspec::Inet6(none))
 }
 
 /// Sets the switches; `AfSpecInet::DevConfRequest` would leave out those that become 0.
-pub(crate) async fn set_switches(
-    connection: &mut Connection,
-    index: u32,
-    values: &[(Switch, u32)],
-) -> Result<(), NetlinkError> {
+pub(crate) fn set_switches(index: u32, values: &[(Switch, u32)]) -> Request {
     let mut nested = Vec::new();
     for (switch, value) in values {
         nested.extend(8_u16.to_ne_bytes());
@@ -167,8 +158,16 @@ pub(crate) async fn set_switches(
         nested.extend(value.to_ne_bytes());
     }
     let conf = AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF, nested));
-    let family = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![conf])]);
-    set_link(connection, index, vec![family]).await
+    set_family(index, AfSpecUnspec::Inet(vec![conf]))
+}
+
+fn set_family(index: u32, family: AfSpecUnspec) -> Request {
+    let family = LinkAttribute::AfSpecUnspec(vec![family]);
+    set_link(
+        LinkUnspec::new_with_index(index)
+            .append_extra_attribute(family)
+            .build(),
+    )
 }
 
 /// Reads `struct ifinfomsg` (index at 4, flags at 8) and what follows.
@@ -215,7 +214,7 @@ mod tests {
     #[test]
     fn switches_are_read_at_their_places() {
         // As many values as an old kernel has, and a later one; and an attribute of a foreign device
-        // that `netlink-packet-route` cannot read.
+        // that `rtnetlink` cannot read.
         for count in [24, 34_u32] {
             let values: Vec<u8> = (1..=count).flat_map(u32::to_ne_bytes).collect();
             let header = [0_u32, 3, 1, 0].map(u32::to_ne_bytes).concat();

@@ -1,13 +1,14 @@
 //! The dump of all links, and link events, read by hand: of each link four attributes.
 //!
-//! They report every device of the node, most of them foreign (two for each pod), and
-//! `netlink-packet-route` is unfit for that in two ways:
+//! They report every device of the node, most of them foreign (two for each pod), and `rtnetlink`
+//! is unfit for that in two ways:
 //!
 //! - A link with one attribute that it cannot read is lost, with no error: its name, its index and
 //!   whether it is an uplink. An attribute it does not know is no harm, one that became longer or
 //!   shorter than it knows it is (`foreign_link_with_odd_attribute_is_kept` below).
-//! - It decodes 40 attributes of 208 bytes and more for each. `rtnetlink`, which keeps all of a dump,
-//!   made a process grow by 18 MiB with 1,010 links; by hand it is below 50 KiB.
+//! - It decodes the whole dump before it hands over the first link: 40 attributes of 208 bytes and
+//!   more for each. 230 links make a process grow by 4.2 MiB, 1,010 by 18 MiB, and the memory does
+//!   not come back; the node proxy has 6 MiB. By hand both are below 50 KiB.
 
 use super::NEW_LINK;
 use crate::{
@@ -47,8 +48,7 @@ pub(crate) async fn links(connection: &mut Connection) -> Result<Vec<Link>, Netl
                     out.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
                 })
             },
-            NEW_LINK,
-            decode_link,
+            |kind, payload| (kind == NEW_LINK).then(|| decode_link(payload)).flatten(),
         )
         .await
 }
@@ -79,8 +79,7 @@ pub(super) fn decode_link(payload: &[u8]) -> Option<Link> {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_core::Parseable;
-    use netlink_packet_route::link::LinkMessage;
+    use rtnetlink::{packet_core::Parseable, packet_route::link::LinkMessage};
 
     use super::*;
     use crate::attributes::{Request, Writer, messages};

@@ -3,28 +3,20 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netlink_packet_core::Parseable;
-use netlink_packet_route::{
-    AddressFamily,
-    route::{
-        RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope,
-        RouteType,
+use rtnetlink::{
+    packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE},
+    packet_route::{
+        AddressFamily, RouteNetlinkMessage,
+        route::{
+            RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope,
+            RouteType,
+        },
+        rule::{RuleAction, RuleAttribute, RuleMessage},
     },
-    rule::{RuleAction, RuleAttribute, RuleMessage},
 };
 
-use super::{NEW_ROUTE, apply, family_of};
-use crate::{
-    NetlinkError,
-    attributes::{ACK, CREATE, DUMP, EXCLUSIVE, REPLACE, Request},
-    netlink::Connection,
-};
-
-const DELETE_ROUTE: u16 = 25;
-const GET_ROUTE: u16 = 26;
-const NEW_RULE: u16 = 32;
-const DELETE_RULE: u16 = 33;
-const GET_RULE: u16 = 34;
+use super::{Connection, Request, family_of};
+use crate::NetlinkError;
 
 /// Marks routes and rules of ours (`RTA_PROTOCOL`, `FRA_PROTOCOL`), so that what an earlier start
 /// left is told from what others set. A number that neither the kernel nor a routing daemon has
@@ -63,9 +55,11 @@ pub(crate) struct Rule {
 
 /// All unicast routes of both families, of every table.
 pub(crate) async fn routes(connection: &mut Connection) -> Result<Vec<Route>, NetlinkError> {
-    let all = RouteMessage::default();
-    let build = |request: Request| request.emit(GET_ROUTE, DUMP, &all);
-    connection.dump(build, NEW_ROUTE, decode_route).await
+    let request = Request {
+        message: RouteNetlinkMessage::GetRoute(RouteMessage::default()),
+        flags: NLM_F_DUMP,
+    };
+    connection.read(&request, unicast).await
 }
 
 /// The way to `address`, for a socket bound to the device `index`. `None` when there is none, or
@@ -75,7 +69,7 @@ pub(crate) async fn look_up(
     address: IpAddr,
     index: u32,
 ) -> Result<Option<Route>, NetlinkError> {
-    answer(connection, address, Some(index), decode_route).await
+    answer(connection, address, Some(index), unicast).await
 }
 
 /// Whether there is any way to `address`, one that stays in the namespace included.
@@ -83,9 +77,11 @@ pub(crate) async fn is_reachable(
     connection: &mut Connection,
     address: IpAddr,
 ) -> Result<bool, NetlinkError> {
-    let way = |payload: &[u8]| {
-        let kind = RouteMessage::parse(payload).ok()?.header.kind;
-        matches!(kind, RouteType::Unicast | RouteType::Local).then_some(())
+    let way = |message| match message {
+        RouteNetlinkMessage::NewRoute(way) => {
+            matches!(way.header.kind, RouteType::Unicast | RouteType::Local).then_some(())
+        }
+        _ => None,
     };
     Ok(answer(connection, address, None, way).await?.is_some())
 }
@@ -95,59 +91,61 @@ async fn answer<T>(
     connection: &mut Connection,
     address: IpAddr,
     index: Option<u32>,
-    decode: impl Fn(&[u8]) -> Option<T>,
+    decode: impl Fn(RouteNetlinkMessage) -> Option<T>,
 ) -> Result<Option<T>, NetlinkError> {
     let mut message = message_to(address.into());
     message.header.flags = RouteFlags::LookupTable;
     message.attributes.extend(index.map(RouteAttribute::Oif));
-    let build = |request: Request| request.emit(GET_ROUTE, ACK, &message);
-    match connection.dump(build, NEW_ROUTE, decode).await {
+    let request = Request {
+        message: RouteNetlinkMessage::GetRoute(message),
+        flags: NLM_F_ACK,
+    };
+    match connection.read(&request, decode).await {
         Err(source) if source.errno().is_some_and(|errno| NO_WAY.contains(&errno)) => Ok(None),
         answers => Ok(answers?.into_iter().next()),
     }
 }
 
 /// Puts `route` into its table, over one to the same destination.
-pub(crate) async fn put_route(
-    connection: &mut Connection,
-    route: &Route,
-) -> Result<(), NetlinkError> {
-    let flags = ACK | CREATE | REPLACE;
-    apply(connection, NEW_ROUTE, flags, &new_route(route)).await
-}
-
-pub(crate) async fn delete_route(
-    connection: &mut Connection,
-    route: &Route,
-) -> Result<(), NetlinkError> {
-    apply(connection, DELETE_ROUTE, ACK, &route_message(route)).await
-}
-
-pub(crate) async fn rules(connection: &mut Connection) -> Result<Vec<Rule>, NetlinkError> {
-    let all = RuleMessage::default();
-    let build = |request: Request| request.emit(GET_RULE, DUMP, &all);
-    connection.dump(build, NEW_RULE, decode_rule).await
-}
-
-/// `EEXIST` when there is the same rule already.
-pub(crate) async fn add_rule(connection: &mut Connection, rule: &Rule) -> Result<(), NetlinkError> {
-    let flags = ACK | CREATE | EXCLUSIVE;
-    apply(connection, NEW_RULE, flags, &rule_message(rule)).await
-}
-
-pub(crate) async fn delete_rule(
-    connection: &mut Connection,
-    rule: &Rule,
-) -> Result<(), NetlinkError> {
-    apply(connection, DELETE_RULE, ACK, &rule_message(rule)).await
-}
-
-fn new_route(route: &Route) -> RouteMessage {
+pub(crate) fn put_route(route: &Route) -> Request {
     let mut message = route_message(route);
     let source = route.source.map(RouteAddress::from);
     let source = source.map(RouteAttribute::PrefSource);
     message.attributes.extend(source);
-    message
+    Request {
+        message: RouteNetlinkMessage::NewRoute(message),
+        flags: NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE,
+    }
+}
+
+pub(crate) fn delete_route(route: &Route) -> Request {
+    Request {
+        message: RouteNetlinkMessage::DelRoute(route_message(route)),
+        flags: NLM_F_ACK,
+    }
+}
+
+pub(crate) async fn rules(connection: &mut Connection) -> Result<Vec<Rule>, NetlinkError> {
+    let request = Request {
+        message: RouteNetlinkMessage::GetRule(RuleMessage::default()),
+        flags: NLM_F_DUMP,
+    };
+    connection.read(&request, to_table).await
+}
+
+/// `EEXIST` when there is the same rule already.
+pub(crate) fn add_rule(rule: &Rule) -> Request {
+    Request {
+        message: RouteNetlinkMessage::NewRule(rule_message(rule)),
+        flags: NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL,
+    }
+}
+
+pub(crate) fn delete_rule(rule: &Rule) -> Request {
+    Request {
+        message: RouteNetlinkMessage::DelRule(rule_message(rule)),
+        flags: NLM_F_ACK,
+    }
 }
 
 /// A message about `destination` and nothing else.
@@ -191,9 +189,10 @@ fn rule_message(rule: &Rule) -> RuleMessage {
     message
 }
 
-/// Reads a unicast route.
-fn decode_route(payload: &[u8]) -> Option<Route> {
-    let message = RouteMessage::parse(payload).ok()?;
+fn unicast(message: RouteNetlinkMessage) -> Option<Route> {
+    let RouteNetlinkMessage::NewRoute(message) = message else {
+        return None;
+    };
     if message.header.kind != RouteType::Unicast {
         return None;
     }
@@ -246,9 +245,10 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Reads a rule that names a device and a table.
-fn decode_rule(payload: &[u8]) -> Option<Rule> {
-    let message = RuleMessage::parse(payload).ok()?;
+fn to_table(message: RouteNetlinkMessage) -> Option<Rule> {
+    let RouteNetlinkMessage::NewRule(message) = message else {
+        return None;
+    };
     let ipv6 = match message.header.family {
         AddressFamily::Inet => false,
         AddressFamily::Inet6 => true,
@@ -279,11 +279,19 @@ fn decode_rule(payload: &[u8]) -> Option<Rule> {
 
 #[cfg(test)]
 mod tests {
+    use rtnetlink::packet_core::{Emitable, Parseable};
+
     use super::*;
-    use crate::rtnl::tests::payload;
+
+    /// The message as it arrives when it was sent as bytes.
+    fn sent(message: &RouteMessage) -> RouteNetlinkMessage {
+        let mut bytes = vec![0; message.buffer_len()];
+        message.emit(&mut bytes);
+        RouteNetlinkMessage::NewRoute(RouteMessage::parse(&bytes[..]).unwrap())
+    }
 
     #[test]
-    fn routes_and_rules_decode_to_what_was_written() {
+    fn a_written_route_decodes_to_itself() {
         for (to, from) in [("10.96.0.0/11", "192.168.123.1"), ("fd00::/64", "fd8f::1")] {
             let route = Route {
                 destination: to.parse().unwrap(),
@@ -292,8 +300,17 @@ mod tests {
                 devices: vec![7],
                 source: Some(from.parse().unwrap()),
             };
-            assert_eq!(decode_route(&payload(&new_route(&route))), Some(route));
+
+            let RouteNetlinkMessage::NewRoute(message) = put_route(&route).message else {
+                panic!("another message");
+            };
+
+            assert_eq!(unicast(sent(&message)), Some(route));
         }
+    }
+
+    #[test]
+    fn a_written_rule_decodes_to_itself() {
         let rule = Rule {
             ipv6: true,
             priority: 5182,
@@ -301,7 +318,15 @@ mod tests {
             device: "rhizome0".to_owned(),
             protocol: PROTOCOL,
         };
-        assert_eq!(decode_rule(&payload(&rule_message(&rule))), Some(rule));
+
+        let RouteNetlinkMessage::NewRule(message) = add_rule(&rule).message else {
+            panic!("another message");
+        };
+        let mut bytes = vec![0; message.buffer_len()];
+        message.emit(&mut bytes);
+        let message = RuleMessage::parse(&bytes[..]).unwrap();
+
+        assert_eq!(to_table(RouteNetlinkMessage::NewRule(message)), Some(rule));
     }
 
     #[test]
@@ -310,7 +335,10 @@ mod tests {
         let ways = [[16, 0, 0, 0], [4, 0, 0, 0], [8, 0, 5, 0], [10, 0, 0, 1]].concat();
         let second = [[8, 0, 0, 0], [9, 0, 0, 0]].concat();
         // RTA_MULTIPATH, in the byte order of most machines.
-        let route = decode_route(&[&header[..], &[28, 0, 9, 0], &ways, &second].concat()).unwrap();
+        let bytes = [&header[..], &[28, 0, 9, 0], &ways, &second].concat();
+
+        let message = RouteMessage::parse(&bytes[..]).unwrap();
+        let route = unicast(RouteNetlinkMessage::NewRoute(message)).unwrap();
 
         assert_eq!(route.destination, "0.0.0.0/0".parse().unwrap());
         assert_eq!((route.table, route.devices), (254, vec![4, 9]));

@@ -12,9 +12,8 @@ use super::{TunnelChange, TunnelError, check_device, connect, device_settings};
 use crate::{
     NetlinkError,
     address::put_address,
-    netlink::Connection,
     rtnl::{
-        self, HeldAddress,
+        self, Connection, HeldAddress,
         device::{self, Settings},
     },
 };
@@ -79,8 +78,8 @@ impl TunnelDevice {
         if (settings.mtu, settings.queue) == (mtu, self.queue_packets) {
             return Ok(());
         }
-        let queue = self.queue_packets;
-        let answer = device::set_mtu_and_queue(connection, settings.index, mtu, queue).await;
+        let request = device::set_mtu_and_queue(settings.index, mtu, self.queue_packets);
+        let answer = connection.acknowledged(request).await;
         answer.map_err(|source| self.failed("setting the size of packets and queue", source))?;
         if settings.mtu != mtu {
             changes.push(TunnelChange::SetMtu(self.mtu));
@@ -100,12 +99,13 @@ impl TunnelDevice {
         if settings.makes_link_local {
             // The address has no use on a device with two ends, and the kernel would send
             // router solicitations from it into the tunnel.
-            let answer = device::without_link_local(connection, settings.index).await;
+            let request = device::without_link_local(settings.index);
+            let answer = connection.acknowledged(request).await;
             answer.map_err(|source| self.failed("keeping link-local addresses off", source))?;
             changes.push(TunnelChange::SetNoLinkLocal);
         }
         if !settings.up {
-            let answer = rtnl::set_up(connection, settings.index).await;
+            let answer = connection.acknowledged(rtnl::set_up(settings.index)).await;
             answer.map_err(|source| self.failed("setting up", source))?;
             changes.push(TunnelChange::SetUp);
         }
@@ -123,7 +123,8 @@ impl TunnelDevice {
         let held = self.held(connection, index).await?;
         for stale in held.iter().filter(|held| !self.wants(held)) {
             let prefix = stale.prefix;
-            match rtnl::delete_address(connection, index, prefix).await {
+            let request = rtnl::delete_address(index, prefix);
+            match connection.acknowledged(request).await {
                 Err(source) if source.errno() == Some(libc::EADDRNOTAVAIL) => {}
                 answer => {
                     answer.map_err(|source| self.failed(&format!("removing {prefix}"), source))?;
@@ -145,8 +146,8 @@ impl TunnelDevice {
             if held.iter().any(|held| held.prefix == *prefix) {
                 continue;
             }
-            let added = rtnl::add_address(connection, index, *prefix, self.prefix_routes);
-            let answer = put_address(added, prefix.addr()).await;
+            let request = rtnl::add_prefix(index, *prefix, self.prefix_routes);
+            let answer = put_address(connection.acknowledged(request), prefix.addr()).await;
             answer.map_err(|source| self.address_refused(*prefix, source))?;
             changes.push(TunnelChange::AddAddress(*prefix));
         }

@@ -26,12 +26,10 @@ use super::{
     TunnelChange, TunnelError, check_device, check_networks, connect, device_settings,
     sources::set_switches,
 };
-use crate::{
-    netlink::Connection,
-    rtnl::{
-        device::{self, AllDevices, Switch},
-        link, route,
-    },
+use crate::rtnl::{
+    Connection,
+    device::{self, AllDevices, Switch},
+    link, node, route,
 };
 
 /// Between which devices packets are forwarded.
@@ -86,7 +84,8 @@ impl Forwarding {
     async fn uplinks(&self, connection: &mut Connection) -> Result<Vec<String>, TunnelError> {
         let failed = |source| TunnelError::netlink("reading devices and routes", source);
         let own = device_settings(&self.device).await?.index;
-        let links = link::links(connection).await.map_err(failed)?;
+        let mut node = node::connect().map_err(failed)?;
+        let links = link::links(&mut node).await.map_err(failed)?;
         let routes = route::routes(connection).await.map_err(failed)?;
         let others: BTreeMap<_, _> = links
             .into_iter()

@@ -21,12 +21,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{TunnelChange, TunnelError, check_device, check_networks, connect, device_settings};
-use crate::{
-    netlink::Connection,
-    rtnl::{
-        self, device,
-        route::{self, PROTOCOL, Route, Rule},
-    },
+use crate::rtnl::{
+    self, Connection, device,
+    route::{self, PROTOCOL, Route, Rule},
 };
 
 /// Which networks sockets bound to the tunnel device reach through it.
@@ -138,7 +135,8 @@ impl TunnelRoutes {
             if rules.contains(&rule) {
                 continue;
             }
-            done(route::delete_rule(connection, &rule).await, libc::ENOENT)
+            let request = route::delete_rule(&rule);
+            done(connection.acknowledged(request).await, libc::ENOENT)
                 .map_err(|source| TunnelError::netlink("removing a rule", source))?;
             let (ipv6, table) = (rule.ipv6, rule.table);
             changes.push(TunnelChange::RemoveRule { ipv6, table });
@@ -148,7 +146,8 @@ impl TunnelRoutes {
             if routes.iter().any(|route| place(route) == place(&stale)) {
                 continue;
             }
-            done(route::delete_route(connection, &stale).await, libc::ESRCH)
+            let request = route::delete_route(&stale);
+            done(connection.acknowledged(request).await, libc::ESRCH)
                 .map_err(|source| TunnelError::netlink("removing a route", source))?;
             let (network, table) = (stale.destination, stale.table);
             changes.push(TunnelChange::RemoveRoute { network, table });
@@ -166,7 +165,7 @@ impl TunnelRoutes {
         let there = self.our_routes(connection).await?;
         for route in routes.iter().filter(|route| !there.contains(route)) {
             let (network, table) = (route.destination, route.table);
-            let answer = route::put_route(connection, route).await;
+            let answer = connection.acknowledged(route::put_route(route)).await;
             answer.map_err(|source| {
                 TunnelError::netlink(format!("adding the route to {network}"), source)
             })?;
@@ -174,7 +173,8 @@ impl TunnelRoutes {
         }
         let there = self.our_rules(connection).await?;
         for rule in rules.iter().filter(|rule| !there.contains(rule)) {
-            done(route::add_rule(connection, rule).await, libc::EEXIST)
+            let request = route::add_rule(rule);
+            done(connection.acknowledged(request).await, libc::EEXIST)
                 .map_err(|source| TunnelError::netlink("adding a rule", source))?;
             let (ipv6, table) = (rule.ipv6, rule.table);
             changes.push(TunnelChange::AddRule { ipv6, table });

@@ -16,12 +16,10 @@
 use ipnet::IpNet;
 
 use super::{TunnelChange, TunnelError, check_device, check_networks, connect, device_settings};
-use crate::{
-    netlink::Connection,
-    rtnl::{
-        device::{self, AllDevices, Settings, Switch},
-        route,
-    },
+use crate::rtnl::{
+    Connection,
+    device::{self, AllDevices, Settings, Switch},
+    route,
 };
 
 /// Which sources may arrive on the tunnel device.
@@ -115,8 +113,8 @@ pub(super) async fn set_switches(
     if different.is_empty() {
         return Ok(Vec::new());
     }
-    let answer = device::set_switches(connection, before.index, &different).await;
-    answer.map_err(|source| {
+    let request = device::set_switches(before.index, &different);
+    connection.acknowledged(request).await.map_err(|source| {
         TunnelError::netlink(format!("setting the IPv4 switches of {device}"), source)
     })?;
     let after = device_settings(device).await?;
