@@ -28,11 +28,11 @@ use std::time::Duration;
 
 use ::tls::{ServerTls, TlsError};
 use arc_swap::ArcSwap;
-use knp_proto::{Strategy, TenantId, TenantLimits};
+use knp_proto::TenantId;
 use tokio::sync::watch;
 
 use self::authorities::BundleError;
-use self::load::{Known, Outcome, Source, Survey};
+use self::load::{Known, Source, Survey};
 use self::tls::TlsPorts;
 
 pub(crate) use self::identity::Peer;
@@ -62,22 +62,12 @@ type Observer = Box<dyn Fn(&Loaded) + Send + Sync>;
 /// The one tenant of a server with upstream's flags.
 #[derive(Clone, Debug)]
 pub(crate) struct SingleParams {
-    /// What the tenant is called in logs and metrics.
-    pub(crate) id: TenantId,
+    /// The tenant, without certificates.
+    pub(crate) spec: TenantSpec,
     /// Authorities of agents (`--cluster-ca-cert`); every certificate of theirs is good.
     pub(crate) agents_ca: Option<PathBuf>,
     /// Authorities of frontends (`--server-ca-cert`); every certificate of theirs is good.
     pub(crate) frontends_ca: Option<PathBuf>,
-    /// How an agent is chosen.
-    pub(crate) strategies: Vec<Strategy>,
-    /// How many servers there are (`--server-count`).
-    pub(crate) server_count: u32,
-    /// The tenant's bounds.
-    pub(crate) limits: TenantLimits,
-    /// How agents' tokens are judged (`--authentication-audience` and its like).
-    pub(crate) tokens: Option<TokenSpec>,
-    /// The frontends' socket (`--uds-name`).
-    pub(crate) uds: Option<UdsSpec>,
 }
 
 /// Why there is no registry.
@@ -221,39 +211,31 @@ impl Registry {
     }
 
     async fn watch_tenants(&self) {
+        let mut unsettled = None;
         loop {
-            tokio::time::sleep(POLL).await;
-            let mut seen = self.look(Look::First).await;
-            // A file that is still being written is not read, unless that never ends.
-            for round in 1..=SETTLE_ROUNDS {
-                let Some(before) = seen else {
-                    break;
-                };
-                tokio::time::sleep(SETTLE).await;
-                let last = round == SETTLE_ROUNDS;
-                seen = self.look(Look::Again { before, last }).await;
-            }
+            tokio::time::sleep(unsettled.as_ref().map_or(POLL, |_| SETTLE)).await;
+            unsettled = self.look(unsettled).await;
         }
     }
 
-    /// Looks at the files, away from this thread when they are many. Returns what it saw as long
-    /// as that keeps changing.
-    async fn look(&self, look: Look) -> Option<Survey> {
+    /// Looks at the files, away from this thread when they are many.
+    async fn look(&self, unsettled: Option<Unsettled>) -> Option<Unsettled> {
         if self.current().len() <= MANY {
-            return self.look_now(look);
+            return self.look_now(unsettled);
         }
         let registry = self.clone();
-        let looked = tokio::task::spawn_blocking(move || registry.look_now(look));
+        let looked = tokio::task::spawn_blocking(move || registry.look_now(unsettled));
         looked.await.unwrap_or_default()
     }
 
-    fn look_now(&self, look: Look) -> Option<Survey> {
+    /// A file that is still being written is not read, unless that never ends.
+    fn look_now(&self, unsettled: Option<Unsettled>) -> Option<Unsettled> {
         let mut known = self.known();
         let survey = known.survey();
-        match look {
-            Look::First => known.differs(&survey).then_some(survey),
-            Look::Again { before, last } if !last && before != survey => Some(survey),
-            Look::Again { .. } => {
+        match unsettled {
+            None => known.differs(&survey).then_some((survey, SETTLE_ROUNDS)),
+            Some((before, left)) if left > 1 && before != survey => Some((survey, left - 1)),
+            Some(_) => {
                 self.apply(&mut known, survey);
                 None
             }
@@ -261,15 +243,15 @@ impl Registry {
     }
 
     fn apply(&self, known: &mut Known, survey: Survey) {
-        let outcome = known.take(survey);
-        if let Outcome::Changed = outcome.0 {
+        let loaded = known.take(survey);
+        if loaded.changed > 0 {
             let before = self.current();
             let tenants = known.snapshot(&self.inner.ports, Some(&before));
             self.inner.current.store(Arc::new(tenants));
             self.inner.generation.send_modify(|number| *number += 1);
         }
         if let Some(observer) = self.inner.observer.get() {
-            observer(&outcome.1);
+            observer(&loaded);
         }
     }
 
@@ -287,13 +269,8 @@ impl Registry {
     }
 }
 
-/// A look at the files.
-enum Look {
-    /// Compares with what was read.
-    First,
-    /// Compares with the look before and reads when they are quiet, at the `last` look always.
-    Again { before: Survey, last: bool },
-}
+/// What was seen of files that have changed, and how many looks they have left to become quiet.
+type Unsettled = (Survey, usize);
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,7 +14,8 @@ use telemetry::AccessFormat;
 
 use crate::lease::ServerLeaseParams;
 use crate::pump::Liveness;
-use crate::registry::{PairPaths, SingleParams, TlsParams, TokenSpec, UdsSpec};
+use crate::registry::{PairPaths, SingleParams, TenantSpec, TlsParams, TokenSpec, UdsSpec};
+use crate::token::TokenRules;
 
 use super::checks::{Checks, path};
 use super::server::ServerFlags;
@@ -234,17 +235,22 @@ fn single(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> TenantSourc
         tunnels: checks.positive("max-tunnels", flags.max_tunnels),
     };
     let params = Box::new(SingleParams {
-        id: TenantId::new("default"),
         agents_ca: path(&flags.cluster_ca_cert),
         frontends_ca: path(&flags.server_ca_cert),
-        strategies: strategies.unwrap_or_default(),
-        server_count: flags.server_count,
-        limits,
-        tokens: tokens(flags, checks),
-        uds: path(&flags.uds_name).map(|path| UdsSpec {
-            path,
-            mode: flags.mode,
-        }),
+        spec: TenantSpec {
+            id: TenantId::new("default"),
+            server_names: Vec::new(),
+            strategies: strategies.unwrap_or_default(),
+            server_count: flags.server_count,
+            limits,
+            agent_certificates: None,
+            tokens: tokens(flags, checks),
+            frontend_certificates: None,
+            uds: path(&flags.uds_name).map(|path| UdsSpec {
+                path,
+                mode: flags.mode,
+            }),
+        },
     });
     let lease = lease(flags, id, checks);
     TenantSource::Single { params, lease }
@@ -289,14 +295,15 @@ fn tokens(flags: &ServerFlags, checks: &mut Checks<'_>) -> Option<TokenSpec> {
         checks.refuse("cluster-ca-cert", message);
     }
     Some(TokenSpec {
-        issuer: None,
-        audience: flags.authentication_audience.clone(),
-        jwks: None,
-        jwks_bytes: None,
+        rules: TokenRules {
+            issuer: None,
+            audience: flags.authentication_audience.clone(),
+            namespace: flags.agent_namespace.clone(),
+            service_account: flags.agent_service_account.clone(),
+        },
+        keys: None,
         kubeconfig: checks.api_server("agent-namespace", &flags.kubeconfig),
         kubeconfig_digest: None,
-        namespace: flags.agent_namespace.clone(),
-        service_account: flags.agent_service_account.clone(),
     })
 }
 

@@ -33,7 +33,7 @@ impl Verify for ServerConfig {
             TenantSource::Single { params, lease } => {
                 let registry = Registry::single((**params).clone(), &self.tls);
                 registry.map_err(Failure::configuration)?;
-                let tokens = params.tokens.as_ref();
+                let tokens = params.spec.tokens.as_ref();
                 kubeconfig(tokens.and_then(|tokens| tokens.kubeconfig.as_ref()))?;
                 kubeconfig(lease.as_ref().and_then(|own| own.kubeconfig.as_ref()))
             }

@@ -10,8 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
@@ -21,6 +20,8 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+
+use crate::api_server::{MAX_FILE_BYTES, read_limited};
 
 /// Returns the one cryptography of the workspace.
 pub(super) fn provider() -> &'static Arc<CryptoProvider> {
@@ -149,38 +150,21 @@ fn print(anchor: &TrustAnchor<'_>) -> Print {
     context.update(&anchor.subject.len().to_be_bytes());
     context.update(&anchor.subject);
     context.update(&anchor.subject_public_key_info);
-    bytes(context.finish().as_ref())
+    context.finish().as_ref().try_into().unwrap_or_default()
 }
 
 /// Returns SHA-256 of `content`.
 pub(super) fn digest(content: &[u8]) -> [u8; 32] {
-    bytes(ring::digest::digest(&ring::digest::SHA256, content).as_ref())
+    let digest = ring::digest::digest(&ring::digest::SHA256, content);
+    digest.as_ref().try_into().unwrap_or_default()
 }
 
-fn bytes(digest: &[u8]) -> [u8; 32] {
-    let mut print = [0; 32];
-    for (to, from) in print.iter_mut().zip(digest) {
-        *to = *from;
-    }
-    print
-}
-
-/// Reads a regular file of at most [`MAX_BYTES`].
+/// Reads a regular file of at most 1 MiB: some 700 authorities with large keys.
 pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let refused = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
     // Asked before it is opened: opening a pipe would wait for a writer.
     if !std::fs::metadata(path)?.is_file() {
-        return Err(refused("not a regular file"));
+        let kind = io::ErrorKind::InvalidInput;
+        return Err(io::Error::new(kind, "not a regular file"));
     }
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(MAX_BYTES + 1)
-        .read_to_end(&mut bytes)?;
-    if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_BYTES) {
-        return Ok(bytes);
-    }
-    Err(refused("longer than 1 MiB"))
+    read_limited(path, MAX_FILE_BYTES)
 }
-
-/// A bundle of some 700 authorities with large keys; a tenant has one, or two.
-const MAX_BYTES: u64 = 1 << 20;

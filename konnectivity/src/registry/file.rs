@@ -20,7 +20,7 @@ use super::authorities::{Authorities, digest, read_bounded};
 use super::spec::{CertificateSpec, FrontendMode, Identities, TenantSpec, TokenSpec, UdsSpec};
 use super::values;
 use crate::api_server::check_kubeconfig;
-use crate::token::KeySet;
+use crate::token::{KeySet, TokenRules};
 
 /// A tenant of konnectivity-server's registry.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -98,16 +98,7 @@ struct UdsFile {
     /// Where the socket is.
     path: RelPath,
     /// What is spoken there.
-    mode: UdsMode,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-enum UdsMode {
-    /// Packets over gRPC.
-    Grpc,
-    /// HTTP CONNECT.
-    HttpConnect,
+    mode: FrontendMode,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
@@ -208,15 +199,17 @@ impl Reading<'_> {
         }
     }
 
-    /// Expects what `key` names to have been understood.
-    fn accept<T, E>(&mut self, key: &str, path: &Path, parsed: Result<T, E>)
+    /// Returns what the file at `path`, which `key` names, was parsed to.
+    fn accept<T, E>(&mut self, key: &str, path: &Path, parsed: Result<T, E>) -> Option<T>
     where
         E: std::error::Error + 'static,
     {
-        if let Err(error) = parsed {
-            let error = telemetry::chain(&error);
-            self.errors.add(key, format!("{}: {error}", path.display()));
-        }
+        parsed
+            .inspect_err(|error| {
+                let error = telemetry::chain(error);
+                self.errors.add(key, format!("{}: {error}", path.display()));
+            })
+            .ok()
     }
 
     /// Returns where a named file is, and keeps in mind to look at it.
@@ -229,9 +222,7 @@ impl Reading<'_> {
     }
 
     fn bytes(&mut self, key: &str, path: &Path) -> Option<Vec<u8>> {
-        read_bounded(path)
-            .inspect_err(|error| self.errors.add(key, format!("{}: {error}", path.display())))
-            .ok()
+        self.accept(key, path, read_bounded(path))
     }
 
     fn authorities(&mut self, key: &str, path: &RelPath) -> Option<Arc<Authorities>> {
@@ -239,12 +230,8 @@ impl Reading<'_> {
         if let Some(read) = self.bundles.get(&path) {
             return read.clone();
         }
-        let read = Authorities::read(&path)
-            .inspect_err(|error| {
-                let error = telemetry::chain(error);
-                self.errors.add(key, format!("{}: {error}", path.display()));
-            })
-            .ok()
+        let read = self
+            .accept(key, &path, Authorities::read(&path))
             .map(Arc::new);
         self.bundles.insert(path, read.clone());
         read
@@ -362,27 +349,27 @@ impl TokensFile {
                 .errors
                 .add("agents.tokens", "needs `jwks`, `kubeconfig`, or both");
         }
-        let jwks = self.jwks.map(|path| reading.name(&path));
-        let jwks_bytes = jwks.as_ref().and_then(|path| {
-            let bytes = reading.bytes("agents.tokens.jwks", path)?;
-            reading.accept("agents.tokens.jwks", path, KeySet::parse(&bytes));
-            Some(Arc::from(bytes))
+        let keys = self.jwks.and_then(|path| {
+            let (key, path) = ("agents.tokens.jwks", reading.name(&path));
+            let bytes = reading.bytes(key, &path)?;
+            reading.accept(key, &path, KeySet::parse(&bytes))
         });
         let kubeconfig = self.kubeconfig.map(|path| reading.name(&path));
         let kubeconfig_digest = kubeconfig.as_ref().and_then(|path| {
             let bytes = reading.bytes("agents.tokens.kubeconfig", path)?;
-            reading.accept("agents.tokens.kubeconfig", path, check_kubeconfig(&bytes));
+            reading.accept("agents.tokens.kubeconfig", path, check_kubeconfig(&bytes))?;
             Some(digest(&bytes))
         });
         TokenSpec {
-            issuer: Some(self.issuer),
-            audience: self.audience,
-            jwks,
-            jwks_bytes,
+            rules: TokenRules {
+                issuer: Some(self.issuer),
+                audience: self.audience,
+                namespace: self.namespace,
+                service_account: self.service_account,
+            },
+            keys,
             kubeconfig,
             kubeconfig_digest,
-            namespace: self.namespace,
-            service_account: self.service_account,
         }
     }
 }
@@ -394,10 +381,7 @@ impl UdsFile {
         reading.expect("frontends.uds.path", values::socket(&path));
         UdsSpec {
             path,
-            mode: match self.mode {
-                UdsMode::Grpc => FrontendMode::Grpc,
-                UdsMode::HttpConnect => FrontendMode::HttpConnect,
-            },
+            mode: self.mode,
         }
     }
 }

@@ -47,15 +47,6 @@ struct Seen {
     stamps: Vec<Option<Stamp>>,
 }
 
-/// Whether another set of tenants is active.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// It is.
-    Changed,
-    /// It is not.
-    Same,
-}
-
 /// What is known of the files.
 pub(super) struct Known {
     source: Source,
@@ -117,7 +108,9 @@ impl Known {
     pub(super) fn survey(&self) -> Survey {
         let listed = match &self.source {
             Source::Directory(dir) => list(dir).map_err(|error| error.to_string()),
-            Source::Single(params) => Ok(BTreeMap::from([(params.id.clone(), PathBuf::new())])),
+            Source::Single(params) => {
+                Ok(BTreeMap::from([(params.spec.id.clone(), PathBuf::new())]))
+            }
         };
         let look = |(id, path): (TenantId, PathBuf)| {
             let stamps = match self.files.get(&id) {
@@ -157,7 +150,7 @@ impl Known {
     }
 
     /// Reads what changed and activates what is valid.
-    pub(super) fn take(&mut self, survey: Survey) -> (Outcome, Loaded) {
+    pub(super) fn take(&mut self, survey: Survey) -> Loaded {
         let before = self.in_force.clone();
         let mut refused_anew = 0;
         match survey.tenants {
@@ -178,20 +171,11 @@ impl Known {
         if changed > 0 {
             tracing::info!(changed, tenants = self.in_force.len(), "registry read");
         }
-        let outcome = if changed > 0 {
-            Outcome::Changed
-        } else {
-            Outcome::Same
-        };
-        let totals = self.totals();
-        (
-            outcome,
-            Loaded {
-                changed,
-                refused: refused_anew,
-                ..totals
-            },
-        )
+        Loaded {
+            changed,
+            refused: refused_anew,
+            ..self.totals()
+        }
     }
 
     fn read_changed(&mut self, seen: BTreeMap<TenantId, Seen>) {
@@ -364,15 +348,9 @@ fn read_single(
         }))
     };
     Ok(TenantSpec {
-        id: params.id.clone(),
-        server_names: Vec::new(),
-        strategies: params.strategies.clone(),
-        server_count: params.server_count,
-        limits: params.limits,
         agent_certificates: certificates(&params.agents_ca)?,
-        tokens: params.tokens.clone(),
         frontend_certificates: certificates(&params.frontends_ca)?,
-        uds: params.uds.clone(),
+        ..params.spec.clone()
     })
 }
 

@@ -7,16 +7,16 @@
 //! Plain values that never change; a changed tenant is another value.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use knp_proto::{Strategy, TenantId, TenantLimits};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::authorities::Authorities;
+use crate::token::{KeySet, TokenRules};
 
 telemetry::labels! {
     /// One of the two ports where peers show who they are.
@@ -29,7 +29,7 @@ telemetry::labels! {
 }
 
 /// What API servers speak to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FrontendMode {
     /// One gRPC stream per tunnel.
@@ -48,54 +48,17 @@ pub(crate) struct UdsSpec {
 }
 
 /// How the tokens of a tenant's agents are judged.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenSpec {
-    /// Who signs them (`iss`). Always there in a registry, never with upstream's flags.
-    pub(crate) issuer: Option<String>,
-    /// Whom they are for (one of `aud`).
-    pub(crate) audience: String,
-    /// The issuer's public keys (RFC 7517), for checks without an API server.
-    pub(crate) jwks: Option<PathBuf>,
-    /// What [`Self::jwks`] said when it was last in order, at most 1 MiB.
-    pub(crate) jwks_bytes: Option<Arc<[u8]>>,
+    /// What they must say. The issuer is always there in a registry, never with upstream's flags.
+    pub(crate) rules: TokenRules,
+    /// The issuer's public keys, for checks without an API server.
+    pub(crate) keys: Option<KeySet>,
     /// How to reach an API server for reviews. With neither this nor keys: as a pod in its own
     /// tenant, which only a server of a single tenant does.
     pub(crate) kubeconfig: Option<PathBuf>,
     /// SHA-256 of what [`Self::kubeconfig`] says, so that a changed one is told from the same.
     pub(crate) kubeconfig_digest: Option<[u8; 32]>,
-    /// The namespace of the agents' service account.
-    pub(crate) namespace: String,
-    /// The agents' service account.
-    pub(crate) service_account: String,
-}
-
-/// Keys are public, but long.
-impl fmt::Debug for TokenSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenSpec")
-            .field("issuer", &self.issuer)
-            .field("audience", &self.audience)
-            .field("jwks", &self.jwks)
-            .field("kubeconfig", &self.kubeconfig)
-            .field("namespace", &self.namespace)
-            .field("service_account", &self.service_account)
-            .finish_non_exhaustive()
-    }
-}
-
-impl TokenSpec {
-    /// Whether both are about the same account of the same issuer. Keys may differ: they rotate.
-    fn same_account(&self, other: &Self) -> bool {
-        let account = |spec: &Self| {
-            (
-                spec.issuer.clone(),
-                spec.audience.clone(),
-                spec.namespace.clone(),
-                spec.service_account.clone(),
-            )
-        };
-        account(self) == account(other)
-    }
 }
 
 /// Which of the certificates that an authority vouched for are a tenant's.
@@ -180,13 +143,11 @@ impl TenantSpec {
             Some(before) => now.is_some_and(|now| now.keeps(before)),
             None => true,
         };
-        let tokens_kept = match &older.tokens {
-            Some(before) => self
-                .tokens
-                .as_ref()
-                .is_some_and(|now| now.same_account(before)),
-            None => true,
-        };
+        // Keys may differ: they rotate.
+        let tokens_kept = older.tokens.as_ref().is_none_or(|before| {
+            let now = self.tokens.as_ref();
+            now.is_some_and(|now| now.rules == before.rules)
+        });
         // Who came without showing anything has nothing that a new rule could know them by.
         let open_kept = self.admits_any_agent() || !older.admits_any_agent();
         Changes {

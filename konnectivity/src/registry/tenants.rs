@@ -223,13 +223,13 @@ impl fmt::Debug for Tenants {
 }
 
 /// Which tenants know a URI, and in which role.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Index {
     by_uri: BTreeMap<String, Vec<Claim>>,
 }
 
 /// One tenant's word that a URI is a peer of its own on a port, if its authorities vouch.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Claim {
     pub(super) spec: Arc<TenantSpec>,
     pub(super) port: Port,

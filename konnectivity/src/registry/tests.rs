@@ -176,16 +176,22 @@ fn broken(registry: &Registry) -> Vec<String> {
     broken.into_iter().map(|(id, _)| id.to_string()).collect()
 }
 
-fn whole(limits: Option<TenantLimits>) -> SingleParams {
+/// One tenant that every peer belongs to.
+fn whole() -> SingleParams {
     SingleParams {
-        id: TenantId::new("default"),
+        spec: TenantSpec {
+            id: TenantId::new("default"),
+            server_names: Vec::new(),
+            strategies: vec![Strategy::Default],
+            server_count: 1,
+            limits: TenantLimits::default(),
+            agent_certificates: None,
+            tokens: None,
+            frontend_certificates: None,
+            uds: None,
+        },
         agents_ca: None,
         frontends_ca: None,
-        strategies: vec![Strategy::Default],
-        server_count: 1,
-        limits: limits.unwrap_or_default(),
-        tokens: None,
-        uds: None,
     }
 }
 

@@ -21,7 +21,10 @@ use rustls::crypto::{
 };
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert};
+use rustls::server::{
+    ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert,
+    ResolvesServerCertUsingSni,
+};
 use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, CipherSuite, DigitallySignedStruct, DistinguishedName, ServerConfig,
@@ -75,6 +78,7 @@ struct PortTls {
 }
 
 /// Whose certificates are taken in a handshake.
+#[derive(Debug)]
 pub(super) enum Trust {
     /// None is requested.
     None,
@@ -103,7 +107,7 @@ impl TlsPorts {
             .with_protocol_versions(versions)
             .map_err(RegistryError::Suites)?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(NoPair));
+            .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
         let frontends = match params.frontend_mode {
             FrontendMode::Grpc => "h2",
             FrontendMode::HttpConnect => "http/1.1",
@@ -214,26 +218,11 @@ impl fmt::Debug for CurrentPair {
     }
 }
 
-/// Has no certificate, so no handshake succeeds.
 #[derive(Debug)]
-struct NoPair;
-
-impl ResolvesServerCert for NoPair {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        None
-    }
-}
-
 struct Verifier {
     trust: Trust,
     mandatory: bool,
     algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl fmt::Debug for Verifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Verifier").finish_non_exhaustive()
-    }
 }
 
 impl ClientCertVerifier for Verifier {

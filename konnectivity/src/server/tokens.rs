@@ -27,8 +27,7 @@ use tokio::time::Instant;
 use crate::metrics::{ServerMetrics, TokenResult};
 use crate::registry::{Registry, TenantSpec, Tenants, TokenSpec};
 use crate::token::{
-    Accepted, Candidate, Judge, KeySet, Rates, Recalled, Review, Token, TokenRefused, TokenRules,
-    Verdicts, choose,
+    Accepted, Candidate, Judge, Rates, Recalled, Review, Token, TokenRefused, Verdicts, choose,
 };
 
 /// Checks agents' tokens against the registry. Clones are the same.
@@ -133,41 +132,24 @@ impl Inner {
 }
 
 impl TokenSpec {
-    fn rules(&self) -> TokenRules {
-        TokenRules {
-            issuer: self.issuer.clone(),
-            audience: self.audience.clone(),
-            namespace: self.namespace.clone(),
-            service_account: self.service_account.clone(),
-        }
-    }
-
     fn judge(&self, verdicts: &Verdicts, runtime: Handle) -> Judge {
-        let rules = self.rules();
-        let keys = self.jwks_bytes.as_deref().and_then(|bytes| {
-            KeySet::parse(bytes)
-                .inspect_err(|error| {
-                    let error = telemetry::chain(error);
-                    tracing::warn!(jwks = ?self.jwks, %error, "JWKS refused");
-                })
-                .ok()
-        });
-        let review = match (&self.kubeconfig, &self.jwks) {
+        let review = match (&self.kubeconfig, &self.keys) {
             (Some(path), _) => Review::Kubeconfig(path.clone()),
             (None, Some(_)) => Review::Never,
             (None, None) => Review::InCluster,
         };
+        let (rules, keys) = (self.rules.clone(), self.keys.clone());
         Judge::new(rules, keys, review, verdicts, runtime)
     }
 }
 
 fn candidates(tenants: &Tenants) -> impl Iterator<Item = Candidate<'_, &Arc<TenantSpec>>> {
     tenants.all().filter_map(|tenant| {
-        let spec = tenant.tokens.as_ref()?;
+        let rules = &tenant.tokens.as_ref()?.rules;
         Some(Candidate {
-            issuer: spec.issuer.as_deref(),
-            audience: &spec.audience,
-            username: spec.rules().username(),
+            issuer: rules.issuer.as_deref(),
+            audience: &rules.audience,
+            username: rules.username(),
             tenant,
         })
     })

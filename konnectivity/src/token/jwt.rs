@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 use super::refused::TokenRefused;
 
 /// What a good token of a tenant's agents says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenRules {
     /// Who signs it (`iss`), `None` when that is left to the API server.
     pub issuer: Option<String>,

@@ -65,7 +65,7 @@ fn lists_parse_commas_and_repetition() {
             Strategy::DefaultRoute,
             Strategy::Default,
         ];
-        assert_eq!(single(&config).strategies, expected, "{line}");
+        assert_eq!(single(&config).spec.strategies, expected, "{line}");
     }
 }
 
@@ -155,11 +155,11 @@ fn uds_server_has_no_port_for_api_servers() {
     let config = setup.config;
     assert_eq!(config.frontends, None);
     let cluster = single(&config);
-    let uds = cluster.uds.as_ref().unwrap();
+    let uds = cluster.spec.uds.as_ref().unwrap();
     assert_eq!(uds.path, PathBuf::from("/run/k.sock"));
-    let token = cluster.tokens.as_ref().unwrap();
+    let token = cluster.spec.tokens.as_ref().unwrap();
     assert_eq!(
-        (token.service_account.as_str(), &token.kubeconfig),
+        (token.rules.service_account.as_str(), &token.kubeconfig),
         ("a", &None)
     );
     let labels = &lease(&config).labels;
@@ -178,14 +178,14 @@ fn tcp_server_verifies_api_servers() {
     let cluster = single(&config);
     assert_eq!(cluster.frontends_ca, Some(PathBuf::from("s-ca.crt")));
     assert_eq!(cluster.agents_ca, Some(PathBuf::from("a-ca.crt")));
-    assert_eq!(cluster.tokens, None);
+    assert_eq!(cluster.spec.tokens, None);
 }
 
 #[test]
 fn unauthenticated_agents_are_warned_about() {
     let setup = server(UDS).unwrap();
     let cluster = single(&setup.config);
-    assert_eq!((&cluster.agents_ca, &cluster.tokens), (&None, &None));
+    assert_eq!((&cluster.agents_ca, &cluster.spec.tokens), (&None, &None));
     assert!(setup.process.warnings[0].contains("--cluster-ca-cert"));
 }
 

@@ -33,9 +33,9 @@ fn file_keys_are_flags_with_relative_paths() {
     let TenantSource::Single { params, .. } = config.tenants else {
         panic!("a registry");
     };
-    assert_eq!(params.uds.unwrap().path, Path::new("/run/k.sock"));
+    assert_eq!(params.spec.uds.unwrap().path, Path::new("/run/k.sock"));
     assert_eq!(params.agents_ca, Some(dir.path().join("ca.crt")));
-    assert_eq!(params.strategies.len(), 2);
+    assert_eq!(params.spec.strategies.len(), 2);
 }
 
 #[test]

@@ -16,20 +16,13 @@ use knp_proto::TenantId;
 
 use crate::registry::authorities::Print;
 use crate::registry::spec::{Identities, Port, TenantSpec};
+use crate::token::TokenRules;
 
 /// Something that belongs to one tenant, and to one role in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
-    Account {
-        issuer: Option<String>,
-        audience: String,
-        namespace: String,
-        service_account: String,
-    },
-    Certificate {
-        authority: Print,
-        uri: String,
-    },
+    Account(TokenRules),
+    Certificate { authority: Print, uri: String },
     ServerName(String),
     Socket(PathBuf),
 }
@@ -37,16 +30,13 @@ enum Claim {
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Account {
-                issuer,
-                audience,
-                namespace,
-                service_account,
-            } => {
-                let issuer = issuer.as_deref().unwrap_or_default();
+            Self::Account(rules) => {
+                let issuer = rules.issuer.as_deref().unwrap_or_default();
+                let (namespace, account) = (&rules.namespace, &rules.service_account);
+                let audience = &rules.audience;
                 write!(
                     f,
-                    "the account {namespace}/{service_account} of {issuer} for {audience}"
+                    "the account {namespace}/{account} of {issuer} for {audience}"
                 )
             }
             Self::Certificate { uri, .. } => write!(f, "{uri} of the same authority"),
@@ -132,13 +122,7 @@ fn claims(spec: &TenantSpec) -> Vec<(Claim, &'static str)> {
         claims.push((Claim::Socket(uds.path.clone()), "frontends.uds.path"));
     }
     if let Some(tokens) = &spec.tokens {
-        let account = Claim::Account {
-            issuer: tokens.issuer.clone(),
-            audience: tokens.audience.clone(),
-            namespace: tokens.namespace.clone(),
-            service_account: tokens.service_account.clone(),
-        };
-        claims.push((account, "agents.tokens"));
+        claims.push((Claim::Account(tokens.rules.clone()), "agents.tokens"));
     }
     for port in Port::ALL {
         let key = match port {

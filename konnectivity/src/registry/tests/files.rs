@@ -6,6 +6,7 @@ use proptest::prelude::{ProptestConfig, any, prop, prop_assert, prop_assert_eq, 
 use proptest::strategy::Strategy as Generate;
 
 use super::*;
+use crate::token::KeySet;
 
 fn read(site: &Site) -> Result<Arc<TenantSpec>, String> {
     let registry = site.open();
@@ -54,13 +55,13 @@ fn the_documented_example_says_what_it_says() {
         one("spiffe://example.com/cluster/a/kube-apiserver")
     );
     let tokens = spec.tokens.as_ref().unwrap();
-    assert_eq!(tokens.jwks, Some(site.registry_dir().join("a.jwks")));
+    assert_eq!(tokens.keys, KeySet::parse(KEYS.as_bytes()).ok());
     assert_eq!(
         tokens.kubeconfig,
         Some(site.registry_dir().join("a.kubeconfig"))
     );
-    assert_eq!(tokens.namespace, "kube-system");
-    assert_eq!(tokens.service_account, "konnectivity-agent");
+    assert_eq!(tokens.rules.namespace, "kube-system");
+    assert_eq!(tokens.rules.service_account, "konnectivity-agent");
     let uds = UdsSpec {
         path: "/run/kn/a.sock".into(),
         mode: FrontendMode::Grpc,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::token::fixture::rules;
 
 const TOKENS: &str = "  tokens: { issuer: \"https://a\", audience: a, jwks: keys.jwks }\n";
 
@@ -387,7 +388,7 @@ fn a_single_tenant_takes_every_certificate_of_its_authorities() {
     let params = SingleParams {
         agents_ca: Some(agents.write(&site.dir.join("x.crt")).unwrap()),
         frontends_ca: Some(frontends.write(&site.dir.join("y.crt")).unwrap()),
-        ..whole(None)
+        ..whole()
     };
     let tenants = site.single(params).current();
     let agent = agents.client("any", &[], &[]).unwrap();
@@ -408,7 +409,7 @@ fn a_single_tenant_takes_every_certificate_of_its_authorities() {
 #[test]
 fn a_single_tenant_without_authorities_takes_every_agent_and_no_frontend() {
     let site = Site::new();
-    let tenants = site.single(whole(None)).current();
+    let tenants = site.single(whole()).current();
     let stranger = Authority::new("stranger").unwrap();
     let stranger = agent_of(&stranger, "a");
 
@@ -422,22 +423,14 @@ fn a_single_tenant_without_authorities_takes_every_agent_and_no_frontend() {
 #[test]
 fn a_single_tenant_with_tokens_asks_for_one() {
     let site = Site::new();
-    let tokens = TokenSpec {
-        issuer: None,
-        audience: "system:konnectivity-server".to_owned(),
-        jwks: None,
-        jwks_bytes: None,
+    let mut params = whole();
+    params.spec.tokens = Some(TokenSpec {
+        rules: rules(None),
+        keys: None,
         kubeconfig: None,
         kubeconfig_digest: None,
-        namespace: "kube-system".to_owned(),
-        service_account: "konnectivity-agent".to_owned(),
-    };
-    let tenants = site
-        .single(SingleParams {
-            tokens: Some(tokens),
-            ..whole(None)
-        })
-        .current();
+    });
+    let tenants = site.single(params).current();
 
     let client = site.nameless(None);
     let met = meet(&tenants, Port::Agents, "a.kn.example.com", &client);

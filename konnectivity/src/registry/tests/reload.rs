@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
+use crate::token::KeySet;
 
 /// Returns what changed of the one tenant that did.
 fn changes(registry: &Registry, before: &Tenants) -> Changes {
@@ -97,8 +98,8 @@ fn a_broken_authority_key_set_or_kubeconfig_keeps_its_tenant_too() {
     assert_eq!(changes(&registry, &before), Changes::default());
     let current = registry.current();
     let spec = current.get(&TenantId::new("a")).unwrap();
-    let keys = spec.tokens.as_ref().unwrap().jwks_bytes.as_deref();
-    assert_eq!(keys, Some(more.as_bytes()));
+    let keys = spec.tokens.as_ref().unwrap().keys.clone();
+    assert_eq!(keys, KeySet::parse(more.as_bytes()).ok());
 }
 
 #[test]
@@ -321,7 +322,7 @@ fn a_single_tenant_s_authorities_are_read_again() {
     let path = old.write(&site.dir.join("x.crt")).unwrap();
     let registry = site.single(SingleParams {
         agents_ca: Some(path.clone()),
-        ..whole(None)
+        ..whole()
     });
     let client = site.client(Some(&agent_of(&new, "a")));
     let met = || {
@@ -387,14 +388,14 @@ fn files_of_flags_must_be_valid_at_start() {
     let refused = Registry::single(
         SingleParams {
             agents_ca: Some(site.dir.join("missing.crt")),
-            ..whole(None)
+            ..whole()
         },
         &site.tls,
     );
     assert!(matches!(refused, Err(RegistryError::Authorities { .. })));
     let mut tls = site.tls.clone();
     tls.agents_pair.as_mut().unwrap().key = site.dir.join("missing.key");
-    let refused = Registry::single(whole(None), &tls);
+    let refused = Registry::single(whole(), &tls);
     assert!(matches!(refused, Err(RegistryError::Pair(_))));
 }
 
