@@ -19,6 +19,7 @@ mod rate;
 mod refused;
 mod review;
 mod secret;
+mod strict_json;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -14,8 +14,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 use super::refused::TokenRefused;
+use super::strict_json;
 
 /// What a good token of a tenant's agents says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,21 +56,21 @@ pub(super) struct Header {
     #[serde(rename = "alg")]
     pub(super) algorithm: String,
     /// The name of the key.
-    #[serde(rename = "kid")]
+    #[serde(default, rename = "kid", deserialize_with = "present")]
     pub(super) key_id: Option<String>,
     /// Demands that must be understood, and none is.
-    #[serde(rename = "crit")]
+    #[serde(default, rename = "crit", deserialize_with = "present")]
     critical: Option<IgnoredAny>,
 }
 
 /// What a token says.
 #[derive(Debug, Deserialize)]
 pub(super) struct Claims {
-    #[serde(rename = "iss")]
+    #[serde(default, rename = "iss", deserialize_with = "present")]
     pub(super) issuer: Option<String>,
     #[serde(default, rename = "aud")]
     audiences: Audiences,
-    #[serde(rename = "sub")]
+    #[serde(default, rename = "sub", deserialize_with = "present")]
     pub(super) subject: Option<String>,
     #[serde(default, rename = "exp", deserialize_with = "seconds")]
     expires_second: Option<i64>,
@@ -93,7 +95,8 @@ impl<'a> Jwt<'a> {
     /// Reads `text`.
     ///
     /// # Errors
-    /// `Malformed`, also when the header demands something that is not understood (`crit`).
+    /// `Malformed`, also when an object has a key twice, or when the header demands something that
+    /// is not understood (`crit`).
     pub(super) fn read(text: &'a str) -> Result<Self, TokenRefused> {
         Self::parse(text).ok_or(TokenRefused::Malformed)
     }
@@ -161,12 +164,18 @@ fn unix_second(time: SystemTime) -> i64 {
     })
 }
 
-/// Reads an object. One that has a key of `T` twice is refused, because another reader could see
-/// the other value.
+/// Reads an object.
 pub(super) fn object<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
     // An array could stand for the fields in their order.
-    let is_object = json.trim_ascii_start().starts_with(b"{");
-    is_object.then(|| serde_json::from_slice(json).ok())?
+    let object = strict_json::parse(json).filter(Value::is_object)?;
+    serde_json::from_value(object).ok()
+}
+
+/// Reads what is there, so that `null` does not count as absent.
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 /// Reads a `NumericDate`, seconds since 1970, without its fraction.

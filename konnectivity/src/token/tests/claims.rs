@@ -116,7 +116,8 @@ async fn a_thing_said_twice_is_refused() {
 
     let twice = good.replacen('{', r#"{"sub":"another","#, 1);
     let header_twice = r#"{"alg":"none","alg":"ES256","kid":"a"}"#;
-    for (header, claims) in [(header, &twice), (header_twice, &good)] {
+    let beside = good.replacen('{', r#"{"more":{"a":1,"a":2},"#, 1);
+    for (header, claims) in [(header, &twice), (header, &beside), (header_twice, &good)] {
         let refused = judged_at(NOW, &issuer.sign(header, claims), &judge).await;
         assert_eq!(refused, Err(TokenRefused::Malformed), "{header}");
     }
@@ -129,6 +130,8 @@ async fn a_header_that_demands_more_is_refused() {
     for header in [
         r#"{"alg":"ES256","kid":"a","crit":["b64"],"b64":false}"#,
         r#"{"alg":"ES256","kid":"a","crit":[]}"#,
+        r#"{"alg":"ES256","kid":"a","crit":null}"#,
+        r#"{"alg":"ES256","kid":null}"#,
         r#"{"alg":"ES256","kid":1}"#,
         r#"{"kid":"a"}"#,
         r#"["ES256"]"#,
