@@ -287,13 +287,15 @@ impl<N: Noise> Peer<N> {
         pairs.into_iter().next()
     }
 
-    /// Returns whether probes through the tunnel come back.
+    /// Returns whether probes through the tunnel come back. At a client that may be by another link than the
+    /// one in use, which may have just connected.
     pub(crate) fn is_healthy(&self) -> bool {
         match &self.steering {
-            Steering::Client(selector) => selector
-                .active()
-                .and_then(|(id, _)| selector.stats(id))
-                .is_some_and(|stats| stats.answered > 0),
+            Steering::Client(selector) => {
+                let answered =
+                    |link: &Link| selector.stats(link.id).is_some_and(|own| own.answered > 0);
+                selector.active().is_some() && self.links.iter().any(answered)
+            }
             Steering::Server {
                 prober,
                 last_healthy,

@@ -465,6 +465,22 @@ fn streams_of_strangers_are_bounded_and_end() {
 }
 
 #[test]
+fn peer_stays_healthy_while_link_changes() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.udp = false;
+    sim.run_for(ms(5000));
+    assert_eq!(sim.transport(0, 0), Some(Transport::Tcp));
+    sim.udp = true;
+    while sim.transport(0, 0) != Some(Transport::Udp) {
+        sim.run_for(ms(1));
+    }
+    for _ in 0..100 {
+        assert!(sim.clients[0].engine.status(sim.now).is_healthy());
+        sim.run_for(ms(1));
+    }
+}
+
+#[test]
 fn stream_in_handshake_outlives_strangers() {
     let mut sim = Simulation::new(1, 1, Mode::Tcp);
     // Its initiation has come, and nothing has shown yet whose it is.
