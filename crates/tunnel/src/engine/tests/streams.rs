@@ -1,0 +1,75 @@
+//! TCP streams of strangers, of clients in their handshake, and those that went silent.
+
+use tunnel_proto::path::{Mode, Transport};
+
+use super::super::MAX_UNPROVEN;
+use super::simulation::{Simulation, ms};
+
+#[test]
+fn streams_of_strangers_are_bounded_and_end() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
+    for _ in 0..1000 {
+        sim.stranger();
+    }
+    assert_eq!(
+        sim.servers[0].engine.status(sim.now).strangers,
+        MAX_UNPROVEN
+    );
+    assert!(sim.carries(0, 1));
+    sim.run_for(ms(11_000));
+    assert_eq!(sim.servers[0].engine.status(sim.now).strangers, 0);
+    assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
+}
+
+#[test]
+fn stream_in_handshake_outlives_strangers() {
+    let mut sim = Simulation::new(1, 1, Mode::Tcp);
+    // Its initiation has come, and nothing has shown yet whose it is.
+    while sim.servers[0].engine.status(sim.now).strangers == 0 {
+        sim.run_for(ms(1));
+    }
+    sim.run_for(ms(6));
+    assert_eq!(sim.servers[0].engine.status(sim.now).strangers, 1);
+    let stream = |sim: &Simulation| {
+        let links = &sim.clients[0].engine.status(sim.now).peers[0].links;
+        links[0].remote.clone()
+    };
+    let before = stream(&sim);
+    for _ in 0..1000 {
+        sim.stranger();
+    }
+    sim.run_for(ms(40));
+    assert_eq!(stream(&sim), before);
+    assert_eq!(sim.server_transport(0, 0), Some(Transport::Tcp));
+}
+
+#[test]
+fn hellos_of_one_stream_force_no_handshakes() {
+    let mut sim = Simulation::new(1, 1, Mode::Tcp);
+    sim.run_for(ms(1000));
+    let handshakes = |sim: &Simulation| sim.servers[0].engine.counts().handshakes;
+    let before = handshakes(&sim);
+    for instance in 0..100 {
+        sim.hello_to_client(0, instance);
+        sim.run_for(ms(100));
+    }
+    assert_eq!(handshakes(&sim), before);
+    assert!(sim.carries(0, 1));
+}
+
+#[test]
+fn silent_stream_is_closed() {
+    let mut sim = Simulation::new(1, 1, Mode::Tcp);
+    sim.run_for(ms(1000));
+    assert_eq!(
+        sim.servers[0].engine.status(sim.now).peers[0].links.len(),
+        1
+    );
+    sim.clients[0].dead = true;
+    sim.run_for(ms(61_000));
+    assert_eq!(
+        sim.servers[0].engine.status(sim.now).peers[0].links.len(),
+        0
+    );
+}
