@@ -14,14 +14,22 @@ async fn slow_reader(server: &Running) -> Client {
     client
 }
 
-/// Reads at most `rate` bytes each second until the server ends it, and returns how much came.
-async fn read_slowly(client: Client, rate: usize) -> usize {
+/// Reads at most `rate` bytes each second until the server ends it, and returns how much came. Where time is
+/// simulated, the kernel gets `real` time for the news that there is room again.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waits for the kernel, whose time is not simulated"
+)]
+async fn read_slowly(client: Client, rate: usize, real: Duration) -> usize {
     let mut piece = vec![0; rate];
     let mut all = client.0.buffer().len();
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         match client.0.get_ref().try_read(&mut piece) {
-            Ok(read) if read > 0 => all += read,
+            Ok(read) if read > 0 => {
+                all += read;
+                std::thread::sleep(real);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok(_) | Err(_) => return all,
         }
@@ -56,7 +64,7 @@ async fn probes_are_answered_beside_slow_readers() {
         if index < MAX_CONNECTIONS {
             assert!(client.reply(false).await.is_some(), "reader {index}");
         }
-        readers.spawn(read_slowly(client, 1024));
+        readers.spawn(read_slowly(client, 1024, Duration::ZERO));
     }
     for path in [
         "/healthz",
@@ -76,7 +84,8 @@ async fn slow_reader_is_cut_at_response_limit() {
     let start = Instant::now();
     let mut client = Client::connect(&server.address).await;
     client.send("GET /big HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    let read = tokio::time::timeout(Duration::from_secs(600), read_slowly(client, BIG / 64)).await;
+    let reading = read_slowly(client, BIG / 64, Duration::from_millis(5));
+    let read = tokio::time::timeout(Duration::from_secs(600), reading).await;
     let waited = start.elapsed();
     assert!(
         read.is_ok_and(|read| read < BIG),
