@@ -38,7 +38,7 @@ use crate::worker::Shared;
 /// rename; a file that is read half-written is refused and read again.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// How often the routing file is looked at: a look is one stat(2), some microseconds.
+/// How often the routing file is looked at, by one stat(2).
 const POLL: Duration = Duration::from_millis(20);
 
 /// How soon a routing file that could not be read is tried again.

@@ -26,8 +26,8 @@ use crate::config::Endpoint;
 use crate::connect::{self, ConnectError};
 use crate::metrics::Metrics;
 
-/// Attempts under way at once: three connections to each of 64 servers, once over while those that
-/// the tunnel has given up end.
+/// Attempts under way at once: more than connections to 16 servers, the most there are, and those that
+/// end after the tunnel has given them up.
 const MAX_ATTEMPTS: usize = 384;
 
 /// Why the gateway was not connected.

@@ -7,7 +7,7 @@
 //! What counts is the comparison of device, inode, size and times, which sees a write in place, a
 //! rename over the file, the swap of a symlink anywhere on its path (as a mounted ConfigMap does it
 //! with `..data`), and the file going and coming, on network file systems as well. A look is one
-//! stat(2) per file, so watching by inotify(7) would save nothing that can be noticed.
+//! stat(2) per file.
 //!
 //! No thread, and no content: the caller reads the file, and may find nothing new in it.
 

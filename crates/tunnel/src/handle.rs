@@ -25,7 +25,7 @@ use crate::stream::StreamParams;
 
 /// Commands that may wait for the data thread.
 const COMMANDS: usize = 256;
-/// Dials that may wait for the program: both transports of each of 64 servers, twice over.
+/// Dials that may wait for the program: more than 16 servers, the most there are, ask for.
 const DIALS: usize = 256;
 
 /// What stays the same while the process runs.

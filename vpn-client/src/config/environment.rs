@@ -12,17 +12,10 @@ use tunnel::settings::{End, Environment, TunnelAddress, trailing_number};
 
 use super::file::File;
 
-/// Reads the variables this program knows; values that are not UTF-8 count as absent.
+/// Reads the variables this program knows.
 #[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the module that reads the environment"
-)]
 pub fn environment() -> Environment {
-    let variables = VARIABLES.into_iter();
-    variables
-        .filter_map(|name| Some((name, std::env::var(name).ok()?)))
-        .collect()
+    Environment::read(&VARIABLES)
 }
 
 const VARIABLES: [&str; 10] = [

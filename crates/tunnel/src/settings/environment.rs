@@ -1,5 +1,5 @@
-//! What Gardener's environment variables say to both ends, where the file says nothing. Reads no
-//! environment: the programs do.
+//! What Gardener's environment variables say to both ends, where the file says nothing. Each program
+//! names those that it knows.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +20,18 @@ impl FromIterator<(&'static str, String)> for Environment {
 }
 
 impl Environment {
+    /// Reads these variables; values that are not UTF-8 count as absent.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the module that reads the environment"
+    )]
+    pub fn read(names: &[&'static str]) -> Self {
+        let values = names.iter().map(|name| (*name, std::env::var(name)));
+        let there = values.filter_map(|(name, value)| Some((name, value.ok()?)));
+        there.collect()
+    }
+
     /// Returns the value of a variable.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
