@@ -1,20 +1,22 @@
 //! Single DNS look-ups: the client that asks by the host's configuration, and why a look-up failed.
 //!
 //! ```text
-//!     name ─▶ LookupClient ─▶ /etc/hosts, search domains and servers of /etc/resolv.conf ─▶ addresses
+//!     name ─▶ LookupClient ─▶ /etc/hosts, else search domains and servers of /etc/resolv.conf ─▶ addresses
 //! ```
 //!
-//! Keeps no name resolved (`resolve` does) and bounds no time: that is the caller's.
+//! A name in the hosts file is asked for nowhere else, as with the C library: one with an address of one
+//! family must not wait for a server that has none of the other. Keeps no name resolved (`resolve` does) and bounds no time: that is the caller's.
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{LookupIpStrategy, ResolverOpts};
+use hickory_resolver::config::{LookupIpStrategy, ResolveHosts, ResolverOpts};
 use hickory_resolver::net::NetError;
-use hickory_resolver::proto::rr::IntoName;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{IntoName, Name, RecordType};
+use hickory_resolver::{Hosts, TokioResolver};
 use tokio::time::Instant;
 
 /// How long the host's configuration is used before a failed look-up has it read again.
@@ -97,7 +99,16 @@ type Options = Box<dyn Fn(&mut ResolverOpts) + Send + Sync>;
 pub struct LookupClient {
     /// Options on top of the host's configuration; `None` for a client that was given.
     options: Option<Options>,
-    client: Mutex<Option<(TokioResolver, Instant)>>,
+    family: Family,
+    client: Mutex<Option<Client>>,
+}
+
+/// The host's configuration, as it was read.
+#[derive(Clone)]
+struct Client {
+    hosts: Arc<Hosts>,
+    resolver: TokioResolver,
+    since: Instant,
 }
 
 impl LookupClient {
@@ -114,10 +125,12 @@ impl LookupClient {
                 Family::Ipv4 => LookupIpStrategy::Ipv4Only,
                 Family::Ipv6 => LookupIpStrategy::Ipv6Only,
             };
+            all.use_hosts_file = ResolveHosts::Never;
             options(all);
         };
         Self {
             options: Some(Box::new(options)),
+            family,
             client: Mutex::default(),
         }
     }
@@ -125,9 +138,19 @@ impl LookupClient {
     /// Asks the servers that `client` knows.
     #[must_use]
     pub fn given(client: TokioResolver) -> Self {
+        Self::of(Hosts::default(), client)
+    }
+
+    fn of(hosts: Hosts, resolver: TokioResolver) -> Self {
+        let client = Client {
+            hosts: Arc::new(hosts),
+            resolver,
+            since: Instant::now(),
+        };
         Self {
             options: None,
-            client: Mutex::new(Some((client, Instant::now()))),
+            family: Family::Auto,
+            client: Mutex::new(Some(client)),
         }
     }
 
@@ -136,8 +159,12 @@ impl LookupClient {
     /// # Errors
     /// [`LookupError`].
     pub async fn look_up(&self, host: &str) -> Result<Answer, LookupError> {
-        host.into_name().map_err(|_| LookupError::Malformed)?;
+        let name = host.into_name().map_err(|_| LookupError::Malformed)?;
         let client = self.client()?;
+        if let Some(answer) = client.listed(&name, self.family) {
+            return Ok(answer);
+        }
+        let client = client.resolver;
         let found = match client.lookup_ip(host).await {
             Ok(found) => found,
             Err(error) => {
@@ -150,19 +177,7 @@ impl LookupClient {
                 return Err(error);
             }
         };
-        let mut addresses: Vec<IpAddr> = Vec::new();
-        for address in found.iter() {
-            if addresses.len() < MAX_ADDRESSES && !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        if addresses.is_empty() {
-            return Err(LookupError::NotFound);
-        }
-        Ok(Answer {
-            addresses,
-            valid_until: Instant::from_std(found.valid_until()),
-        })
+        Answer::new(found.iter(), found.valid_until().into()).ok_or(LookupError::NotFound)
     }
 
     /// Has the host's configuration read again for the next look-up.
@@ -178,22 +193,63 @@ impl LookupClient {
     fn forget_if(&self, old: impl FnOnce(&Instant) -> bool) {
         if self.options.is_some() {
             let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-            client.take_if(|(_, since)| old(since));
+            client.take_if(|client| old(&client.since));
         }
     }
 
-    fn client(&self) -> Result<TokioResolver, LookupError> {
+    fn client(&self) -> Result<Client, LookupError> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((client, _)) = &*client {
+        if let Some(client) = &*client {
             return Ok(client.clone());
         }
         let mut builder = TokioResolver::builder_tokio().map_err(LookupError::Configuration)?;
         if let Some(options) = &self.options {
             options(builder.options_mut());
         }
-        let made = builder.build().map_err(LookupError::Configuration)?;
-        *client = Some((made.clone(), Instant::now()));
+        let made = Client {
+            // A host without the file has no names in it.
+            hosts: Arc::new(Hosts::from_system().unwrap_or_default()),
+            resolver: builder.build().map_err(LookupError::Configuration)?,
+            since: Instant::now(),
+        };
+        *client = Some(made.clone());
         Ok(made)
+    }
+}
+
+impl Client {
+    /// Returns what the hosts file has for `name`.
+    fn listed(&self, name: &Name, family: Family) -> Option<Answer> {
+        let types = match family {
+            Family::Auto => &[RecordType::A, RecordType::AAAA][..],
+            Family::Ipv4 => &[RecordType::A],
+            Family::Ipv6 => &[RecordType::AAAA],
+        };
+        let queries = types.iter().map(|kind| Query::query(name.clone(), *kind));
+        let found: Vec<_> = queries
+            .filter_map(|query| self.hosts.lookup_static_host(&query))
+            .collect();
+        let valid_until = found.first()?.valid_until().into();
+        let records = found.iter().flat_map(|lookup| lookup.answers());
+        Answer::new(
+            records.filter_map(|record| record.data.ip_addr()),
+            valid_until,
+        )
+    }
+}
+
+impl Answer {
+    fn new(found: impl Iterator<Item = IpAddr>, valid_until: Instant) -> Option<Self> {
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        for address in found {
+            if addresses.len() < MAX_ADDRESSES && !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        (!addresses.is_empty()).then_some(Self {
+            addresses,
+            valid_until,
+        })
     }
 }
 
@@ -205,6 +261,11 @@ impl fmt::Debug for LookupClient {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
+    use hickory_resolver::config::{NameServerConfig, ResolverConfig};
+    use hickory_resolver::net::runtime::TokioRuntimeProvider;
+
     use super::*;
 
     fn client() -> LookupClient {
@@ -217,6 +278,35 @@ mod tests {
             let error = client().look_up(host).await.unwrap_err();
             assert!(matches!(error, LookupError::Malformed), "{host}: {error}");
         }
+    }
+
+    #[tokio::test]
+    async fn listed_name_is_not_asked_for() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        server.set_nonblocking(true).unwrap();
+        let mut config = NameServerConfig::udp(IpAddr::from([127, 0, 0, 1]));
+        config.connections[0].port = server.local_addr().unwrap().port();
+        let config = ResolverConfig::from_parts(None, Vec::new(), vec![config]);
+        let provider = TokioRuntimeProvider::default();
+        let resolver = TokioResolver::builder_with_config(config, provider);
+        let mut hosts = Hosts::default();
+        let file = "10.0.0.1 v4.example\nfd00::1 v6.example # both\n10.0.0.2 Both\nfd00::2 both";
+        hosts.read_hosts_conf(file.as_bytes()).unwrap();
+        let client = LookupClient::of(hosts, resolver.build().unwrap());
+        for (host, addresses) in [
+            ("v4.example", &["10.0.0.1"][..]),
+            ("v6.example.", &["fd00::1"]),
+            ("both", &["10.0.0.2", "fd00::2"]),
+        ] {
+            let answer = client.look_up(host).await.unwrap();
+            let wanted: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+            assert_eq!(answer.addresses, wanted, "{host}");
+        }
+        let asked = server.recv(&mut [0; 512]).unwrap_err();
+        assert_eq!(asked.kind(), std::io::ErrorKind::WouldBlock);
+        let listed = client.client().unwrap();
+        let v4 = Name::from_ascii("v4.example").unwrap();
+        assert!(listed.listed(&v4, Family::Ipv6).is_none());
     }
 
     #[tokio::test]
