@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -111,7 +112,11 @@ fn sidecars_serve_while_api_servers_scale() {
         assert_eq!(held.echo(b"still").unwrap(), b"still");
     });
     let counts = load.counts();
-    assert!(counts.failed.is_empty(), "{counts:#?}");
+    assert!(
+        counts.failed.is_empty(),
+        "{counts:#?}\n{}",
+        stage.world.logs()
+    );
 }
 
 /// Returns what the patch makes of the API servers' Deployment.
@@ -230,7 +235,9 @@ impl<'n> Stage<'n> {
         let child = sandbox.start(container, &built).unwrap();
         self.servers.insert(name, child);
         let socket = self.socket(name);
-        wait::until("a sidecar's socket", LIMIT, || socket.exists()).unwrap();
+        // It is there a moment before it listens.
+        let listens = || UnixStream::connect(&socket).is_ok();
+        wait::until("a sidecar's socket", LIMIT, listens).unwrap();
         self.frontend(name)
     }
 

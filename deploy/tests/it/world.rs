@@ -92,6 +92,15 @@ impl World {
         self.directory.join("host")
     }
 
+    /// Returns what all containers wrote.
+    pub(crate) fn logs(&self) -> String {
+        let files = fs::read_dir(&self.directory).unwrap();
+        let paths = files.map(|file| file.unwrap().path());
+        let logs = paths.filter(|path| path.extension().is_some_and(|ending| ending == "log"));
+        logs.map(|log| format!("{}:\n{}", log.display(), fs::read_to_string(&log).unwrap()))
+            .collect()
+    }
+
     /// Notes that what was started is an overlay's.
     pub(crate) fn of_overlay(&mut self, overlay: &str, name: &str) {
         assert!(self.started.remove(name), "{name}");
