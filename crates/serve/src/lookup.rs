@@ -161,7 +161,9 @@ impl LookupClient {
     pub async fn look_up(&self, host: &str) -> Result<Answer, LookupError> {
         let name = host.into_name().map_err(|_| LookupError::Malformed)?;
         let client = self.client()?;
-        if let Some(answer) = client.listed(&name, self.family) {
+        // `localhost` is both loopback addresses whatever the file says (RFC 6761 section 6.3).
+        let listed = client.listed(&name, self.family);
+        if let Some(answer) = listed.filter(|_| !name.is_localhost()) {
             return Ok(answer);
         }
         let client = client.resolver;
@@ -290,17 +292,20 @@ mod tests {
         let provider = TokioRuntimeProvider::default();
         let resolver = TokioResolver::builder_with_config(config, provider);
         let mut hosts = Hosts::default();
-        let file = "10.0.0.1 v4.example\nfd00::1 v6.example # both\n10.0.0.2 Both\nfd00::2 both";
+        let file = "10.0.0.1 v4.example\nfd00::1 v6.example # both\n10.0.0.2 Both\nfd00::2 both\n\
+            127.0.0.1 localhost";
         hosts.read_hosts_conf(file.as_bytes()).unwrap();
         let client = LookupClient::of(hosts, resolver.build().unwrap());
         for (host, addresses) in [
             ("v4.example", &["10.0.0.1"][..]),
             ("v6.example.", &["fd00::1"]),
             ("both", &["10.0.0.2", "fd00::2"]),
+            ("localhost", &["127.0.0.1", "::1"]),
         ] {
-            let answer = client.look_up(host).await.unwrap();
+            let mut found = client.look_up(host).await.unwrap().addresses;
+            found.sort();
             let wanted: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-            assert_eq!(answer.addresses, wanted, "{host}");
+            assert_eq!(found, wanted, "{host}");
         }
         let asked = server.recv(&mut [0; 512]).unwrap_err();
         assert_eq!(asked.kind(), std::io::ErrorKind::WouldBlock);

@@ -101,7 +101,9 @@ pub(crate) fn server_params(tls: Option<ServerTls>) -> ServerParams {
 
 impl Serving {
     pub(crate) async fn start(params: ServerParams) -> Self {
-        Self::start_at(params, ([127, 0, 0, 1], 0).into()).await
+        // A port that no connection is given between this server's end and the next one's start.
+        let port = testkit::ports::free(1).unwrap()[0];
+        Self::start_at(params, ([127, 0, 0, 1], port).into()).await
     }
 
     pub(crate) async fn start_at(params: ServerParams, addr: SocketAddr) -> Self {

@@ -47,7 +47,9 @@ pub(super) struct Control {
 impl Control {
     /// Starts without TLS, and with the listeners alone.
     pub(super) fn start() -> Self {
-        Self::start_at(([127, 0, 0, 1], 0).into(), None)
+        // A port that no connection is given between this server's end and the next one's start.
+        let port = testkit::ports::free(1).unwrap()[0];
+        Self::start_at(([127, 0, 0, 1], port).into(), None)
     }
 
     /// Starts at an address that another one may have had before.
