@@ -3,7 +3,6 @@
 //! Here is what they share: a directory with tenants and their authorities, and a client that
 //! shakes hands with a snapshot.
 
-use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use knp_proto::{Strategy, TenantId, TenantLimits};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection};
-use testkit::certs::{Authority, Identity};
+use testkit::certs::{Authority, Identity, mutual_client_config};
 use testkit::tempdir::TempDir;
 
 use super::authorities::provider;
@@ -22,12 +21,16 @@ use super::spec::{Changes, Identities};
 use super::*;
 
 mod files;
-mod frontend_names;
 mod handshakes;
 mod many;
 mod reload;
 
 const AGENT: &str = "spiffe://example.com/cluster/";
+const A: &str = "a.kn.example.com";
+const B: &str = "b.kn.example.com";
+const C: &str = "c.kn.example.com";
+/// What `https://konnectivity-server:8090` in an egress selector makes an API server ask for.
+const SERVICE: &str = "konnectivity-server";
 
 /// A directory with the server's certificates and, in `registry`, the tenants.
 struct Site {
@@ -40,13 +43,7 @@ impl Site {
     fn new() -> Self {
         let dir = TempDir::new("registry").unwrap();
         let authority = Authority::new("servers").unwrap();
-        let names = [
-            "a.kn.example.com",
-            "b.kn.example.com",
-            "c.kn.example.com",
-            "konnectivity-server",
-        ];
-        let server = authority.server(&names).unwrap();
+        let server = authority.server(&[A, B, C, SERVICE]).unwrap();
         let files = server.write(dir.path(), "server").unwrap();
         std::fs::create_dir(dir.join("registry")).unwrap();
         let pair = PairPaths {
@@ -95,34 +92,14 @@ impl Site {
     }
 
     fn client(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
-        Arc::new(self.client_config(identity))
+        mutual_client_config(&self.server_ca, identity, &[]).unwrap()
     }
 
     /// A client that sends no server name.
     fn nameless(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
-        let mut config = self.client_config(identity);
-        config.enable_sni = false;
-        Arc::new(config)
-    }
-
-    fn client_config(&self, identity: Option<&Identity>) -> ClientConfig {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_slice(self.server_ca.as_bytes()).unwrap())
-            .unwrap();
-        let builder = ClientConfig::builder_with_provider(provider().clone())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots);
-        match identity {
-            Some(identity) => builder
-                .with_client_auth_cert(
-                    chain(identity),
-                    PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).unwrap(),
-                )
-                .unwrap(),
-            None => builder.with_no_client_auth(),
-        }
+        let mut config = self.client(identity);
+        Arc::make_mut(&mut config).enable_sni = false;
+        config
     }
 }
 
@@ -195,23 +172,6 @@ fn whole() -> SingleParams {
     }
 }
 
-/// What came of a connection, as a server sees it.
-#[derive(Debug, PartialEq, Eq)]
-enum Met {
-    /// The handshake failed.
-    Handshake,
-    /// It succeeded, and the peer belongs to no tenant.
-    Refused(&'static str),
-    /// It is this tenant's.
-    Of(String),
-    /// A token must tell, with this hint.
-    Token(Option<String>),
-}
-
-fn of(id: &str) -> Met {
-    Met::Of(id.to_owned())
-}
-
 /// A finished handshake.
 struct Shaken {
     server: ServerConnection,
@@ -223,20 +183,26 @@ impl Shaken {
         self.server.peer_certificates()
     }
 
-    fn met(&self, tenants: &Tenants, port: Port) -> Met {
-        match tenants.identify(port, self.server.server_name(), self.certs()) {
-            Ok(Peer::Certified(spec)) => Met::Of(spec.id.to_string()),
-            Ok(Peer::ByToken { hint }) => Met::Token(hint.map(|spec| spec.id.to_string())),
-            Err(refused) => Met::Refused(refused.reason()),
-        }
+    fn met(&self, tenants: &Tenants, port: Port) -> String {
+        told(tenants.identify(port, self.server.server_name(), self.certs()))
     }
 }
 
-/// Connects to `name` and says whose peer the server finds.
-fn meet(tenants: &Tenants, port: Port, name: &str, client: &Arc<ClientConfig>) -> Met {
+/// Returns whose peer the server found, or why it is none.
+fn told(identified: Result<Peer, IdentityRefused>) -> String {
+    match identified {
+        Ok(Peer::Certified(spec)) => format!("tenant {}", spec.id),
+        Ok(Peer::ByToken { hint: Some(spec) }) => format!("token of {}", spec.id),
+        Ok(Peer::ByToken { hint: None }) => "token".to_owned(),
+        Err(refused) => refused.reason().to_owned(),
+    }
+}
+
+/// Connects to `name` and returns what [`told`] says, or `handshake` where that failed.
+fn meet(tenants: &Tenants, port: Port, name: &str, client: &Arc<ClientConfig>) -> String {
     match shake(tenants, port, name, client) {
         Some(shaken) => shaken.met(tenants, port),
-        None => Met::Handshake,
+        None => "handshake".to_owned(),
     }
 }
 

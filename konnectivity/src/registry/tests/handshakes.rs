@@ -1,157 +1,116 @@
 //! Who gets in, and as whom.
+//!
+//! kube-apiserver takes its server name from the proxy's URL, so that every API server of a seed asks
+//! for the name of the Service, which no tenant has. A frontend's certificate decides, a name selects.
 
 use std::time::Duration;
+
+use Port::{Agents, Frontends};
 
 use super::*;
 use crate::token::fixture::rules;
 
-const TOKENS: &str = "  tokens: { issuer: \"https://a\", audience: a, jwks: keys.jwks }\n";
+/// Where clients with this identity connect, by which server names (none where it is empty), and
+/// what they are told to be.
+type Row<'a> = (Port, &'a [&'a str], Option<&'a Identity>, &'a str);
 
-/// The file of a tenant whose agents show tokens only.
-fn by_token(id: &str) -> String {
-    format!(
-        "serverNames: [\"{id}.kn.example.com\"]\nagents:\n{TOKENS}\
-         frontends:\n  certificates: {{ ca: {id}.crt, identities: [\"{AGENT}{id}/api\"] }}\n"
-    )
-}
-
-#[test]
-fn a_peer_is_its_own_tenant_s_on_its_own_port() {
-    let site = Site::new();
-    let (a, b) = (site.add("a"), site.add("b"));
-    let tenants = site.open().current();
-
-    for (authority, id) in [(&a, "a"), (&b, "b")] {
-        let name = format!("{id}.kn.example.com");
-        let agent = agent_of(authority, id);
-        let frontend = frontend_of(authority, id);
-        for client in [site.client(Some(&agent)), site.nameless(Some(&agent))] {
-            assert_eq!(meet(&tenants, Port::Agents, &name, &client), of(id));
-        }
-        for client in [site.client(Some(&frontend)), site.nameless(Some(&frontend))] {
-            assert_eq!(meet(&tenants, Port::Frontends, &name, &client), of(id));
+fn check(site: &Site, tenants: &Tenants, rows: &[Row<'_>]) {
+    for (row, (port, names, identity, expected)) in rows.iter().enumerate() {
+        for name in *names {
+            let (name, client) = match *name {
+                "" => (A, site.nameless(*identity)),
+                name => (name, site.client(*identity)),
+            };
+            let met = meet(tenants, *port, name, &client);
+            assert_eq!(met, *expected, "row {row}, {port:?} by {name}");
         }
     }
 }
 
-#[test]
-fn a_name_in_capitals_is_the_same_name() {
-    let site = Site::new();
-    let a = site.add("a");
-    let tenants = site.open().current();
-    let shown = chain(&agent_of(&a, "a"));
-
-    let peer = tenants.identify(Port::Agents, Some("A.KN.example.com."), Some(&shown));
-
-    let spec = tenants.get(&TenantId::new("a")).unwrap();
-    assert_eq!(peer, Ok(Peer::Certified(spec.clone())));
-}
-
-#[test]
-fn an_authority_vouches_for_its_own_tenant_only() {
-    let site = Site::new();
-    let (a, _) = (site.add("a"), site.add("b"));
-    let tenants = site.open().current();
-    let forged = agent_of(&a, "b");
-
-    let meet = |name, client| meet(&tenants, Port::Agents, name, &client);
-    assert_eq!(
-        meet("b.kn.example.com", site.client(Some(&forged))),
-        Met::Handshake
-    );
-    assert_eq!(
-        meet("b.kn.example.com", site.nameless(Some(&forged))),
-        Met::Handshake
-    );
-    assert_eq!(
-        meet("a.kn.example.com", site.client(Some(&forged))),
-        Met::Refused("other_cluster")
-    );
-    let shown = chain(&forged);
-    for (name, reason) in [
-        (Some("b.kn.example.com"), "unverified"),
-        (Some("a.kn.example.com"), "other_cluster"),
-        (None, "unverified"),
-    ] {
-        let refused = tenants.identify(Port::Agents, name, Some(&shown));
-        assert_eq!(refused.unwrap_err().reason(), reason, "{name:?}");
-    }
-}
-
-#[test]
-fn unknown_authority_vouches_for_none() {
-    let site = Site::new();
-    site.add("a");
-    let tenants = site.open().current();
-    let stranger = Authority::new("a").unwrap();
-    let client = site.client(Some(&agent_of(&stranger, "a")));
-    let nameless = site.nameless(Some(&agent_of(&stranger, "a")));
-
-    for client in [client, nameless] {
-        let met = meet(&tenants, Port::Agents, "a.kn.example.com", &client);
-        assert_eq!(met, Met::Handshake);
-    }
-}
-
-#[test]
-fn a_role_is_good_on_its_port_only() {
-    let site = Site::new();
-    let a = site.add("a");
-    let tenants = site.open().current();
-    let roles = [
-        (Port::Frontends, agent_of(&a, "a")),
-        (Port::Agents, frontend_of(&a, "a")),
-    ];
-    for (port, identity) in roles {
-        for client in [site.client(Some(&identity)), site.nameless(Some(&identity))] {
-            let met = meet(&tenants, port, "a.kn.example.com", &client);
-            assert_eq!(met, Met::Refused("wrong_role"), "{port:?}");
-        }
-    }
-}
-
-#[test]
-fn certificate_of_two_tenants_or_roles_is_refused() {
-    let site = Site::new();
+/// Defines tenants that have one authority.
+fn add_sharing(site: &Site, ids: &[&str]) -> Authority {
     let shared = Authority::new("shared").unwrap();
-    for id in ["a", "b"] {
+    for id in ids {
         site.add(id);
         site.write(&format!("{id}.crt"), shared.pem());
     }
-    let tenants = site.open().current();
-    let both = |uris: &[&str]| shared.client("both", &[], uris).unwrap();
-    let of_tenants = both(&[&format!("{AGENT}a"), &format!("{AGENT}b")]);
-    let of_roles = both(&[&format!("{AGENT}a"), &format!("{AGENT}a/api")]);
-
-    let meet = |client| meet(&tenants, Port::Agents, "a.kn.example.com", &client);
-    for identity in [&of_tenants, &of_roles] {
-        let met = meet(site.nameless(Some(identity)));
-        assert_eq!(met, Met::Refused("ambiguous"));
-    }
-    assert_eq!(
-        meet(site.client(Some(&of_roles))),
-        Met::Refused("ambiguous")
-    );
-    assert_eq!(meet(site.client(Some(&agent_of(&shared, "a")))), of("a"));
-    assert_eq!(
-        meet(site.client(Some(&agent_of(&shared, "b")))),
-        Met::Refused("other_cluster")
-    );
+    shared
 }
 
 #[test]
-fn a_name_must_be_known_and_agree() {
+fn certificate_port_and_name_tell_the_tenant() {
     let site = Site::new();
-    let (a, _) = (site.add("a"), site.add("b"));
+    let (a, b) = (site.add("a"), site.add("b"));
     let tenants = site.open().current();
-    let client = site.client(Some(&agent_of(&a, "a")));
+    let (agent_a, api_a) = (agent_of(&a, "a"), frontend_of(&a, "a"));
+    let (agent_b, api_b) = (agent_of(&b, "b"), frontend_of(&b, "b"));
+    // An authority vouches for its own tenant only, and an unknown one for none.
+    let (forged, forged_api) = (agent_of(&a, "b"), frontend_of(&a, "b"));
+    let stranger = agent_of(&Authority::new("a").unwrap(), "a");
+    let unnamed = a.client("unnamed", &["system:masters"], &[]).unwrap();
 
-    let meet = |name| meet(&tenants, Port::Agents, name, &client);
-    assert_eq!(meet("b.kn.example.com"), Met::Handshake);
-    assert_eq!(
-        meet("c.kn.example.com"),
-        Met::Refused("unknown_server_name")
-    );
+    let any = &[A, B, SERVICE, ""];
+    let rows: &[Row<'_>] = &[
+        (Agents, &[A, ""], Some(&agent_a), "tenant a"),
+        (Agents, &[B, ""], Some(&agent_b), "tenant b"),
+        (Agents, &[B], Some(&agent_a), "handshake"),
+        (Agents, &[C], Some(&agent_a), "unknown_server_name"),
+        (Agents, &[A, ""], Some(&api_a), "wrong_role"),
+        (Agents, &[B, ""], Some(&forged), "handshake"),
+        (Agents, &[A], Some(&forged), "other_cluster"),
+        (Agents, &[A, ""], Some(&stranger), "handshake"),
+        (Agents, &[A], Some(&unnamed), "unknown_identity"),
+        (Agents, &[A, ""], None, "handshake"),
+        (Frontends, any, Some(&api_a), "tenant a"),
+        (Frontends, any, Some(&api_b), "tenant b"),
+        (Frontends, any, Some(&agent_a), "wrong_role"),
+        (Frontends, any, Some(&forged_api), "handshake"),
+        (Frontends, any, Some(&unnamed), "handshake"),
+        (Frontends, any, None, "handshake"),
+    ];
+    check(&site, &tenants, rows);
+
+    let (forged, agent_a) = (chain(&forged), chain(&agent_a));
+    let garbage = [CertificateDer::from(vec![0x30, 0x82, 1, 2, 3])];
+    for (name, shown, expected) in [
+        (Some(B), forged.as_slice(), "unverified"),
+        (Some(A), &forged, "other_cluster"),
+        (None, &forged, "unverified"),
+        (Some("A.KN.example.com."), &agent_a, "tenant a"),
+        (Some(A), &garbage, "malformed"),
+        (None, &garbage, "malformed"),
+        (Some(A), &[], "no_certificate"),
+        (None, &[], "no_certificate"),
+    ] {
+        let identified = tenants.identify(Agents, name, Some(shown));
+        assert_eq!(told(identified), expected, "{name:?}");
+    }
+}
+
+#[test]
+fn certificate_of_several_tenants_needs_a_name_that_fits() {
+    let site = Site::new();
+    let shared = add_sharing(&site, &["a", "b", "c"]);
+    let tenants = site.open().current();
+    let with = |ids: [&str; 2]| {
+        let [one, other] = ids.map(|id| format!("{AGENT}{id}"));
+        shared.client("both", &[], &[&one, &other]).unwrap()
+    };
+    let (of_tenants, of_roles) = (with(["a", "b"]), with(["a", "a/api"]));
+    let apis = with(["a/api", "b/api"]);
+    let (agent_a, agent_b) = (agent_of(&shared, "a"), agent_of(&shared, "b"));
+
+    let rows: &[Row<'_>] = &[
+        (Agents, &[""], Some(&of_tenants), "ambiguous"),
+        (Agents, &[A, ""], Some(&of_roles), "ambiguous"),
+        (Agents, &[A], Some(&agent_a), "tenant a"),
+        (Agents, &[A], Some(&agent_b), "other_cluster"),
+        (Frontends, &[A], Some(&apis), "tenant a"),
+        (Frontends, &[B], Some(&apis), "tenant b"),
+        // Tenant `c` does not fit, and the certificate alone fits two.
+        (Frontends, &[C, SERVICE], Some(&apis), "ambiguous"),
+    ];
+    check(&site, &tenants, rows);
 }
 
 #[test]
@@ -161,34 +120,9 @@ fn names_do_not_matter_where_no_tenant_has_any() {
     let text = definition("a");
     let (_, rest) = text.split_once('\n').unwrap();
     site.write("a.yaml", rest);
-    let tenants = site.open().current();
-    let client = site.client(Some(&agent_of(&a, "a")));
-
-    let met = meet(&tenants, Port::Agents, "c.kn.example.com", &client);
-
-    assert_eq!(met, of("a"));
-}
-
-#[test]
-fn missing_certificate_is_refused() {
-    let site = Site::new();
-    let a = site.add("a");
-    let tenants = site.open().current();
-    let unnamed = a.client("unnamed", &["system:masters"], &[]).unwrap();
-
-    for port in Port::ALL {
-        for client in [site.client(None), site.nameless(None)] {
-            let met = meet(&tenants, port, "a.kn.example.com", &client);
-            assert_eq!(met, Met::Handshake);
-        }
-        let client = site.client(Some(&unnamed));
-        let met = meet(&tenants, port, "a.kn.example.com", &client);
-        let refused = match port {
-            Port::Agents => Met::Refused("unknown_identity"),
-            Port::Frontends => Met::Handshake,
-        };
-        assert_eq!(met, refused);
-    }
+    let agent = agent_of(&a, "a");
+    let rows: &[Row<'_>] = &[(Agents, &[C], Some(&agent), "tenant a")];
+    check(&site, &site.open().current(), rows);
 }
 
 #[test]
@@ -197,34 +131,21 @@ fn agents_with_tokens_need_no_certificate() {
     site.add("a");
     let b = site.add("b");
     site.write("keys.jwks", KEYS);
-    site.write("a.yaml", by_token("a"));
-    let tenants = site.open().current();
+    let certificates = format!("certificates: {{ ca: a.crt, identities: [\"{AGENT}a\"] }}");
+    let tokens = "tokens: { issuer: \"https://a\", audience: a, jwks: keys.jwks }";
+    site.write("a.yaml", definition("a").replace(&certificates, tokens));
+    let (agent_b, unknown) = (agent_of(&b, "b"), agent_of(&b, "c"));
 
-    let meet = |port, name, client| meet(&tenants, port, name, &client);
-    let (one, other) = ("a.kn.example.com", "b.kn.example.com");
-    assert_eq!(
-        meet(Port::Agents, one, site.client(None)),
-        Met::Token(Some("a".to_owned()))
-    );
-    assert_eq!(
-        meet(Port::Agents, one, site.nameless(None)),
-        Met::Token(None)
-    );
-    assert_eq!(meet(Port::Agents, other, site.client(None)), Met::Handshake);
-    assert_eq!(
-        meet(Port::Frontends, one, site.client(None)),
-        Met::Handshake
-    );
-    // A certificate is still good where it is known, and still counts where it is not asked for.
-    let of_b = agent_of(&b, "b");
-    assert_eq!(
-        meet(Port::Agents, other, site.nameless(Some(&of_b))),
-        of("b")
-    );
-    assert_eq!(
-        meet(Port::Agents, one, site.nameless(Some(&agent_of(&b, "c")))),
-        Met::Handshake
-    );
+    let rows: &[Row<'_>] = &[
+        (Agents, &[A], None, "token of a"),
+        (Agents, &[""], None, "token"),
+        (Agents, &[B], None, "handshake"),
+        (Frontends, &[A], None, "handshake"),
+        // A certificate is still good where it is known, and counts where it is not asked for.
+        (Agents, &[""], Some(&agent_b), "tenant b"),
+        (Agents, &[""], Some(&unknown), "handshake"),
+    ];
+    check(&site, &site.open().current(), rows);
 }
 
 #[test]
@@ -232,37 +153,24 @@ fn two_authorities_are_good_while_they_rotate() {
     let site = Site::new();
     let old = site.add("a");
     let new = Authority::new("a").unwrap();
-    let mut bundle = old.pem().to_owned();
-    write!(bundle, "{}", new.pem()).unwrap();
-    site.write("a.crt", bundle);
+    site.write("a.crt", old.pem().to_owned() + new.pem());
+    let rotated = new.pem().to_owned();
     let registry = site.open();
-    let clients = [&old, &new].map(|authority| {
+    let [old, new] = [&old, &new].map(|authority| {
         let agent = agent_of(authority, "a");
         [site.client(Some(&agent)), site.nameless(Some(&agent))]
     });
+    let met = |client| meet(&registry.current(), Agents, A, client);
 
-    for client in clients.iter().flatten() {
-        let met = meet(
-            &registry.current(),
-            Port::Agents,
-            "a.kn.example.com",
-            client,
-        );
-        assert_eq!(met, of("a"));
-    }
-    site.write("a.crt", new.pem());
+    assert!(
+        old.iter()
+            .chain(&new)
+            .all(|client| met(client) == "tenant a")
+    );
+    site.write("a.crt", rotated);
     registry.reload();
-    for (clients, expected) in clients.iter().zip([Met::Handshake, of("a")]) {
-        for client in clients {
-            let met = meet(
-                &registry.current(),
-                Port::Agents,
-                "a.kn.example.com",
-                client,
-            );
-            assert_eq!(met, expected);
-        }
-    }
+    assert!(old.iter().all(|client| met(client) == "handshake"));
+    assert!(new.iter().all(|client| met(client) == "tenant a"));
 }
 
 #[test]
@@ -271,14 +179,13 @@ fn a_session_resumes_under_the_same_rules_only() {
     let old = site.add("a");
     let other = site.add("b");
     let registry = site.open();
-    let name = "a.kn.example.com";
     let client = site.client(Some(&agent_of(&old, "a")));
-    let shake = || shake(&registry.current(), Port::Agents, name, &client);
+    let shake = || shake(&registry.current(), Agents, A, &client);
 
     assert_eq!(shake().unwrap().kind, HandshakeKind::Full);
     let resumed = shake().unwrap();
     assert_eq!(resumed.kind, HandshakeKind::Resumed);
-    assert_eq!(resumed.met(&registry.current(), Port::Agents), of("a"));
+    assert_eq!(resumed.met(&registry.current(), Agents), "tenant a");
 
     // Another tenant's change leaves sessions alone.
     site.write("b.yaml", definition("b") + "serverCount: 2\n");
@@ -290,36 +197,25 @@ fn a_session_resumes_under_the_same_rules_only() {
     let before = registry.current();
     site.write("a.crt", other.pem());
     registry.reload();
-    let late = self::shake(&before, Port::Agents, name, &client).unwrap();
+    let late = self::shake(&before, Agents, A, &client).unwrap();
     assert_eq!(late.kind, HandshakeKind::Resumed);
-    assert_eq!(
-        late.met(&registry.current(), Port::Agents),
-        Met::Refused("unverified")
-    );
+    assert_eq!(late.met(&registry.current(), Agents), "unverified");
     assert!(shake().is_none());
 }
 
 #[test]
 fn a_session_does_not_move_to_another_tenant_or_port() {
     let site = Site::new();
-    let shared = Authority::new("shared").unwrap();
-    for id in ["a", "b"] {
-        site.add(id);
-        site.write(&format!("{id}.crt"), shared.pem());
-    }
+    let shared = add_sharing(&site, &["a", "b"]);
     let tenants = site.open().current();
     let client = site.client(Some(&agent_of(&shared, "a")));
-    let name = "a.kn.example.com";
-    shake(&tenants, Port::Agents, name, &client).unwrap();
+    shake(&tenants, Agents, A, &client).unwrap();
 
     // The client offers its session of `a`, on the other port.
-    let moved = shake(&tenants, Port::Frontends, name, &client).unwrap();
+    let moved = shake(&tenants, Frontends, A, &client).unwrap();
 
     assert_eq!(moved.kind, HandshakeKind::Full);
-    assert_eq!(
-        moved.met(&tenants, Port::Frontends),
-        Met::Refused("wrong_role")
-    );
+    assert_eq!(moved.met(&tenants, Frontends), "wrong_role");
 }
 
 #[test]
@@ -328,30 +224,14 @@ fn expired_certificate_is_refused_in_a_session() {
     let a = site.add("a");
     let tenants = site.open().current();
     let client = site.client(Some(&agent_of(&a, "a")));
-    let shaken = shake(&tenants, Port::Agents, "a.kn.example.com", &client).unwrap();
+    let shaken = shake(&tenants, Agents, A, &client).unwrap();
     // Certificates of tests are good until the year 4096.
     let late = UnixTime::since_unix_epoch(Duration::from_secs(3000 * 366 * 86400));
     let early = UnixTime::since_unix_epoch(Duration::ZERO);
 
     for now in [late, early] {
-        let refused =
-            tenants.identify_at(Port::Agents, Some("a.kn.example.com"), shaken.certs(), now);
+        let refused = tenants.identify_at(Agents, Some(A), shaken.certs(), now);
         assert_eq!(refused, Err(IdentityRefused::Unverified));
-    }
-}
-
-#[test]
-fn garbage_in_place_of_a_certificate_is_refused() {
-    let site = Site::new();
-    site.add("a");
-    let tenants = site.open().current();
-    let garbage = [CertificateDer::from(vec![0x30, 0x82, 1, 2, 3])];
-
-    for name in [None, Some("a.kn.example.com")] {
-        let refused = tenants.identify(Port::Agents, name, Some(&garbage));
-        assert_eq!(refused, Err(IdentityRefused::Malformed));
-        let refused = tenants.identify(Port::Agents, name, Some(&[]));
-        assert_eq!(refused, Err(IdentityRefused::NoCertificate));
     }
 }
 
@@ -362,23 +242,41 @@ fn one_identity_in_many_tenants_needs_a_server_name() {
     for number in 0..40 {
         let id = format!("c{number}");
         let authority = site.add(&id);
-        site.write(
-            &format!("{id}.yaml"),
-            definition(&id).replace(&format!("{AGENT}{id}\""), "urn:agent\""),
-        );
+        let text = definition(&id).replace(&format!("{AGENT}{id}"), "urn:agent");
+        site.write(&format!("{id}.yaml"), text);
         first.get_or_insert(authority);
     }
     let tenants = site.open().current();
-    let agent = first.unwrap().client("agent", &[], &["urn:agent"]).unwrap();
-    let shown = chain(&agent);
+    let first = first.unwrap();
+    let (agent, api) = ["urn:agent", "urn:agent/api"]
+        .map(|uri| chain(&first.client("any", &[], &[uri]).unwrap()))
+        .into();
 
-    let identify = |name| tenants.identify(Port::Agents, name, Some(&shown));
-    assert_eq!(identify(None), Err(IdentityRefused::Ambiguous));
-    let spec = tenants.get(&TenantId::new("c0")).unwrap().clone();
-    assert_eq!(
-        identify(Some("c0.kn.example.com")),
-        Ok(Peer::Certified(spec))
-    );
+    // More tenants know the URI than are tried without a name that fits.
+    for (port, name, shown, expected) in [
+        (Agents, None, &agent, "ambiguous"),
+        (Agents, Some("c0.kn.example.com"), &agent, "tenant c0"),
+        (Frontends, Some(SERVICE), &api, "ambiguous"),
+        (Frontends, Some("c0.kn.example.com"), &api, "tenant c0"),
+    ] {
+        let identified = tenants.identify(port, name, Some(shown));
+        assert_eq!(told(identified), expected, "{port:?} by {name:?}");
+    }
+}
+
+#[test]
+fn new_tenant_is_met_under_an_older_name() {
+    let site = Site::new();
+    let a = site.add("a");
+    let registry = site.open();
+    let of_a = site.client(Some(&frontend_of(&a, "a")));
+    assert_eq!(meet(&registry.current(), Frontends, A, &of_a), "tenant a");
+
+    let b = site.add("b");
+    registry.reload();
+
+    let of_b = site.client(Some(&frontend_of(&b, "b")));
+    assert_eq!(meet(&registry.current(), Frontends, A, &of_b), "tenant b");
 }
 
 #[test]
@@ -390,34 +288,30 @@ fn a_single_tenant_takes_every_certificate_of_its_authorities() {
         frontends_ca: Some(frontends.write(&site.dir.join("y.crt")).unwrap()),
         ..whole()
     };
-    let tenants = site.single(params).current();
     let agent = agents.client("any", &[], &[]).unwrap();
     let frontend = frontends.client("any", &[], &["urn:x"]).unwrap();
 
-    for name in ["a.kn.example.com", "b.kn.example.com"] {
-        let meet = |port, client| meet(&tenants, port, name, &client);
-        let agent = |port| meet(port, site.client(Some(&agent)));
-        let frontend = |port| meet(port, site.nameless(Some(&frontend)));
-        assert_eq!(agent(Port::Agents), of("default"));
-        assert_eq!(agent(Port::Frontends), Met::Handshake);
-        assert_eq!(frontend(Port::Frontends), of("default"));
-        assert_eq!(frontend(Port::Agents), Met::Handshake);
-        assert_eq!(meet(Port::Agents, site.client(None)), Met::Handshake);
-    }
+    let rows: &[Row<'_>] = &[
+        (Agents, &[A, B], Some(&agent), "tenant default"),
+        (Frontends, &[A, B], Some(&agent), "handshake"),
+        (Frontends, &[""], Some(&frontend), "tenant default"),
+        (Agents, &[""], Some(&frontend), "handshake"),
+        (Agents, &[A, B], None, "handshake"),
+    ];
+    check(&site, &site.single(params).current(), rows);
 }
 
 #[test]
 fn a_single_tenant_without_authorities_takes_every_agent_and_no_frontend() {
     let site = Site::new();
-    let tenants = site.single(whole()).current();
-    let stranger = Authority::new("stranger").unwrap();
-    let stranger = agent_of(&stranger, "a");
-
-    for client in [site.client(None), site.client(Some(&stranger))] {
-        let meet = |port| meet(&tenants, port, "a.kn.example.com", &client);
-        assert_eq!(meet(Port::Agents), of("default"));
-        assert_eq!(meet(Port::Frontends), Met::Handshake);
-    }
+    let stranger = agent_of(&Authority::new("stranger").unwrap(), "a");
+    let rows: &[Row<'_>] = &[
+        (Agents, &[A], None, "tenant default"),
+        (Agents, &[A], Some(&stranger), "tenant default"),
+        (Frontends, &[A], None, "handshake"),
+        (Frontends, &[A], Some(&stranger), "handshake"),
+    ];
+    check(&site, &site.single(whole()).current(), rows);
 }
 
 #[test]
@@ -430,12 +324,8 @@ fn a_single_tenant_with_tokens_asks_for_one() {
         kubeconfig: None,
         kubeconfig_digest: None,
     });
-    let tenants = site.single(params).current();
-
-    let client = site.nameless(None);
-    let met = meet(&tenants, Port::Agents, "a.kn.example.com", &client);
-
-    assert_eq!(met, Met::Token(Some("default".to_owned())));
+    let rows: &[Row<'_>] = &[(Agents, &[""], None, "token of default")];
+    check(&site, &site.single(params).current(), rows);
 }
 
 #[test]
@@ -443,15 +333,13 @@ fn each_port_speaks_its_own_protocol() {
     let site = Site::new();
     let a = site.add("a");
     let tenants = site.open().current();
-    let offered = ["x", "http/1.1", "h2"].map(|name| name.as_bytes().to_vec());
     for (port, identity, expected) in [
-        (Port::Agents, agent_of(&a, "a"), "h2"),
-        (Port::Frontends, frontend_of(&a, "a"), "http/1.1"),
+        (Agents, agent_of(&a, "a"), "h2"),
+        (Frontends, frontend_of(&a, "a"), "http/1.1"),
     ] {
-        let mut config = site.client_config(Some(&identity));
-        config.alpn_protocols = offered.to_vec();
-        let client = Arc::new(config);
-        let shaken = shake(&tenants, port, "a.kn.example.com", &client).unwrap();
+        let offered = &["x", "http/1.1", "h2"];
+        let client = mutual_client_config(&site.server_ca, Some(&identity), offered).unwrap();
+        let shaken = shake(&tenants, port, A, &client).unwrap();
         assert_eq!(shaken.server.alpn_protocol(), Some(expected.as_bytes()));
     }
 }
@@ -461,35 +349,27 @@ fn versions_and_suites_follow_the_flags() {
     let mut site = Site::new();
     let a = site.add("a");
     let agent = agent_of(&a, "a");
-    let only12 = |site: &Site| {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_slice(site.server_ca.as_bytes()).unwrap())
-            .unwrap();
-        let config = ClientConfig::builder_with_provider(provider().clone())
-            .with_protocol_versions(&[&rustls::version::TLS12])
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(
-                chain(&agent),
-                PrivateKeyDer::from_pem_slice(agent.key_pem.as_bytes()).unwrap(),
-            )
-            .unwrap();
-        Arc::new(config)
-    };
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(site.server_ca.as_bytes()).unwrap())
+        .unwrap();
+    let key = PrivateKeyDer::from_pem_slice(agent.key_pem.as_bytes()).unwrap();
+    let only12 = ClientConfig::builder_with_provider(provider().clone())
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain(&agent), key)
+        .unwrap();
+    let only12 = Arc::new(only12);
     let wanted = rustls::CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;
     site.tls.cipher_suites = vec![wanted];
-    let tenants = site.open().current();
-    let shaken = shake(&tenants, Port::Agents, "a.kn.example.com", &only12(&site)).unwrap();
+    let shaken = shake(&site.open().current(), Agents, A, &only12).unwrap();
     let suite = shaken.server.negotiated_cipher_suite().unwrap();
     assert_eq!(suite.suite(), wanted);
 
     site.tls.only_tls13 = true;
     let tenants = site.open().current();
-    assert!(shake(&tenants, Port::Agents, "a.kn.example.com", &only12(&site)).is_none());
+    assert!(shake(&tenants, Agents, A, &only12).is_none());
     let client = site.client(Some(&agent));
-    assert_eq!(
-        meet(&tenants, Port::Agents, "a.kn.example.com", &client),
-        of("a")
-    );
+    assert_eq!(meet(&tenants, Agents, A, &client), "tenant a");
 }

@@ -41,13 +41,8 @@ fn a_broken_file_keeps_its_tenant_and_touches_no_other() {
     assert_eq!(*registry.changes().borrow(), generation);
     assert!(Arc::ptr_eq(&before, &registry.current()));
     let client = site.client(Some(&agent_of(&b, "b")));
-    let met = meet(
-        &registry.current(),
-        Port::Agents,
-        "b.kn.example.com",
-        &client,
-    );
-    assert_eq!(met, of("b"));
+    let met = meet(&registry.current(), Port::Agents, B, &client);
+    assert_eq!(met, "tenant b");
 
     site.write("b.yaml", definition("b") + "serverCount: 3\n");
     registry.reload();
@@ -116,10 +111,10 @@ fn a_removed_file_removes_its_tenant() {
     let current = registry.current();
     let left: Vec<_> = current.all().map(|spec| spec.id.as_str()).collect();
     assert_eq!((before.len(), left), (2, vec!["a"]));
-    assert!(current.by_server_name("b.kn.example.com").is_none());
+    assert!(current.by_server_name(B).is_none());
     let client = site.nameless(Some(&agent_of(&b, "b")));
-    let met = meet(&current, Port::Agents, "b.kn.example.com", &client);
-    assert_eq!(met, Met::Handshake);
+    let met = meet(&current, Port::Agents, B, &client);
+    assert_eq!(met, "handshake");
 }
 
 #[test]
@@ -143,26 +138,7 @@ fn a_directory_that_is_gone_keeps_everything() {
 }
 
 #[test]
-fn without_its_directory_there_is_no_registry() {
-    let site = Site::new();
-    let missing = site.dir.join("missing");
-    let refused = Registry::open(&missing, &site.tls).unwrap_err();
-    assert!(matches!(refused, RegistryError::Directory { .. }));
-    assert!(refused.to_string().contains("missing"), "{refused}");
-}
-
-#[test]
-fn broken_file_at_start_stops_no_other() {
-    let site = Site::new();
-    site.add("a");
-    site.write("b.yaml", "agents: 1");
-    let registry = site.open();
-    assert_eq!(ids(&registry), ["a"]);
-    assert_eq!(broken(&registry), ["b"]);
-}
-
-#[test]
-fn only_files_of_tenants_are_read() {
+fn files_of_others_and_broken_ones_stop_no_tenant() {
     let site = Site::new();
     site.add("a");
     site.write(".hidden.yaml", "x");
@@ -170,9 +146,10 @@ fn only_files_of_tenants_are_read() {
     site.write("README", "x");
     site.write("Not_A_Label.yaml", definition("x"));
     site.write("d.yaml/inner", "x");
+    site.write("e.yaml", "agents: 1");
     let registry = site.open();
     assert_eq!(ids(&registry), ["a"]);
-    assert_eq!(broken(&registry), ["Not_A_Label", "d"]);
+    assert_eq!(broken(&registry), ["Not_A_Label", "d", "e"]);
 }
 
 #[test]
@@ -191,13 +168,8 @@ fn a_newcomer_yields_to_who_is_there() {
     assert!(reason.contains("0.yaml: serverNames: "), "{reason}");
     assert!(reason.contains("tenant a"), "{reason}");
     let client = site.client(Some(&agent_of(&a, "a")));
-    let met = meet(
-        &registry.current(),
-        Port::Agents,
-        "a.kn.example.com",
-        &client,
-    );
-    assert_eq!(met, of("a"));
+    let met = meet(&registry.current(), Port::Agents, A, &client);
+    assert_eq!(met, "tenant a");
 }
 
 #[test]
@@ -233,7 +205,7 @@ fn two_tenants_may_swap_what_they_claim_at_once() {
     registry.reload();
     assert_eq!(broken(&registry), ["a", "b"]);
     let current = registry.current();
-    let named = current.by_server_name("a.kn.example.com").unwrap();
+    let named = current.by_server_name(A).unwrap();
     assert_eq!(named.id.as_str(), "b");
 }
 
@@ -252,33 +224,26 @@ fn changes_are_reported() {
         changes
     };
 
-    let limits = definition("a") + "limits: { agents: 1 }\n";
-    let told = step("a.yaml", limits.clone());
-    assert_eq!(
-        told,
-        Changes {
-            limits: true,
-            ..Changes::default()
-        }
-    );
-    let both = old.pem().to_owned() + new.pem();
-    assert_eq!(step("a.crt", both), Changes::default());
-    assert_eq!(step("a.crt", new.pem().to_owned()), Changes::default());
-    let replaced = Changes {
+    let none = Changes::default();
+    let agents_only = Changes {
         agents: true,
+        ..none
+    };
+    let limits = definition("a") + "limits: { agents: 1 }\n";
+    let expected = Changes {
+        limits: true,
+        ..none
+    };
+    assert_eq!(step("a.yaml", limits.clone()), expected);
+    assert_eq!(step("a.crt", old.pem().to_owned() + new.pem()), none);
+    assert_eq!(step("a.crt", new.pem().to_owned()), none);
+    let replaced = Changes {
         frontends: true,
-        ..Changes::default()
+        ..agents_only
     };
     assert_eq!(step("a.crt", old.pem().to_owned()), replaced);
     let agents = limits.replace(&format!("{AGENT}a\""), "urn:other\"");
-    let told = step("a.yaml", agents);
-    assert_eq!(
-        told,
-        Changes {
-            agents: true,
-            ..Changes::default()
-        }
-    );
+    assert_eq!(step("a.yaml", agents), agents_only);
 }
 
 #[test]
@@ -298,21 +263,14 @@ fn readings_are_counted() {
     registry.reload();
 
     let seen = seen.lock().unwrap();
-    let numbers: Vec<_> = seen
-        .iter()
-        .map(|loaded| {
-            (
-                loaded.changed,
-                loaded.tenants,
-                loaded.refused,
-                loaded.broken,
-            )
-        })
-        .collect();
-    assert_eq!(
-        numbers,
-        [(0, 1, 0, 0), (0, 1, 1, 1), (0, 1, 0, 1), (1, 0, 0, 0)]
-    );
+    let loaded = |[changed, tenants, refused, broken]: [usize; 4]| Loaded {
+        changed,
+        tenants,
+        refused,
+        broken,
+    };
+    let expected = [[0, 1, 0, 0], [0, 1, 1, 1], [0, 1, 0, 1], [1, 0, 0, 0]];
+    assert_eq!(*seen, expected.map(loaded));
 }
 
 #[test]
@@ -325,22 +283,15 @@ fn a_single_tenant_s_authorities_are_read_again() {
         ..whole()
     });
     let client = site.client(Some(&agent_of(&new, "a")));
-    let met = || {
-        meet(
-            &registry.current(),
-            Port::Agents,
-            "a.kn.example.com",
-            &client,
-        )
-    };
-    assert_eq!(met(), Met::Handshake);
+    let met = || meet(&registry.current(), Port::Agents, A, &client);
+    assert_eq!(met(), "handshake");
 
     std::fs::write(&path, "broken").unwrap();
     registry.reload();
     assert_eq!(broken(&registry), ["default"]);
     new.write(&path).unwrap();
     registry.reload();
-    assert_eq!(met(), of("default"));
+    assert_eq!(met(), "tenant default");
     assert_eq!(registry.broken(), []);
 }
 
@@ -350,25 +301,22 @@ fn the_server_s_own_certificate_is_read_again() {
     let a = site.add("a");
     let registry = site.open();
     let agent = agent_of(&a, "a");
-    let met = |client| {
-        let tenants = registry.current();
-        meet(&tenants, Port::Agents, "a.kn.example.com", &client)
-    };
+    let met = |client| meet(&registry.current(), Port::Agents, A, &client);
     let before = site.client(Some(&agent));
-    assert_eq!(met(before.clone()), of("a"));
+    assert_eq!(met(before.clone()), "tenant a");
 
     site.dir.write("server.crt", "broken").unwrap();
     registry.reload();
-    assert_eq!(met(site.client(Some(&agent))), of("a"));
+    assert_eq!(met(site.client(Some(&agent))), "tenant a");
     let authority = Authority::new("servers").unwrap();
-    let server = authority.server(&["a.kn.example.com"]).unwrap();
+    let server = authority.server(&[A]).unwrap();
     server.write(site.dir.path(), "server").unwrap();
     registry.reload();
-    assert_eq!(met(site.client(Some(&agent))), Met::Handshake);
+    assert_eq!(met(site.client(Some(&agent))), "handshake");
     site.server_ca = authority.pem().to_owned();
-    assert_eq!(met(site.client(Some(&agent))), of("a"));
+    assert_eq!(met(site.client(Some(&agent))), "tenant a");
     // A session that was begun before goes on.
-    assert_eq!(met(before), of("a"));
+    assert_eq!(met(before), "tenant a");
 }
 
 #[test]
@@ -383,15 +331,14 @@ fn a_check_names_what_cannot_be_used() {
 }
 
 #[test]
-fn files_of_flags_must_be_valid_at_start() {
+fn what_flags_name_must_be_usable_at_start() {
     let site = Site::new();
-    let refused = Registry::single(
-        SingleParams {
-            agents_ca: Some(site.dir.join("missing.crt")),
-            ..whole()
-        },
-        &site.tls,
-    );
+    let refused = Registry::open(&site.dir.join("missing"), &site.tls).unwrap_err();
+    assert!(matches!(refused, RegistryError::Directory { .. }));
+    assert!(refused.to_string().contains("missing"), "{refused}");
+    let mut params = whole();
+    params.agents_ca = Some(site.dir.join("missing.crt"));
+    let refused = Registry::single(params, &site.tls);
     assert!(matches!(refused, Err(RegistryError::Authorities { .. })));
     let mut tls = site.tls.clone();
     tls.agents_pair.as_mut().unwrap().key = site.dir.join("missing.key");
@@ -437,13 +384,8 @@ async fn changes_are_noticed_however_they_are_made() {
 
     assert_eq!(ids(&registry), ["b"]);
     let client = site.client(Some(&agent_of(&ca, "b")));
-    let met = meet(
-        &registry.current(),
-        Port::Agents,
-        "b.kn.example.com",
-        &client,
-    );
-    assert_eq!(met, of("b"));
+    let met = meet(&registry.current(), Port::Agents, B, &client);
+    assert_eq!(met, "tenant b");
 }
 
 #[tokio::test(start_paused = true)]
