@@ -22,7 +22,7 @@ mod stream;
 mod tenant;
 
 use telemetry::access_log::Sink;
-use telemetry::metrics::{Description, Gauge};
+use telemetry::metrics::{CounterFamily, Description, Gauge};
 use telemetry::process::Build;
 use telemetry::{AccessFormat, AccessLog, LogControl, Registry};
 
@@ -71,6 +71,14 @@ fn describe(registry: &Registry, build: Build) -> Vec<Description> {
     let _ = tls::Metrics::new(registry);
     telemetry::process::register(registry, build);
     registry.describe()
+}
+
+/// Makes the series of a family with one label for all its values, which are there from the start.
+fn with_all(family: CounterFamily, values: &[&str]) -> CounterFamily {
+    for value in values {
+        let _ = family.with(&[value]);
+    }
+    family
 }
 
 /// Counts something in for as long as it lives, in up to two gauges.

@@ -123,7 +123,7 @@ impl Server {
         let (probes, admin) = (config.health, config.admin);
         let endpoints = BoundEndpoints::bind(EndpointAddr::Tcp(probes), EndpointAddr::Tcp(admin))?;
         let (ports, bound) = bind_ports(&config)?;
-        let paused = cx.metrics.accept_paused().clone();
+        let paused = cx.metrics.accept_paused.clone();
         let accepting = Accepting::new(drain.clone(), paused);
         // Workers are not cut with the tunnels: these have a moment to be logged and told.
         let hard = Drain::new(DrainParams {

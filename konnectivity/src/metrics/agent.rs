@@ -8,7 +8,7 @@ use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram, HistogramFami
 
 use super::link::LinkFamilies;
 use super::stream::StreamFamilies;
-use super::{Held, LinkMetrics};
+use super::{Held, LinkMetrics, with_all};
 
 /// Bounds of upstream's histograms, seconds.
 pub(super) const LATENCY: [f64; 7] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
@@ -141,17 +141,16 @@ impl Inner {
         );
         let links = Arc::new(LinkFamilies::new(registry));
         let (received, sent) = (streams.segment("to_agent"), streams.segment("from_agent"));
-        let connects = counter(
-            "rhizome_konnectivity_connects_total",
-            "Attempts to connect to a server, by result.",
-            &["result"],
-        );
-        for result in ConnectResult::ALL {
-            let _ = connects.with(&[result.as_str()]);
-        }
         let lease_labels = &["http_response_code", "reason"];
         Self {
-            connects,
+            connects: with_all(
+                counter(
+                    "rhizome_konnectivity_connects_total",
+                    "Attempts to connect to a server, by result.",
+                    &["result"],
+                ),
+                &ConnectResult::ALL.map(ConnectResult::as_str),
+            ),
             destinations_refused: counter(
                 "rhizome_konnectivity_refused_destinations_total",
                 "Dials to a destination that is not allowed.",

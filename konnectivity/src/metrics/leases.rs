@@ -9,19 +9,17 @@ use crate::lease::LeaseMetrics;
 
 impl LeaseMetrics for ServerMetrics {
     fn listed(&self, code: u16, reason: &str, took: Duration) {
-        let upstream = &self.inner.upstream;
-        let families = (&upstream.lease_lists, &upstream.lease_list_latency);
+        let families = (&self.lease_lists, &self.lease_list_latency);
         count(families, code, reason, took);
     }
 
     fn deleted(&self, code: u16, reason: &str, took: Duration) {
-        let upstream = &self.inner.upstream;
-        let families = (&upstream.lease_deletes, &upstream.lease_delete_latency);
+        let families = (&self.lease_deletes, &self.lease_delete_latency);
         count(families, code, reason, took);
     }
 
     fn culled(&self) {
-        self.inner.upstream.culled_leases.inc();
+        self.culled_leases.inc();
     }
 }
 

@@ -15,13 +15,14 @@ use telemetry::metrics::{Counter, CounterFamily, Gauge, Kind};
 use super::tenant::TenantSeries;
 use super::{Held, StreamCounters};
 
-/// Which way bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// From the destination, toward the API server.
-    FromDestination,
-    /// Toward the destination.
-    ToDestination,
+telemetry::labels! {
+    /// Which way bytes go.
+    pub(crate) enum Direction {
+        /// From the destination, toward the API server.
+        FromDestination = "from_destination",
+        /// Toward the destination.
+        ToDestination = "to_destination",
+    }
 }
 
 impl Direction {
@@ -37,8 +38,8 @@ impl Direction {
 /// The families, once per process.
 #[derive(Debug)]
 pub(super) struct LinkFamilies {
-    from_destination: Counter,
-    to_destination: Counter,
+    /// By [`Direction`].
+    bytes: [Counter; 2],
     ended: CounterFamily,
     ended_by: BTreeMap<&'static str, Counter>,
     stalled: Gauge,
@@ -65,8 +66,7 @@ impl LinkFamilies {
         collect_buffered(registry, &budget);
         Self {
             budget,
-            from_destination: bytes.with(&["from_destination"]),
-            to_destination: bytes.with(&["to_destination"]),
+            bytes: Direction::ALL.map(|way| bytes.with(&[way.as_str()])),
             ended_by: END_REASONS
                 .map(|reason| (reason, ended.with(&[reason])))
                 .into(),
@@ -179,13 +179,9 @@ impl LinkMetrics {
 
     /// Counts bytes of a tunnel.
     pub(crate) fn bytes(&self, direction: Direction, bytes: u64) {
-        let families = &self.inner.families;
-        match direction {
-            Direction::FromDestination => families.from_destination.add(bytes),
-            Direction::ToDestination => families.to_destination.add(bytes),
-        }
+        self.inner.families.bytes[direction as usize].add(bytes);
         if let Some(tenant) = &self.inner.tenant {
-            tenant.bytes(direction, bytes);
+            tenant.bytes[direction as usize].add(bytes);
         }
     }
 

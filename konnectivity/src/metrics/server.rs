@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use knp_proto::{Budget, Tenant};
 use telemetry::Registry;
-use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram};
+use telemetry::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Histogram, HistogramFamily};
 
 use super::link::LinkFamilies;
 use super::stream::StreamFamilies;
 use super::tenant::{LIMITS, TenantFamilies};
-use super::{Held, LinkMetrics, StreamCounters, TenantMetrics};
+use super::{Held, LinkMetrics, StreamCounters, TenantMetrics, with_all};
 
 /// Bounds of upstream's histograms of dials, writes and leases, seconds.
 pub(super) const LATENCY: [f64; 9] = [
@@ -90,171 +90,262 @@ telemetry::labels! {
     }
 }
 
-/// What the server counts. Clones are the same and cost one reference.
-#[derive(Clone, Debug)]
-pub(crate) struct ServerMetrics {
-    pub(super) inner: Arc<Inner>,
-}
-
+/// What the server counts.
 #[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) upstream: Upstream,
-    pub(super) own: Own,
-    links: Arc<LinkFamilies>,
+pub(crate) struct ServerMetrics {
+    // Those that upstream has.
+    /// How long a frontend's connection lived.
+    pub(crate) connection_duration: Histogram,
+    pub(super) culled_leases: Counter,
+    /// Time from a dial to an agent's successful answer.
+    pub(crate) dial_duration: Histogram,
+    pub(super) dial_failures: CounterFamily,
+    pub(super) established: Gauge,
+    /// Time to hand a packet or data to a frontend.
+    pub(crate) frontend_write_duration: Histogram,
+    /// Of agents' streams; frontends of ours have no channel that could be full.
+    full_channels: Gauge,
+    grpc_connections: GaugeFamily,
+    http_connections: Gauge,
+    pub(super) lease_delete_latency: HistogramFamily,
+    pub(super) lease_deletes: CounterFamily,
+    pub(super) lease_list_latency: HistogramFamily,
+    pub(super) lease_lists: CounterFamily,
+    pub(super) pending_dials: Gauge,
+    pub(super) ready_backends: GaugeFamily,
+    pub(super) ready_connections: Gauge,
     from_agent: StreamCounters,
     to_agent: StreamCounters,
-    from_client: StreamCounters,
-    to_client: StreamCounters,
+    /// Packets and errors from gRPC frontends.
+    pub(crate) from_client: StreamCounters,
+    /// Packets and errors toward gRPC frontends.
+    pub(crate) to_client: StreamCounters,
+
+    // Those that only ours has.
+    /// Pauses of accepting.
+    pub(crate) accept_paused: Counter,
+    accepted_peers: CounterFamily,
+    /// Dials tried again with another agent.
+    pub(crate) dials_retried: Counter,
+    pub(super) refused_dials: CounterFamily,
+    refused_peers: CounterFamily,
+    registry_clusters: Gauge,
+    registry_generation: Gauge,
+    registry_refused_files: Gauge,
+    registry_reloads: CounterFamily,
+    tokens: CounterFamily,
+    links: Arc<LinkFamilies>,
     tenants: Option<Arc<TenantFamilies>>,
 }
 
 impl ServerMetrics {
-    /// Registers the families, and with `per_tenant` those with a label `cluster`.
-    ///
-    /// # Panics
-    /// When they are registered already.
-    pub(crate) fn new(registry: &Registry, per_tenant: bool) -> Self {
-        let streams = StreamFamilies::new(
-            registry,
-            "konnectivity_network_proxy_server_stream_packets_total",
-            "konnectivity_network_proxy_server_stream_errors_total",
-        );
-        Self {
-            inner: Arc::new(Inner {
-                upstream: Upstream::new(registry),
-                own: Own::new(registry),
-                links: Arc::new(LinkFamilies::new(registry)),
-                from_agent: streams.segment("from_agent"),
-                to_agent: streams.segment("to_agent"),
-                from_client: streams.segment("from_client"),
-                to_client: streams.segment("to_client"),
-                tenants: per_tenant.then(|| TenantFamilies::new(registry)),
-            }),
-        }
-    }
-
     /// Makes the handles of a tenant, once; clone them for its links, frontends and dials.
-    pub(crate) fn tenant(&self, tenant: &Arc<Tenant>) -> TenantMetrics {
-        let inner = &self.inner;
-        let families = inner.tenants.as_ref();
+    pub(crate) fn tenant(self: &Arc<Self>, tenant: &Arc<Tenant>) -> TenantMetrics {
+        let families = self.tenants.as_ref();
         let series = families.map(|families| families.series(tenant));
-        let full_channels = inner.upstream.full_channels.clone();
         let link = LinkMetrics::new(
-            inner.from_agent.clone(),
-            inner.to_agent.clone(),
-            &inner.links,
-            Some(full_channels),
+            self.from_agent.clone(),
+            self.to_agent.clone(),
+            &self.links,
+            Some(self.full_channels.clone()),
             series.clone(),
         );
-        TenantMetrics::new(self.clone(), link, series)
+        TenantMetrics::new(Arc::clone(self), link, series)
     }
 
     /// Sets which budget's bytes are exposed; the first call counts.
     pub(crate) fn budget(&self, budget: &Arc<Budget>) {
-        self.inner.links.budget(budget);
-    }
-
-    /// Counters of packets and errors from gRPC frontends.
-    pub(crate) fn received_from_client(&self) -> &StreamCounters {
-        &self.inner.from_client
-    }
-
-    /// Counters of packets and errors toward gRPC frontends.
-    pub(crate) fn sent_to_client(&self) -> &StreamCounters {
-        &self.inner.to_client
+        self.links.budget(budget);
     }
 
     /// Counts a gRPC stream for as long as what is returned lives.
     pub(crate) fn grpc_connection(&self, service: Service) -> Held {
-        let family = &self.inner.upstream.grpc_connections;
-        Held::new(&family.with(&[service.as_str()]), None)
+        Held::new(&self.grpc_connections.with(&[service.as_str()]), None)
     }
 
     /// Counts a connection that speaks HTTP CONNECT for as long as what is returned lives.
     pub(crate) fn http_connection(&self) -> Held {
-        Held::new(&self.inner.upstream.http_connections, None)
-    }
-
-    /// Time from a dial to an agent's successful answer.
-    pub(crate) fn dial_duration(&self) -> &Histogram {
-        &self.inner.upstream.dial_duration
-    }
-
-    /// Time to hand a packet or data to a frontend.
-    pub(crate) fn frontend_write_duration(&self) -> &Histogram {
-        &self.inner.upstream.frontend_write_duration
-    }
-
-    /// How long a frontend's connection lived.
-    pub(crate) fn connection_duration(&self) -> &Histogram {
-        &self.inner.upstream.connection_duration
-    }
-
-    /// Counts a failed dial that belongs to no tenant; see [`TenantMetrics::dial_failure`].
-    pub(crate) fn dial_failure(&self, reason: DialFailure) {
-        let family = &self.inner.upstream.dial_failures;
-        family.with(&[reason.as_str()]).inc();
-    }
-
-    /// Counts pauses of accepting.
-    pub(crate) fn accept_paused(&self) -> &Counter {
-        &self.inner.own.accept_paused
-    }
-
-    /// Counts a dial tried again with another agent.
-    pub(crate) fn dial_retried(&self) {
-        self.inner.own.dials_retried.inc();
+        Held::new(&self.http_connections, None)
     }
 
     /// Counts a peer that belongs to a tenant and may ask it for something.
     pub(crate) fn peer_accepted(&self, port: PeerPort) {
-        self.inner.own.accepted_peers.with(&[port.as_str()]).inc();
+        self.accepted_peers.with(&[port.as_str()]).inc();
     }
 
     /// Counts a peer that was turned away. `reason` is what an error enum's `reason()` gives, of
     /// which there are only so many.
     pub(crate) fn peer_refused(&self, port: PeerPort, reason: &'static str) {
-        let labels = [port.as_str(), reason];
-        self.inner.own.refused_peers.with(&labels).inc();
+        self.refused_peers.with(&[port.as_str(), reason]).inc();
     }
 
     /// Counts a token that was checked.
     pub(crate) fn token_checked(&self, result: TokenResult) {
-        self.inner.own.tokens.with(&[result.as_str()]).inc();
+        self.tokens.with(&[result.as_str()]).inc();
     }
 
-    /// Handles for what reads the registry.
-    pub(crate) fn registry(&self) -> RegistryMetrics {
-        self.inner.own.registry.clone()
-    }
-}
-
-/// Handles for what reads the registry. Clones are the same.
-#[derive(Clone, Debug)]
-pub(crate) struct RegistryMetrics {
-    tenants: Gauge,
-    generation: Gauge,
-    refused_files: Gauge,
-    reloads: CounterFamily,
-}
-
-impl RegistryMetrics {
-    /// Reports what is active: how many tenants, of which generation, and how many files could
-    /// not be taken.
-    pub(crate) fn active(&self, generation: u64, tenants: usize, refused_files: usize) {
+    /// Reports what is active of the registry: how many tenants, of which generation, and how many
+    /// files could not be taken.
+    pub(crate) fn registry_active(&self, generation: u64, tenants: usize, refused_files: usize) {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.tenants.set(number(tenants));
-        self.refused_files.set(number(refused_files));
-        self.generation
+        self.registry_clusters.set(number(tenants));
+        self.registry_refused_files.set(number(refused_files));
+        self.registry_generation
             .set(i64::try_from(generation).unwrap_or(i64::MAX));
     }
 
-    /// Counts one time that something had changed and was read again.
-    pub(crate) fn reloaded(&self, result: ReloadResult) {
-        self.reloads.with(&[result.as_str()]).inc();
+    /// Counts one time that something had changed in the registry and was read again.
+    pub(crate) fn registry_reloaded(&self, result: ReloadResult) {
+        self.registry_reloads.with(&[result.as_str()]).inc();
+    }
+
+    /// Registers the families, and with `per_tenant` those with a label `cluster`.
+    ///
+    /// # Panics
+    /// When they are registered already.
+    pub(crate) fn new(registry: &Registry, per_tenant: bool) -> Arc<Self> {
+        let counter = |name, help| registry.counter(name, help, &[]).with(&[]);
+        let listed = |name, help, labels, values: &[&str]| {
+            with_all(registry.counter(name, help, labels), values)
+        };
+        let gauge = |name, help| registry.gauge(name, help, &[]).with(&[]);
+        let histogram =
+            |name, help, bounds: &[f64]| registry.histogram(name, help, &[], bounds).with(&[]);
+        let latency = |name, help| registry.histogram(name, help, &["http_status_code"], &LATENCY);
+        let answers = |name, help| registry.counter(name, help, &["http_status_code", "reason"]);
+        let full_channels = registry.gauge(
+            "konnectivity_network_proxy_server_full_receive_channels",
+            "Streams that are not read because one of their tunnels is full, by method.",
+            &["service_method"],
+        );
+        let streams = StreamFamilies::new(
+            registry,
+            "konnectivity_network_proxy_server_stream_packets_total",
+            "konnectivity_network_proxy_server_stream_errors_total",
+        );
+        Arc::new(Self {
+            connection_duration: histogram(
+                "konnectivity_network_proxy_server_connection_duration_seconds",
+                "How long connections of frontends lived, in seconds.",
+                &LIFETIME,
+            ),
+            culled_leases: counter(
+                "konnectivity_network_proxy_server_culled_leases_count",
+                "Expired leases of servers that were deleted.",
+            ),
+            dial_duration: histogram(
+                "konnectivity_network_proxy_server_dial_duration_seconds",
+                "Time until an agent had connected to a destination, in seconds.",
+                &LATENCY,
+            ),
+            dial_failures: registry.counter(
+                "konnectivity_network_proxy_server_dial_failure_count",
+                "Failed dials, by reason; one dial may fail in more than one way.",
+                &["reason"],
+            ),
+            established: gauge(
+                "konnectivity_network_proxy_server_established_connections",
+                "Connections of frontends to destinations.",
+            ),
+            frontend_write_duration: histogram(
+                "konnectivity_network_proxy_server_frontend_write_duration_seconds",
+                "Time to write to a frontend, in seconds.",
+                &LATENCY,
+            ),
+            full_channels: full_channels.with(&[Service::Connect.as_str()]),
+            grpc_connections: registry.gauge(
+                "konnectivity_network_proxy_server_grpc_connections",
+                "gRPC streams, by method.",
+                &["service_method"],
+            ),
+            http_connections: gauge(
+                "konnectivity_network_proxy_server_http_connections",
+                "Connections of frontends that speak HTTP CONNECT.",
+            ),
+            lease_delete_latency: latency(
+                "konnectivity_network_proxy_server_lease_delete_latency_seconds",
+                "Time to delete a lease, in seconds.",
+            ),
+            lease_deletes: answers(
+                "konnectivity_network_proxy_server_lease_delete_total",
+                "Requests to delete a lease, by answer.",
+            ),
+            lease_list_latency: latency(
+                "konnectivity_network_proxy_server_lease_list_latency_seconds",
+                "Time to list leases, in seconds.",
+            ),
+            lease_lists: answers(
+                "konnectivity_network_proxy_server_lease_list_total",
+                "Requests to list leases, by answer.",
+            ),
+            pending_dials: gauge(
+                "konnectivity_network_proxy_server_pending_backend_dials",
+                "Dials that wait for an agent's answer.",
+            ),
+            ready_backends: registry.gauge(
+                "konnectivity_network_proxy_server_ready_backends",
+                "Keys that a strategy has to choose from: agents, or what they are named for.",
+                &["proxy_strategy"],
+            ),
+            ready_connections: gauge(
+                "konnectivity_network_proxy_server_ready_backend_connections",
+                "Agents to choose from; deprecated, see ready_backends.",
+            ),
+            accept_paused: counter(
+                "rhizome_accept_paused_total",
+                "Times accepting paused because descriptors or memory ran out.",
+            ),
+            accepted_peers: listed(
+                "rhizome_konnectivity_accepted_peers_total",
+                "Streams of agents and connections of API servers that were let in, by port.",
+                &["port"],
+                &PeerPort::ALL.map(PeerPort::as_str),
+            ),
+            dials_retried: counter(
+                "rhizome_konnectivity_dials_retried_total",
+                "Dials that one agent did not answer and that were given to another.",
+            ),
+            refused_dials: listed(
+                "rhizome_konnectivity_refused_dials_total",
+                "Dials refused because of a limit of their tenant, by limit.",
+                &["limit"],
+                &LIMITS,
+            ),
+            refused_peers: registry.counter(
+                "rhizome_konnectivity_refused_peers_total",
+                "Agents and frontends turned away, by port and reason.",
+                &["port", "reason"],
+            ),
+            registry_clusters: gauge(
+                "rhizome_konnectivity_registry_clusters",
+                "Tenants that are served.",
+            ),
+            registry_generation: gauge(
+                "rhizome_konnectivity_registry_generation",
+                "Which reading of the registry is active.",
+            ),
+            registry_refused_files: gauge(
+                "rhizome_konnectivity_registry_refused_files",
+                "Files of the registry that were refused; what they said before stays in effect.",
+            ),
+            registry_reloads: listed(
+                "rhizome_konnectivity_registry_reloads_total",
+                "Times that something had changed in the registry and was read again, by result.",
+                &["result"],
+                &ReloadResult::ALL.map(ReloadResult::as_str),
+            ),
+            tokens: listed(
+                "rhizome_konnectivity_tokens_checked_total",
+                "Tokens of agents that were checked, by result.",
+                &["result"],
+                &TokenResult::ALL.map(TokenResult::as_str),
+            ),
+            from_agent: streams.segment("from_agent"),
+            to_agent: streams.segment("to_agent"),
+            from_client: streams.segment("from_client"),
+            to_client: streams.segment("to_client"),
+            links: Arc::new(LinkFamilies::new(registry)),
+            tenants: per_tenant.then(|| TenantFamilies::new(registry)),
+        })
     }
 }
-
-mod families;
-
-use families::{Own, Upstream};

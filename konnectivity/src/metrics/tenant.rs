@@ -18,15 +18,11 @@ use telemetry::metrics::{Counter, CounterFamily, Encoder, Gauge, GaugeFamily, Ki
 use super::server::{DialFailure, PeerPort, ServerMetrics};
 use super::{Direction, Held, LinkMetrics};
 
-/// Handles for one tenant. Clones are the same and cost one reference.
-#[derive(Clone, Debug)]
-pub(crate) struct TenantMetrics {
-    inner: Arc<Inner>,
-}
-
+/// Handles for one tenant.
 #[derive(Debug)]
-struct Inner {
-    server: ServerMetrics,
+pub(crate) struct TenantMetrics {
+    /// Those of the process.
+    pub(crate) server: Arc<ServerMetrics>,
     link: LinkMetrics,
     series: Option<Arc<TenantSeries>>,
     ready: Mutex<Ready>,
@@ -41,51 +37,47 @@ struct Ready {
 
 impl TenantMetrics {
     pub(super) fn new(
-        server: ServerMetrics,
+        server: Arc<ServerMetrics>,
         link: LinkMetrics,
         series: Option<Arc<TenantSeries>>,
     ) -> Self {
         Self {
-            inner: Arc::new(Inner {
-                server,
-                link,
-                series,
-                ready: Mutex::default(),
-            }),
+            server,
+            link,
+            series,
+            ready: Mutex::default(),
         }
     }
 
     /// Handles for the tenant's links and their tunnels.
     pub(crate) fn link(&self) -> &LinkMetrics {
-        &self.inner.link
+        &self.link
     }
 
     /// Counts an API server's connection that was let in.
     pub(crate) fn frontend_accepted(&self, port: PeerPort) {
-        self.inner.server.peer_accepted(port);
-        if let Some(series) = &self.inner.series {
+        self.server.peer_accepted(port);
+        if let Some(series) = &self.series {
             series.accepted_frontends.inc();
         }
     }
 
     /// Counts a dial that waits for an agent's answer for as long as what is returned lives.
     pub(crate) fn pending_dial(&self) -> Held {
-        let series = self.inner.series.as_deref();
-        let own = series.map(|series| &series.pending);
-        Held::new(&self.inner.server.inner.upstream.pending_dials, own)
+        let own = self.series.as_ref().map(|series| &series.pending);
+        Held::new(&self.server.pending_dials, own)
     }
 
     /// Counts a frontend's connection to a destination for as long as what is returned lives.
     pub(crate) fn established(&self) -> Held {
-        let series = self.inner.series.as_deref();
-        let own = series.map(|series| &series.established);
-        Held::new(&self.inner.server.inner.upstream.established, own)
+        let own = self.series.as_ref().map(|series| &series.established);
+        Held::new(&self.server.established, own)
     }
 
     /// Counts a failed dial; one dial may fail in more than one way.
     pub(crate) fn dial_failure(&self, reason: DialFailure) {
-        self.inner.server.dial_failure(reason);
-        if let Some(series) = &self.inner.series {
+        self.server.dial_failures.with(&[reason.as_str()]).inc();
+        if let Some(series) = &self.series {
             let labels = [series.name(), reason.as_str()];
             series.families.dial_failures.with(&labels).inc();
         }
@@ -94,9 +86,8 @@ impl TenantMetrics {
     /// Counts a dial that was refused because of one of the tenant's limits.
     pub(crate) fn dial_refused(&self, refused: DialRefused) {
         let Some(limit) = limit(refused) else { return };
-        let server = &self.inner.server.inner.own;
-        server.refused_dials.with(&[limit]).inc();
-        if let Some(series) = &self.inner.series {
+        self.server.refused_dials.with(&[limit]).inc();
+        if let Some(series) = &self.series {
             let labels = [series.name(), limit];
             series.families.refused_dials.with(&labels).inc();
         }
@@ -105,32 +96,30 @@ impl TenantMetrics {
     /// Sets how many keys one of the tenant's strategies has to choose from.
     pub(crate) fn ready_backends(&self, strategy: Strategy, keys: usize) {
         let keys = i64::try_from(keys).unwrap_or(i64::MAX);
-        let mut ready = lock(&self.inner.ready);
+        let mut ready = lock(&self.ready);
         let before = ready.backends.insert(strategy, keys).unwrap_or(0);
-        let upstream = &self.inner.server.inner.upstream;
-        let gauge = upstream.ready_backends.with(&[strategy.as_str()]);
+        let gauge = self.server.ready_backends.with(&[strategy.as_str()]);
         gauge.add(keys - before);
     }
 
     /// Sets how many agents' streams the tenant's first strategy has to choose from.
     pub(crate) fn ready_connections(&self, streams: usize) {
         let streams = i64::try_from(streams).unwrap_or(i64::MAX);
-        let mut ready = lock(&self.inner.ready);
-        let gauge = &self.inner.server.inner.upstream.ready_connections;
+        let mut ready = lock(&self.ready);
+        let gauge = &self.server.ready_connections;
         gauge.add(streams - ready.connections);
         ready.connections = streams;
     }
 }
 
-impl Drop for Inner {
+impl Drop for TenantMetrics {
     fn drop(&mut self) {
         let ready = std::mem::take(&mut *lock(&self.ready));
-        let upstream = &self.server.inner.upstream;
         for (strategy, keys) in ready.backends {
-            let gauge = upstream.ready_backends.with(&[strategy.as_str()]);
+            let gauge = self.server.ready_backends.with(&[strategy.as_str()]);
             gauge.sub(keys);
         }
-        upstream.ready_connections.sub(ready.connections);
+        self.server.ready_connections.sub(ready.connections);
     }
 }
 
@@ -220,11 +209,10 @@ impl TenantFamilies {
         let series = Arc::new(TenantSeries {
             accepted_frontends: self.accepted_frontends.with(&[name]),
             established: self.established.with(&[name]),
-            from_destination: self.bytes.with(&[name, "from_destination"]),
+            bytes: Direction::ALL.map(|way| self.bytes.with(&[name, way.as_str()])),
             links: self.links.with(&[name]),
             pending: self.pending.with(&[name]),
             stalled: self.stalled.with(&[name]),
-            to_destination: self.bytes.with(&[name, "to_destination"]),
             families: Arc::clone(self),
             tenant: Arc::clone(tenant),
         });
@@ -284,21 +272,14 @@ pub(super) struct TenantSeries {
     families: Arc<TenantFamilies>,
     accepted_frontends: Counter,
     established: Gauge,
-    from_destination: Counter,
+    /// By [`Direction`].
+    pub(super) bytes: [Counter; 2],
     pub(super) links: Gauge,
     pending: Gauge,
     pub(super) stalled: Gauge,
-    to_destination: Counter,
 }
 
 impl TenantSeries {
-    pub(super) fn bytes(&self, direction: Direction, bytes: u64) {
-        match direction {
-            Direction::FromDestination => self.from_destination.add(bytes),
-            Direction::ToDestination => self.to_destination.add(bytes),
-        }
-    }
-
     fn name(&self) -> &str {
         self.tenant.id().as_str()
     }

@@ -1,5 +1,6 @@
 //! Names, types, labels and buckets are upstream's; gauges and series come and go as they should.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use knp_proto::{
@@ -10,12 +11,12 @@ use telemetry::metrics::Exposition;
 use super::*;
 use crate::lease::LeaseMetrics;
 
-const LATENCY: &[&str] = &[
-    "0.000001", "0.00001", "0.0001", "0.005", "0.025", "0.1", "0.5", "2.5", "12.5",
+const LATENCY: &[f64] = &[
+    0.000_001, 0.000_01, 0.0001, 0.005, 0.025, 0.1, 0.5, 2.5, 12.5,
 ];
-const AGENT_LATENCY: &[&str] = &["0.005", "0.025", "0.1", "0.5", "2.5", "10", "30"];
-const LIFETIME: &[&str] = &[
-    "1", "5", "15", "30", "60", "300", "900", "1800", "3600", "14400", "43200", "86400",
+const AGENT_LATENCY: &[f64] = &[0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
+const LIFETIME: &[f64] = &[
+    1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0,
 ];
 
 /// Families: name after the prefix, type, labels, bounds of buckets.
@@ -58,34 +59,22 @@ const SERVER_PREFIX: &str = "konnectivity_network_proxy_server_";
 const AGENT_PREFIX: &str = "konnectivity_network_proxy_agent_";
 
 #[test]
-fn the_server_has_upstreams_families_and_only_those_under_its_prefix() {
+fn families_are_upstreams_or_have_our_prefix() {
     let registry = Registry::new();
-    let metrics = ServerMetrics::new(&registry, true);
-    metrics.listed(200, "", Duration::ZERO);
-    metrics.deleted(200, "", Duration::ZERO);
+    let server = ServerMetrics::new(&registry, true);
+    server.listed(200, "", Duration::ZERO);
+    server.deleted(200, "", Duration::ZERO);
+    let agent_registry = Registry::new();
+    let agent = AgentMetrics::new(&agent_registry);
+    agent.listed(200, "", Duration::ZERO);
     assert_families(&registry, SERVER_PREFIX, SERVER);
-}
-
-#[test]
-fn the_agent_has_upstreams_families_and_only_those_under_its_prefix() {
-    let registry = Registry::new();
-    let metrics = AgentMetrics::new(&registry);
-    metrics.listed(200, "", Duration::ZERO);
-    assert_families(&registry, AGENT_PREFIX, AGENT);
-}
-
-#[test]
-fn all_other_families_have_our_prefix() {
-    for family in describe_server_metrics()
-        .into_iter()
-        .chain(describe_agent_metrics())
-    {
+    assert_families(&agent_registry, AGENT_PREFIX, AGENT);
+    let server = describe_server_metrics();
+    for family in server.into_iter().chain(describe_agent_metrics()) {
         let known = [SERVER_PREFIX, AGENT_PREFIX, "rhizome_", "process_"];
         let name = &family.name;
-        assert!(
-            known.iter().any(|prefix| name.starts_with(prefix)),
-            "{name}"
-        );
+        let is_known = known.iter().any(|prefix| name.starts_with(prefix));
+        assert!(is_known, "{name}");
         let tenant = family.labels.iter().any(|label| label == "cluster");
         let own = name.starts_with("rhizome_konnectivity_cluster_");
         assert_eq!(tenant, own, "{name}");
@@ -93,59 +82,102 @@ fn all_other_families_have_our_prefix() {
 }
 
 #[test]
-fn packets_are_counted_when_they_come_and_not_before() {
+fn server_counts_packets_and_failed_dials_as_upstream() {
     let registry = Registry::new();
     let metrics = ServerMetrics::new(&registry, false);
-    let name = format!("{SERVER_PREFIX}stream_packets_total");
-    assert_eq!(samples(&registry, &name), [""; 0]);
-    metrics
-        .received_from_client()
-        .packet(PacketKind::DialRequest);
-    metrics
-        .received_from_client()
-        .packet(PacketKind::DialRequest);
-    metrics.sent_to_client().packet(PacketKind::Unknown);
-    let link = metrics.tenant(&tenant("a")).link().clone();
-    link.received().packet(PacketKind::Data);
-    link.sent().packet(PacketKind::CloseRequest);
+    let packets = format!("{SERVER_PREFIX}stream_packets_total");
+    // Not before they come.
+    assert_samples(&registry, &packets, &[]);
+    metrics.from_client.packet(PacketKind::DialRequest);
+    metrics.from_client.packet(PacketKind::DialRequest);
+    metrics.to_client.packet(PacketKind::Unknown);
+    let tenant = metrics.tenant(&tenant("a"));
+    tenant.link().received().packet(PacketKind::Data);
+    tenant.link().sent().packet(PacketKind::CloseRequest);
     let expected = [
         r#"{segment="from_agent",packet_type="DATA"} 1"#,
         r#"{segment="from_client",packet_type="DIAL_REQ"} 2"#,
         r#"{segment="to_agent",packet_type="CLOSE_REQ"} 1"#,
         r#"{segment="to_client",packet_type="Unknown"} 1"#,
     ];
-    assert_eq!(samples(&registry, &name), expected);
+    assert_samples(&registry, &packets, &expected);
+
+    for failure in DialFailure::ALL {
+        tenant.dial_failure(failure);
+    }
+    let expected = [
+        r#"{reason="backend_close"} 1"#,
+        r#"{reason="backend_dial_timeout"} 1"#,
+        r#"{reason="error_response"} 1"#,
+        r#"{reason="frontend_close"} 1"#,
+        r#"{reason="no_agent"} 1"#,
+        r#"{reason="send_rsp"} 1"#,
+        r#"{reason="unrecognized_response"} 1"#,
+    ];
+    let failures = format!("{SERVER_PREFIX}dial_failure_count");
+    assert_samples(&registry, &failures, &expected);
+
+    // Limits are counted, and other refusals are not.
+    for refused in [
+        DialRefused::DuplicateId,
+        DialRefused::Ended,
+        DialRefused::PendingDials,
+        DialRefused::Rate,
+        DialRefused::Tunnels,
+    ] {
+        tenant.dial_refused(refused);
+    }
+    let expected = [
+        r#"{limit="pending_dials"} 1"#,
+        r#"{limit="rate"} 1"#,
+        r#"{limit="tunnels"} 1"#,
+    ];
+    let refused = "rhizome_konnectivity_refused_dials_total";
+    assert_samples(&registry, refused, &expected);
 }
 
 #[test]
-fn an_agents_packets_have_upstreams_segments() {
+fn agent_counts_packets_errors_and_lease_answers_as_upstream() {
     let registry = Registry::new();
     let metrics = AgentMetrics::new(&registry);
-    metrics.link().received().packet(PacketKind::DialRequest);
-    metrics.link().sent().packet(PacketKind::DialResponse);
+    let (received, sent) = (metrics.link().received(), metrics.link().sent());
+    received.packet(PacketKind::DialRequest);
+    sent.packet(PacketKind::DialResponse);
     let expected = [
         r#"{segment="from_agent",packet_type="DIAL_RSP"} 1"#,
         r#"{segment="to_agent",packet_type="DIAL_REQ"} 1"#,
     ];
-    let name = format!("{AGENT_PREFIX}stream_packets_total");
-    assert_eq!(samples(&registry, &name), expected);
-}
+    let packets = format!("{AGENT_PREFIX}stream_packets_total");
+    assert_samples(&registry, &packets, &expected);
 
-#[test]
-fn errors_carry_gos_name_of_the_code() {
-    let registry = Registry::new();
-    let metrics = AgentMetrics::new(&registry);
-    let counters = metrics.link().sent();
-    counters.error(GrpcCode::UNAVAILABLE, Some(PacketKind::Data));
-    counters.error(GrpcCode::from_number(1), None);
-    counters.error(GrpcCode::from_number(4711), None);
+    // Errors carry the name that Go has for the code.
+    sent.error(GrpcCode::UNAVAILABLE, Some(PacketKind::Data));
+    sent.error(GrpcCode::from_number(1), None);
+    sent.error(GrpcCode::from_number(4711), None);
     let expected = [
         r#"{segment="from_agent",code="Canceled",packet_type="Unknown"} 1"#,
         r#"{segment="from_agent",code="Unavailable",packet_type="DATA"} 1"#,
         r#"{segment="from_agent",code="Unknown",packet_type="Unknown"} 1"#,
     ];
-    let name = format!("{AGENT_PREFIX}stream_errors_total");
-    assert_eq!(samples(&registry, &name), expected);
+    let errors = format!("{AGENT_PREFIX}stream_errors_total");
+    assert_samples(&registry, &errors, &expected);
+
+    // An unknown reason makes no series of its own.
+    for (code, reason) in [(403, "Forbidden"), (409, "evil\n"), (9999, "Gone")] {
+        metrics.listed(code, reason, Duration::ZERO);
+    }
+    let expected = [
+        r#"{http_response_code="0",reason="Gone"} 1"#,
+        r#"{http_response_code="403",reason="Forbidden"} 1"#,
+        r#"{http_response_code="409",reason="Unknown"} 1"#,
+    ];
+    let lists = format!("{AGENT_PREFIX}lease_lists_total");
+    assert_samples(&registry, &lists, &expected);
+
+    let buffered = "rhizome_konnectivity_buffered_bytes";
+    assert_samples(&registry, buffered, &[" 0"]);
+    metrics.budget(&Budget::new(1 << 20));
+    assert_samples(&registry, buffered, &[" 0"]);
 }
 
 #[test]
@@ -158,27 +190,7 @@ fn codes_are_found_by_their_number() {
 }
 
 #[test]
-fn dial_failures_have_upstreams_reasons() {
-    let registry = Registry::new();
-    let metrics = ServerMetrics::new(&registry, false);
-    for failure in DialFailure::ALL {
-        metrics.dial_failure(failure);
-    }
-    let expected = [
-        r#"{reason="backend_close"} 1"#,
-        r#"{reason="backend_dial_timeout"} 1"#,
-        r#"{reason="error_response"} 1"#,
-        r#"{reason="frontend_close"} 1"#,
-        r#"{reason="no_agent"} 1"#,
-        r#"{reason="send_rsp"} 1"#,
-        r#"{reason="unrecognized_response"} 1"#,
-    ];
-    let name = format!("{SERVER_PREFIX}dial_failure_count");
-    assert_eq!(samples(&registry, &name), expected);
-}
-
-#[test]
-fn held_bytes_return_to_zero() {
+fn held_gauges_return_to_zero() {
     let registry = Registry::new();
     let server = ServerMetrics::new(&registry, true);
     let tenant = server.tenant(&tenant("a"));
@@ -226,12 +238,13 @@ fn an_agents_connections_return_to_zero() {
         agent.endpoint_connection(),
         agent.endpoint_connection(),
     ];
-    let name = format!("{AGENT_PREFIX}open_endpoint_connections");
-    assert_eq!(samples(&registry, &name), [" 2"]);
+    let endpoints = format!("{AGENT_PREFIX}open_endpoint_connections");
+    let servers = format!("{AGENT_PREFIX}open_server_connections");
+    assert_samples(&registry, &endpoints, &[" 2"]);
+    assert_samples(&registry, &servers, &[" 1"]);
     drop(held);
-    assert_eq!(samples(&registry, &name), [" 0"]);
-    let name = format!("{AGENT_PREFIX}open_server_connections");
-    assert_eq!(samples(&registry, &name), [" 0"]);
+    assert_samples(&registry, &endpoints, &[" 0"]);
+    assert_samples(&registry, &servers, &[" 0"]);
 }
 
 #[test]
@@ -245,20 +258,20 @@ fn ready_backends_are_the_sum_over_tenants_that_are_left() {
     b.ready_backends(Strategy::Default, 5);
     b.ready_backends(Strategy::DestHost, 7);
     b.ready_connections(5);
-    let name = format!("{SERVER_PREFIX}ready_backends");
+    let backends = format!("{SERVER_PREFIX}ready_backends");
     let expected = [
         r#"{proxy_strategy="default"} 7"#,
         r#"{proxy_strategy="destHost"} 7"#,
     ];
-    assert_eq!(samples(&registry, &name), expected);
+    assert_samples(&registry, &backends, &expected);
     drop(b);
     let expected = [
         r#"{proxy_strategy="default"} 2"#,
         r#"{proxy_strategy="destHost"} 0"#,
     ];
-    assert_eq!(samples(&registry, &name), expected);
-    let name = format!("{SERVER_PREFIX}ready_backend_connections");
-    assert_eq!(samples(&registry, &name), [" 4"]);
+    assert_samples(&registry, &backends, &expected);
+    let connections = format!("{SERVER_PREFIX}ready_backend_connections");
+    assert_samples(&registry, &connections, &[" 4"]);
 }
 
 #[test]
@@ -287,9 +300,9 @@ fn a_tenant_that_comes_back_keeps_its_series_when_its_last_life_ends() {
     let held = after.established();
     drop(before);
     let name = "rhizome_konnectivity_cluster_established_connections";
-    assert_eq!(samples(&registry, name), [r#"{cluster="a"} 1"#]);
+    assert_samples(&registry, name, &[r#"{cluster="a"} 1"#]);
     drop((held, after));
-    assert_eq!(samples(&registry, name), [""; 0]);
+    assert_samples(&registry, name, &[]);
 }
 
 #[test]
@@ -300,45 +313,6 @@ fn no_tenant_is_named_unless_asked_for() {
     use_everything(&tenant);
     let text = registry.encode(Exposition::Text);
     assert!(!text.contains("secret") && !text.contains("cluster="));
-}
-
-#[test]
-fn limits_are_counted_and_other_refusals_are_not() {
-    let registry = Registry::new();
-    let server = ServerMetrics::new(&registry, false);
-    let tenant = server.tenant(&tenant("a"));
-    for refused in [
-        DialRefused::DuplicateId,
-        DialRefused::Ended,
-        DialRefused::PendingDials,
-        DialRefused::Rate,
-        DialRefused::Tunnels,
-    ] {
-        tenant.dial_refused(refused);
-    }
-    let expected = [
-        r#"{limit="pending_dials"} 1"#,
-        r#"{limit="rate"} 1"#,
-        r#"{limit="tunnels"} 1"#,
-    ];
-    let name = "rhizome_konnectivity_refused_dials_total";
-    assert_eq!(samples(&registry, name), expected);
-}
-
-#[test]
-fn a_lease_answer_of_an_unheard_of_reason_makes_no_series_of_its_own() {
-    let registry = Registry::new();
-    let agent = AgentMetrics::new(&registry);
-    for (code, reason) in [(403, "Forbidden"), (409, "evil\n"), (9999, "Gone")] {
-        agent.listed(code, reason, Duration::ZERO);
-    }
-    let expected = [
-        r#"{http_response_code="0",reason="Gone"} 1"#,
-        r#"{http_response_code="403",reason="Forbidden"} 1"#,
-        r#"{http_response_code="409",reason="Unknown"} 1"#,
-    ];
-    let name = format!("{AGENT_PREFIX}lease_lists_total");
-    assert_eq!(samples(&registry, &name), expected);
 }
 
 #[test]
@@ -371,16 +345,6 @@ fn every_reason_a_tunnel_ends_for_is_there_from_the_start() {
     assert!(after.iter().all(|line| line.ends_with(" 1")), "{after:?}");
 }
 
-#[test]
-fn buffered_bytes_are_read_from_the_budget() {
-    let registry = Registry::new();
-    let agent = AgentMetrics::new(&registry);
-    let name = "rhizome_konnectivity_buffered_bytes";
-    assert_eq!(samples(&registry, name), [" 0"]);
-    agent.budget(&Budget::new(1 << 20));
-    assert_eq!(samples(&registry, name), [" 0"]);
-}
-
 fn tenant(name: &str) -> std::sync::Arc<Tenant> {
     let limits = TenantLimits::default();
     Tenant::new(TenantId::new(name), limits, Budget::new(1 << 20))
@@ -401,6 +365,10 @@ fn clusters_lines(registry: &Registry, tenant: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
+fn assert_samples(registry: &Registry, name: &str, expected: &[&str]) {
+    assert_eq!(samples(registry, name), expected, "{name}");
+}
+
 /// The samples of one family, without its name.
 fn samples(registry: &Registry, name: &str) -> Vec<String> {
     let text = registry.encode(Exposition::Text);
@@ -411,52 +379,36 @@ fn samples(registry: &Registry, name: &str) -> Vec<String> {
 
 fn gauges(registry: &Registry) -> Vec<String> {
     let text = registry.encode(Exposition::Text);
-    let families = registry.describe();
-    let is_gauge = |line: &&str| {
-        let name = line.split([' ', '{']).next();
-        families
-            .iter()
-            .any(|family| Some(family.name.as_str()) == name && family.kind.as_str() == "gauge")
-    };
+    let families = registry.describe().into_iter();
+    let gauges = families.filter(|family| family.kind.as_str() == "gauge");
+    let gauges: BTreeSet<_> = gauges.map(|family| family.name).collect();
+    let is_gauge = |line: &&str| gauges.contains(line.split([' ', '{']).next().unwrap());
     text.lines().filter(is_gauge).map(str::to_owned).collect()
 }
 
 fn assert_families(registry: &Registry, prefix: &str, expected: &str) {
-    let families = registry.describe();
-    let mut found: Vec<_> = families
-        .iter()
-        .filter_map(|family| {
-            let name = family.name.strip_prefix(prefix)?;
-            Some((name, family.kind.as_str(), family.labels.clone()))
-        })
-        .collect();
-    found.sort();
-    let rows: Vec<_> = expected.lines().map(row).collect();
-    let wanted: Vec<_> = rows
-        .iter()
-        .map(|row| (row.0, row.1, row.2.clone()))
-        .collect();
-    assert_eq!(found, wanted);
-    for (name, _, _, buckets) in rows {
-        let bounds = bounds(registry, &format!("{prefix}{name}_bucket"));
-        let expected: Vec<f64> = buckets.iter().map(|bound| bound.parse().unwrap()).collect();
-        assert_eq!(bounds, expected, "{name}");
+    let mut found = Vec::new();
+    for family in registry.describe() {
+        if let Some(name) = family.name.strip_prefix(prefix) {
+            let labels = match family.labels.as_slice() {
+                [] => "-".to_owned(),
+                labels => labels.join(","),
+            };
+            let bounds = match bounds(registry, &format!("{}_bucket", family.name)).as_slice() {
+                [] => "",
+                LATENCY => " LATENCY",
+                AGENT_LATENCY => " AGENT_LATENCY",
+                LIFETIME => " LIFETIME",
+                other => panic!("{name} has {other:?}"),
+            };
+            found.push(format!(
+                "{name} {} {labels}{bounds}\n",
+                family.kind.as_str()
+            ));
+        }
     }
-}
-
-fn row(line: &str) -> (&str, &str, Vec<String>, &[&str]) {
-    let mut words = line.split(' ');
-    let mut next = || words.next().unwrap_or_default();
-    let (name, kind, labels) = (next(), next(), next());
-    let labels = labels.split(',').filter(|label| *label != "-");
-    let bounds = match next() {
-        "" => &[],
-        "AGENT_LATENCY" => AGENT_LATENCY,
-        "LATENCY" => LATENCY,
-        "LIFETIME" => LIFETIME,
-        other => panic!("{other}"),
-    };
-    (name, kind, labels.map(str::to_owned).collect(), bounds)
+    found.sort();
+    assert_eq!(found.concat(), expected);
 }
 
 fn bounds(registry: &Registry, name: &str) -> Vec<f64> {

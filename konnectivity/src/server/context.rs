@@ -23,7 +23,7 @@ use crate::registry::{Registry, TenantSpec, Tenants};
 pub(crate) struct Context {
     pub(crate) registry: Registry,
     pub(crate) tokens: Tokens,
-    pub(crate) metrics: ServerMetrics,
+    pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) drain: Drain,
     pub(crate) access_log: AccessLog,

@@ -59,7 +59,7 @@ impl Frontend {
         let seconds = started.elapsed().as_secs_f64();
         match &result {
             Ok(dialed) => {
-                self.cx.metrics.dial_duration().observe(seconds);
+                self.cx.metrics.dial_duration.observe(seconds);
                 tracing::debug!(tenant = %self.tenant.id(), address, agent = %dialed.agent, "dialed");
             }
             Err(error) => {
@@ -80,7 +80,7 @@ impl Frontend {
     /// Counts a tunnel as open for as long as what is returned lives.
     pub(crate) fn open(&self, dialed: &Dialed) -> Open {
         let established = self.tenant.metrics().established();
-        let duration = self.cx.metrics.connection_duration().clone();
+        let duration = self.cx.metrics.connection_duration.clone();
         self.cx.tunnels.open(
             self.tenant.id(),
             &dialed.agent,

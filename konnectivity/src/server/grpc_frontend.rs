@@ -186,7 +186,7 @@ impl<'a> Stream<'a> {
             return Poll::Pending;
         }
         ready!(self.wire.poll_ready(cx))?;
-        let sent = self.frontend.cx.metrics.sent_to_client();
+        let sent = &self.frontend.cx.metrics.to_client;
         for packet in std::mem::take(&mut self.replies) {
             sent.packet(packet.kind());
             self.wire.packet(packet)?;
@@ -201,7 +201,7 @@ impl<'a> Stream<'a> {
             return self.wire.poll_end(cx).map(Err);
         }
         if let Some(packet) = self.packets.pop_front() {
-            let received = self.frontend.cx.metrics.received_from_client();
+            let received = &self.frontend.cx.metrics.from_client;
             received.packet(packet.kind());
             let action = self.state.handle_packet(packet, &mut self.replies);
             self.carry_out(action);
@@ -371,7 +371,7 @@ impl<'a> Stream<'a> {
             .bytes(Direction::FromDestination, len as u64);
         if let Some(Packet::Data { connect_id, data }) = self.state.data(data) {
             self.wire.data(connect_id, data)?;
-            let sent = self.frontend.cx.metrics.sent_to_client();
+            let sent = &self.frontend.cx.metrics.to_client;
             sent.packet(PacketKind::Data);
             self.sent += len as u64;
         }
@@ -409,7 +409,7 @@ impl<'a> Stream<'a> {
             }
             End::Broken(error) => {
                 let metrics = &self.frontend.cx.metrics;
-                metrics.received_from_client().error(error.code(), None);
+                metrics.from_client.error(error.code(), None);
                 self.wire.reset();
                 self.reason.unwrap_or("frontend_reset")
             }

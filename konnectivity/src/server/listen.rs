@@ -184,7 +184,7 @@ impl Worker {
                 scratch: self.scratch.clone(),
                 share: (self.shares.as_ref()).map(|shares| shares.share(tenant.id())),
                 outward: Direction::ToDestination,
-                write_duration: Some(self.cx.metrics.frontend_write_duration().clone()),
+                write_duration: Some(self.cx.metrics.frontend_write_duration.clone()),
             },
             tenant,
             port,

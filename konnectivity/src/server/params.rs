@@ -35,14 +35,18 @@ pub(super) fn registry(config: &ServerConfig) -> Result<Registry, Failure> {
 }
 
 /// Counts what the registry reads.
-pub(super) fn observe(registry: &Registry, metrics: &ServerMetrics, all: &telemetry::Registry) {
+pub(super) fn observe(
+    registry: &Registry,
+    metrics: &Arc<ServerMetrics>,
+    all: &telemetry::Registry,
+) {
     registry.count_pairs_in(&tls::Metrics::new(all));
     let generation = registry.changes();
-    let metrics = metrics.registry();
+    let metrics = Arc::clone(metrics);
     registry.observe(move |loaded| {
-        metrics.active(*generation.borrow(), loaded.tenants, loaded.broken);
+        metrics.registry_active(*generation.borrow(), loaded.tenants, loaded.broken);
         if loaded.changed > 0 || loaded.refused > 0 {
-            metrics.reloaded(match (loaded.refused, loaded.changed) {
+            metrics.registry_reloaded(match (loaded.refused, loaded.changed) {
                 (0, _) => ReloadResult::Taken,
                 (_, 0) => ReloadResult::Failed,
                 (_, _) => ReloadResult::Partly,
@@ -55,11 +59,11 @@ pub(super) fn observe(registry: &Registry, metrics: &ServerMetrics, all: &teleme
 type Leased = (ServerLease, watch::Receiver<Option<u32>>);
 
 /// Prepares the lease, when there is to be one.
-pub(super) fn lease(config: &ServerConfig, metrics: &ServerMetrics) -> Option<Leased> {
+pub(super) fn lease(config: &ServerConfig, metrics: &Arc<ServerMetrics>) -> Option<Leased> {
     let TenantSource::Single { lease, .. } = &config.tenants else {
         return None;
     };
-    let metrics = Arc::new(metrics.clone());
+    let metrics = Arc::<ServerMetrics>::clone(metrics);
     Some(ServerLease::new(lease.clone()?, metrics))
 }
 

@@ -33,7 +33,6 @@ pub(crate) struct Tenant {
     spec: ArcSwap<TenantSpec>,
     limits: Arc<knp_proto::Tenant>,
     metrics: TenantMetrics,
-    server: ServerMetrics,
     agents: Mutex<Agents>,
     /// Told when an agent joins.
     joined: Notify,
@@ -129,7 +128,7 @@ impl Tenant {
     pub(crate) fn new(
         spec: Arc<TenantSpec>,
         budget: &Arc<Budget>,
-        metrics: &ServerMetrics,
+        metrics: &Arc<ServerMetrics>,
         has_lease: bool,
     ) -> Arc<Self> {
         let agents = Agents {
@@ -140,7 +139,6 @@ impl Tenant {
         Arc::new(Self {
             id: spec.id.clone(),
             metrics: metrics.tenant(&limits),
-            server: metrics.clone(),
             limits,
             spec: ArcSwap::new(spec),
             agents: Mutex::new(agents),
@@ -359,7 +357,7 @@ impl Tenant {
                 return Err(failure);
             }
             if another {
-                self.server.dial_retried();
+                self.metrics.server.dials_retried.inc();
             }
         }
     }

@@ -38,7 +38,7 @@ pub(crate) struct Tokens {
 
 struct Inner {
     registry: Registry,
-    metrics: ServerMetrics,
+    metrics: Arc<ServerMetrics>,
     /// Where requests to API servers are made.
     runtime: Handle,
     verdicts: Verdicts,
@@ -52,7 +52,7 @@ type Judges = BTreeMap<TenantId, (TokenSpec, Arc<Judge>)>;
 impl Tokens {
     /// Checks by what `registry` says at that moment. Requests to API servers are made on
     /// `runtime`, for every caller.
-    pub(crate) fn new(registry: Registry, metrics: ServerMetrics, runtime: Handle) -> Self {
+    pub(crate) fn new(registry: Registry, metrics: Arc<ServerMetrics>, runtime: Handle) -> Self {
         let inner = Inner {
             registry,
             metrics,
