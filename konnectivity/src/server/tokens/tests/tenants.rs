@@ -69,32 +69,25 @@ impl Stage {
     }
 }
 
+/// Makes a tenant, perhaps anew, whose tokens are of `issuer`.
 fn define(dir: &TempDir, name: &str, url: &str, issuer: &Issuer) {
-    let tenants = dir.join("clusters");
-    std::fs::create_dir_all(&tenants).unwrap();
-    let tenant = json!({
-        "agents": { "tokens": {
-            "issuer": url, "audience": "kn", "jwks": format!("{name}.jwks"),
-            "namespace": "kube-system", "serviceAccount": "agent",
-        } },
-        "frontends": { "uds": { "path": format!("{name}.sock"), "mode": "grpc" } },
-    });
-    let write = |file: String, text: String| std::fs::write(tenants.join(file), text).unwrap();
-    write(format!("{name}.jwks"), issuer.jwks());
-    write(format!("{name}.yaml"), tenant.to_string());
+    let file = format!("{name}.jwks");
+    dir.write(format!("clusters/{file}"), issuer.jwks())
+        .unwrap();
+    define_by(dir, name, url, "jwks", &file);
 }
 
-/// Makes a tenant anew as one whose tokens only an API server can tell.
-fn define_by_review(dir: &TempDir, name: &str, url: &str, reviewer: &Reviewer) {
+/// Makes a tenant anew whose tokens are checked by `means`.
+fn define_by(dir: &TempDir, name: &str, url: &str, means: &str, path: &str) {
     let tenant = json!({
         "agents": { "tokens": {
-            "issuer": url, "audience": "kn", "kubeconfig": reviewer.kubeconfig(),
+            "issuer": url, "audience": "kn", means: path,
             "namespace": "kube-system", "serviceAccount": "agent",
         } },
         "frontends": { "uds": { "path": format!("{name}.sock"), "mode": "grpc" } },
     });
-    let path = dir.join("clusters").join(format!("{name}.yaml"));
-    std::fs::write(path, tenant.to_string()).unwrap();
+    let file = format!("clusters/{name}.yaml");
+    dir.write(file, tenant.to_string()).unwrap();
 }
 
 /// Returns what a good token says at this moment.
@@ -120,35 +113,26 @@ fn candidates<'a>(
 async fn a_token_is_of_the_tenant_whose_issuer_signed_it() {
     let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
     let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
-    let token = a.token(&claims("https://a"));
-    assert_eq!(stage.check(None, &token).await.as_deref(), Ok("a"));
-    let token = b.token(&claims("https://b"));
-    assert_eq!(stage.check(None, &token).await.as_deref(), Ok("b"));
-    let forged = a.token(&claims("https://b"));
-    assert_eq!(stage.check(None, &forged).await, Err(TokenRefused::Key));
-    let foreign = a.token(&claims("https://c"));
-    let refused = stage.check(None, &foreign).await;
-    assert_eq!(refused, Err(TokenRefused::Unwanted));
-}
-
-#[tokio::test]
-async fn the_name_that_was_asked_for_must_agree_with_the_token() {
-    let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
-    let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
-    let token = a.token(&claims("https://a"));
-    assert_eq!(stage.check(Some("a"), &token).await.as_deref(), Ok("a"));
-    let refused = stage.check(Some("b"), &token).await;
-    assert_eq!(refused, Err(TokenRefused::Key));
+    for (hint, signer, issuer, expected) in [
+        (None, &a, "https://a", Ok("a")),
+        (None, &b, "https://b", Ok("b")),
+        (None, &a, "https://b", Err(TokenRefused::Key)),
+        (None, &a, "https://c", Err(TokenRefused::Unwanted)),
+        // The name that was asked for must agree with the token.
+        (Some("a"), &a, "https://a", Ok("a")),
+        (Some("b"), &a, "https://a", Err(TokenRefused::Key)),
+    ] {
+        let checked = stage.check(hint, &signer.token(&claims(issuer))).await;
+        let expected = expected.map(str::to_owned);
+        assert_eq!(checked, expected, "{hint:?} {issuer}");
+    }
 }
 
 #[tokio::test]
 async fn keys_that_are_replaced_take_over() {
     let (old, new) = (Issuer::es256("old"), Issuer::es256("new"));
     let stage = Stage::new(&[("a", "https://a", &old)]);
-    let (before, after) = (
-        old.token(&claims("https://a")),
-        new.token(&claims("https://a")),
-    );
+    let [before, after] = [&old, &new].map(|issuer| issuer.token(&claims("https://a")));
     assert_eq!(stage.check(None, &before).await.as_deref(), Ok("a"));
     assert_eq!(stage.check(None, &after).await, Err(TokenRefused::Key));
     define(&stage.dir, "a", "https://a", &new);
@@ -161,12 +145,9 @@ async fn keys_that_are_replaced_take_over() {
 fn guess(issuer: &str, number: usize) -> String {
     let mut claims = claims(issuer);
     claims["jti"] = json!(number);
-    let [header, claims] = [
-        r#"{"alg":"ES256","kid":"guess"}"#.to_owned(),
-        claims.to_string(),
-    ]
-    .map(encode);
-    format!("{header}.{claims}.{}", encode([0; 64]))
+    let header = encode(r#"{"alg":"ES256","kid":"guess"}"#);
+    let (claims, signature) = (encode(claims.to_string()), encode([0; 64]));
+    format!("{header}.{claims}.{signature}")
 }
 
 #[tokio::test]
@@ -198,8 +179,10 @@ async fn guesses_are_limited_for_the_api_server_that_is_asked_and_no_other() {
     });
     let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
     let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
+    let path = reviewer.kubeconfig();
+    let kubeconfig = path.to_str().unwrap();
     for (name, url) in [("a", "https://a"), ("b", "https://b")] {
-        define_by_review(&stage.dir, name, url, &reviewer);
+        define_by(&stage.dir, name, url, "kubeconfig", kubeconfig);
     }
     stage.registry.reload();
     assert_eq!(stage.registry.broken(), []);
@@ -225,36 +208,28 @@ async fn guesses_are_limited_for_the_api_server_that_is_asked_and_no_other() {
 }
 
 #[test]
-fn a_single_tenant_without_an_issuer_takes_any_token() {
-    let alone = [(None, "kn")];
-    assert_eq!(choose("opaque", candidates(&alone)), Ok(0));
-    let with_issuer = [(Some("https://a"), "kn")];
-    let refused = choose("opaque", candidates(&with_issuer));
-    assert_eq!(refused, Err(TokenRefused::Malformed));
-    assert_eq!(
-        choose("opaque", candidates(&[])),
-        Err(TokenRefused::Unwanted)
-    );
-}
-
-#[test]
 fn issuer_and_audience_must_both_be_a_tenants() {
     let issuer = Issuer::es256("a");
     let token = issuer.token(&claims("https://a"));
-    let all = [
-        (Some("https://a"), "other"),
-        (Some("https://a"), "kn"),
-        (None, "kn"),
-    ];
-    assert_eq!(choose(&token, candidates(&all)), Ok(1));
-    let refused = choose(&token, candidates(&all[..1]));
-    assert_eq!(refused, Err(TokenRefused::Unwanted));
-    let twice = [all[1], all[1]];
-    let refused = choose(&token, candidates(&twice));
-    assert_eq!(refused, Err(TokenRefused::Ambiguous));
     let nameless = issuer.token(&json!({ "aud": "kn" }));
-    let refused = choose(&nameless, candidates(&all));
-    assert_eq!(refused, Err(TokenRefused::Unwanted));
+    let (a, other, any) = (
+        (Some("https://a"), "kn"),
+        (Some("https://a"), "other"),
+        (None, "kn"),
+    );
+    for (token, tenants, expected) in [
+        (token.as_str(), &[other, a, any][..], Ok(1)),
+        (&token, &[other], Err(TokenRefused::Unwanted)),
+        (&token, &[a, a], Err(TokenRefused::Ambiguous)),
+        (&nameless, &[other, a, any], Err(TokenRefused::Unwanted)),
+        // A single tenant without an issuer takes any token.
+        ("opaque", &[any], Ok(0)),
+        ("opaque", &[a], Err(TokenRefused::Malformed)),
+        ("opaque", &[], Err(TokenRefused::Unwanted)),
+    ] {
+        let chosen = choose(token, candidates(tenants));
+        assert_eq!(chosen, expected, "{token} of {tenants:?}");
+    }
 }
 
 #[test]
