@@ -36,40 +36,15 @@ pub(crate) struct Tenants {
     any_tokens: bool,
     index: Arc<Index>,
     ports: Arc<TlsPorts>,
-    unions: PerPort,
+    /// Settings for peers that ask for no tenant by name, by [`Port`].
+    unions: [OnceLock<Arc<ServerConfig>>; 2],
 }
 
 struct Entry {
     spec: Arc<TenantSpec>,
-    /// Settings for agents that ask for the tenant by name, shared with later snapshots.
-    agents: Arc<OnceLock<Arc<ServerConfig>>>,
-    /// The same for frontends, which other tenants' authorities have a say in.
-    frontends: OnceLock<Arc<ServerConfig>>,
-}
-
-/// Settings of the two ports, once needed.
-#[derive(Default)]
-struct PerPort {
-    agents: OnceLock<Arc<ServerConfig>>,
-    frontends: OnceLock<Arc<ServerConfig>>,
-}
-
-impl Entry {
-    fn tls(&self, port: Port) -> &OnceLock<Arc<ServerConfig>> {
-        match port {
-            Port::Agents => &self.agents,
-            Port::Frontends => &self.frontends,
-        }
-    }
-}
-
-impl PerPort {
-    fn of(&self, port: Port) -> &OnceLock<Arc<ServerConfig>> {
-        match port {
-            Port::Agents => &self.agents,
-            Port::Frontends => &self.frontends,
-        }
-    }
+    /// Settings for peers that ask for the tenant by name, by [`Port`]. Those for agents are shared
+    /// with later snapshots; in those for frontends other tenants' authorities have a say.
+    tls: [Arc<OnceLock<Arc<ServerConfig>>>; 2],
 }
 
 impl Tenants {
@@ -90,12 +65,9 @@ impl Tenants {
             index.add(&spec);
             let kept = older.and_then(|older| older.entries.get(&spec.id));
             let kept = kept.filter(|entry| entry.spec == spec);
-            let entry = Entry {
-                agents: kept.map(|entry| entry.agents.clone()).unwrap_or_default(),
-                frontends: OnceLock::new(),
-                spec,
-            };
-            entries.insert(entry.spec.id.clone(), entry);
+            let agents = kept.map(|entry| entry.tls[Port::Agents as usize].clone());
+            let tls = [agents.unwrap_or_default(), Arc::default()];
+            entries.insert(spec.id.clone(), Entry { spec, tls });
         }
         Self {
             any_tokens: entries.values().any(|entry| entry.spec.tokens.is_some()),
@@ -104,7 +76,7 @@ impl Tenants {
             single: None,
             index: Arc::new(index),
             ports,
-            unions: PerPort::default(),
+            unions: Default::default(),
         }
     }
 
@@ -154,10 +126,8 @@ impl Tenants {
             .meant(server_name)
             .and_then(|spec| self.entries.get(&spec.id));
         match entry {
-            Some(entry) => entry
-                .tls(port)
-                .get_or_init(|| self.of_one(port, &entry.spec)),
-            None => self.unions.of(port).get_or_init(|| self.of_all(port, None)),
+            Some(entry) => entry.tls[port as usize].get_or_init(|| self.of_one(port, &entry.spec)),
+            None => self.unions[port as usize].get_or_init(|| self.of_all(port, None)),
         }
         .clone()
     }
@@ -165,27 +135,21 @@ impl Tenants {
     fn of_all(&self, port: Port, first: Option<Arc<TenantSpec>>) -> Arc<ServerConfig> {
         let mandatory = port == Port::Frontends || !self.any_tokens;
         let index = self.index.clone();
-        self.ports
-            .config(port, Trust::All { index, first }, mandatory)
+        let trust = Trust::All { index, first };
+        self.ports.config(port, Some(trust), mandatory)
     }
 
     fn of_one(&self, port: Port, spec: &Arc<TenantSpec>) -> Arc<ServerConfig> {
         if port == Port::Frontends && self.single.is_none() {
             return self.of_all(port, Some(spec.clone()));
         }
-        match (spec.certificates(port), port) {
-            (Some(certificates), Port::Agents) => self.ports.config(
-                port,
-                Trust::One(certificates.authorities.clone()),
-                spec.tokens.is_none(),
-            ),
-            (Some(certificates), Port::Frontends) => {
-                let trust = Trust::One(certificates.authorities.clone());
-                self.ports.config(port, trust, true)
-            }
-            (None, Port::Agents) => self.ports.config(port, Trust::None, false),
-            (None, Port::Frontends) => self.ports.refusing(),
+        let trust = spec.certificates(port);
+        let trust = trust.map(|certificates| Trust::One(certificates.authorities.clone()));
+        if port == Port::Frontends && trust.is_none() {
+            return self.ports.refusing();
         }
+        let mandatory = port == Port::Frontends || spec.tokens.is_none();
+        self.ports.config(port, trust, mandatory)
     }
 
     /// Whether there is one tenant, whatever name a peer asks for.

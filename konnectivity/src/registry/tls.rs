@@ -27,8 +27,8 @@ use rustls::server::{
 };
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, CipherSuite, DigitallySignedStruct, DistinguishedName, ServerConfig,
-    SignatureScheme, SupportedProtocolVersion,
+    CipherSuite, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
+    SupportedProtocolVersion,
 };
 use tls::{ClientAuth, ServerTls, ServerTlsParams};
 
@@ -65,8 +65,8 @@ pub(crate) struct TlsParams {
 
 /// What every set of settings of a port begins with.
 pub(super) struct TlsPorts {
-    agents: PortTls,
-    frontends: PortTls,
+    /// By [`Port`].
+    ports: [PortTls; 2],
     provider: Arc<CryptoProvider>,
     versions: &'static [&'static SupportedProtocolVersion],
     refusing: Arc<ServerConfig>,
@@ -80,8 +80,6 @@ struct PortTls {
 /// Whose certificates are taken in a handshake.
 #[derive(Debug)]
 pub(super) enum Trust {
-    /// None is requested.
-    None,
     /// Those of one tenant.
     One(Arc<Authorities>),
     /// Those of any tenant; the authorities of `first` are asked before all others.
@@ -113,23 +111,31 @@ impl TlsPorts {
             FrontendMode::HttpConnect => "http/1.1",
         };
         Ok(Self {
-            agents: PortTls::new(params.agents_pair.as_ref(), "h2")?,
-            frontends: PortTls::new(params.frontends_pair.as_ref(), frontends)?,
+            ports: [
+                PortTls::new(params.agents_pair.as_ref(), "h2")?,
+                PortTls::new(params.frontends_pair.as_ref(), frontends)?,
+            ],
             provider,
             versions,
             refusing: Arc::new(refusing),
         })
     }
 
-    /// Returns settings for `port`. Without `mandatory`, peers may come without a certificate.
-    pub(super) fn config(&self, port: Port, trust: Trust, mandatory: bool) -> Arc<ServerConfig> {
-        let of_port = self.port(port);
+    /// Returns settings for `port`. Without `mandatory`, peers may come without a certificate;
+    /// without `trust`, none is requested.
+    pub(super) fn config(
+        &self,
+        port: Port,
+        trust: Option<Trust>,
+        mandatory: bool,
+    ) -> Arc<ServerConfig> {
+        let of_port = &self.ports[port as usize];
         let Some(pair) = &of_port.pair else {
             return self.refusing();
         };
         let verifier: Arc<dyn ClientCertVerifier> = match trust {
-            Trust::None => Arc::new(NoClientAuth),
-            trust @ (Trust::One(_) | Trust::All { .. }) => Arc::new(Verifier {
+            None => Arc::new(NoClientAuth),
+            Some(trust) => Arc::new(Verifier {
                 trust,
                 mandatory,
                 algorithms: self.provider.signature_verification_algorithms,
@@ -162,14 +168,7 @@ impl TlsPorts {
 
     /// Returns the certificate of `port`, if it has one.
     pub(super) fn pair(&self, port: Port) -> Option<&ServerTls> {
-        self.port(port).pair.as_ref()
-    }
-
-    fn port(&self, port: Port) -> &PortTls {
-        match port {
-            Port::Agents => &self.agents,
-            Port::Frontends => &self.frontends,
-        }
+        self.ports[port as usize].pair.as_ref()
     }
 }
 
@@ -241,7 +240,6 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let vouched = match &self.trust {
-            Trust::None => Err(CertificateError::ApplicationVerificationFailure.into()),
             Trust::One(authorities) => authorities.vouch_for(leaf, intermediates, now),
             Trust::All { index, first } => {
                 index.vouch_for(first.as_ref(), leaf, intermediates, now)
