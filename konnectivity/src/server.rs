@@ -243,43 +243,31 @@ impl Server {
 
 /// Runs one worker until its connections have ended.
 async fn work(task: Task) -> std::io::Result<()> {
-    let Task {
-        cx,
-        admission,
-        accepting,
-        listeners,
-        mut unix,
-        mode,
-        many,
-        last,
-    } = task;
-    let worker = Worker::new(cx, admission, mode, many);
+    let (accepting, mut unix) = (task.accepting, task.unix);
+    let worker = Worker::new(task.cx, task.admission, task.mode, task.many);
     tokio::task::spawn_local(Rc::clone(&worker).share_out());
     let for_sockets = Rc::clone(&worker);
     let sockets = tokio::task::spawn_local(async move {
         while let Some(listen) = unix.recv().await {
-            let Listen {
-                listener,
-                tenant,
-                mode,
-                stop,
-            } = listen;
-            let worker = Rc::clone(&for_sockets);
-            tokio::task::spawn_local(worker.listen_unix(listener, tenant, mode, stop));
+            tokio::task::spawn_local(Rc::clone(&for_sockets).listen_unix(listen));
         }
     });
     let accepted = {
         let worker = Rc::clone(&worker);
-        accept_all(&accepting, listeners, move |stream, peer, port: &Port| {
-            worker.accepted(stream, peer, *port);
-        })
+        accept_all(
+            &accepting,
+            task.listeners,
+            move |stream, peer, port: &Port| {
+                worker.accepted(stream, peer, *port);
+            },
+        )
         .await
     };
     // There may be no port at all, and then nothing was waited for.
     accepting.drain.reached(Phase::Closing).await;
     drop(accepting);
     sockets.abort();
-    worker.finish(&last).await;
+    worker.finish(&task.last).await;
     accepted
 }
 

@@ -12,7 +12,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use knp_proto::TenantId;
 use serve::{Admission, Permit, Phase};
 use telemetry::AcceptBackoff;
 use tokio::net::{TcpStream, UnixListener};
@@ -22,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::agents;
 use super::context::Context;
 use super::frontends::Frontend;
+use super::sockets::Listen;
 use super::tenant::Tenant;
 use crate::fair_share::FairScheduler;
 use crate::metrics::{Direction, PeerPort};
@@ -40,9 +40,8 @@ pub(crate) struct Worker {
     shares: Option<FairScheduler>,
     /// What is spoken on the frontends' port.
     mode: FrontendMode,
-    /// How many of this worker's tasks go on, frontends' and agents'.
-    frontends: watch::Sender<usize>,
-    agents: watch::Sender<usize>,
+    /// How many of this worker's connections go on, by [`Port`].
+    tasks: [watch::Sender<usize>; 2],
 }
 
 /// Counts a task for as long as it lives.
@@ -77,8 +76,7 @@ impl Worker {
             scratch: Scratch::default(),
             shares: many.then(FairScheduler::default),
             mode,
-            frontends: watch::Sender::new(0),
-            agents: watch::Sender::new(0),
+            tasks: Default::default(),
         })
     }
 
@@ -99,11 +97,7 @@ impl Worker {
             return;
         };
         tokio::task::spawn_local(async move {
-            let count = match port {
-                Port::Agents => &worker.agents,
-                Port::Frontends => &worker.frontends,
-            };
-            let _counted = Counted::new(count);
+            let _counted = Counted::new(&worker.tasks[port as usize]);
             worker.serve(stream, peer, port, stranger).await;
             drop(permit);
         });
@@ -194,13 +188,15 @@ impl Worker {
         })
     }
 
-    /// Accepts frontends of `tenant` until the process drains or `stop` is told.
+    /// Accepts frontends of a tenant until the process drains or `stop` is told.
     pub(crate) async fn listen_unix(
         self: Rc<Self>,
-        listener: std::os::unix::net::UnixListener,
-        tenant: TenantId,
-        mode: FrontendMode,
-        mut stop: watch::Receiver<bool>,
+        Listen {
+            listener,
+            tenant,
+            mode,
+            mut stop,
+        }: Listen,
     ) {
         let listener = match UnixListener::from_std(listener) {
             Ok(listener) => listener,
@@ -231,7 +227,7 @@ impl Worker {
                     };
                     let worker = Rc::clone(&self);
                     tokio::task::spawn_local(async move {
-                        let _counted = Counted::new(&worker.frontends);
+                        let _counted = Counted::new(&worker.tasks[Port::Frontends as usize]);
                         frontend.serve(stream, mode).await;
                         drop(permit);
                     });
@@ -248,7 +244,7 @@ impl Worker {
     /// Waits for the frontends to end, then ends the agents' connections; the process waits for
     /// nothing longer than its drain allows.
     pub(crate) async fn finish(&self, last: &watch::Sender<usize>) {
-        let mut frontends = self.frontends.subscribe();
+        let [mut agents, mut frontends] = self.tasks.each_ref().map(watch::Sender::subscribe);
         tokio::select! {
             _ = frontends.wait_for(|count| *count == 0) => {}
             () = self.cx.drain.reached(Phase::Cut) => {}
@@ -270,7 +266,6 @@ impl Worker {
         for tenant in self.cx.tenants() {
             tenant.close_links("the server ends");
         }
-        let mut agents = self.agents.subscribe();
         let gone = agents.wait_for(|count| *count == 0);
         drop(timeout(FLUSH_TIMEOUT, gone).await);
     }
