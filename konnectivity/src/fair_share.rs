@@ -92,14 +92,6 @@ impl FairScheduler {
 }
 
 impl TenantShare {
-    /// Makes one more flow of the tenant's bytes.
-    pub(crate) fn flow(self: &Rc<Self>) -> Flow {
-        Flow {
-            share: Rc::clone(self),
-            waits: Rc::default(),
-        }
-    }
-
     /// Returns what was used in this round.
     fn used(&self) -> usize {
         let round = self.scheduler.0.round.get();
@@ -117,22 +109,27 @@ impl Drop for TenantShare {
     }
 }
 
-/// One tunnel's bytes within its tenant's share.
+/// One tunnel's bytes within its tenant's share; without one, they never wait.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    share: Rc<TenantShare>,
+    share: Option<Rc<TenantShare>>,
     /// It is queued already.
     waits: Rc<Cell<bool>>,
 }
 
 impl Flow {
+    /// Makes one more flow of the tenant's bytes.
+    pub(crate) fn new(share: Option<Rc<TenantShare>>) -> Self {
+        let waits = Rc::default();
+        Self { share, waits }
+    }
+
     /// Waits until the tenant has something left of this round. A flow may stop waiting
     /// at any time.
     pub(crate) fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
-        let share = &*self.share;
-        if share.used() < QUANTUM {
+        let Some(share) = self.share.as_deref().filter(|own| own.used() >= QUANTUM) else {
             return Poll::Ready(());
-        }
+        };
         let state = &*share.scheduler.0;
         if !self.waits.replace(true) {
             let waiting = (cx.waker().clone(), Rc::clone(&self.waits));
@@ -147,7 +144,9 @@ impl Flow {
 
     /// Counts bytes that were moved.
     pub(crate) fn charge(&self, bytes: usize) {
-        self.share.used.set(self.share.used() + bytes);
+        if let Some(share) = &self.share {
+            share.used.set(share.used() + bytes);
+        }
     }
 }
 
@@ -166,7 +165,7 @@ mod tests {
 
     /// Moves chunks for ever, as a relay that never lacks them does.
     async fn move_chunks(share: Rc<TenantShare>, moved: Rc<Cell<usize>>) {
-        let flow = share.flow();
+        let flow = Flow::new(Some(share));
         loop {
             poll_fn(|cx| flow.poll_ready(cx)).await;
             flow.charge(CHUNK);
@@ -220,17 +219,21 @@ mod tests {
     fn a_share_given_back_takes_its_waiters_along() {
         let (shares, tenant) = (FairScheduler::default(), TenantId::new("a"));
         let cx = Context::from_waker(Waker::noop());
-        let flow = shares.share(&tenant).flow();
+        let flow = Flow::new(Some(shares.share(&tenant)));
         flow.charge(QUANTUM);
         assert!(flow.poll_ready(&cx).is_pending());
         assert!(flow.poll_ready(&cx).is_pending());
         assert_eq!(shares.0.waiting.get(), 1, "one flow waits once");
-        let other = shares.share(&tenant).flow();
+        let other = Flow::new(Some(shares.share(&tenant)));
         assert!(other.poll_ready(&cx).is_pending(), "it is the same share");
         drop((flow, other));
         assert_eq!(shares.0.waiting.get(), 0);
-        let next = shares.share(&tenant);
+        let next = Flow::new(Some(shares.share(&tenant)));
         assert_eq!(shares.0.tenants.borrow().len(), 1);
-        assert!(next.flow().poll_ready(&cx).is_ready());
+        assert!(next.poll_ready(&cx).is_ready());
+        // Where a tenant has the thread for itself, it never waits.
+        let alone = Flow::new(None);
+        alone.charge(QUANTUM);
+        assert!(alone.poll_ready(&cx).is_ready());
     }
 }

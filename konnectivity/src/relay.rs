@@ -89,7 +89,7 @@ pub(crate) async fn relay<S: Stream>(
         socket,
         means,
         bytes,
-        flow: means.share.as_ref().map(|share| share.flow()),
+        flow: Flow::new(means.share.clone()),
         outgoing: early,
         reading: true,
         incoming: Bytes::new(),
@@ -108,7 +108,7 @@ struct Relay<'a, S> {
     socket: &'a mut S,
     means: &'a Means,
     bytes: &'a ByteCounts,
-    flow: Option<Flow>,
+    flow: Flow,
     /// Read from the socket, and not yet the tunnel's.
     outgoing: Bytes,
     /// Whether more may come from the socket.
@@ -174,20 +174,10 @@ impl<S: Stream> Relay<'_, S> {
         Poll::Ready(end)
     }
 
-    /// Waits for the tenant's turn.
-    fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
-        match &self.flow {
-            Some(flow) => flow.poll_ready(cx),
-            None => Poll::Ready(()),
-        }
-    }
-
     fn moved(&self, count: &Cell<u64>, direction: Direction, len: usize) {
         count.set(count.get() + len as u64);
         self.tunnel.metrics().bytes(direction, len as u64);
-        if let Some(flow) = &self.flow {
-            flow.charge(len);
-        }
+        self.flow.charge(len);
     }
 
     /// From the socket to the tunnel.
@@ -199,7 +189,7 @@ impl<S: Stream> Relay<'_, S> {
         // As long as it is, the socket is not read, and its end not seen.
         self.full = room.is_pending();
         let room = ready!(room);
-        ready!(self.poll_turn(cx));
+        ready!(self.flow.poll_ready(cx));
         if self.outgoing.is_empty() {
             let socket = Pin::new(&mut *self.socket);
             match ready!(self.means.scratch.poll_read(cx, socket, room.min(PIECE))) {
@@ -281,7 +271,7 @@ impl<S: Stream> Relay<'_, S> {
             self.drop_incoming();
             return Poll::Ready(Step::Again);
         }
-        ready!(self.poll_turn(cx));
+        ready!(self.flow.poll_ready(cx));
         let written = Pin::new(&mut *self.socket).poll_write(cx, &self.incoming);
         if written.is_pending() {
             (self.stalled).get_or_insert_with(|| self.tunnel.metrics().stalled());

@@ -77,7 +77,7 @@ async fn stream(io: http2::Stream, request: Request, frontend: &Frontend) {
         outgoing: Bytes::new(),
         reason: None,
         held: Reserve::new(frontend.tenant.limits()),
-        flow: frontend.means.share.as_ref().map(|share| share.flow()),
+        flow: Flow::new(frontend.means.share.clone()),
         stalled: None,
         received: 0,
         sent: 0,
@@ -114,7 +114,7 @@ struct Stream<'a> {
     reason: Option<&'static str>,
     /// What the tenant is charged for large messages.
     held: Reserve,
-    flow: Option<Flow>,
+    flow: Flow,
     /// Held while the client does not read.
     stalled: Option<Held>,
     received: u64,
@@ -307,9 +307,7 @@ impl<'a> Stream<'a> {
             return Poll::Ready(Ok(None));
         }
         let capacity = ready!(tunnel.poll_capacity(cx));
-        if let Some(flow) = &self.flow {
-            ready!(flow.poll_ready(cx));
-        }
+        ready!(self.flow.poll_ready(cx));
         let len = capacity.min(self.outgoing.len());
         let piece = self.outgoing.split_to(len);
         tunnel.metrics().bytes(Direction::ToDestination, len as u64);
@@ -317,7 +315,7 @@ impl<'a> Stream<'a> {
         if tunnel.write(piece).is_err() {
             self.outgoing.clear();
         }
-        self.charge(len);
+        self.flow.charge(len);
         self.hold();
         Poll::Ready(Ok(None))
     }
@@ -353,9 +351,7 @@ impl<'a> Stream<'a> {
         }
         self.stalled = None;
         ready!(ready)?;
-        if let Some(flow) = &self.flow {
-            ready!(flow.poll_ready(cx));
-        }
+        ready!(self.flow.poll_ready(cx));
         let data = match ready!(tunnel.poll_read(cx, PIECE)) {
             TunnelRead::Data(data) => data,
             // API servers know no half-close.
@@ -376,7 +372,7 @@ impl<'a> Stream<'a> {
             self.sent += len as u64;
         }
         tunnel.consumed(len);
-        self.charge(len);
+        self.flow.charge(len);
         Poll::Ready(Ok(None))
     }
 
@@ -387,12 +383,6 @@ impl<'a> Stream<'a> {
         self.replies.extend(self.state.ended(reason));
         self.outgoing.clear();
         Poll::Ready(Ok(None))
-    }
-
-    fn charge(&self, bytes: usize) {
-        if let Some(flow) = &self.flow {
-            flow.charge(bytes);
-        }
     }
 
     fn finish(mut self, end: End) {
