@@ -158,21 +158,17 @@ impl StreamError {
         match self {
             Self::Frame(_) | Self::Packet(_) | Self::Truncated => GrpcCode::INTERNAL,
             Self::Memory => GrpcCode::RESOURCE_EXHAUSTED,
-            Self::End(end) => code_of_end(*end),
+            Self::End(StreamEnd::Reset(code) | StreamEnd::Broken(code)) => code_of_reset(*code),
             Self::Http2(error) => match error.reason() {
-                Some(h2::Reason::CANCEL) => GrpcCode::CANCELED,
-                Some(h2::Reason::ENHANCE_YOUR_CALM) => GrpcCode::RESOURCE_EXHAUSTED,
-                Some(h2::Reason::REFUSED_STREAM) | None => GrpcCode::UNAVAILABLE,
-                Some(_) => GrpcCode::INTERNAL,
+                Some(reason) => code_of_reset(ErrorCode(reason.into())),
+                None => GrpcCode::UNAVAILABLE,
             },
+            Self::End(_) => GrpcCode::UNAVAILABLE,
         }
     }
 }
 
-fn code_of_end(end: StreamEnd) -> GrpcCode {
-    let (StreamEnd::Reset(code) | StreamEnd::Broken(code)) = end else {
-        return GrpcCode::UNAVAILABLE;
-    };
+fn code_of_reset(code: ErrorCode) -> GrpcCode {
     match code {
         ErrorCode::CANCEL => GrpcCode::CANCELED,
         ErrorCode::ENHANCE_YOUR_CALM => GrpcCode::RESOURCE_EXHAUSTED,
