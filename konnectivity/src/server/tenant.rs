@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ pub(crate) struct Tenant {
     agents: Mutex<Agents>,
     /// Told when an agent joins.
     joined: Notify,
-    /// Dials that wait for that.
-    waiting: AtomicUsize,
+    /// Shared by the dials that wait for that.
+    waiting: Arc<()>,
     /// Connections of API servers that were let in.
     frontends: AtomicU64,
     /// Set once the tenant is no longer served.
@@ -60,9 +60,11 @@ impl Agents {
     }
 }
 
-struct Connected {
-    agent: AgentId,
-    link: LinkHandle,
+/// An agent, and its link.
+#[derive(Clone)]
+pub(crate) struct Connected {
+    pub(crate) agent: AgentId,
+    pub(crate) link: LinkHandle,
 }
 
 /// An agent's link, for as long as it can be dialed.
@@ -143,7 +145,7 @@ impl Tenant {
             spec: ArcSwap::new(spec),
             agents: Mutex::new(agents),
             joined: Notify::new(),
-            waiting: AtomicUsize::new(0),
+            waiting: Arc::new(()),
             frontends: AtomicU64::new(0),
             removed: watch::Sender::new(false),
             random: Random::default(),
@@ -189,9 +191,7 @@ impl Tenant {
     /// Ends all that belongs to the tenant.
     pub(crate) fn remove(&self, why: &'static str) {
         self.removed.send_replace(true);
-        for connected in self.lock().links.values() {
-            connected.link.close(why);
-        }
+        self.close_links(why);
     }
 
     /// Waits until the tenant is no longer served. Cancel-safe.
@@ -264,13 +264,9 @@ impl Tenant {
         first.is_some_and(|first| agents.backends.ready(*first) > 0)
     }
 
-    /// Returns each link with its agent's id.
-    pub(crate) fn links(&self) -> Vec<(AgentId, LinkHandle)> {
-        let agents = self.lock();
-        let links = agents.links.values();
-        links
-            .map(|connected| (connected.agent.clone(), connected.link.clone()))
-            .collect()
+    /// Returns the agents that are connected.
+    pub(crate) fn connected(&self) -> Vec<Connected> {
+        self.lock().links.values().cloned().collect()
     }
 
     fn tell_ready(&self, agents: &Agents) {
@@ -369,9 +365,9 @@ impl Tenant {
         let Some(until) = until.filter(|_| !*self.removed.borrow()) else {
             return false;
         };
-        let most = self.spec.load().limits.pending_dials;
-        let waiting = Waiting::among(&self.waiting);
-        if waiting.before >= most {
+        let _waiting = Arc::clone(&self.waiting);
+        // One count is the tenant's own.
+        if Arc::strong_count(&self.waiting) - 1 > self.spec.load().limits.pending_dials {
             return false;
         }
         tokio::select! {
@@ -423,37 +419,13 @@ impl Tenant {
             |tried: &[StreamId]| (agents.backends).pick(&spec.strategies, host, random, tried);
         let stream = choose(tried)?;
         let another = tried.is_empty() && choose(&[stream]).is_some();
-        let connected = agents.links.get(&stream)?;
-        let connected = Connected {
-            agent: connected.agent.clone(),
-            link: connected.link.clone(),
-        };
+        let connected = agents.links.get(&stream)?.clone();
         Some((connected, another))
     }
 
     /// Draws what no client can guess.
     fn draw(&self) -> DialId {
         DialId::from_random(self.random.next())
-    }
-}
-
-/// One of the dials that wait for an agent to join.
-struct Waiting<'a> {
-    count: &'a AtomicUsize,
-    /// How many waited already.
-    before: usize,
-}
-
-impl<'a> Waiting<'a> {
-    fn among(count: &'a AtomicUsize) -> Self {
-        let before = count.fetch_add(1, Ordering::Relaxed);
-        Self { count, before }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -14,7 +14,7 @@ use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
 
 use super::context::Context;
 use super::health::{self, TenantState};
-use super::tenant::Tenant;
+use super::tenant::{Connected, Tenant};
 use crate::endpoints;
 use crate::flags::{ServerConfig, TenantSource};
 use crate::metrics::SERVER_BUILD;
@@ -151,9 +151,9 @@ fn row(tenant: &Tenant) -> ClusterStatus {
 fn described(tenant: &Tenant) -> Value {
     let (spec, limits) = (tenant.spec(), tenant.limits());
     let agents: Vec<Value> = tenant
-        .links()
+        .connected()
         .into_iter()
-        .map(|(agent, link)| {
+        .map(|Connected { agent, link }| {
             let stats = link.stats();
             json!({
                 "agent": agent.as_str(),
