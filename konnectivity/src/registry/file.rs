@@ -193,9 +193,13 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
+    fn refuse(&mut self, key: &str, fault: impl std::fmt::Display) {
+        self.errors.add(key, fault);
+    }
+
     fn expect<E: std::fmt::Display>(&mut self, key: &str, verdict: Result<(), E>) {
         if let Err(fault) = verdict {
-            self.errors.add(key, fault);
+            self.refuse(key, fault);
         }
     }
 
@@ -221,10 +225,6 @@ impl Reading<'_> {
         path
     }
 
-    fn bytes(&mut self, key: &str, path: &Path) -> Option<Vec<u8>> {
-        self.accept(key, path, read_bounded(path))
-    }
-
     fn authorities(&mut self, key: &str, path: &RelPath) -> Option<Arc<Authorities>> {
         let path = self.name(path);
         if let Some(read) = self.bundles.get(&path) {
@@ -242,15 +242,11 @@ impl TenantFile {
     fn resolve(self, id: &TenantId, reading: &mut Reading<'_>) -> TenantSpec {
         let agents = self.agents;
         if agents.certificates.is_none() && agents.tokens.is_none() {
-            reading
-                .errors
-                .add("agents", "needs `certificates`, `tokens`, or both");
+            reading.refuse("agents", "needs `certificates`, `tokens`, or both");
         }
         let frontends = self.frontends;
         if frontends.certificates.is_none() && frontends.uds.is_none() {
-            reading
-                .errors
-                .add("frontends", "needs `certificates`, `uds`, or both");
+            reading.refuse("frontends", "needs `certificates`, `uds`, or both");
         }
         reading.expect(
             "serverCount",
@@ -283,9 +279,9 @@ fn server_names(names: Vec<String>, reading: &mut Reading<'_>) -> Vec<String> {
     for (index, name) in names.iter().enumerate() {
         let key = format!("serverNames[{index}]");
         match values::server_name(name) {
-            Ok(name) if good.contains(&name) => reading.errors.add(key, "is there twice"),
+            Ok(name) if good.contains(&name) => reading.refuse(&key, "is there twice"),
             Ok(name) => good.push(name),
-            Err(fault) => reading.errors.add(key, fault),
+            Err(fault) => reading.refuse(&key, fault),
         }
     }
     good.sort();
@@ -294,9 +290,7 @@ fn server_names(names: Vec<String>, reading: &mut Reading<'_>) -> Vec<String> {
 
 fn strategies(names: &[StrategyName], reading: &mut Reading<'_>) -> Vec<Strategy> {
     if names.is_empty() {
-        reading
-            .errors
-            .add("strategies", "at least one strategy is needed");
+        reading.refuse("strategies", "at least one strategy is needed");
     }
     let mut good = Vec::new();
     for (index, name) in names.iter().enumerate() {
@@ -307,9 +301,7 @@ fn strategies(names: &[StrategyName], reading: &mut Reading<'_>) -> Vec<Strategy
             StrategyName::DestHost => Strategy::DestHost,
         };
         if good.contains(&strategy) {
-            reading
-                .errors
-                .add(format!("strategies[{index}]"), "is there twice");
+            reading.refuse(&format!("strategies[{index}]"), "is there twice");
         } else {
             good.push(strategy);
         }
@@ -322,7 +314,7 @@ impl CertificatesFile {
         let authorities = reading.authorities(&format!("{key}.ca"), &self.ca);
         let list = format!("{key}.identities");
         if self.identities.is_empty() {
-            reading.errors.add(&list, "at least one URI is needed");
+            reading.refuse(&list, "at least one URI is needed");
         }
         reading.expect(&list, at_most(self.identities.len(), MAX_NAMES));
         for (index, uri) in self.identities.iter().enumerate() {
@@ -345,19 +337,18 @@ impl TokensFile {
             account(&self.service_account),
         );
         if self.jwks.is_none() && self.kubeconfig.is_none() {
-            reading
-                .errors
-                .add("agents.tokens", "needs `jwks`, `kubeconfig`, or both");
+            reading.refuse("agents.tokens", "needs `jwks`, `kubeconfig`, or both");
         }
         let keys = self.jwks.and_then(|path| {
             let (key, path) = ("agents.tokens.jwks", reading.name(&path));
-            let bytes = reading.bytes(key, &path)?;
+            let bytes = reading.accept(key, &path, read_bounded(&path))?;
             reading.accept(key, &path, KeySet::parse(&bytes))
         });
         let kubeconfig = self.kubeconfig.map(|path| reading.name(&path));
         let kubeconfig_digest = kubeconfig.as_ref().and_then(|path| {
-            let bytes = reading.bytes("agents.tokens.kubeconfig", path)?;
-            reading.accept("agents.tokens.kubeconfig", path, check_kubeconfig(&bytes))?;
+            let key = "agents.tokens.kubeconfig";
+            let bytes = reading.accept(key, path, read_bounded(path))?;
+            reading.accept(key, path, check_kubeconfig(&bytes))?;
             Some(digest(&bytes))
         });
         TokenSpec {

@@ -35,14 +35,11 @@ pub(super) enum Source {
 }
 
 /// What is there to be read, without reading it: for each tenant its file and those it names.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Survey {
-    /// The reason when the directory cannot be listed.
-    tenants: Result<BTreeMap<TenantId, Seen>, String>,
-}
+/// Or the reason when the directory cannot be listed.
+pub(super) type Survey = Result<BTreeMap<TenantId, Seen>, String>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+pub(super) struct Seen {
     path: PathBuf,
     stamps: Vec<Option<Stamp>>,
 }
@@ -119,14 +116,12 @@ impl Known {
             };
             (id, Seen { path, stamps })
         };
-        Survey {
-            tenants: listed.map(|listed| listed.into_iter().map(look).collect()),
-        }
+        listed.map(|listed| listed.into_iter().map(look).collect())
     }
 
     /// Whether anything is other than when it was read.
     pub(super) fn differs(&self, survey: &Survey) -> bool {
-        match &survey.tenants {
+        match survey {
             Err(reason) => self.unlisted.as_ref() != Some(reason),
             Ok(seen) => {
                 self.unlisted.is_some()
@@ -153,7 +148,7 @@ impl Known {
     pub(super) fn take(&mut self, survey: Survey) -> Loaded {
         let before = self.in_force.clone();
         let mut refused_anew = 0;
-        match survey.tenants {
+        match survey {
             Err(reason) => {
                 if self.unlisted.as_ref() != Some(&reason) {
                     tracing::warn!(%reason, "reading the registry failed, keeping the tenants");
@@ -263,10 +258,7 @@ impl Known {
 
     /// Returns what is refused at present.
     pub(super) fn broken(&self) -> Vec<(TenantId, String)> {
-        let broken = self.refused.iter();
-        broken
-            .map(|(id, text)| (id.clone(), text.clone()))
-            .collect()
+        self.refused.clone().into_iter().collect()
     }
 
     /// Returns how things stand.
