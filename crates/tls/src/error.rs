@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustls::pki_types::pem;
 
-/// Why files cannot be used for TLS.
+/// Why files cannot be used for TLS. A path is that of the file at fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -21,14 +21,8 @@ pub enum TlsError {
         source: rustls::Error,
     },
     /// The certificate cannot be used.
-    #[error("using the certificate in {path}")]
-    Certificate {
-        /// The certificate's file.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: rustls::Error,
-    },
+    #[error("using the certificate in {0}")]
+    Certificate(PathBuf, #[source] rustls::Error),
     /// A certificate without a key, or a key without a certificate.
     #[error("{given} is given without the {missing} that belongs to it")]
     Incomplete {
@@ -38,14 +32,8 @@ pub enum TlsError {
         missing: &'static str,
     },
     /// The private key is of a kind that is not known, or broken.
-    #[error("using the private key in {path}")]
-    Key {
-        /// The key's file.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: rustls::Error,
-    },
+    #[error("using the private key in {0}")]
+    Key(PathBuf, #[source] rustls::Error),
     /// Each is in order, but they do not belong together.
     #[error("the private key in {key} is not that of the certificate in {cert}")]
     KeyMismatch {
@@ -58,55 +46,26 @@ pub enum TlsError {
     #[error("reading the names of a certificate")]
     Names(#[source] webpki::Error),
     /// The file holds no certificate in PEM.
-    #[error("no PEM certificate in {path}")]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("no PEM certificate in {0}")]
+    NoCertificate(PathBuf),
     /// The file holds no private key in PEM.
-    #[error("no PEM private key in {path}")]
-    NoKey {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("no PEM private key in {0}")]
+    NoKey(PathBuf),
     /// The file is not PEM (RFC 7468) throughout.
-    #[error("reading PEM from {path}")]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: pem::Error,
-    },
+    #[error("reading PEM from {0}")]
+    Pem(PathBuf, #[source] pem::Error),
     /// The file cannot be read.
-    #[error("reading {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    #[error("reading {0}")]
+    Read(PathBuf, #[source] io::Error),
     /// Client certificates are asked for and no authority is named that they could be from.
     #[error("client certificates are required, and no CA bundle is given for them")]
     NoClientAuthority,
-    /// The file is longer than any bundle should be.
-    #[error("{path} is longer than {limit} bytes")]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-        /// The bound, bytes.
-        limit: u64,
-    },
+    /// The file is longer than any bundle should be, in bytes.
+    #[error("{0} is longer than {1} bytes")]
+    TooLong(PathBuf, u64),
     /// The authorities cannot judge client certificates.
-    #[error("verifying client certificates by {path}")]
-    Verifier {
-        /// The bundle.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: rustls::server::VerifierBuilderError,
-    },
+    #[error("verifying client certificates by {0}")]
+    Verifier(PathBuf, #[source] rustls::server::VerifierBuilderError),
     /// The cryptography lacks what the protocol needs.
     #[error("choosing TLS versions")]
     Versions(#[source] rustls::Error),

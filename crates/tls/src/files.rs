@@ -25,26 +25,14 @@ pub(crate) struct Content {
 
 impl Content {
     pub(crate) fn read(path: &Path) -> Result<Self, TlsError> {
-        let failed = |source| TlsError::Read {
-            path: path.to_owned(),
-            source,
-        };
+        let path = path.to_owned();
         let mut bytes = Vec::new();
-        File::open(path)
-            .map_err(failed)?
-            .take(MAX_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(failed)?;
-        if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_BYTES) {
-            return Ok(Self {
-                path: path.to_owned(),
-                bytes,
-            });
+        let read = File::open(&path);
+        match read.and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)) {
+            Ok(len) if len as u64 > MAX_BYTES => Err(TlsError::TooLong(path, MAX_BYTES)),
+            Ok(_) => Ok(Self { path, bytes }),
+            Err(source) => Err(TlsError::Read(path, source)),
         }
-        Err(TlsError::TooLong {
-            path: path.to_owned(),
-            limit: MAX_BYTES,
-        })
     }
 }
 
@@ -58,13 +46,10 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 
 /// Reads all certificates of a file, of which there is at least one.
 pub(crate) fn chain(file: &Content) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let certs = CertificateDer::pem_slice_iter(&file.bytes)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|source| not_pem(file, source))?;
+    let certs = CertificateDer::pem_slice_iter(&file.bytes).collect::<Result<Vec<_>, _>>();
+    let certs = certs.map_err(|source| TlsError::Pem(file.path.clone(), source))?;
     if certs.is_empty() {
-        return Err(TlsError::NoCertificate {
-            path: file.path.clone(),
-        });
+        return Err(TlsError::NoCertificate(file.path.clone()));
     }
     Ok(certs)
 }
@@ -88,19 +73,12 @@ pub(crate) fn certified_key(cert: &Content, key: &Content) -> Result<CertifiedKe
     let chain = chain(cert)?;
     let der = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|source| {
         if matches!(source, pem::Error::NoItemsFound) {
-            return TlsError::NoKey {
-                path: key.path.clone(),
-            };
+            return TlsError::NoKey(key.path.clone());
         }
-        not_pem(key, source)
+        TlsError::Pem(key.path.clone(), source)
     })?;
-    let signer = provider()
-        .key_provider
-        .load_private_key(der)
-        .map_err(|source| TlsError::Key {
-            path: key.path.clone(),
-            source,
-        })?;
+    let signer = provider().key_provider.load_private_key(der);
+    let signer = signer.map_err(|source| TlsError::Key(key.path.clone(), source))?;
     let certified = CertifiedKey::new(chain, signer);
     match certified.keys_match() {
         // Unknown: the key does not expose its public half, which is no mismatch.
@@ -109,16 +87,6 @@ pub(crate) fn certified_key(cert: &Content, key: &Content) -> Result<CertifiedKe
             cert: cert.path.clone(),
             key: key.path.clone(),
         }),
-        Err(source) => Err(TlsError::Certificate {
-            path: cert.path.clone(),
-            source,
-        }),
-    }
-}
-
-fn not_pem(file: &Content, source: pem::Error) -> TlsError {
-    TlsError::Pem {
-        path: file.path.clone(),
-        source,
+        Err(source) => Err(TlsError::Certificate(cert.path.clone(), source)),
     }
 }

@@ -40,13 +40,10 @@ impl fmt::Display for SubjectAltName {
 /// [`TlsError::Names`] when it is no certificate.
 pub fn subject_alt_names(cert: &CertificateDer<'_>) -> Result<BTreeSet<SubjectAltName>, TlsError> {
     let cert = EndEntityCert::try_from(cert).map_err(TlsError::Names)?;
-    let dns = cert
-        .valid_dns_names()
-        .map(|name| SubjectAltName::Dns(name.to_owned()));
-    let uris = cert
-        .valid_uri_names()
-        .map(|name| SubjectAltName::Uri(name.to_owned()));
-    Ok(dns.chain(uris).collect())
+    let dns = cert.valid_dns_names().map(str::to_owned);
+    let uris = cert.valid_uri_names().map(str::to_owned);
+    let dns = dns.map(SubjectAltName::Dns);
+    Ok(dns.chain(uris.map(SubjectAltName::Uri)).collect())
 }
 
 #[cfg(test)]
@@ -56,48 +53,35 @@ mod tests {
 
     use super::*;
 
-    fn names(pem: &str) -> Vec<SubjectAltName> {
-        let cert = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
-        subject_alt_names(&cert).unwrap().into_iter().collect()
-    }
-
     #[test]
-    fn names_of_both_kinds_are_distinguished() {
+    fn dns_and_uri_names_alone_are_read() {
         let authority = Authority::new("ca").unwrap();
-        let server = authority
-            .server(&["b.example.com", "*.a.example.com", "10.0.0.1"])
-            .unwrap();
-        assert_eq!(
-            names(&server.cert_pem),
-            [
-                SubjectAltName::Dns("*.a.example.com".to_owned()),
-                SubjectAltName::Dns("b.example.com".to_owned())
-            ]
-        );
-        let client = authority
-            .client("gateway", &[], &["spiffe://example.com/gateway"])
-            .unwrap();
-        assert_eq!(
-            names(&client.cert_pem),
-            [SubjectAltName::Uri(
-                "spiffe://example.com/gateway".to_owned()
-            )]
-        );
-    }
-
-    #[test]
-    fn common_name_is_ignored() {
-        let authority = Authority::new("ca").unwrap();
-        let client = authority.client("gateway", &["group"], &[]).unwrap();
-        assert_eq!(names(&client.cert_pem), []);
+        let hosts = ["b.example.com", "*.a.example.com", "10.0.0.1"];
+        let uri = "spiffe://example.com/gateway";
+        let dns = |name: &str| SubjectAltName::Dns(name.to_owned());
+        for (identity, expected) in [
+            (
+                authority.server(&hosts),
+                vec![dns("*.a.example.com"), dns("b.example.com")],
+            ),
+            (
+                authority.client("gateway", &[], &[uri]),
+                vec![SubjectAltName::Uri(uri.to_owned())],
+            ),
+            // The common name and the organization are no names.
+            (authority.client("gateway", &["group"], &[]), vec![]),
+        ] {
+            let pem = identity.unwrap().cert_pem;
+            let cert = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+            let names: Vec<_> = subject_alt_names(&cert).unwrap().into_iter().collect();
+            assert_eq!(names, expected);
+        }
     }
 
     #[test]
     fn garbage_has_no_names() {
         let garbage = CertificateDer::from(vec![0x30, 0x82, 1, 2, 3]);
-        assert!(matches!(
-            subject_alt_names(&garbage),
-            Err(TlsError::Names(_))
-        ));
+        let names = subject_alt_names(&garbage);
+        assert!(matches!(names, Err(TlsError::Names(_))));
     }
 }

@@ -75,15 +75,12 @@ fn verifier(
     client_auth: ClientAuth,
     authorities: Option<&Content>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    match client_auth {
-        ClientAuth::None => return Ok(Arc::new(NoClientAuth)),
-        ClientAuth::Required => {}
+    if client_auth == ClientAuth::None {
+        return Ok(Arc::new(NoClientAuth));
     }
     let authorities = authorities.ok_or(TlsError::NoClientAuthority)?;
     let roots = Arc::new(files::roots(authorities)?);
     let builder = WebPkiClientVerifier::builder_with_provider(roots, files::provider());
-    builder.build().map_err(|source| TlsError::Verifier {
-        path: authorities.path.clone(),
-        source,
-    })
+    let verifier = builder.build();
+    verifier.map_err(|source| TlsError::Verifier(authorities.path.clone(), source))
 }
