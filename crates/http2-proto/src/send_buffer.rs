@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
 /// Bytes in order.
 #[derive(Debug, Default)]
@@ -66,24 +66,36 @@ impl SendBuffer {
 
     /// Moves the first `len` bytes behind those of `to`.
     pub(crate) fn move_to(&mut self, len: usize, to: &mut Self) {
+        self.take(len, Some(to));
+    }
+
+    /// Removes the first `len` bytes.
+    pub(crate) fn advance(&mut self, len: usize) {
+        self.take(len, None);
+    }
+
+    fn take(&mut self, len: usize, mut to: Option<&mut Self>) {
         let mut left = len.min(self.len);
         self.len -= left;
         while left > 0 {
-            let small = self.parts.front().map_or(self.tail, |part| part.small);
-            let from_small = small.min(left);
-            let end = self.taken + from_small;
-            to.put(self.small.get(self.taken..end).unwrap_or_default());
-            self.taken = end;
-            left -= from_small;
-            let Some(part) = self.parts.front_mut() else {
-                self.tail -= from_small;
-                break;
+            let mut part = self.parts.front_mut();
+            let small = match &mut part {
+                Some(part) => &mut part.small,
+                None => &mut self.tail,
             };
-            part.small -= from_small;
-            let from_payload = left.min(part.payload.len());
-            if from_payload > 0 {
-                to.push(part.payload.split_to(from_payload));
-                left -= from_payload;
+            let taken = left.min(*small);
+            *small -= taken;
+            let end = self.taken + taken;
+            if let Some(to) = &mut to {
+                to.put(self.small.get(self.taken..end).unwrap_or_default());
+            }
+            self.taken = end;
+            left -= taken;
+            let Some(part) = part else { break };
+            let payload = part.payload.split_to(left.min(part.payload.len()));
+            left -= payload.len();
+            if let Some(to) = &mut to {
+                to.push(payload);
             }
             if part.small == 0 && part.payload.is_empty() {
                 self.parts.pop_front();
@@ -95,53 +107,18 @@ impl SendBuffer {
     /// Fills `slices` with what comes first, and returns how many of them.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut small = self.small.get(self.taken..).unwrap_or_default();
-        let mut count = 0;
-        let mut add = |bytes: &'a [u8]| {
-            if bytes.is_empty() {
-                return true;
-            }
-            match slices.get_mut(count) {
-                Some(slice) => {
-                    *slice = IoSlice::new(bytes);
-                    count += 1;
-                    true
-                }
-                None => false,
-            }
-        };
-        for part in &self.parts {
+        let parts = self.parts.iter().flat_map(|part| {
             let (head, rest) = small.split_at_checked(part.small).unwrap_or_default();
             small = rest;
-            if !add(head) || !add(&part.payload) {
-                return count;
-            }
-        }
-        add(small);
-        count
-    }
-
-    /// Removes the first `len` bytes.
-    pub(crate) fn advance(&mut self, len: usize) {
-        let mut left = len.min(self.len);
-        self.len -= left;
-        while left > 0 {
-            let Some(part) = self.parts.front_mut() else {
-                self.tail -= left;
-                self.taken += left;
-                break;
-            };
-            let from_small = part.small.min(left);
-            part.small -= from_small;
-            self.taken += from_small;
-            left -= from_small;
-            let from_payload = left.min(part.payload.len());
-            part.payload.advance(from_payload);
-            left -= from_payload;
-            if part.small == 0 && part.payload.is_empty() {
-                self.parts.pop_front();
-            }
-        }
-        self.release();
+            [head, &part.payload]
+        });
+        let tail = self.small.len().saturating_sub(self.tail);
+        let tail = self.small.get(tail..).unwrap_or_default();
+        let pieces = parts.chain([tail]).filter(|bytes| !bytes.is_empty());
+        let filled = slices.iter_mut().zip(pieces);
+        filled
+            .map(|(slice, bytes)| *slice = IoSlice::new(bytes))
+            .count()
     }
 
     /// Keeps no memory for bytes that are gone, without moving the rest too often.
