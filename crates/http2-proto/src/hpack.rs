@@ -29,22 +29,8 @@ pub(crate) struct Decoder {
     owed: bool,
 }
 
-#[derive(Debug)]
-struct Entry {
-    /// The name, and the value behind it.
-    bytes: Box<[u8]>,
-    name: usize,
-}
-
-impl Entry {
-    fn size(&self) -> usize {
-        self.bytes.len() + OVERHEAD
-    }
-
-    fn field(&self) -> (&[u8], &[u8]) {
-        self.bytes.split_at_checked(self.name).unwrap_or_default()
-    }
-}
+/// A name and its value.
+type Entry = (Box<[u8]>, Box<[u8]>);
 
 impl Decoder {
     /// Makes the decoder of a new connection, which may have a table of 4096 bytes.
@@ -112,14 +98,13 @@ impl Decoder {
         };
         let value = input.string()?;
         let name = match &literal {
-            Some(name) => name,
+            Some(name) => &**name,
             None => self.lookup(index)?.0,
         };
         each(name, &value);
         if indexed {
-            let bytes = [name, &value].concat().into_boxed_slice();
-            let name = name.len();
-            self.insert(Entry { bytes, name });
+            let entry = (Box::from(name), Box::from(&*value));
+            self.insert(entry);
         }
         Ok(())
     }
@@ -130,11 +115,11 @@ impl Decoder {
         }
         let dynamic = index.checked_sub(statics::COUNT + 1);
         let entry = dynamic.and_then(|index| self.entries.get(index));
-        entry.map(Entry::field).ok_or(INDEX)
+        entry.map(|(name, value)| (&**name, &**value)).ok_or(INDEX)
     }
 
     fn insert(&mut self, entry: Entry) {
-        let size = entry.size();
+        let size = counted(&entry);
         self.shrink(self.max_size.saturating_sub(size));
         // One that is larger than the table leaves it empty.
         if size <= self.max_size {
@@ -157,9 +142,14 @@ impl Decoder {
             let Some(entry) = self.entries.pop_back() else {
                 break;
             };
-            self.size -= entry.size();
+            self.size -= counted(&entry);
         }
     }
+}
+
+/// The size of an entry, as RFC 7541 section 4.1 counts.
+fn counted((name, value): &Entry) -> usize {
+    name.len() + value.len() + OVERHEAD
 }
 
 /// What is left of a block.
