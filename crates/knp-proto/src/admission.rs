@@ -7,11 +7,11 @@
 //! Counters are shared by threads and exact; nothing waits. What is refused is returned to the
 //! caller and not counted here.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::budget::{Budget, Share};
+use crate::budget::{Budget, Counter, Share};
 use crate::credit::Headroom;
 use crate::id::TenantId;
 
@@ -91,7 +91,7 @@ impl Tenant {
     /// Changes the limits from now on. What is above stays until it ends by itself.
     pub fn set_limits(&self, limits: TenantLimits) {
         self.agents.set_limit(limits.agents);
-        self.bytes.set_limit(limits.buffered_bytes);
+        self.bytes.own.set_limit(limits.buffered_bytes);
         self.pending.set_limit(limits.pending_dials);
         self.rate.set(limits.dials_per_second);
         self.tunnels.set_limit(limits.tunnels);
@@ -112,7 +112,7 @@ impl Tenant {
     /// Returns how many bytes are held or promised.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
-        self.bytes.used()
+        self.bytes.own.used()
     }
 
     /// Returns the number of dials that wait for an answer.
@@ -140,9 +140,8 @@ impl Tenant {
             return Err(DialRefused::Tunnels);
         }
         let mut permit = Permit {
-            tenant: Arc::clone(self),
+            bytes: Reserve::new(self),
             pending: false,
-            charged: 0,
         };
         permit.pending = self.pending.try_add();
         if !permit.pending {
@@ -163,76 +162,64 @@ pub(crate) struct AgentPermit {
 
 impl Drop for AgentPermit {
     fn drop(&mut self) {
-        self.tenant.agents.sub();
+        self.tenant.agents.sub(1);
     }
 }
 
 /// A tunnel, counted, and the bytes it is charged for.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    tenant: Arc<Tenant>,
+    bytes: Reserve,
     pending: bool,
-    charged: usize,
 }
 
 impl Permit {
     /// The dial has been answered.
     pub(crate) fn answered(&mut self) {
         if std::mem::take(&mut self.pending) {
-            self.tenant.pending.sub();
+            self.bytes.tenant.pending.sub(1);
         }
     }
 
     /// Charges the tunnel for `total` bytes; false, and no change, if it may not have more.
     pub(crate) fn try_charge(&mut self, total: usize) -> bool {
-        if total > self.charged {
-            let more = total - self.charged;
-            let bytes = &self.tenant.bytes;
-            // Who holds little does not fall to those who hold much.
-            let few = total <= FEW && bytes.try_take_any(more);
-            if !few && !bytes.try_take(self.charged, more) {
-                return false;
-            }
-            self.charged = total;
-        } else {
-            self.charge(total);
+        let Reserve { tenant, charged } = &mut self.bytes;
+        // Who holds little does not fall to those who hold much.
+        let few = *charged < total && total <= FEW;
+        if few && tenant.bytes.try_take_any(total - *charged) {
+            *charged = total;
+            return true;
         }
-        true
+        self.bytes.try_set(total)
     }
 
     /// Charges the tunnel for `total` bytes, whatever is left.
     pub(crate) fn charge(&mut self, total: usize) {
-        if total > self.charged {
-            self.tenant.bytes.take(total - self.charged);
-        } else if total < self.charged {
-            self.tenant.bytes.give_back(self.charged - total);
-        }
-        self.charged = total;
+        self.bytes.set(total);
     }
 
     /// Returns how many bytes more the tunnel may be charged for.
     pub(crate) fn allowance(&self) -> usize {
-        self.tenant.bytes.allowance(self.charged)
+        self.bytes.tenant.bytes.allowance(self.bytes.charged)
     }
 
     /// Returns whether the tunnel's sender may be promised `more`.
     pub(crate) fn headroom(&self, more: usize) -> Headroom {
-        self.tenant.bytes.headroom(self.charged, more)
+        self.bytes.tenant.bytes.headroom(self.bytes.charged, more)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         self.answered();
-        self.charge(0);
-        self.tenant.tunnels.sub();
+        self.bytes.tenant.tunnels.sub(1);
     }
 }
 
 /// Bytes that a tunnel may always hold while there are any: a request and its answer.
 const FEW: usize = 64 << 10;
 
-/// Bytes that a tenant is charged for although no tunnel holds them.
+/// Bytes that a tenant is charged for until this is dropped, whether or not a tunnel holds them.
 #[derive(Debug)]
 pub struct Reserve {
     tenant: Arc<Tenant>,
@@ -252,55 +239,27 @@ impl Reserve {
     /// Charges for `total` bytes; false, and no change, when the tenant may not have more.
     pub fn try_set(&mut self, total: usize) -> bool {
         let bytes = &self.tenant.bytes;
+        if total <= self.charged {
+            self.set(total);
+        } else if bytes.try_take(self.charged, total - self.charged) {
+            self.charged = total;
+        }
+        self.charged == total
+    }
+
+    fn set(&mut self, total: usize) {
         if total > self.charged {
-            if !bytes.try_take(self.charged, total - self.charged) {
-                return false;
-            }
-        } else {
-            bytes.give_back(self.charged - total);
+            self.tenant.bytes.take(total - self.charged);
+        } else if total < self.charged {
+            self.tenant.bytes.give_back(self.charged - total);
         }
         self.charged = total;
-        true
     }
 }
 
 impl Drop for Reserve {
     fn drop(&mut self) {
-        self.tenant.bytes.give_back(self.charged);
-    }
-}
-
-#[derive(Debug)]
-struct Counter {
-    limit: AtomicUsize,
-    used: AtomicUsize,
-}
-
-impl Counter {
-    fn new(limit: usize) -> Self {
-        Self {
-            limit: AtomicUsize::new(limit),
-            used: AtomicUsize::new(0),
-        }
-    }
-
-    fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
-    }
-
-    fn try_add(&self) -> bool {
-        let limit = self.limit.load(Ordering::Relaxed);
-        let add = |used| (used < limit).then_some(used + 1);
-        let order = Ordering::Relaxed;
-        self.used.fetch_update(order, order, add).is_ok()
-    }
-
-    fn sub(&self) {
-        self.used.fetch_sub(1, Ordering::Relaxed);
+        self.set(0);
     }
 }
 

@@ -15,46 +15,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::credit::Headroom;
 
-/// Bytes that all tenants of a process may hold together.
+/// How much there may be of a thing, and how much of it is used.
 #[derive(Debug)]
-pub struct Budget {
-    limit: usize,
-    used: AtomicUsize,
-}
-
-impl Budget {
-    /// Makes a budget of `limit` bytes. One tenant alone can use eight ninths of it.
-    #[must_use]
-    pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self {
-            limit,
-            used: AtomicUsize::new(0),
-        })
-    }
-
-    /// Returns how many bytes are held, or promised to senders.
-    #[must_use]
-    pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    fn free(&self) -> usize {
-        self.limit.saturating_sub(self.used())
-    }
-}
-
-/// A tenant's part of the process's budget.
-#[derive(Debug)]
-pub(crate) struct Share {
-    process: Arc<Budget>,
+pub(crate) struct Counter {
     limit: AtomicUsize,
     used: AtomicUsize,
 }
 
-impl Share {
-    pub(crate) fn new(process: Arc<Budget>, limit: usize) -> Self {
+impl Counter {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
-            process,
             limit: AtomicUsize::new(limit),
             used: AtomicUsize::new(0),
         }
@@ -68,18 +38,69 @@ impl Share {
         self.used.load(Ordering::Relaxed)
     }
 
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     fn free(&self) -> usize {
-        let limit = self.limit.load(Ordering::Relaxed);
-        limit.saturating_sub(self.used())
+        self.limit().saturating_sub(self.used())
+    }
+
+    /// Adds one, unless that is too many.
+    pub(crate) fn try_add(&self) -> bool {
+        let (order, limit) = (Ordering::Relaxed, self.limit());
+        let add = |used| (used < limit).then_some(used + 1);
+        self.used.fetch_update(order, order, add).is_ok()
+    }
+
+    /// Adds `more`, whatever is left.
+    fn add(&self, more: usize) {
+        self.used.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, less: usize) {
+        self.used.fetch_sub(less, Ordering::Relaxed);
+    }
+}
+
+/// Bytes that all tenants of a process may hold together.
+#[derive(Debug)]
+pub struct Budget(Counter);
+
+impl Budget {
+    /// Makes a budget of `limit` bytes. One tenant alone can use eight ninths of it.
+    #[must_use]
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self(Counter::new(limit)))
+    }
+
+    /// Returns how many bytes are held, or promised to senders.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.0.used()
+    }
+}
+
+/// A tenant's part of the process's budget.
+#[derive(Debug)]
+pub(crate) struct Share {
+    process: Arc<Budget>,
+    pub(crate) own: Counter,
+}
+
+impl Share {
+    pub(crate) fn new(process: Arc<Budget>, limit: usize) -> Self {
+        let own = Counter::new(limit);
+        Self { process, own }
     }
 
     /// Returns how much more one that holds `own` bytes may take.
     pub(crate) fn allowance(&self, own: usize) -> usize {
-        let process = self.process.free();
+        let process = self.process.0.free();
         let of_process = process.saturating_mul(TENANT_WEIGHT);
-        self.free()
+        (self.own.free())
             .saturating_sub(own)
-            .min(of_process.saturating_sub(self.used()))
+            .min(of_process.saturating_sub(self.own.used()))
             .min(process)
     }
 
@@ -92,8 +113,8 @@ impl Share {
     pub(crate) fn try_take_any(&self, more: usize) -> bool {
         self.take(more);
         // Others may have taken theirs since; the sum must hold all the same.
-        let over = self.used() > self.limit.load(Ordering::Relaxed)
-            || self.process.used() > self.process.limit;
+        let over = |counter: &Counter| counter.used() > counter.limit();
+        let over = over(&self.own) || over(&self.process.0);
         if over {
             self.give_back(more);
         }
@@ -102,24 +123,23 @@ impl Share {
 
     /// Takes `more` bytes whatever is left: for what was there already, or is too little to ask.
     pub(crate) fn take(&self, more: usize) {
-        self.used.fetch_add(more, Ordering::Relaxed);
-        self.process.used.fetch_add(more, Ordering::Relaxed);
+        self.own.add(more);
+        self.process.0.add(more);
     }
 
     pub(crate) fn give_back(&self, less: usize) {
-        self.used.fetch_sub(less, Ordering::Relaxed);
-        self.process.used.fetch_sub(less, Ordering::Relaxed);
+        self.own.sub(less);
+        self.process.0.sub(less);
     }
 
     /// Returns whether one that holds `own` bytes may promise `more`. Promises get half of the
     /// memory, so that what was promised to every tunnel from the start finds some left.
     pub(crate) fn headroom(&self, own: usize, more: usize) -> Headroom {
-        let limit = self.limit.load(Ordering::Relaxed);
-        let half = (limit / 2).saturating_sub(self.used());
-        let half_of_process = (self.process.limit / 2).saturating_sub(self.process.used());
-        if own + more <= half && more <= half_of_process {
+        let half = |counter: &Counter| (counter.limit() / 2).saturating_sub(counter.used());
+        let (tenant, process) = (&self.own, &self.process.0);
+        if own + more <= half(tenant) && more <= half(process) {
             Headroom::Ample
-        } else if own <= self.free() && self.used() <= self.process.free() * TENANT_WEIGHT {
+        } else if own <= tenant.free() && tenant.used() <= process.free() * TENANT_WEIGHT {
             Headroom::Enough
         } else {
             Headroom::Short
@@ -146,7 +166,7 @@ mod tests {
             }
         }
         let held: usize = hogs.iter().sum();
-        assert_eq!(share.used(), held);
+        assert_eq!(share.own.used(), held);
         assert!(hogs.iter().all(|hog| (190..=200).contains(hog)), "{hogs:?}");
         assert!(share.try_take(0, 150));
     }
@@ -156,10 +176,14 @@ mod tests {
         let process = Budget::new(900);
         let greedy = Share::new(Arc::clone(&process), 10_000);
         while greedy.try_take(0, 1) {}
-        assert!((795..=805).contains(&greedy.used()), "{}", greedy.used());
+        assert!(
+            (795..=805).contains(&greedy.own.used()),
+            "{}",
+            greedy.own.used()
+        );
         let modest = Share::new(Arc::clone(&process), 10_000);
         assert!(modest.try_take(0, 50));
-        greedy.give_back(greedy.used());
+        greedy.give_back(greedy.own.used());
         modest.give_back(50);
         assert_eq!(process.used(), 0);
     }
