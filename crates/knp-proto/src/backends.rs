@@ -44,19 +44,11 @@ pub enum StrategyError {
     #[error("at least one proxy strategy has to be specified")]
     Empty,
     /// A strategy given twice.
-    #[error("proxy strategy {name} is given twice")]
-    Twice {
-        /// Which.
-        name: &'static str,
-    },
+    #[error("proxy strategy {0} is given twice")]
+    Twice(Strategy),
     /// A name that means nothing.
-    #[error(
-        "unknown proxy strategy {name:?}; known are default, destHost, defaultRoute and destCIDR"
-    )]
-    Unknown {
-        /// The name.
-        name: String,
-    },
+    #[error("unknown proxy strategy {0:?}; known are default, destHost, defaultRoute and destCIDR")]
+    Unknown(String),
 }
 
 impl Strategy {
@@ -66,24 +58,17 @@ impl Strategy {
     /// [`StrategyError`].
     pub fn parse_list(text: &str) -> Result<Vec<Self>, StrategyError> {
         let mut strategies = Vec::new();
-        for name in text
-            .split(',')
-            .map(str::trim)
-            .filter(|name| !name.is_empty())
-        {
+        for name in text.split(',').map(str::trim) {
             let strategy = match name {
+                "" => continue,
                 "default" => Self::Default,
                 "defaultRoute" => Self::DefaultRoute,
                 "destCIDR" => Self::DestCidr,
                 "destHost" => Self::DestHost,
-                name => {
-                    let name = name.to_owned();
-                    return Err(StrategyError::Unknown { name });
-                }
+                name => return Err(StrategyError::Unknown(name.to_owned())),
             };
             if strategies.contains(&strategy) {
-                let name = strategy.as_str();
-                return Err(StrategyError::Twice { name });
+                return Err(StrategyError::Twice(strategy));
             }
             strategies.push(strategy);
         }

@@ -51,9 +51,8 @@ impl SendCredit {
 
     pub(crate) fn grant(&mut self, bytes: u64) -> Result<(), CreditError> {
         let left = self.left.checked_add(bytes);
-        self.left = left
-            .filter(|&left| left <= MAX_CREDIT)
-            .ok_or(CreditError::Overflow)?;
+        let left = left.filter(|&left| left <= MAX_CREDIT);
+        self.left = left.ok_or(CreditError::Overflow)?;
         Ok(())
     }
 }
@@ -123,10 +122,7 @@ impl RecvWindow {
                 self.window = halved;
             }
         }
-        self.take_grant()
-    }
-
-    fn take_grant(&mut self) -> u64 {
+        // What was halved may leave nothing worth a packet.
         if self.unreturned < self.window / 2 {
             return 0;
         }

@@ -18,11 +18,8 @@ pub const HEAD: usize = 5;
 #[non_exhaustive]
 pub enum FrameError {
     /// Flags other than none: compression was not agreed on.
-    #[error("a message with flags {flags:#04x}, though compression was not agreed on")]
-    Flags {
-        /// The byte.
-        flags: u8,
-    },
+    #[error("a message with flags {0:#04x}, though compression was not agreed on")]
+    Flags(u8),
     /// A message longer than accepted.
     #[error("a message of {len} bytes, more than {max}")]
     TooLong {
@@ -89,7 +86,7 @@ impl Deframer {
         };
         let len = u32::from_be_bytes(length) as usize;
         if flags != 0 {
-            return Err(FrameError::Flags { flags });
+            return Err(FrameError::Flags(flags));
         }
         if len > self.max {
             return Err(FrameError::TooLong { len, max: self.max });
@@ -169,15 +166,14 @@ mod tests {
 
     #[test]
     fn refuses_flags_and_lengths() {
-        let mut deframer = Deframer::new(10);
-        deframer.push(Bytes::from_static(&[1, 0, 0, 0, 0]));
-        assert_eq!(deframer.next_message(), Err(FrameError::Flags { flags: 1 }));
-        let mut deframer = Deframer::new(10);
-        deframer.push(Bytes::from_static(&[0, 0, 0, 0, 11]));
-        assert_eq!(
-            deframer.next_message(),
-            Err(FrameError::TooLong { len: 11, max: 10 })
-        );
+        for (head, error) in [
+            ([1, 0, 0, 0, 0], FrameError::Flags(1)),
+            ([0, 0, 0, 0, 11], FrameError::TooLong { len: 11, max: 10 }),
+        ] {
+            let mut deframer = Deframer::new(10);
+            deframer.push(Bytes::copy_from_slice(&head));
+            assert_eq!(deframer.next_message(), Err(error));
+        }
     }
 
     proptest! {

@@ -24,27 +24,18 @@ pub struct Identifiers {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentifiersError {
-    /// `%` without two hexadecimal digits, or bytes that are no UTF-8.
-    #[error("invalid URL escape in {part:?}")]
-    Escape {
-        /// The part between two `&`.
-        part: String,
-    },
-    /// `;`, which separated pairs long ago.
-    #[error("invalid semicolon separator in {part:?}")]
-    Semicolon {
-        /// The part between two `&`.
-        part: String,
-    },
+    /// A part between two `&` has `%` without two hexadecimal digits, or bytes that are no UTF-8.
+    #[error("invalid URL escape in {0:?}")]
+    Escape(String),
+    /// A part has `;`, which separated pairs long ago.
+    #[error("invalid semicolon separator in {0:?}")]
+    Semicolon(String),
     /// More than 256 values.
     #[error("more than {MAX_VALUES} identifiers")]
     TooMany,
     /// A key that means nothing; only for what an operator wrote.
-    #[error("unknown identifier {key:?}; known are ipv4, ipv6, host, cidr, default-route")]
-    UnknownKey {
-        /// The key.
-        key: String,
-    },
+    #[error("unknown identifier {0:?}; known are ipv4, ipv6, host, cidr, default-route")]
+    UnknownKey(String),
 }
 
 impl Identifiers {
@@ -66,7 +57,7 @@ impl Identifiers {
     pub fn parse_flag(text: &str) -> Result<Self, IdentifiersError> {
         match Self::read(text)? {
             (identifiers, None) => Ok(identifiers),
-            (_, Some(key)) => Err(IdentifiersError::UnknownKey { key }),
+            (_, Some(key)) => Err(IdentifiersError::UnknownKey(key)),
         }
     }
 
@@ -80,8 +71,7 @@ impl Identifiers {
                 return Err(IdentifiersError::TooMany);
             }
             if part.contains(';') {
-                let part = part.to_owned();
-                return Err(IdentifiersError::Semicolon { part });
+                return Err(IdentifiersError::Semicolon(part.to_owned()));
             }
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             let (key, value) = (unescape(key, part)?, unescape(value, part)?);
@@ -129,9 +119,7 @@ fn is_true(value: &str) -> bool {
 }
 
 fn unescape(text: &str, part: &str) -> Result<String, IdentifiersError> {
-    let error = || IdentifiersError::Escape {
-        part: part.to_owned(),
-    };
+    let error = || IdentifiersError::Escape(part.to_owned());
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -149,12 +137,8 @@ fn unescape(text: &str, part: &str) -> Result<String, IdentifiersError> {
 }
 
 fn hex(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
+    let value = char::from(digit).to_digit(16)?;
+    u8::try_from(value).ok()
 }
 
 fn escape(value: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -198,10 +182,8 @@ mod tests {
         let identifiers = Identifiers::parse(text).unwrap();
         assert_eq!(identifiers.host, [""]);
         assert!(!identifiers.default_route);
-        assert!(matches!(
-            Identifiers::parse_flag(text),
-            Err(IdentifiersError::UnknownKey { key }) if key == "colour"
-        ));
+        let unknown = IdentifiersError::UnknownKey("colour".to_owned());
+        assert_eq!(Identifiers::parse_flag(text), Err(unknown));
     }
 
     #[test]

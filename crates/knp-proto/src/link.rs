@@ -243,17 +243,17 @@ impl Link {
         id: TunnelId,
         result: Result<(), String>,
     ) -> Result<ConnectId, Gone> {
-        let slot = self.slot(id)?;
-        let tunnel = self.tunnels.get_mut(slot as usize).ok_or(Gone)?;
-        if self.role != Role::Agent || tunnel.phase != Phase::Dialing {
+        let (role, slot) = (self.role, id.slot);
+        let connect_id = ConnectId(self.next_connect_id);
+        let tunnel = self.tunnel(id)?;
+        if role != Role::Agent || tunnel.phase != Phase::Dialing {
             return Err(Gone);
         }
         let random = tunnel.dial_id;
         match result {
             Ok(()) => {
-                let connect_id = ConnectId(self.next_connect_id);
-                self.next_connect_id += 1;
                 tunnel.establish(now, connect_id);
+                self.next_connect_id += 1;
                 self.dispatch.take_dial(random);
                 self.dispatch.establish(connect_id, slot);
                 self.answer_dial(random, connect_id, String::new());
@@ -275,8 +275,7 @@ impl Link {
     /// # Errors
     /// [`Gone`] after the tunnel's end.
     pub fn read(&mut self, id: TunnelId, max: usize) -> Result<Read, Gone> {
-        let slot = self.slot(id)?;
-        Ok(self.tunnels.get_mut(slot as usize).ok_or(Gone)?.read(max))
+        Ok(self.tunnel(id)?.read(max))
     }
 
     /// Reports that the socket took `len` bytes of what was read, which frees space for more. Nothing
@@ -288,11 +287,11 @@ impl Link {
     /// Returns how many bytes may be written now. After 0, [`Event::Writable`] says when to ask
     /// again; until then the socket is not to be read.
     pub fn write_capacity(&mut self, id: TunnelId) -> usize {
-        let Ok(slot) = self.slot(id) else { return 0 };
-        let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
+        let config = self.config;
+        let Ok(tunnel) = self.tunnel(id) else {
             return 0;
         };
-        let capacity = tunnel.write_capacity(&self.config);
+        let capacity = tunnel.write_capacity(&config);
         tunnel.marks.wants_write = capacity == 0;
         capacity
     }
@@ -302,11 +301,11 @@ impl Link {
     /// # Errors
     /// See [`WriteError`]; the bytes are lost.
     pub fn write(&mut self, id: TunnelId, data: Bytes) -> Result<(), WriteError> {
-        let slot = self.slot(id)?;
-        let tunnel = self.tunnels.get_mut(slot as usize).ok_or(Gone)?;
+        let config = self.config;
+        let tunnel = self.tunnel(id)?;
         if !data.is_empty() {
-            tunnel.write(&self.config, data)?;
-            self.settle(slot);
+            tunnel.write(&config, data)?;
+            self.settle(id.slot);
         }
         Ok(())
     }
@@ -337,10 +336,9 @@ impl Link {
     }
 
     fn shut(&mut self, now: Instant, id: TunnelId, shut: Shut) {
-        let Ok(slot) = self.slot(id) else { return };
-        let phase = self.tunnels.get(slot as usize).map(|tunnel| tunnel.phase);
-        if phase == Some(Phase::Dialing) {
-            self.call_off(slot, EndReason::Canceled);
+        let phase = self.tunnel(id).map(|tunnel| tunnel.phase);
+        if phase == Ok(Phase::Dialing) {
+            self.call_off(id.slot, EndReason::Canceled);
         } else {
             self.with(id, |tunnel, config| tunnel.close(now, config, shut));
         }
@@ -376,13 +374,12 @@ impl Link {
 
     // === Within ===
 
-    /// Returns the slot of a tunnel whose socket is still there.
-    fn slot(&self, id: TunnelId) -> Result<u32, Gone> {
-        let tunnel = self.tunnels.get(id.slot as usize);
-        let known =
-            tunnel.is_some_and(|tunnel| tunnel.serial == id.serial && !tunnel.is_detached());
-        (known && id.stream == self.stream)
-            .then_some(id.slot)
+    /// Returns a tunnel whose socket is still there.
+    fn tunnel(&mut self, id: TunnelId) -> Result<&mut Tunnel, Gone> {
+        let found = self.tunnels.get_mut(id.slot as usize);
+        found
+            .filter(|tunnel| tunnel.serial == id.serial && !tunnel.is_detached())
+            .filter(|_| id.stream == self.stream)
             .ok_or(Gone)
     }
 
@@ -396,8 +393,8 @@ impl Link {
     }
 
     fn with(&mut self, id: TunnelId, change: impl FnOnce(&mut Tunnel, &LinkConfig)) {
-        if let Ok(slot) = self.slot(id) {
-            self.with_slot(slot, change);
+        if self.tunnel(id).is_ok() {
+            self.with_slot(id.slot, change);
         }
     }
 

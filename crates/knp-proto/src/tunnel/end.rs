@@ -106,19 +106,10 @@ impl EndReason {
     /// it is not wanted: if not, the socket is better reset than closed.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        match self {
-            Self::Finished | Self::LocalClosed | Self::PeerClosed { .. } => true,
-            Self::Canceled
-            | Self::CloseTimeout
-            | Self::DialFailed { .. }
-            | Self::DialTimeout
-            | Self::LingerTimeout
-            | Self::LinkLost
-            | Self::OverBudget
-            | Self::PeerReset { .. }
-            | Self::SlowConsumer
-            | Self::Violation(_) => false,
-        }
+        matches!(
+            self,
+            Self::Finished | Self::LocalClosed | Self::PeerClosed { .. }
+        )
     }
 
     /// Returns what the peer said about it, if it was the peer that ended the tunnel.
