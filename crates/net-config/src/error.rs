@@ -188,8 +188,6 @@ pub enum NoTrackError {
     Other {
         /// What was attempted.
         attempt: &'static str,
-        /// Positive error number, where there is one.
-        errno: Option<i32>,
         /// What the kernel said.
         #[source]
         source: NetlinkError,
@@ -199,12 +197,6 @@ pub enum NoTrackError {
     Permission {
         /// What was attempted.
         attempt: &'static str,
-    },
-    /// The kernel would not take the name: 1 to 255 bytes, no zero byte.
-    #[error("{table:?} is not a table name")]
-    TableName {
-        /// As configured.
-        table: String,
     },
     /// Connections may have been translated to the address: their replies must stay tracked.
     #[error(
@@ -225,7 +217,6 @@ impl NoTrackError {
             Self::NotSupported { .. } => "not_supported",
             Self::Other { .. } => "other",
             Self::Permission { .. } => "permission",
-            Self::TableName { .. } => "table_name",
             Self::Translated { .. } => "translated",
         }
     }
@@ -235,11 +226,7 @@ impl NoTrackError {
         match source.errno() {
             Some(libc::EPERM) => Self::Permission { attempt },
             errno if lacks_nf_tables(errno) => Self::NotSupported { attempt, source },
-            errno => Self::Other {
-                attempt,
-                errno,
-                source,
-            },
+            _ => Self::Other { attempt, source },
         }
     }
 }
@@ -271,41 +258,22 @@ mod tests {
             call: "socket",
             source: io::Error::from_raw_os_error(libc::EPROTONOSUPPORT),
         };
+        let reason = |source| NoTrackError::netlink("testing", source).reason();
 
-        for source in [
-            socket,
-            refused(libc::EAFNOSUPPORT),
-            refused(libc::ENOENT),
-            refused(libc::EOPNOTSUPP),
+        assert_eq!(reason(socket), "not_supported");
+        for (errno, expected) in [
+            (libc::EAFNOSUPPORT, "not_supported"),
+            (libc::ENOENT, "not_supported"),
+            (libc::EOPNOTSUPP, "not_supported"),
+            (libc::EPERM, "permission"),
+            (libc::ENOMEM, "other"),
         ] {
-            assert_eq!(
-                NoTrackError::netlink("testing", source).reason(),
-                "not_supported"
-            );
+            assert_eq!(reason(refused(errno)), expected, "{errno}");
         }
-    }
-
-    #[test]
-    fn a_missing_capability_and_the_rest_are_told_apart() {
-        assert_eq!(
-            NoTrackError::netlink("testing", refused(libc::EPERM)).reason(),
-            "permission"
-        );
-        assert!(matches!(
-            NoTrackError::netlink("testing", refused(libc::ENOMEM)),
-            NoTrackError::Other {
-                errno: Some(libc::ENOMEM),
-                ..
-            }
-        ));
-        assert_eq!(
-            NetConfigError::netlink("x", refused(libc::EPERM)).reason(),
-            "permission"
-        );
-        assert_eq!(
-            NetConfigError::netlink("x", refused(libc::ENODEV)).reason(),
-            "netlink"
-        );
+        for (errno, expected) in [(libc::EPERM, "permission"), (libc::ENODEV, "netlink")] {
+            let error = NetConfigError::netlink("testing", refused(errno));
+            assert_eq!(error.reason(), expected);
+        }
     }
 
     #[test]

@@ -15,13 +15,10 @@
 //! since 5.2. Not here: forwarding ([`Forwarding`](crate::Forwarding)), and how long the kernel
 //! remembers a silent connection, which is a setting of the whole namespace.
 
-use netlink_sys::protocols::NETLINK_NETFILTER;
-
 use crate::{
     address::is_device_name,
     error::{NetlinkError, lacks_nf_tables},
-    netlink::Connection,
-    nft::{self, Chain, ChainKind, Expression, Hook, Rule},
+    nft::{self, Chain, ChainKind, Expression, Hook, Rule, Table},
 };
 
 /// `NF_INET_POST_ROUTING` and `NF_IP_PRI_NAT_SRC`.
@@ -39,8 +36,8 @@ pub struct Masquerade {
 }
 
 impl Masquerade {
-    /// A rule for what comes in by `device`, in the inet table `table`, which belongs to this
-    /// caller alone. Nothing is touched yet, and the device need not exist.
+    /// A rule for what comes in by `device`, in the inet table `table` (1 to 255 bytes, no zero
+    /// byte), which belongs to this caller alone. Nothing is touched yet, and the device need not exist.
     pub fn new(table: impl Into<String>, device: impl Into<String>) -> Self {
         Self {
             table: table.into(),
@@ -51,19 +48,12 @@ impl Masquerade {
     /// Makes the table hold exactly this rule, in one atomic step, and reads it back; calling it
     /// again is harmless.
     ///
-    /// Dropping the future does not undo the batch, which the kernel has or has not taken whole.
-    ///
     /// # Errors
     /// `NotSupported` on a kernel without nf_tables, its `nat` chains or its `masquerade`;
-    /// `Permission` without `CAP_NET_ADMIN`; `DeviceName`, `TableName`; `NotInPlace`; `Other`.
+    /// `Permission` without `CAP_NET_ADMIN`; `DeviceName`; `NotInPlace`; `Other`.
     pub async fn install(&self) -> Result<(), MasqueradeError> {
-        const ATTEMPT: &str = "installing the masquerade rule";
-        self.check()?;
-        let mut connection = connect(ATTEMPT)?;
-        let request = connection.request();
-        let request = nft::replace_table(request, &self.table, &[chain()], &[self.rule()]);
-        let answer = connection.acknowledged(&request).await;
-        answer.map_err(|source| MasqueradeError::netlink(ATTEMPT, source))?;
+        let installing = failed("installing the masquerade rule");
+        self.table()?.install().await.map_err(installing)?;
         if self.installed().await? {
             Ok(())
         } else {
@@ -78,39 +68,33 @@ impl Masquerade {
     /// # Errors
     /// As for [`Masquerade::install`].
     pub async fn installed(&self) -> Result<bool, MasqueradeError> {
-        const ATTEMPT: &str = "reading the masquerade rule";
-        self.check()?;
-        let mut connection = connect(ATTEMPT)?;
-        let (chains, rules) = nft::read_table(&mut connection, &self.table)
-            .await
-            .map_err(|source| MasqueradeError::netlink(ATTEMPT, source))?;
-        Ok(chains == [chain()] && rules == [self.rule()])
+        let reading = failed("reading the masquerade rule");
+        self.table()?.installed().await.map_err(reading)
     }
 
     /// Removes the table. That there is none, or no nf_tables at all, is success. Connections that
     /// are masqueraded stay so.
     ///
     /// # Errors
-    /// `Permission`, `DeviceName`, `TableName`, `Other`.
+    /// `Permission`, `DeviceName`, `Other`.
     pub async fn remove(&self) -> Result<(), MasqueradeError> {
-        self.check()?;
-        match self.delete().await {
-            Err(MasqueradeError::NotSupported { .. }) => Ok(()),
-            other => other,
+        let removing = failed("removing the masquerade rule");
+        self.table()?.remove().await.map_err(removing)
+    }
+
+    fn table(&self) -> Result<Table<'_>, MasqueradeError> {
+        if !is_device_name(&self.device) {
+            return Err(MasqueradeError::DeviceName {
+                device: self.device.clone(),
+            });
         }
-    }
-
-    async fn delete(&self) -> Result<(), MasqueradeError> {
-        const ATTEMPT: &str = "removing the masquerade rule";
-        let mut connection = connect(ATTEMPT)?;
-        let request = nft::delete_table(connection.request(), &self.table);
-        let answer = connection.acknowledged(&request).await;
-        answer.map_err(|source| MasqueradeError::netlink(ATTEMPT, source))
-    }
-
-    fn rule(&self) -> Rule {
         let device = nft::device_name(&self.device);
-        Rule {
+        let chain = Chain {
+            name: CHAIN.to_owned(),
+            kind: ChainKind::Nat,
+            hook: HOOK,
+        };
+        let rule = Rule {
             chain: CHAIN.to_owned(),
             expressions: vec![
                 Expression::Meta(nft::META_IIFNAME),
@@ -121,34 +105,21 @@ impl Masquerade {
                     flags: nft::RANDOM_PORTS,
                 },
             ],
-        }
-    }
-
-    fn check(&self) -> Result<(), MasqueradeError> {
-        if !nft::is_table_name(&self.table) {
-            return Err(MasqueradeError::TableName {
-                table: self.table.clone(),
-            });
-        }
-        if !is_device_name(&self.device) {
-            return Err(MasqueradeError::DeviceName {
-                device: self.device.clone(),
-            });
-        }
-        Ok(())
+        };
+        Ok(Table {
+            name: &self.table,
+            chains: vec![chain],
+            rules: vec![rule],
+        })
     }
 }
 
-fn connect(attempt: &'static str) -> Result<Connection, MasqueradeError> {
-    Connection::open(NETLINK_NETFILTER, 0)
-        .map_err(|source| MasqueradeError::netlink(attempt, source))
-}
-
-fn chain() -> Chain {
-    Chain {
-        name: CHAIN.to_owned(),
-        kind: ChainKind::Nat,
-        hook: HOOK,
+/// Names a failed request.
+fn failed(attempt: &'static str) -> impl FnOnce(NetlinkError) -> MasqueradeError {
+    move |source| match source.errno() {
+        Some(libc::EPERM) => MasqueradeError::Permission { attempt },
+        errno if lacks_nf_tables(errno) => MasqueradeError::NotSupported { attempt, source },
+        _ => MasqueradeError::Other { attempt, source },
     }
 }
 
@@ -192,12 +163,6 @@ pub enum MasqueradeError {
         /// What was attempted.
         attempt: &'static str,
     },
-    /// The kernel would not take the name: 1 to 255 bytes, no zero byte.
-    #[error("{table:?} is not a table name")]
-    TableName {
-        /// As configured.
-        table: String,
-    },
 }
 
 impl MasqueradeError {
@@ -209,15 +174,6 @@ impl MasqueradeError {
             Self::NotSupported { .. } => "not_supported",
             Self::Other { .. } => "other",
             Self::Permission { .. } => "permission",
-            Self::TableName { .. } => "table_name",
-        }
-    }
-
-    fn netlink(attempt: &'static str, source: NetlinkError) -> Self {
-        match source.errno() {
-            Some(libc::EPERM) => Self::Permission { attempt },
-            errno if lacks_nf_tables(errno) => Self::NotSupported { attempt, source },
-            _ => Self::Other { attempt, source },
         }
     }
 }
@@ -227,10 +183,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn names_no_kernel_takes_are_refused_before_anything_is_touched() {
-        let refused = Masquerade::new("", "rhizome0").install().await;
-        assert_eq!(refused.unwrap_err().reason(), "table_name");
-
+    async fn a_name_no_kernel_takes_is_refused_before_anything_is_touched() {
         let refused = Masquerade::new("rhizome", "a-name-far-too-long")
             .remove()
             .await;
@@ -241,7 +194,7 @@ mod tests {
     fn a_kernel_without_nat_is_told_apart() {
         let reason = |errno| {
             let detail = String::new();
-            MasqueradeError::netlink("testing", NetlinkError::Refused { errno, detail }).reason()
+            failed("testing")(NetlinkError::Refused { errno, detail }).reason()
         };
 
         assert_eq!(reason(libc::ENOENT), "not_supported");

@@ -29,8 +29,6 @@ pub(crate) const DUMP_ATTEMPTS: usize = 5;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// First type that belongs to a family; below are control messages.
-const NLMSG_MIN_TYPE: u16 = 16;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
@@ -82,18 +80,24 @@ impl Connection {
         }
     }
 
-    /// Sends the dump requests that `build` writes and hands every message to `each`, reading anew
-    /// (after `restart`) while the kernel reports a change in between.
+    /// Sends the request that `build` writes and returns what `decode` finds in answers of type
+    /// `kind`, reading again while the kernel reports a change in between.
     pub(crate) async fn dump<T>(
         &mut self,
         build: impl Fn(Request) -> Request,
-        decode: impl Fn(u16, &[u8]) -> Option<T>,
+        kind: u16,
+        decode: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, NetlinkError> {
         for _ in 0..DUMP_ATTEMPTS {
             let request = build(self.request());
             self.send(&request).await?;
             let mut found = Vec::new();
-            if self.collect(&request, &decode, &mut found).await? {
+            let each = |message: Message<'_>| {
+                if message.kind == kind {
+                    found.extend(decode(message.payload));
+                }
+            };
+            if self.collect(&request, each).await? {
                 return Ok(found);
             }
         }
@@ -101,11 +105,10 @@ impl Connection {
     }
 
     /// Reads one dump to its end; tells whether it is consistent.
-    async fn collect<T>(
+    async fn collect(
         &mut self,
         request: &Request,
-        decode: &impl Fn(u16, &[u8]) -> Option<T>,
-        found: &mut Vec<T>,
+        mut each: impl FnMut(Message<'_>),
     ) -> Result<bool, NetlinkError> {
         let mut consistent = true;
         loop {
@@ -118,8 +121,7 @@ impl Connection {
                 consistent &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
                     NLMSG_DONE | NLMSG_ERROR => return verdict(&message).map(|()| consistent),
-                    NLMSG_MIN_TYPE.. => found.extend(decode(message.kind, message.payload)),
-                    _ => {}
+                    _ => each(message),
                 }
             }
         }

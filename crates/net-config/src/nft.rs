@@ -10,14 +10,15 @@
 
 pub(crate) mod ruleset;
 
+use std::collections::BTreeSet;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
 use crate::{
     attributes::{self, ACK, APPEND, CREATE, DUMP, Request, Writer, attribute, attributes},
-    error::NetlinkError,
+    error::{NetlinkError, lacks_nf_tables},
     netlink::Connection,
 };
-
-/// Largest name bytes, terminating zero excluded (`NFT_NAME_MAXLEN`).
-const NAME_LIMIT: usize = 255;
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
@@ -136,11 +137,6 @@ pub(crate) const META_L4PROTO: u32 = 16;
 pub(crate) const NETWORK_HEADER: u32 = 1;
 pub(crate) const TRANSPORT_HEADER: u32 = 2;
 
-/// Whether the kernel takes `table` as the name of one.
-pub(crate) fn is_table_name(table: &str) -> bool {
-    (1..=NAME_LIMIT).contains(&table.len()) && !table.contains('\0')
-}
-
 /// A device's name as the register holds it.
 pub(crate) fn device_name(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
@@ -148,32 +144,72 @@ pub(crate) fn device_name(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Reads the base chains and rules of inet table `table`, none if there is no such table.
-pub(crate) async fn read_table(
-    connection: &mut Connection,
-    table: &str,
-) -> Result<(Vec<Chain>, Vec<Rule>), NetlinkError> {
-    let chains = connection
-        .dump(dump_chains, |kind, payload| {
-            decode_chain(kind, payload, table)
-        })
-        .await?;
-    let rules = connection
-        .dump(
-            |request| dump_rules(request, table),
-            |kind, payload| decode_rule(kind, payload, table),
-        )
-        .await?;
-    Ok((chains, rules))
+/// An inet table that belongs to one caller alone, with all that is to be in it.
+#[derive(Debug)]
+pub(crate) struct Table<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) chains: Vec<Chain>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+impl Table<'_> {
+    /// Makes the table hold exactly this, in one atomic step. Dropping the future does not undo the
+    /// batch, which the kernel has or has not taken whole.
+    pub(crate) async fn install(&self) -> Result<(), NetlinkError> {
+        let mut connection = connect()?;
+        let request = replace_table(connection.request(), self.name, &self.chains, &self.rules);
+        connection.acknowledged(&request).await
+    }
+
+    /// Whether the table holds exactly this, in whatever order, as the kernel tells. Without chains
+    /// there is to be no table.
+    pub(crate) async fn installed(&self) -> Result<bool, NetlinkError> {
+        let mut connection = connect()?;
+        let chains = connection
+            .dump(
+                |request| request.message(GET_CHAIN, DUMP, &header(), |_| {}),
+                NEW_CHAIN,
+                |payload| decode_chain(payload, self.name),
+            )
+            .await?;
+        let rules = connection
+            .dump(
+                |request| {
+                    request.message(GET_RULE, DUMP, &header(), |out| {
+                        out.put_str(NFTA_RULE_TABLE, self.name);
+                    })
+                },
+                NEW_RULE,
+                |payload| decode_rule(payload, self.name),
+            )
+            .await?;
+        Ok(same(&chains, &self.chains) && same(&rules, &self.rules))
+    }
+
+    /// Removes the table. That there is none, or no nf_tables at all, is success.
+    pub(crate) async fn remove(&self) -> Result<(), NetlinkError> {
+        let removed = async {
+            let mut connection = connect()?;
+            let request = delete_table(connection.request(), self.name);
+            connection.acknowledged(&request).await
+        };
+        match removed.await {
+            Err(source) if lacks_nf_tables(source.errno()) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn connect() -> Result<Connection, NetlinkError> {
+    Connection::open(NETLINK_NETFILTER, 0)
+}
+
+fn same<T: Ord>(found: &[T], wanted: &[T]) -> bool {
+    found.iter().collect::<BTreeSet<_>>() == wanted.iter().collect()
 }
 
 /// A batch that makes inet table `table` hold exactly `chains` and `rules`, whatever it held.
-pub(crate) fn replace_table(
-    request: Request,
-    table: &str,
-    chains: &[Chain],
-    rules: &[Rule],
-) -> Request {
+fn replace_table(request: Request, table: &str, chains: &[Chain], rules: &[Rule]) -> Request {
     let named = |out: &mut Writer<'_>| out.put_str(NFTA_TABLE_NAME, table);
     // Adding first lets the deletion succeed where there was no table yet.
     let mut request = begin(request)
@@ -198,28 +234,16 @@ pub(crate) fn replace_table(
 }
 
 /// A batch that deletes inet table `table`; `ENOENT` when there is none.
-pub(crate) fn delete_table(request: Request, table: &str) -> Request {
+fn delete_table(request: Request, table: &str) -> Request {
     let request = begin(request).message(DELETE_TABLE, ACK, &header(), |out| {
         out.put_str(NFTA_TABLE_NAME, table);
     });
     end(request)
 }
 
-/// Asks for all chains of the inet family.
-fn dump_chains(request: Request) -> Request {
-    request.message(GET_CHAIN, DUMP, &header(), |_| {})
-}
-
-/// Asks for the rules of inet table `table`.
-fn dump_rules(request: Request, table: &str) -> Request {
-    request.message(GET_RULE, DUMP, &header(), |out| {
-        out.put_str(NFTA_RULE_TABLE, table)
-    })
-}
-
 /// The base chain of `table` that a message of a dump describes.
-fn decode_chain(kind: u16, payload: &[u8], table: &str) -> Option<Chain> {
-    let found = family_payload(kind, NEW_CHAIN, payload)?;
+fn decode_chain(payload: &[u8], table: &str) -> Option<Chain> {
+    let found = family_payload(payload)?;
     if attribute(found, NFTA_CHAIN_TABLE).and_then(attributes::text) != Some(table) {
         return None;
     }
@@ -238,8 +262,8 @@ fn decode_chain(kind: u16, payload: &[u8], table: &str) -> Option<Chain> {
 }
 
 /// The rule of `table` that a message of a dump describes.
-fn decode_rule(kind: u16, payload: &[u8], table: &str) -> Option<Rule> {
-    let found = family_payload(kind, NEW_RULE, payload)?;
+fn decode_rule(payload: &[u8], table: &str) -> Option<Rule> {
+    let found = family_payload(payload)?;
     if attribute(found, NFTA_RULE_TABLE).and_then(attributes::text) != Some(table) {
         return None;
     }
@@ -326,11 +350,9 @@ fn put_comparison(out: &mut Writer<'_>, operator: u32, value: &[u8]) {
     });
 }
 
-fn family_payload(kind: u16, wanted: u16, payload: &[u8]) -> Option<&[u8]> {
-    let family = *payload.first()?;
-    (kind == wanted && family == NFPROTO_INET)
-        .then(|| payload.get(4..))
-        .flatten()
+/// What follows the header of a message of the inet family.
+fn family_payload(payload: &[u8]) -> Option<&[u8]> {
+    (*payload.first()? == NFPROTO_INET).then(|| payload.get(4..))?
 }
 
 fn decode_expression(element: &[u8]) -> Expression {
@@ -422,9 +444,9 @@ mod tests {
     }
 
     #[test]
-    fn a_masquerade_rule_reads_back() {
+    fn table_reads_back_as_written() {
         let device = device_name("rhizome0");
-        let rule = Rule {
+        let masquerade = Rule {
             chain: "postrouting".to_owned(),
             expressions: vec![
                 Expression::Meta(META_IIFNAME),
@@ -435,31 +457,30 @@ mod tests {
                 },
             ],
         };
-        let chain = Chain {
+        let nat = Chain {
             kind: ChainKind::Nat,
             ..chain()
         };
+        let (chains, rules) = ([chain(), nat], [rule(), masquerade]);
 
-        let request = replace_table(
-            Request::new(1),
-            "rhizome",
-            std::slice::from_ref(&chain),
-            std::slice::from_ref(&rule),
-        );
+        let request = replace_table(Request::new(1), "rhizome", &chains, &rules);
 
         let found = sent(&request);
-        let chains = found
-            .iter()
-            .filter_map(|m| decode_chain(m.kind, m.payload, "rhizome"));
-        let rules = found
-            .iter()
-            .filter_map(|m| decode_rule(m.kind, m.payload, "rhizome"));
-        assert_eq!(chains.collect::<Vec<_>>(), [chain]);
-        assert_eq!(rules.collect::<Vec<_>>(), [rule]);
+        let read = of(&found, NEW_CHAIN).filter_map(|payload| decode_chain(payload, "rhizome"));
+        assert_eq!(read.collect::<Vec<_>>(), chains);
+        let read = of(&found, NEW_RULE).filter_map(|payload| decode_rule(payload, "rhizome"));
+        assert_eq!(read.collect::<Vec<_>>(), rules);
+        assert!(of(&found, NEW_RULE).all(|payload| decode_rule(payload, "other").is_none()));
     }
 
     fn sent(request: &Request) -> Vec<Message<'_>> {
         messages(request.bytes()).map(Result::unwrap).collect()
+    }
+
+    /// The payloads of that type.
+    fn of<'a>(found: &[Message<'a>], kind: u16) -> impl Iterator<Item = &'a [u8]> {
+        let found = found.iter().filter(move |message| message.kind == kind);
+        found.map(|message| message.payload)
     }
 
     #[test]
@@ -489,29 +510,6 @@ mod tests {
             .collect();
         assert_eq!(acknowledged.iter().filter(|asked| **asked).count(), 1);
         assert!(acknowledged[6]);
-    }
-
-    #[test]
-    fn table_reads_back_as_written() {
-        let request = replace_table(Request::new(1), "rhizome", &[chain()], &[rule()]);
-
-        let found = sent(&request);
-
-        let chains: Vec<_> = found
-            .iter()
-            .filter_map(|m| decode_chain(m.kind, m.payload, "rhizome"))
-            .collect();
-        let rules: Vec<_> = found
-            .iter()
-            .filter_map(|m| decode_rule(m.kind, m.payload, "rhizome"))
-            .collect();
-        assert_eq!(chains, [chain()]);
-        assert_eq!(rules, [rule()]);
-        assert!(
-            found
-                .iter()
-                .all(|m| decode_rule(m.kind, m.payload, "other").is_none())
-        );
     }
 
     /// What Linux 6.18 returned (`NFT_MSG_GETRULE`) for `meta l4proto tcp tcp dport 443 notrack`
@@ -546,8 +544,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_decode_or_do_not(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
-            let _ = decode_chain(NEW_CHAIN, &bytes, "rhizome");
-            let _ = decode_rule(NEW_RULE, &bytes, "rhizome");
+            let _ = decode_chain(&bytes, "rhizome");
+            let _ = decode_rule(&bytes, "rhizome");
         }
     }
 }

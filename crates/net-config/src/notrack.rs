@@ -18,14 +18,11 @@
 //! connection is looked up, and its packet is like any other. So the caller asks
 //! [`NatWatch`](crate::NatWatch) first; nothing here does.
 
-use std::{collections::BTreeSet, net::SocketAddr};
-
-use netlink_sys::protocols::NETLINK_NETFILTER;
+use std::net::SocketAddr;
 
 use crate::{
-    error::{NetlinkError, NoTrackError},
-    netlink::Connection,
-    nft::{self, Chain, ChainKind, Expression, Hook, Rule},
+    error::NoTrackError,
+    nft::{self, Chain, ChainKind, Expression, Hook, Rule, Table},
 };
 
 /// `NF_IP_PRI_RAW`: before connection tracking, which is at -200.
@@ -52,8 +49,8 @@ enum Side {
 }
 
 impl NoTrack {
-    /// Rules for `destinations` in the inet table `table`, which belongs to this caller alone.
-    /// Nothing is touched yet.
+    /// Rules for `destinations` in the inet table `table` (1 to 255 bytes, no zero byte), which
+    /// belongs to this caller alone. Nothing is touched yet.
     pub fn new(table: impl Into<String>, destinations: Vec<SocketAddr>) -> Self {
         let mut destinations: Vec<_> = destinations
             .into_iter()
@@ -70,22 +67,15 @@ impl NoTrack {
     /// Makes the table hold exactly these rules, in one atomic step; calling it again is harmless.
     /// Without destinations the table is removed.
     ///
-    /// Dropping the future does not undo the batch, which the kernel has or has not taken whole.
-    ///
     /// # Errors
     /// `NotSupported` on a kernel without nf_tables or its `notrack`, `Permission` without
-    /// `CAP_NET_ADMIN`, `Destination` for an unspecified address or port 0, `TableName`, `Other`.
+    /// `CAP_NET_ADMIN`, `Destination` for an unspecified address or port 0, `Other`.
     pub async fn install(&self) -> Result<(), NoTrackError> {
-        const ATTEMPT: &str = "installing NOTRACK rules";
-        self.check()?;
         if self.destinations.is_empty() {
             return self.remove().await;
         }
-        let mut connection = connect(ATTEMPT)?;
-        let request =
-            nft::replace_table(connection.request(), &self.table, &chains(), &self.rules());
-        let answer = connection.acknowledged(&request).await;
-        answer.map_err(|source| NoTrackError::netlink(ATTEMPT, source))
+        let installed = self.table()?.install().await;
+        installed.map_err(|source| NoTrackError::netlink("installing NOTRACK rules", source))
     }
 
     /// Whether the table holds exactly these rules, as the kernel tells.
@@ -93,42 +83,40 @@ impl NoTrack {
     /// # Errors
     /// As for [`NoTrack::install`].
     pub async fn installed(&self) -> Result<bool, NoTrackError> {
-        self.check()?;
-        let found = self.read().await;
-        let (chains_found, rules_found) =
-            found.map_err(|source| NoTrackError::netlink("reading NOTRACK rules", source))?;
-        if self.destinations.is_empty() {
-            return Ok(chains_found.is_empty() && rules_found.is_empty());
-        }
-        let rules: BTreeSet<_> = self.rules().into_iter().collect();
-        Ok(chains_found == BTreeSet::from(chains()) && rules_found == rules)
+        let installed = self.table()?.installed().await;
+        installed.map_err(|source| NoTrackError::netlink("reading NOTRACK rules", source))
     }
 
     /// Removes the table. That there is none, or no nf_tables at all, is success.
     ///
     /// # Errors
-    /// `Permission`, `TableName`, `Other`.
+    /// `Permission`, `Other`.
     pub async fn remove(&self) -> Result<(), NoTrackError> {
-        const ATTEMPT: &str = "removing NOTRACK rules";
-        self.check()?;
-        let removed = match connect(ATTEMPT) {
-            Ok(mut connection) => {
-                let request = nft::delete_table(connection.request(), &self.table);
-                let answer = connection.acknowledged(&request).await;
-                answer.map_err(|source| NoTrackError::netlink(ATTEMPT, source))
-            }
-            Err(error) => Err(error),
-        };
-        match removed {
-            Err(NoTrackError::NotSupported { .. }) => Ok(()),
-            other => other,
-        }
+        let removed = self.table()?.remove().await;
+        removed.map_err(|source| NoTrackError::netlink("removing NOTRACK rules", source))
     }
 
-    async fn read(&self) -> Result<(BTreeSet<Chain>, BTreeSet<Rule>), NetlinkError> {
-        let mut connection = Connection::open(NETLINK_NETFILTER, 0)?;
-        let (chains, rules) = nft::read_table(&mut connection, &self.table).await?;
-        Ok((chains.into_iter().collect(), rules.into_iter().collect()))
+    fn table(&self) -> Result<Table<'_>, NoTrackError> {
+        let unfit = |at: &&SocketAddr| at.ip().is_unspecified() || at.port() == 0;
+        if let Some(destination) = self.destinations.iter().find(unfit) {
+            return Err(NoTrackError::Destination {
+                destination: *destination,
+            });
+        }
+        let chain = |(name, number): &(&str, u32)| Chain {
+            name: (*name).to_owned(),
+            kind: ChainKind::Filter,
+            hook: Hook {
+                number: *number,
+                priority: RAW,
+            },
+        };
+        let hooks = HOOKS.iter().filter(|_| !self.destinations.is_empty());
+        Ok(Table {
+            name: &self.table,
+            chains: hooks.map(chain).collect(),
+            rules: self.rules(),
+        })
     }
 
     fn rules(&self) -> Vec<Rule> {
@@ -139,36 +127,6 @@ impl NoTrack {
             .flat_map(|(chain, at)| sides.map(|side| rule(chain, at, side)))
             .collect()
     }
-
-    fn check(&self) -> Result<(), NoTrackError> {
-        if !nft::is_table_name(&self.table) {
-            return Err(NoTrackError::TableName {
-                table: self.table.clone(),
-            });
-        }
-        let unfit = |at: &&SocketAddr| at.ip().is_unspecified() || at.port() == 0;
-        match self.destinations.iter().find(unfit) {
-            Some(destination) => Err(NoTrackError::Destination {
-                destination: *destination,
-            }),
-            None => Ok(()),
-        }
-    }
-}
-
-fn connect(attempt: &'static str) -> Result<Connection, NoTrackError> {
-    Connection::open(NETLINK_NETFILTER, 0).map_err(|source| NoTrackError::netlink(attempt, source))
-}
-
-fn chains() -> [Chain; 2] {
-    HOOKS.map(|(name, number)| Chain {
-        name: name.to_owned(),
-        kind: ChainKind::Filter,
-        hook: Hook {
-            number,
-            priority: RAW,
-        },
-    })
 }
 
 /// `ip daddr A tcp dport P notrack`, or with `saddr` and `sport`, as the nft program spells it.
@@ -209,6 +167,8 @@ fn rule(chain: &str, at: SocketAddr, side: Side) -> Rule {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn at(text: &str) -> SocketAddr {
@@ -244,10 +204,6 @@ mod tests {
                 .install()
                 .await;
             assert_eq!(refused.unwrap_err().reason(), "destination");
-        }
-        for table in [String::new(), "t".repeat(256), "a\0b".to_owned()] {
-            let refused = NoTrack::new(table, Vec::new()).remove().await;
-            assert_eq!(refused.unwrap_err().reason(), "table_name");
         }
     }
 }

@@ -107,11 +107,7 @@ impl NatWatch {
         if found.is_none() {
             self.clean = generation;
         }
-        Ok(found.map(|place| DestinationNat::Rule {
-            family: place.family,
-            table: place.table,
-            chain: place.chain,
-        }))
+        Ok(found)
     }
 }
 

@@ -8,6 +8,7 @@ use super::{
     NFTA_RULE_TABLE, SUBSYSTEM,
 };
 use crate::{
+    DestinationNat,
     attributes::{self, ACK, DUMP, attribute, attributes},
     error::NetlinkError,
     netlink::Connection,
@@ -26,34 +27,28 @@ const UNSPECIFIED: [u8; 4] = [0; 4];
 /// Targets of iptables that give a packet another destination.
 const TARGETS: [&str; 3] = ["DNAT", "NETMAP", "REDIRECT"];
 
-/// Where a rule is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RulePlace {
-    pub(crate) family: &'static str,
-    pub(crate) table: String,
-    pub(crate) chain: String,
-}
-
 /// Returns the number that the kernel increments with every change of the ruleset.
 pub(crate) async fn generation(connection: &mut Connection) -> Result<Option<u32>, NetlinkError> {
     // No dump, but the answer ends in the same way, by an acknowledgement.
     let found = connection
         .dump(
             |request| request.message(GET_GENERATION, ACK, &UNSPECIFIED, |_| {}),
-            |kind, payload| (kind == NEW_GENERATION).then(|| decode_generation(payload))?,
+            NEW_GENERATION,
+            decode_generation,
         )
         .await?;
     Ok(found.first().copied())
 }
 
-/// Returns the place of a rule that translates destinations, if there is any.
+/// Returns a rule that translates destinations, if there is any.
 pub(crate) async fn destination_nat(
     connection: &mut Connection,
-) -> Result<Option<RulePlace>, NetlinkError> {
+) -> Result<Option<DestinationNat>, NetlinkError> {
     let found = connection
         .dump(
             |request| request.message(GET_RULE, DUMP, &UNSPECIFIED, |_| {}),
-            |kind, payload| (kind == NEW_RULE).then(|| decode_destination_nat(payload))?,
+            NEW_RULE,
+            decode_destination_nat,
         )
         .await?;
     Ok(found.into_iter().next())
@@ -63,13 +58,13 @@ fn decode_generation(payload: &[u8]) -> Option<u32> {
     attributes::u32_be(attribute(payload.get(4..)?, NFTA_GEN_ID)?)
 }
 
-fn decode_destination_nat(payload: &[u8]) -> Option<RulePlace> {
+fn decode_destination_nat(payload: &[u8]) -> Option<DestinationNat> {
     let rule = payload.get(4..)?;
     let text = |kind| attribute(rule, kind).and_then(attributes::text);
     let mut expressions = attributes(attribute(rule, NFTA_RULE_EXPRESSIONS)?);
     expressions
         .any(|(_, element)| translates_destination(element))
-        .then(|| RulePlace {
+        .then(|| DestinationNat::Rule {
             family: family(payload),
             table: text(NFTA_RULE_TABLE).unwrap_or_default().to_owned(),
             chain: text(NFTA_RULE_CHAIN).unwrap_or_default().to_owned(),

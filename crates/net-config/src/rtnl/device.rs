@@ -89,11 +89,8 @@ pub(crate) async fn settings(name: &str) -> Result<Option<Settings>, NetlinkErro
                     out.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
                 })
             },
-            |kind, payload| {
-                (kind == NEW_LINK)
-                    .then(|| decode_settings(payload))
-                    .flatten()
-            },
+            NEW_LINK,
+            decode_settings,
         )
         .await;
     match asked {
@@ -102,13 +99,17 @@ pub(crate) async fn settings(name: &str) -> Result<Option<Settings>, NetlinkErro
     }
 }
 
-/// Reads `net.<family>.conf.all.rp_filter` (IPv4) or `.forwarding`; `None` where the kernel lacks
-/// the family.
-pub(crate) async fn all_devices(question: AllDevices) -> Result<Option<u32>, NetlinkError> {
-    let (family, wanted) = match question {
-        AllDevices::Ipv4ReversePathFilter => (AddressFamily::Inet.into(), NETCONFA_RP_FILTER),
-        AllDevices::Ipv6Forwarding => (AddressFamily::Inet6.into(), NETCONFA_FORWARDING),
-    };
+/// Reads `net.ipv4.conf.all.rp_filter`; 0 where the kernel lacks IPv4.
+pub(crate) async fn ipv4_reverse_path_filter() -> Result<u32, NetlinkError> {
+    of_all_devices(AddressFamily::Inet.into(), NETCONFA_RP_FILTER).await
+}
+
+/// Reads `net.ipv6.conf.all.forwarding`; 0 where the kernel lacks IPv6.
+pub(crate) async fn ipv6_forwarding() -> Result<u32, NetlinkError> {
+    of_all_devices(AddressFamily::Inet6.into(), NETCONFA_FORWARDING).await
+}
+
+async fn of_all_devices(family: u8, wanted: u16) -> Result<u32, NetlinkError> {
     let asked = node::connect()?
         .dump(
             |request| {
@@ -116,26 +117,19 @@ pub(crate) async fn all_devices(question: AllDevices) -> Result<Option<u32>, Net
                     out.put_u32(NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL);
                 })
             },
-            |kind, payload| {
-                let own = kind == NEW_NETCONF && payload.first() == Some(&family);
+            NEW_NETCONF,
+            |payload| {
                 let found = attribute(payload.get(4..)?, wanted)?;
-                own.then(|| attributes::u32_at(found, 0)).flatten()
+                (payload.first() == Some(&family)).then(|| attributes::u32_at(found, 0))?
             },
         )
         .await;
     match asked {
         Err(source) if matches!(source.errno(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP)) => {
-            Ok(None)
+            Ok(0)
         }
-        answer => Ok(answer?.into_iter().next()),
+        answer => Ok(answer?.first().copied().unwrap_or_default()),
     }
-}
-
-/// What can be asked of all devices together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AllDevices {
-    Ipv4ReversePathFilter,
-    Ipv6Forwarding,
 }
 
 pub(crate) fn set_mtu_and_queue(index: u32, mtu: u32, queue: u32) -> Request {

@@ -48,7 +48,8 @@ pub(crate) async fn links(connection: &mut Connection) -> Result<Vec<Link>, Netl
                     out.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
                 })
             },
-            |kind, payload| (kind == NEW_LINK).then(|| decode_link(payload)).flatten(),
+            NEW_LINK,
+            decode_link,
         )
         .await
 }

@@ -9,9 +9,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use rtnetlink::{
-    LinkMessageBuilder, LinkUnspec,
-    packet_core::Emitable,
-    packet_route::link::{InfoKind, LinkMessage},
+    LinkMessageBuilder, LinkUnspec, packet_core::Emitable, packet_route::link::InfoKind,
 };
 
 use super::{
@@ -35,27 +33,15 @@ pub(crate) fn connect() -> Result<Connection, NetlinkError> {
 pub(crate) async fn addresses(
     connection: &mut Connection,
 ) -> Result<Vec<HeldAddress>, NetlinkError> {
-    connection
-        .dump(
-            |request| request.message(GET_ADDRESS, DUMP, &[0; 8], |_| {}),
-            |kind, payload| {
-                (kind == NEW_ADDRESS)
-                    .then(|| decode_address(payload))
-                    .flatten()
-            },
-        )
-        .await
+    let build = |request: Request| request.message(GET_ADDRESS, DUMP, &[0; 8], |_| {});
+    connection.dump(build, NEW_ADDRESS, decode_address).await
 }
 
 /// Creates a device that is up from the start; `EEXIST` when the name is taken.
 pub(crate) fn create_link(request: Request, name: &str, kind: &str) -> Request {
-    let link = new_link(name, kind);
-    append(request, NEW_LINK, ACK | CREATE | EXCLUSIVE, &link)
-}
-
-fn new_link(name: &str, kind: &str) -> LinkMessage {
     let link = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::from(kind));
-    link.name(name).up().build()
+    let link = link.name(name).up().build();
+    append(request, NEW_LINK, ACK | CREATE | EXCLUSIVE, &link)
 }
 
 pub(crate) fn set_up(request: Request, index: u32) -> Request {

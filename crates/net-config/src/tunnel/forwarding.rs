@@ -28,7 +28,7 @@ use super::{
 };
 use crate::rtnl::{
     Connection,
-    device::{self, AllDevices, Switch},
+    device::{self, Switch},
     link, node, route,
 };
 
@@ -73,7 +73,7 @@ impl Forwarding {
         }
         let ipv6 = |network: &&IpNet| network.addr().is_ipv6();
         if let Some(network) = self.networks.iter().find(ipv6)
-            && !forwards_ipv6().await?
+            && !ipv6_forwarding_enabled().await?
         {
             return Err(TunnelError::Ipv6Forwarding { network: *network });
         }
@@ -120,14 +120,10 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 /// # Errors
 /// `Netlink`.
 pub async fn ipv6_forwarding_enabled() -> Result<bool, TunnelError> {
-    forwards_ipv6().await
-}
-
-async fn forwards_ipv6() -> Result<bool, TunnelError> {
-    let value = device::all_devices(AllDevices::Ipv6Forwarding)
+    let value = device::ipv6_forwarding()
         .await
         .map_err(|source| TunnelError::netlink("reading net.ipv6.conf.all.forwarding", source))?;
-    Ok(value.is_some_and(|value| value != 0))
+    Ok(value != 0)
 }
 
 /// Switches IPv6 forwarding on for the namespace, and with `enable_ipv6` IPv6 itself on every

@@ -18,7 +18,7 @@ use ipnet::IpNet;
 use super::{TunnelChange, TunnelError, check_device, check_networks, connect, device_settings};
 use crate::rtnl::{
     Connection,
-    device::{self, AllDevices, Settings, Switch},
+    device::{self, Settings, Switch},
     route,
 };
 
@@ -57,7 +57,9 @@ impl SourceChecks {
         check_device(&self.device)?;
         check_networks(&self.device, &self.networks)?;
         let mut connection = connect()?;
-        let all = reverse_path_of_all().await?;
+        let all = device::ipv4_reverse_path_filter().await.map_err(|source| {
+            TunnelError::netlink("reading net.ipv4.conf.all.rp_filter", source)
+        })?;
         let wanted = [
             (Switch::AcceptLocal, 1),
             (Switch::LogMartians, 0),
@@ -94,13 +96,6 @@ impl SourceChecks {
 
 /// `rp_filter` that accepts a source with a route by any device.
 const LOOSE: u32 = 2;
-
-async fn reverse_path_of_all() -> Result<u32, TunnelError> {
-    let value = device::all_devices(AllDevices::Ipv4ReversePathFilter)
-        .await
-        .map_err(|source| TunnelError::netlink("reading net.ipv4.conf.all.rp_filter", source))?;
-    Ok(value.unwrap_or_default())
-}
 
 /// Sets the switches of `device` that differ, and reads them back.
 pub(super) async fn set_switches(
