@@ -13,9 +13,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::{
-    DeviceKind, KindError, Support,
+    DeviceKind,
     attributes::messages,
-    choose_kind,
     error::{NetConfigError, NetlinkError},
     netlink::Connection,
     pace::{Outcome, Pace},
@@ -433,36 +432,23 @@ async fn create(
     device: &str,
     wanted: DeviceKind,
 ) -> Result<DeviceKind, NetConfigError> {
-    let mut missing = Vec::new();
-    loop {
-        let kind = choose_kind(wanted, |kind| {
-            if missing.contains(&kind) {
-                Support::Missing
-            } else {
-                Support::Available
-            }
-        })
-        .map_err(|source: KindError| NetConfigError::Kind {
-            device: device.to_owned(),
-            source,
-        })?;
-        if kind == DeviceKind::Loopback {
-            return Err(NetConfigError::Uncreatable {
-                device: device.to_owned(),
-                kind,
-            });
-        }
+    for kind in wanted.candidates() {
         let request = node::create_link(connection.request(), device, kind.as_str());
         match connection.acknowledged(&request).await {
-            Ok(()) => return Ok(kind),
-            Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(kind),
-            Err(source) if source.errno() == Some(libc::EOPNOTSUPP) => missing.push(kind),
-            Err(source) => {
+            Err(source) if source.errno() == Some(libc::EOPNOTSUPP) => {}
+            Err(source) if source.errno() != Some(libc::EEXIST) => {
                 let attempt = format!("creating device {device} of kind {kind}");
                 return Err(NetConfigError::netlink(attempt, source));
             }
+            _ => return Ok(*kind),
         }
     }
+    let (device, kind) = (device.to_owned(), wanted);
+    Err(if kind == DeviceKind::Loopback {
+        NetConfigError::Uncreatable { device, kind }
+    } else {
+        NetConfigError::Kind { device, kind }
+    })
 }
 
 /// The refusal of `change`, with the two that concern IPv6 told apart.

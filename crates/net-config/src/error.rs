@@ -4,7 +4,7 @@
 
 use std::{io, net::IpAddr, net::SocketAddr, time::Duration};
 
-use crate::{DestinationNat, DeviceKind, KindError};
+use crate::{DestinationNat, DeviceKind};
 
 /// Why the wanted addresses are not in place.
 #[derive(Debug, thiserror::Error)]
@@ -38,14 +38,13 @@ pub enum NetConfigError {
         /// The device it was meant for.
         device: String,
     },
-    /// No device kind that was asked for exists in this kernel.
-    #[error("creating device {device}")]
+    /// This kernel has none of the device kinds that were acceptable.
+    #[error("creating device {device}: this kernel has no device kind for `{kind}` (tried {})", tried(*kind))]
     Kind {
         /// The device that is missing.
         device: String,
-        /// Which kinds were tried.
-        #[source]
-        source: KindError,
+        /// The kind asked for.
+        kind: DeviceKind,
     },
     /// The kernel refused a change, or reading its state failed.
     #[error("{attempt}")]
@@ -95,6 +94,11 @@ impl NetConfigError {
             _ => Self::Netlink { attempt, source },
         }
     }
+}
+
+fn tried(kind: DeviceKind) -> String {
+    let candidates = kind.candidates().iter().map(|kind| kind.as_str());
+    candidates.collect::<Vec<_>>().join(", ")
 }
 
 /// Why a netlink exchange failed.

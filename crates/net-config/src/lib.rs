@@ -46,7 +46,7 @@ mod watch;
 pub use address::{AddressKeeper, AddressParams, Changes, Observer};
 pub use conntrack::conntrack_active;
 pub use error::{NetConfigError, NetlinkError, NoTrackError};
-pub use kind::{DeviceKind, KindError, Support, choose_kind};
+pub use kind::DeviceKind;
 pub use masquerade::{Masquerade, MasqueradeError};
 pub use notrack::NoTrack;
 pub use plan::Change;
