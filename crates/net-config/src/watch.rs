@@ -84,22 +84,12 @@ mod tests {
     use super::*;
     use crate::rtnl::{HeldAddress, link::Link};
 
-    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 2, 3));
-
-    fn concern() -> Concern<'static> {
-        Concern {
-            device: "apiserver-proxy",
-            index: Some(3),
-            addresses: &[ADDRESS],
-        }
-    }
-
-    fn address(index: u32, address: IpAddr) -> HeldAddress {
+    fn address(index: u32, address: [u8; 4], usable: bool) -> HeldAddress {
         HeldAddress {
             index,
-            prefix: address.into(),
+            prefix: IpAddr::from(address).into(),
             prefix_route: true,
-            usable: true,
+            usable,
         }
     }
 
@@ -114,41 +104,32 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_ours_removed_or_set_elsewhere_concerns_us() {
-        let touched = |event| concern().touched_by(&event);
+    fn events_that_break_what_is_wanted_concern_us() {
+        use Event::{AddressGone, AddressSet, LinkGone, LinkSet};
 
-        assert!(touched(Event::AddressGone(address(3, ADDRESS))));
-        assert!(touched(Event::AddressSet(address(1, ADDRESS))));
-        assert!(!touched(Event::AddressSet(address(3, ADDRESS))));
-        let unusable = HeldAddress {
-            usable: false,
-            ..address(3, ADDRESS)
+        let (ours, other) = ([10, 1, 2, 3], [10, 250, 0, 4]);
+        let concern = Concern {
+            device: "apiserver-proxy",
+            index: Some(3),
+            addresses: &[IpAddr::from(ours)],
         };
-        assert!(touched(Event::AddressSet(unusable)));
-    }
-
-    #[test]
-    fn other_addresses_do_not() {
-        let other = IpAddr::from([10, 250, 0, 4]);
-
-        assert!(!concern().touched_by(&Event::AddressGone(address(3, other))));
-        assert!(!concern().touched_by(&Event::AddressSet(address(2, other))));
-    }
-
-    #[test]
-    fn our_device_gone_down_renamed_or_replaced_concerns_us() {
-        let touched = |event| concern().touched_by(&event);
-
-        assert!(touched(Event::LinkGone(link(3, "apiserver-proxy", false))));
-        assert!(touched(Event::LinkSet(link(3, "apiserver-proxy", false))));
-        assert!(touched(Event::LinkSet(link(3, "renamed", true))));
-        assert!(touched(Event::LinkSet(link(9, "apiserver-proxy", true))));
-        assert!(!touched(Event::LinkSet(link(3, "apiserver-proxy", true))));
-    }
-
-    #[test]
-    fn the_devices_of_pods_do_not() {
-        assert!(!concern().touched_by(&Event::LinkSet(link(8, "veth8", false))));
-        assert!(!concern().touched_by(&Event::LinkGone(link(8, "veth8", false))));
+        for (event, touched) in [
+            (AddressGone(address(3, ours, true)), true),
+            (AddressSet(address(1, ours, true)), true),
+            (AddressSet(address(3, ours, true)), false),
+            (AddressSet(address(3, ours, false)), true),
+            (AddressGone(address(3, other, true)), false),
+            (AddressSet(address(2, other, true)), false),
+            (LinkGone(link(3, "apiserver-proxy", false)), true),
+            (LinkSet(link(3, "apiserver-proxy", false)), true),
+            (LinkSet(link(3, "renamed", true)), true),
+            (LinkSet(link(9, "apiserver-proxy", true)), true),
+            (LinkSet(link(3, "apiserver-proxy", true)), false),
+            // The devices of pods.
+            (LinkSet(link(8, "veth8", false)), false),
+            (LinkGone(link(8, "veth8", false)), false),
+        ] {
+            assert_eq!(concern.touched_by(&event), touched, "{event:?}");
+        }
     }
 }

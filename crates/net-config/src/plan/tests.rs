@@ -51,74 +51,70 @@ fn shown(changes: &[Change]) -> Vec<String> {
 }
 
 #[test]
-fn a_bare_node_gets_device_and_addresses() {
-    let actual = Actual {
+fn plan_is_the_difference() {
+    let bare = Actual {
         links: vec![link(1, "lo", None)],
         addresses: Vec::new(),
     };
-
-    let changes = plan(wanted(&[ip("10.1.2.3"), ip("fd00::3")]), &actual);
-
-    assert_eq!(
-        shown(&changes),
-        [
-            "create apiserver-proxy of kind auto",
-            "add 10.1.2.3/32 to apiserver-proxy",
-            "add fd00::3/128 to apiserver-proxy",
-        ]
-    );
-}
-
-#[test]
-fn nothing_changes_where_all_is_in_place() {
-    let actual = node(vec![held(3, "10.1.2.3", 32), held(2, "10.250.0.4", 16)]);
-
-    assert!(plan(wanted(&[ip("10.1.2.3")]), &actual).is_empty());
-}
-
-#[test]
-fn a_device_that_is_down_is_set_up() {
-    let mut actual = node(vec![held(3, "10.1.2.3", 32)]);
-    actual.links[2].up = false;
-
-    assert_eq!(
-        shown(&plan(wanted(&[ip("10.1.2.3")]), &actual)),
-        ["set apiserver-proxy up"]
-    );
-}
-
-#[test]
-fn an_address_moves_without_a_gap() {
-    let actual = node(vec![held(1, "10.1.2.3", 32), held(1, "127.0.0.1", 8)]);
-
-    assert_eq!(
-        shown(&plan(wanted(&[ip("10.1.2.3")]), &actual)),
-        [
-            "add 10.1.2.3/32 to apiserver-proxy",
-            "remove 10.1.2.3/32 from lo"
-        ]
-    );
-}
-
-#[test]
-fn an_unusable_address_is_replaced() {
-    let mut actual = node(vec![held(3, "fd00::3", 64)]);
-    actual.addresses[0].usable = false;
-
-    assert_eq!(
-        shown(&plan(wanted(&[ip("fd00::3")]), &actual)),
-        [
-            "remove fd00::3/64 from apiserver-proxy",
-            "add fd00::3/128 to apiserver-proxy"
-        ]
-    );
-}
-
-#[test]
-fn another_prefix_length_on_the_device_itself_will_do() {
-    let actual = node(vec![held(3, "10.1.2.3", 24)]);
-
-    assert!(plan(wanted(&[ip("10.1.2.3")]), &actual).is_empty());
+    let mut down = node(vec![held(3, "10.1.2.3", 32)]);
+    down.links[2].up = false;
+    let mut unusable = node(vec![held(3, "fd00::3", 64)]);
+    unusable.addresses[0].usable = false;
+    for (case, actual, addresses, expected) in [
+        (
+            "a bare node gets device and addresses",
+            bare,
+            &["10.1.2.3", "fd00::3"][..],
+            &[
+                "create apiserver-proxy of kind auto",
+                "add 10.1.2.3/32 to apiserver-proxy",
+                "add fd00::3/128 to apiserver-proxy",
+            ][..],
+        ),
+        (
+            "nothing changes where all is in place",
+            node(vec![held(3, "10.1.2.3", 32), held(2, "10.250.0.4", 16)]),
+            &["10.1.2.3"],
+            &[],
+        ),
+        (
+            "a device that is down is set up",
+            down,
+            &["10.1.2.3"],
+            &["set apiserver-proxy up"],
+        ),
+        (
+            "an address moves without a gap",
+            node(vec![held(1, "10.1.2.3", 32), held(1, "127.0.0.1", 8)]),
+            &["10.1.2.3"],
+            &[
+                "add 10.1.2.3/32 to apiserver-proxy",
+                "remove 10.1.2.3/32 from lo",
+            ],
+        ),
+        (
+            "an unusable address is replaced",
+            unusable,
+            &["fd00::3"],
+            &[
+                "remove fd00::3/64 from apiserver-proxy",
+                "add fd00::3/128 to apiserver-proxy",
+            ],
+        ),
+        (
+            "another prefix length on the device itself is accepted",
+            node(vec![held(3, "10.1.2.3", 24)]),
+            &["10.1.2.3"],
+            &[],
+        ),
+    ] {
+        let addresses: Vec<_> = addresses.iter().map(|text| ip(text)).collect();
+        assert_eq!(
+            shown(&plan(wanted(&addresses), &actual)),
+            expected,
+            "{case}"
+        );
+    }
 }
 
 #[test]
@@ -146,34 +142,31 @@ fn loopback_as_the_device_keeps_its_addresses() {
 }
 
 #[test]
-fn cleanup_takes_address_and_device() {
-    let actual = node(vec![held(3, "10.1.2.3", 32), held(3, "fe80::1", 64)]);
-
-    assert_eq!(
-        shown(&plan_cleanup(wanted(&[ip("10.1.2.3")]), &actual)),
-        [
-            "remove 10.1.2.3/32 from apiserver-proxy",
-            "delete apiserver-proxy"
-        ]
-    );
-    assert!(plan_cleanup(wanted(&[ip("10.1.2.3")]), &Actual::default()).is_empty());
-}
-
-#[test]
-fn cleanup_keeps_device_in_foreign_use() {
+fn cleanup_deletes_an_unused_device_of_ours() {
     let addresses = [ip("10.1.2.3")];
-    let ours = held(3, "10.1.2.3", 32);
-    let with_address = node(vec![ours.clone(), held(3, "10.9.9.9", 32)]);
-    let mut with_port = node(vec![ours.clone()]);
+    let ours = || held(3, "10.1.2.3", 32);
+    let mut with_port = node(vec![ours()]);
     with_port.links[1].master = Some(3);
-    let mut hardware = node(vec![ours]);
+    let mut hardware = node(vec![ours()]);
     hardware.links[2].kind = None;
-
-    for actual in [with_address, with_port, hardware] {
-        assert_eq!(
-            shown(&plan_cleanup(wanted(&addresses), &actual)),
-            ["remove 10.1.2.3/32 from apiserver-proxy"]
-        );
+    let address = "remove 10.1.2.3/32 from apiserver-proxy";
+    for (case, actual, expected) in [
+        (
+            "unused but for an address of the kernel's",
+            node(vec![ours(), held(3, "fe80::1", 64)]),
+            &[address, "delete apiserver-proxy"][..],
+        ),
+        ("no device", Actual::default(), &[]),
+        (
+            "foreign address",
+            node(vec![ours(), held(3, "10.9.9.9", 32)]),
+            &[address],
+        ),
+        ("bridge port", with_port, &[address]),
+        ("hardware", hardware, &[address]),
+    ] {
+        let changes = plan_cleanup(wanted(&addresses), &actual);
+        assert_eq!(shown(&changes), expected, "{case}");
     }
 }
 
