@@ -34,20 +34,11 @@ pub struct PickContext<'a> {
 /// Chooses an endpoint; see [`Cluster::pick`].
 pub(crate) fn pick<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Option<&'c Arc<Endpoint>> {
     let random = &mut SplitMix64(cx.random);
-    let sample = Sample {
-        cluster,
-        cx,
-        random,
-    };
-    if let Some(endpoint) = sample.pick() {
-        return Some(endpoint);
-    }
     let peers = Peers::find(cluster, cx)?;
     let endpoint = match cluster.balance() {
-        Balance::LeastRequest if peers.count <= COMPARE_ALL => peers.lightest(random),
-        Balance::LeastRequest => peers.less_loaded_of_two(random),
+        Balance::LeastRequest => peers.lightest(random),
         Balance::Maglev => peers.by_source(),
-        Balance::Random => peers.at_weight(random.below(peers.weight), None),
+        Balance::Random => peers.at_weight(random.below(peers.weight)),
         Balance::RoundRobin => peers.in_turn(cluster.turn()),
     };
     Some(endpoint)
@@ -58,25 +49,13 @@ pub(crate) fn candidates<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Vec<
     let Some(peers) = Peers::find(cluster, cx) else {
         return Vec::new();
     };
-    let all_compared = peers.count <= COMPARE_ALL && cluster.endpoints().len() <= SAMPLE_ABOVE;
     match cluster.balance() {
-        Balance::LeastRequest if all_compared => peers.all_least_loaded(),
-        Balance::LeastRequest | Balance::Random => peers.iter().collect(),
+        Balance::LeastRequest => peers.all_least_loaded(),
+        Balance::Random => peers.iter().collect(),
         Balance::Maglev => vec![peers.by_source()],
         Balance::RoundRobin => vec![peers.in_turn(cluster.next_turn())],
     }
 }
-
-/// With up to this many equals all are compared, which is exact; above, two drawn at random are,
-/// which is nearly as even at a constant cost (Mitzenmacher, "The power of two choices", 2001).
-const COMPARE_ALL: usize = 8;
-
-/// Clusters of more endpoints are first tried by drawing some instead of looking at all of them.
-const SAMPLE_ABOVE: usize = 16;
-
-/// Endpoints drawn before all of them are looked at after all. With a third of them eligible, as
-/// in one of three zones, 16 draws find two in 98 of 100 cases.
-const DRAWS: usize = 16;
 
 /// How good an endpoint is; lower is better.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -104,74 +83,6 @@ impl Rank {
             priority: endpoint.priority(),
             other_zone,
         })
-    }
-
-    /// Returns the rank that none can be better than.
-    fn best(cluster: &Cluster) -> Self {
-        Self {
-            state: 0,
-            priority: cluster.best_priority(),
-            other_zone: false,
-        }
-    }
-}
-
-/// A choice that looks at a few endpoints of many.
-struct Sample<'c, 'p, 'r> {
-    cluster: &'c Cluster,
-    cx: &'p PickContext<'p>,
-    random: &'r mut SplitMix64,
-}
-
-impl<'c> Sample<'c, '_, '_> {
-    fn pick(mut self) -> Option<&'c Arc<Endpoint>> {
-        let cluster = self.cluster;
-        if cluster.endpoints().len() <= SAMPLE_ABOVE {
-            return None;
-        }
-        match cluster.balance() {
-            Balance::LeastRequest => {
-                let draws = &mut { DRAWS };
-                let first = self.draw(draws)?;
-                loop {
-                    let second = self.draw(draws)?;
-                    if !Arc::ptr_eq(first, second) {
-                        return Some(less_loaded(first, second));
-                    }
-                }
-            }
-            Balance::Maglev => {
-                let place = cluster
-                    .maglev()
-                    .endpoint(maglev::source_hash(self.cx.source));
-                cluster
-                    .endpoints()
-                    .get(place)
-                    .filter(|endpoint| self.is_best(endpoint))
-            }
-            Balance::Random => self.draw(&mut { DRAWS }),
-            Balance::RoundRobin => None,
-        }
-    }
-
-    /// Returns one of the best endpoints, in proportion to weight.
-    fn draw(&mut self, draws: &mut usize) -> Option<&'c Arc<Endpoint>> {
-        let endpoints = self.cluster.endpoints();
-        let greatest_weight = u64::from(self.cluster.greatest_weight());
-        while *draws > 0 {
-            *draws -= 1;
-            let place = usize::try_from(self.random.below(endpoints.len() as u64)).ok()?;
-            let endpoint = endpoints.get(place)?;
-            let lucky = self.random.below(greatest_weight) < u64::from(endpoint.weight());
-            if lucky && self.is_best(endpoint) {
-                return Some(endpoint);
-            }
-        }
-        None
-    }
-
-    fn is_best(&self, endpoint: &Arc<Endpoint>) -> bool {
-        Rank::of(endpoint, self.cluster, self.cx) == Some(Rank::best(self.cluster))
     }
 }
 
@@ -259,14 +170,6 @@ impl<'c, 'p> Peers<'c, 'p> {
         self.iter().filter(equal).collect()
     }
 
-    /// Returns the less loaded of two that are drawn in proportion to weight.
-    fn less_loaded_of_two(&self, random: &mut SplitMix64) -> &'c Arc<Endpoint> {
-        let first = self.at_weight(random.below(self.weight), None);
-        let others = self.weight.saturating_sub(first.weight().into());
-        let second = self.at_weight(random.below(others), Some(first));
-        less_loaded(first, second)
-    }
-
     fn by_source(&self) -> &'c Arc<Endpoint> {
         let hash = maglev::source_hash(self.cx.source);
         let chosen = self
@@ -286,22 +189,19 @@ impl<'c, 'p> Peers<'c, 'p> {
         let turn = u64::from(turn);
         if self.equal_weights {
             let place = turn % self.count as u64;
-            return self.at_weight(place * u64::from(self.first.weight()), None);
+            return self.at_weight(place * u64::from(self.first.weight()));
         }
         let place = u128::from(turn) * u128::from(golden_stride(self.weight));
         let place = u64::try_from(place % u128::from(self.weight)).unwrap_or(0);
-        self.at_weight(place, None)
+        self.at_weight(place)
     }
 
-    /// Returns the endpoint at a place of the line on which each is as long as its weight, without
-    /// `skipped`; `place` is less than the length of that line.
-    fn at_weight(&self, place: u64, skipped: Option<&Arc<Endpoint>>) -> &'c Arc<Endpoint> {
+    /// Returns the endpoint at a place of the line on which each is as long as its weight; `place`
+    /// is less than the length of that line.
+    fn at_weight(&self, place: u64) -> &'c Arc<Endpoint> {
         let mut left = place;
         let mut last = self.first;
         for endpoint in self.iter() {
-            if skipped.is_some_and(|skipped| Arc::ptr_eq(skipped, endpoint)) {
-                continue;
-            }
             last = endpoint;
             match left.checked_sub(endpoint.weight().into()) {
                 Some(rest) => left = rest,
@@ -309,14 +209,6 @@ impl<'c, 'p> Peers<'c, 'p> {
             }
         }
         last
-    }
-}
-
-fn less_loaded<'c>(first: &'c Arc<Endpoint>, second: &'c Arc<Endpoint>) -> &'c Arc<Endpoint> {
-    if load_order(second, first).is_lt() {
-        second
-    } else {
-        first
     }
 }
 

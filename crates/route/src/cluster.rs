@@ -15,9 +15,6 @@ pub struct Cluster {
     name: Arc<str>,
     endpoints: Box<[Arc<Endpoint>]>,
     settings: Arc<Settings>,
-    /// Lowest priority number of any endpoint.
-    best_priority: u32,
-    greatest_weight: u32,
     maglev: OnceLock<Box<MaglevTable>>,
     runtime: Arc<Runtime>,
 }
@@ -47,16 +44,6 @@ impl Cluster {
     ) -> Self {
         Self {
             name: previous.map_or_else(|| spec.name.as_str().into(), |old| Arc::clone(&old.name)),
-            best_priority: endpoints
-                .iter()
-                .map(|endpoint| endpoint.priority())
-                .min()
-                .unwrap_or(0),
-            greatest_weight: endpoints
-                .iter()
-                .map(|endpoint| endpoint.weight())
-                .max()
-                .unwrap_or(0),
             endpoints,
             settings,
             maglev: OnceLock::new(),
@@ -239,14 +226,6 @@ impl Cluster {
 
     pub(crate) fn settings(&self) -> &Arc<Settings> {
         &self.settings
-    }
-
-    pub(crate) fn best_priority(&self) -> u32 {
-        self.best_priority
-    }
-
-    pub(crate) fn greatest_weight(&self) -> u32 {
-        self.greatest_weight
     }
 
     /// Returns the next number of the round.
