@@ -51,9 +51,12 @@ impl Variant for Delta {
     ) -> Option<(ResourceType, DeltaDiscoveryResponse)> {
         for kind in ResourceType::ALL {
             while stream.ready(kind, store, now) {
-                if let Some(response) = stream.build_delta(kind, store, now) {
-                    return Some((kind, response));
+                let chunk = stream.next_chunk(kind, store, now);
+                let state = &mut stream.types[kind as usize];
+                if !chunk.is_empty() || state.owed {
+                    return Some((kind, stream.send_delta(kind, chunk)));
                 }
+                state.finish_batch();
             }
         }
         let kind = stream.stale_announcement()?;
@@ -109,12 +112,8 @@ impl Stream {
         self.check_names(kind)
     }
 
-    fn build_delta(
-        &mut self,
-        kind: ResourceType,
-        store: &Store,
-        now: Instant,
-    ) -> Option<DeltaDiscoveryResponse> {
+    /// Takes what fits into one response out of the batch.
+    pub(super) fn next_chunk(&mut self, kind: ResourceType, store: &Store, now: Instant) -> Chunk {
         let mut chunk = Chunk::default();
         while let Some((name, may_remove)) = self.types[kind as usize].pop() {
             let content = store.visible(kind, self.audience, &name);
@@ -145,12 +144,7 @@ impl Stream {
                 break;
             }
         }
-        let state = &mut self.types[kind as usize];
-        if chunk.is_empty() && !state.owed {
-            state.finish_batch();
-            return None;
-        }
-        Some(self.send_delta(kind, chunk))
+        chunk
     }
 
     /// Handles a name without a resource.
@@ -295,8 +289,8 @@ impl TypeState {
 
 /// A response while it is built.
 #[derive(Debug, Default)]
-struct Chunk {
-    resources: Vec<NamedResource>,
+pub(super) struct Chunk {
+    pub(super) resources: Vec<NamedResource>,
     names: Vec<Arc<str>>,
     removed: Vec<Arc<str>>,
     bytes: usize,

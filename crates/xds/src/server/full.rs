@@ -61,7 +61,7 @@ impl Variant for Full {
                 let response = if kind.is_root() {
                     stream.build_list(kind, store, now)
                 } else {
-                    stream.build_subset(kind, store)
+                    stream.build_subset(kind, store, now)
                 };
                 if let Some(response) = response {
                     return Some((kind, response));
@@ -216,36 +216,16 @@ impl Stream {
 
     /// Of what the client subscribes to, what it does not have: these types may be answered in
     /// parts. Missing resources cannot be expressed.
-    fn build_subset(&mut self, kind: ResourceType, store: &Store) -> Option<DiscoveryResponse> {
-        let limit = self.limits.response_bytes;
-        let state = &mut self.types[kind as usize];
-        state.removing.clear();
-        let mut resources = Vec::new();
-        let mut bytes = 0;
-        while let Some(name) = state.sending.pop_first() {
-            let forced = state.forced.contains(&name);
-            let Some(content) = store.visible(kind, self.audience, &name) else {
-                state.known.insert(name, Known::Absent);
-                continue;
-            };
-            let version = Known::Version(content.version);
-            if state.known.get(&name) == Some(&version) && !forced {
-                continue;
-            }
-            if bytes > 0 && bytes + content.body.len() > limit {
-                state.sending.insert(name);
-                break;
-            }
-            bytes += content.body.len();
-            state.forced.remove(&name);
-            state.known.insert(name, version);
-            resources.push(any(kind, content.body.clone()));
-        }
-        if resources.is_empty() {
-            return None;
-        }
-        let version = state.listed_version();
-        Some(self.send_full(kind, version, resources))
+    fn build_subset(
+        &mut self,
+        kind: ResourceType,
+        store: &Store,
+        now: Instant,
+    ) -> Option<DiscoveryResponse> {
+        let resources = self.next_chunk(kind, store, now).resources.into_iter();
+        let resources: Vec<_> = resources.filter_map(|one| one.resource).collect();
+        let version = self.types[kind as usize].listed_version();
+        (!resources.is_empty()).then(|| self.send_full(kind, version, resources))
     }
 
     fn send_full(

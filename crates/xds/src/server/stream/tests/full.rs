@@ -82,7 +82,7 @@ fn named_types_send_only_changed_subscriptions() {
 #[test]
 fn named_types_are_sent_in_sequential_pieces() {
     let mut bench = Bench::new(Audience::Whole);
-    bench.stream.limits.response_bytes = 25;
+    bench.stream.limits.response_bytes = 250;
     let names = ["a", "b", "c", "d", "e"];
     for name in names {
         bench.set(RouteConfiguration, name, &name.repeat(10));
