@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::decode::cluster::ClusterConfig;
 use crate::decode::http::{Action, ConnectRules, Rule};
-use crate::decode::parts::{Matcher, Pattern};
+use crate::decode::parts::Matcher;
 use crate::decode::state::Named;
 
 /// The header's values that lead somewhere, each once.
@@ -15,7 +15,7 @@ pub(super) struct ConnectRoutes<'r> {
     /// The rules of values; only looked up.
     taken: HashMap<&'r str, &'r Rule>,
     /// Patterns of earlier rules, which come first.
-    earlier: Vec<&'r Pattern>,
+    earlier: Vec<&'r Matcher>,
 }
 
 /// A value of the header, and where it leads.
@@ -36,9 +36,10 @@ impl<'r> ConnectRoutes<'r> {
             earlier: Vec::new(),
         };
         for rule in &rules.rules {
-            match &rule.matcher {
-                Matcher::Exact(value) => found.exact(value, rule, clusters),
-                Matcher::Pattern(pattern) => found.pattern(pattern, rule, clusters),
+            if let Matcher::Exact(value) = &rule.matcher {
+                found.exact(value, rule, clusters);
+            } else {
+                found.pattern(&rule.matcher, rule, clusters);
             }
         }
         found
@@ -67,7 +68,7 @@ impl<'r> ConnectRoutes<'r> {
 
     fn pattern(
         &mut self,
-        pattern: &'r Pattern,
+        pattern: &'r Matcher,
         rule: &'r Rule,
         clusters: &'r Named<ClusterConfig>,
     ) {

@@ -5,7 +5,7 @@ use route::IpPrefix;
 
 use crate::decode::fault::{Fault, Within};
 use crate::decode::listener::Limits;
-use crate::decode::parts::{self, Matcher, Pattern, Text};
+use crate::decode::parts::{self, Matcher};
 use crate::proto::{
     Filter4, HeaderMatcher, HeaderPattern, PrincipalIdentifier, Rbac, RbacFilter, RbacPerRoute,
     RbacPolicy, Route, RouteAction, RouteConfiguration, UpgradeConfig, VirtualHost, kind,
@@ -62,7 +62,7 @@ impl ConnectRules {
             read.host(host, &place).within(&place)?;
         }
         let rules = read.rules.iter();
-        let patterns = rules.filter(|rule| matches!(rule.matcher, Matcher::Pattern(_)));
+        let patterns = rules.filter(|rule| !matches!(rule.matcher, Matcher::Exact(_)));
         if patterns.count() > MAX_PATTERNS {
             let why = format!("more than {MAX_PATTERNS} routes match patterns");
             return Err(Fault::at("virtual_hosts", why));
@@ -108,7 +108,7 @@ fn read_route(message: &Route) -> Result<Option<Rule>, Fault> {
     };
     let matcher = header.map(read_header).transpose();
     let matcher = matcher.within("match.headers[0]")?;
-    let matcher = matcher.unwrap_or(Matcher::Pattern(Pattern::Any));
+    let matcher = matcher.unwrap_or(Matcher::Any);
     let (action, limits) = match (&message.route, answered) {
         (Some(route), _) => read_action(route, header, &matcher).within("route")?,
         (None, true) => (Action::Answer, Limits::default()),
@@ -141,25 +141,22 @@ fn read_header(message: &HeaderMatcher) -> Result<Matcher, Fault> {
     if message.invert_match {
         return Err(Fault::at("invert_match", "it is not understood"));
     }
-    let pattern = match &message.pattern {
+    match &message.pattern {
         Some(HeaderPattern::Exact(text)) => {
-            return parts::name(text).map(Matcher::Exact).within("exact_match");
+            parts::name(text).map(Matcher::Exact).within("exact_match")
         }
         Some(HeaderPattern::String(matcher)) => {
-            return parts::string_matcher(matcher).within("string_match");
+            parts::string_matcher(matcher).within("string_match")
         }
-        None | Some(HeaderPattern::Present(true)) => Pattern::Any,
+        None | Some(HeaderPattern::Present(true)) => Ok(Matcher::Any),
         Some(HeaderPattern::Present(false)) => {
-            return Err(Fault::at("present_match", "false is not understood"));
+            Err(Fault::at("present_match", "false is not understood"))
         }
-        Some(HeaderPattern::Prefix(text)) => Pattern::Prefix(Text::new(text, false)),
-        Some(HeaderPattern::Suffix(text)) => Pattern::Suffix(Text::new(text, false)),
-        Some(HeaderPattern::Contains(text)) => Pattern::Contains(Text::new(text, false)),
-        Some(HeaderPattern::SafeRegex(regex)) => {
-            Pattern::Regex(parts::regex(regex).within("safe_regex_match")?)
-        }
-    };
-    Ok(Matcher::Pattern(pattern))
+        Some(HeaderPattern::Prefix(text)) => Matcher::literal(("", text, ".*"), false),
+        Some(HeaderPattern::Suffix(text)) => Matcher::literal((".*", text, ""), false),
+        Some(HeaderPattern::Contains(text)) => Matcher::literal((".*", text, ".*"), false),
+        Some(HeaderPattern::SafeRegex(regex)) => parts::regex(regex).within("safe_regex_match"),
+    }
 }
 
 fn read_action(

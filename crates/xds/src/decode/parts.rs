@@ -106,103 +106,68 @@ pub(super) fn endpoint_address(address: Option<&Address>) -> Result<EndpointAddr
     address.map_err(|error| within(Fault::at("address", error.to_string())))
 }
 
-/// What a string has to be like.
+/// What a string has to be.
 #[derive(Clone, Debug)]
-pub(super) enum Pattern {
+pub(super) enum Matcher {
     /// Anything.
     Any,
-    /// It contains this.
-    Contains(Text),
-    /// It is this, but for case.
-    Exact(Text),
-    /// It begins with this.
-    Prefix(Text),
-    /// It is matched from end to end.
+    /// Just this.
+    Exact(String),
+    /// Matched from end to end.
     Regex(Regex),
-    /// It ends with this.
-    Suffix(Text),
 }
 
-/// A text, and whether case is to be ignored, which is ASCII's.
-#[derive(Clone, Debug)]
-pub(super) struct Text {
-    text: String,
-    ignore_case: bool,
-}
-
-impl Text {
-    pub(super) fn new(text: &str, ignore_case: bool) -> Self {
-        let text = if ignore_case {
-            text.to_ascii_lowercase()
-        } else {
-            text.to_owned()
-        };
-        Self { text, ignore_case }
-    }
-
-    fn holds(&self, value: &str, test: impl Fn(&str, &str) -> bool) -> bool {
-        if self.ignore_case {
-            test(&value.to_ascii_lowercase(), &self.text)
-        } else {
-            test(value, &self.text)
-        }
-    }
-}
-
-impl Pattern {
+impl Matcher {
     pub(super) fn matches(&self, value: &str) -> bool {
         match self {
             Self::Any => true,
-            Self::Contains(text) => text.holds(value, |value, text| value.contains(text)),
-            Self::Exact(text) => text.holds(value, |value, text| value == text),
-            Self::Prefix(text) => text.holds(value, |value, text| value.starts_with(text)),
+            Self::Exact(text) => value == text,
             Self::Regex(regex) => regex.is_match(value),
-            Self::Suffix(text) => text.holds(value, |value, text| value.ends_with(text)),
         }
     }
-}
 
-/// What a matcher comes to: one value, or a pattern.
-#[derive(Clone, Debug)]
-pub(super) enum Matcher {
-    /// Just this.
-    Exact(String),
-    /// Whatever is like this.
-    Pattern(Pattern),
+    /// Matches what has `text` in it, and before and after it what these expressions allow. Case
+    /// is ignored for ASCII alone.
+    pub(super) fn literal(
+        (before, text, after): (&str, &str, &str),
+        ignore_case: bool,
+    ) -> Result<Self, Fault> {
+        let flags = if ignore_case { "(?si)" } else { "(?s)" };
+        compile(&format!(
+            "{flags}^{before}{}{after}$",
+            regex_lite::escape(text)
+        ))
+        .map(Self::Regex)
+    }
 }
 
 pub(super) fn string_matcher(matcher: &StringMatcher) -> Result<Matcher, Fault> {
     let ignore_case = matcher.ignore_case;
-    let Some(pattern) = &matcher.pattern else {
-        return Err(Fault::new("it matches nothing"));
-    };
-    let pattern = match pattern {
-        StringPattern::Exact(text) if ignore_case => Pattern::Exact(Text::new(text, true)),
-        StringPattern::Exact(text) => {
-            return name(text).map(Matcher::Exact).within("exact");
-        }
-        StringPattern::Prefix(text) => Pattern::Prefix(Text::new(text, ignore_case)),
-        StringPattern::Suffix(text) => Pattern::Suffix(Text::new(text, ignore_case)),
-        StringPattern::Contains(text) => Pattern::Contains(Text::new(text, ignore_case)),
-        StringPattern::SafeRegex(regex) => Pattern::Regex(self::regex(regex).within("safe_regex")?),
-    };
-    Ok(Matcher::Pattern(pattern))
+    match &matcher.pattern {
+        None => Err(Fault::new("it matches nothing")),
+        Some(StringPattern::Exact(text)) if ignore_case => Matcher::literal(("", text, ""), true),
+        Some(StringPattern::Exact(text)) => name(text).map(Matcher::Exact).within("exact"),
+        Some(StringPattern::Prefix(text)) => Matcher::literal(("", text, ".*"), ignore_case),
+        Some(StringPattern::Suffix(text)) => Matcher::literal((".*", text, ""), ignore_case),
+        Some(StringPattern::Contains(text)) => Matcher::literal((".*", text, ".*"), ignore_case),
+        Some(StringPattern::SafeRegex(regex)) => self::regex(regex).within("safe_regex"),
+    }
 }
 
 /// Compiles a regular expression, which is to match from end to end.
-pub(super) fn regex(matcher: &RegexMatcher) -> Result<Regex, Fault> {
-    let fault = |why: String| Fault::at("regex", why);
+pub(super) fn regex(matcher: &RegexMatcher) -> Result<Matcher, Fault> {
     if matcher.regex.is_empty() || matcher.regex.len() > MAX_REGEX_BYTES {
         let why = format!("it is empty, or longer than {MAX_REGEX_BYTES} bytes");
-        return Err(fault(why));
+        return Err(Fault::at("regex", why));
     }
-    let compile = |text: &str| {
-        let compiled = RegexBuilder::new(text)
-            .size_limit(MAX_COMPILED_REGEX_BYTES)
-            .build();
-        compiled.map_err(|error| fault(error.to_string()))
-    };
     // Compiled alone first: what is no expression by itself could be one between brackets.
     compile(&matcher.regex)?;
-    compile(&format!("^(?:{})$", matcher.regex))
+    compile(&format!("^(?:{})$", matcher.regex)).map(Matcher::Regex)
+}
+
+fn compile(text: &str) -> Result<Regex, Fault> {
+    let compiled = RegexBuilder::new(text)
+        .size_limit(MAX_COMPILED_REGEX_BYTES)
+        .build();
+    compiled.map_err(|error| Fault::at("regex", error.to_string()))
 }
