@@ -190,12 +190,9 @@ impl<'p> Listeners<'p> {
     /// Encodes the parts of listeners that are not empty.
     pub(super) fn part(&self, group: &str) -> Vec<Resource> {
         let params = self.params;
-        let http = |name: String| FilterChain {
-            filters: vec![connect::inline(connect::configuration(
-                &name,
-                self.connects.clone(),
-            ))],
-            ..FilterChain::default()
+        let http = |name: &str| {
+            let configuration = connect::configuration(name, self.connects.clone());
+            http_chain(connect::inline(configuration))
         };
         let part = |name: String, chains: Vec<FilterChain>| {
             (!chains.is_empty()).then(|| {
@@ -211,10 +208,10 @@ impl<'p> Listeners<'p> {
         let mut node_chains = destination_chains(&self.destinations);
         let mut vpn_chains = Vec::new();
         if !self.connects.is_empty() && params.node.is_some() {
-            node_chains.push(http(node.clone()));
+            node_chains.push(http(&node));
         }
         if !self.connects.is_empty() && params.vpn.is_some() {
-            vpn_chains.push(http(vpn.clone()));
+            vpn_chains.push(http(&vpn));
         }
         let parts = [
             part(tls, self.tls.clone()),
@@ -247,34 +244,27 @@ impl<'p> Listeners<'p> {
     pub(super) fn whole(&mut self) -> Vec<Resource> {
         self.limit_repetition();
         let params = self.params;
-        let mut resources = Vec::new();
-        let listener = |message: Listener| {
-            let name = message.name.clone();
-            resource(ResourceType::Listener, &name, &message, Audience::Whole)
-        };
-        if let Some(mut message) = tls_listener(params)
-            && !self.tls.is_empty()
-        {
-            // Without chains Envoy would refuse the listener.
-            message.filter_chains.clone_from(&self.tls);
-            resources.push(listener(message));
-        }
         let mut routes = self.connects.clone();
         routes.extend(connect::otherwise(params));
-        let http = |name: &str| http_chain(connect::by_name(name, params));
-        let configuration = |name: &str| {
-            let message = connect::configuration(name, routes.clone());
-            let kind = ResourceType::RouteConfiguration;
-            resource(kind, name, &message, Audience::Whole)
-        };
-        if let Some(mut message) = node_listener(params, http(NODE)) {
-            message.filter_chains = destination_chains(&for_every_port(&self.destinations));
-            resources.push(listener(message));
-            resources.push(configuration(NODE));
-        }
-        if let Some(message) = vpn_listener(params, http(VPN)) {
-            resources.push(listener(message));
-            resources.push(configuration(VPN));
+        let mut resources = Vec::new();
+        for mut message in listeners(params, |name| connect::by_name(name, params)) {
+            let name = message.name.clone();
+            match name.as_str() {
+                // Without chains Envoy would refuse the listener.
+                TLS if self.tls.is_empty() => continue,
+                TLS => message.filter_chains.clone_from(&self.tls),
+                NODE => {
+                    message.filter_chains = destination_chains(&for_every_port(&self.destinations));
+                }
+                _ => {}
+            }
+            let kind = ResourceType::Listener;
+            resources.push(resource(kind, &name, &message, Audience::Whole));
+            if name != TLS {
+                let message = connect::configuration(&name, routes.clone());
+                let kind = ResourceType::RouteConfiguration;
+                resources.push(resource(kind, &name, &message, Audience::Whole));
+            }
         }
         resources
     }
@@ -282,21 +272,46 @@ impl<'p> Listeners<'p> {
 
 /// Encodes the listeners that parts are added to.
 pub(super) fn base(params: &GatewayParams) -> Vec<Resource> {
-    let http = |name: &str| {
-        let routes = connect::otherwise(params);
-        http_chain(connect::inline(connect::configuration(name, routes)))
+    let http =
+        |name: &str| connect::inline(connect::configuration(name, connect::otherwise(params)));
+    let listeners = listeners(params, http).into_iter();
+    let kind = ResourceType::Listener;
+    listeners
+        .map(|message| resource(kind, &message.name, &message, Audience::Parts))
+        .collect()
+}
+
+/// Returns the listeners that there are, whose CONNECT requests are led by the filter `http`.
+fn listeners(params: &GatewayParams, http: impl Fn(&str) -> Filter4) -> Vec<Listener> {
+    let filters = |name: &str, config| {
+        vec![Filter3 {
+            name: name.to_owned(),
+            typed_config: Some(config),
+        }]
     };
-    let listeners = [
-        tls_listener(params),
-        node_listener(params, http(NODE)),
-        vpn_listener(params, http(VPN)),
-    ];
-    let listeners = listeners.into_iter().flatten();
-    let base = |message: Listener| {
-        let name = message.name.clone();
-        resource(ResourceType::Listener, &name, &message, Audience::Parts)
+    let header = ProxyProtocol {
+        allow_requests_without_proxy_protocol: true,
     };
-    listeners.map(base).collect()
+    let tls = params.tls.map(|port| Listener {
+        listener_filters: filters(
+            "envoy.filters.listener.tls_inspector",
+            any(kind::TLS_INSPECTOR, &Empty {}),
+        ),
+        ..listener(TLS, port, params)
+    });
+    let node = params.node.map(|port| Listener {
+        listener_filters: filters(
+            "envoy.filters.listener.proxy_protocol",
+            any(kind::PROXY_PROTOCOL, &header),
+        ),
+        default_filter_chain: Some(http_chain(http(NODE))),
+        ..listener(NODE, port, params)
+    });
+    let vpn = params.vpn.map(|port| Listener {
+        filter_chains: vec![http_chain(http(VPN))],
+        ..listener(VPN, port, params)
+    });
+    [tls, node, vpn].into_iter().flatten().collect()
 }
 
 fn http_chain(filter: Filter4) -> FilterChain {
@@ -304,39 +319,6 @@ fn http_chain(filter: Filter4) -> FilterChain {
         filters: vec![filter],
         ..FilterChain::default()
     }
-}
-
-fn tls_listener(params: &GatewayParams) -> Option<Listener> {
-    let filter = Filter3 {
-        name: "envoy.filters.listener.tls_inspector".to_owned(),
-        typed_config: Some(any(kind::TLS_INSPECTOR, &Empty {})),
-    };
-    Some(Listener {
-        listener_filters: vec![filter],
-        ..listener(TLS, params.tls?, params)
-    })
-}
-
-fn node_listener(params: &GatewayParams, http: FilterChain) -> Option<Listener> {
-    let header = ProxyProtocol {
-        allow_requests_without_proxy_protocol: true,
-    };
-    let filter = Filter3 {
-        name: "envoy.filters.listener.proxy_protocol".to_owned(),
-        typed_config: Some(any(kind::PROXY_PROTOCOL, &header)),
-    };
-    Some(Listener {
-        listener_filters: vec![filter],
-        default_filter_chain: Some(http),
-        ..listener(NODE, params.node?, params)
-    })
-}
-
-fn vpn_listener(params: &GatewayParams, http: FilterChain) -> Option<Listener> {
-    Some(Listener {
-        filter_chains: vec![http],
-        ..listener(VPN, params.vpn?, params)
-    })
 }
 
 fn listener(name: &str, port: u16, params: &GatewayParams) -> Listener {
