@@ -16,6 +16,8 @@ mod grpc;
 mod match_key;
 mod proto;
 mod resource;
+#[cfg(test)]
+mod scenario;
 mod server;
 
 pub use cache::CacheError;

@@ -6,10 +6,9 @@ use super::*;
 use crate::proto::discovery::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, RpcStatus,
 };
-use crate::resource::ResourceType::{
-    Cluster, ClusterLoadAssignment, Listener, RouteConfiguration, WireGuardRoute,
-};
+use crate::resource::ResourceType::{Cluster, ClusterLoadAssignment, Listener};
 use crate::resource::{Audience, Resource};
+use crate::scenario::{commands, kind_of};
 use crate::server::delta::Delta;
 use crate::server::full::Full;
 use crate::server::store::MAX_CHANGES;
@@ -20,11 +19,17 @@ mod full;
 mod model;
 mod order;
 
-/// A store, a stream and a clock.
+/// A store, a stream of either variant and a clock.
 struct Bench {
     store: Store,
     stream: Stream,
     now: Instant,
+    /// Whether the stream is of the state-of-the-world variant.
+    full: bool,
+    /// Types and nonces of responses that were not answered, oldest first.
+    unanswered: VecDeque<(ResourceType, String)>,
+    /// State of the world: the names of the last request of a type.
+    names: BTreeMap<ResourceType, Vec<String>>,
 }
 
 const WAIT: Duration = Duration::from_secs(5);
@@ -48,38 +53,176 @@ impl Bench {
             store,
             stream: Stream::new(audience, limits),
             now: Instant::now(),
+            full: false,
+            unanswered: VecDeque::new(),
+            names: BTreeMap::new(),
         }
     }
 
     /// The same store, another stream.
-    fn reconnect(self) -> Self {
-        Self::with_store(self.stream.audience, self.store)
+    fn reconnect(&mut self) {
+        *self = Self::with_store(self.stream.audience, std::mem::take(&mut self.store));
+    }
+
+    /// Runs the commands of a scenario, see [`Self::step`].
+    fn run(&mut self, script: &str) {
+        for command in commands(script) {
+            self.step(&command.at, command.verb, &command.words);
+            self.stream.pull(&self.store, self.now);
+        }
+    }
+
+    /// Runs one command. Types are named by their first letters, `A` is an assignment.
+    ///
+    /// ```text
+    ///   change C/a=1 whole:L/b=2 -R/c   sets and removes in one change
+    ///   ask A a b with a=1 c=?          subscribes (incremental), and has versions from before
+    ///   drop A a                        unsubscribes
+    ///   want A a b                      asks (state of the world)
+    ///   sends C +a=1 +b -c              the next response, here with what `a` holds
+    ///   lists C 1 2                     the next response with these bodies
+    ///   idle                            there is no response to be sent
+    ///   more yes                        whether the latest response says that more follows
+    ///   ack, nack                       answers the oldest response; `ack a b` asks for names
+    ///   acks C +a                       sends and ack
+    /// ```
+    fn step(&mut self, at: &str, verb: &str, words: &[&str]) {
+        match (verb, words) {
+            ("ack", names) => self.answer(at, names, None),
+            ("acks", words) => {
+                self.step(at, "sends", words);
+                self.step(at, "ack", &[]);
+            }
+            ("ask", [kind, words @ ..]) => {
+                let mut parts = words.split(|word| *word == "with");
+                let names = parts.next().unwrap_or_default();
+                let had = parts.next().unwrap_or_default().iter().map(|item| {
+                    let (name, body) = item.split_once('=').unwrap();
+                    let version = Version::of(body.as_bytes()).to_string();
+                    let foreign = "from another server".to_owned();
+                    (name.to_owned(), if body == "?" { foreign } else { version })
+                });
+                self.ask(DeltaDiscoveryRequest {
+                    resource_names_subscribe: strings(names),
+                    initial_resource_versions: had.collect(),
+                    ..delta(kind_of(kind))
+                });
+            }
+            ("change", words) => self.change(words),
+            ("complete", []) => self.store.complete(),
+            ("drop", [kind, names @ ..]) => {
+                self.ask(DeltaDiscoveryRequest {
+                    resource_names_unsubscribe: strings(names),
+                    ..delta(kind_of(kind))
+                });
+            }
+            ("due", []) => assert_eq!(self.stream.timeout(), Some(self.now + WAIT), "{at}"),
+            ("idle", []) if self.full => assert_eq!(self.next_full(), None, "{at}"),
+            ("idle", []) => assert_eq!(self.next(), None, "{at}"),
+            ("limit", [bytes]) => self.stream.limits.response_bytes = bytes.parse().unwrap(),
+            ("lists", [kind, bodies @ ..]) => {
+                let listed = self.next_full().unwrap_or_else(|| panic!("{at}: nothing"));
+                assert_eq!(listed.kind, kind_of(kind), "{at}");
+                assert_eq!(listed.bodies, bodies, "{at}");
+                self.unanswered.push_back((listed.kind, listed.nonce));
+            }
+            ("more", [more]) => {
+                let (_, nonce) = self.unanswered.back().unwrap();
+                assert_eq!(nonce.ends_with(MORE_FOLLOWS), *more == "yes", "{at}");
+            }
+            ("nack", []) => self.answer(at, &[], Some(refusal())),
+            ("reconnect", []) => self.reconnect(),
+            ("sends", [kind, items @ ..]) => {
+                let sent = self.next().unwrap_or_else(|| panic!("{at}: nothing"));
+                let name = |item: &&str| item.split('=').next().unwrap().to_owned();
+                let names: Vec<_> = items.iter().map(name).collect();
+                assert_eq!((sent.kind, sent.names()), (kind_of(kind), names), "{at}");
+                for (name, body) in items.iter().filter_map(|item| item.split_once('=')) {
+                    let version = Version::of(body.as_bytes()).to_string();
+                    assert_eq!(sent.versions[&name[1..]], version, "{at}");
+                }
+                self.unanswered.push_back((sent.kind, sent.nonce));
+            }
+            ("wait", []) => self.now += WAIT,
+            ("want", [kind, names @ ..]) => {
+                self.full = true;
+                let kind = kind_of(kind);
+                self.names.insert(kind, strings(names));
+                self.ask_full(DiscoveryRequest {
+                    resource_names: strings(names),
+                    ..full(kind)
+                });
+            }
+            ("whole", [there]) => self.store.whole_complete(*there == "yes"),
+            _ => panic!("{at}: no such command"),
+        }
+    }
+
+    fn change(&mut self, words: &[&str]) {
+        let (mut set, mut removed) = (Vec::new(), Vec::new());
+        for word in words {
+            let (audience, item) = match word.split_once(':') {
+                Some(("parts", item)) => (Audience::Parts, item),
+                Some(("whole", item)) => (Audience::Whole, item),
+                _ => (Audience::All, *word),
+            };
+            let (kind, rest) = item.split_once('/').unwrap();
+            match kind.strip_prefix('-') {
+                Some(kind) => removed.push((kind_of(kind), audience, Arc::from(rest))),
+                None => {
+                    let (name, body) = rest.split_once('=').unwrap();
+                    set.push(resource(audience, kind_of(kind), name, body));
+                }
+            }
+        }
+        self.update(set, removed);
+    }
+
+    fn update(&mut self, set: Vec<Resource>, removed: Vec<(ResourceType, Audience, Arc<str>)>) {
+        self.store.update(set, removed);
+        self.stream.pull(&self.store, self.now);
+    }
+
+    /// Accepts or refuses the oldest response, with other names from now on if there are any; `()`
+    /// is none.
+    fn answer(&mut self, at: &str, names: &[&str], error: Option<RpcStatus>) {
+        let (kind, nonce) = self.unanswered.pop_front().expect(at);
+        if !names.is_empty() {
+            let names = names.iter().copied().filter(|name| *name != "()");
+            self.names.insert(kind, names.map(str::to_owned).collect());
+        }
+        let before = self.stream.progress(kind).clone();
+        let handled = if self.full {
+            self.ask_full(DiscoveryRequest {
+                resource_names: self.names[&kind].clone(),
+                response_nonce: nonce,
+                error_detail: error.clone(),
+                ..full(kind)
+            })
+        } else {
+            self.ask(DeltaDiscoveryRequest {
+                response_nonce: nonce,
+                error_detail: error.clone(),
+                ..delta(kind)
+            })
+        };
+        let progress = self.stream.progress(kind);
+        match error {
+            Some(error) => {
+                assert_eq!(
+                    handled,
+                    Handled::Nacked(kind, error.message.clone()),
+                    "{at}"
+                );
+                assert_eq!(progress.nack, Some(error.message), "{at}");
+                assert_eq!(progress.acked, before.acked, "{at}");
+            }
+            None => assert_eq!(handled, Handled::Acked(kind), "{at}"),
+        }
     }
 
     fn set(&mut self, kind: ResourceType, name: &str, body: &str) {
-        self.set_for(Audience::All, kind, name, body);
-    }
-
-    fn set_for(&mut self, audience: Audience, kind: ResourceType, name: &str, body: &str) {
-        let set = vec![resource(audience, kind, name, body)];
-        self.store.update(set, vec![]);
-        self.stream.pull(&self.store, self.now);
-    }
-
-    fn set_all(&mut self, list: &[(ResourceType, &str, &str)]) {
-        let set = list
-            .iter()
-            .map(|(kind, name, body)| resource(Audience::All, *kind, name, body));
-        self.store.update(set.collect(), vec![]);
-        self.stream.pull(&self.store, self.now);
-    }
-
-    fn remove(&mut self, list: &[(ResourceType, &str)]) {
-        let removed = list
-            .iter()
-            .map(|(kind, name)| (*kind, Audience::All, Arc::from(*name)));
-        self.store.update(vec![], removed.collect());
-        self.stream.pull(&self.store, self.now);
+        self.update(vec![resource(Audience::All, kind, name, body)], vec![]);
     }
 
     fn ask(&mut self, request: DeltaDiscoveryRequest) -> Handled {
@@ -87,42 +230,9 @@ impl Bench {
         Delta::on_request(&mut self.stream, &self.store, now, request).unwrap()
     }
 
-    fn subscribe(&mut self, kind: ResourceType, names: &[&str]) {
-        self.ask(DeltaDiscoveryRequest {
-            resource_names_subscribe: strings(names),
-            ..delta(kind)
-        });
-    }
-
-    fn unsubscribe(&mut self, kind: ResourceType, names: &[&str]) {
-        self.ask(DeltaDiscoveryRequest {
-            resource_names_unsubscribe: strings(names),
-            ..delta(kind)
-        });
-    }
-
-    fn subscribe_all(&mut self) {
-        for kind in [Cluster, Listener, WireGuardRoute] {
-            self.subscribe(kind, &[]);
-        }
-    }
-
     fn next(&mut self) -> Option<Sent> {
         let next = Delta::next_response(&mut self.stream, &self.store, self.now);
         next.map(|(kind, response)| Sent::of(kind, &response))
-    }
-
-    /// Returns the next response, which says this.
-    fn sends(&mut self, said: &str) -> Sent {
-        let sent = self.next().unwrap();
-        assert_eq!(sent.said(), said);
-        sent
-    }
-
-    /// Acknowledges the next response, which says this.
-    fn acks(&mut self, said: &str) {
-        let sent = self.sends(said);
-        self.ack(&sent);
     }
 
     fn ack(&mut self, sent: &Sent) -> Handled {
@@ -155,29 +265,13 @@ impl Bench {
         Full::on_request(&mut self.stream, &self.store, now, request).unwrap()
     }
 
-    fn want(&mut self, kind: ResourceType, names: &[&str]) {
-        self.ask_full(DiscoveryRequest {
-            resource_names: strings(names),
-            ..full(kind)
-        });
-    }
-
     fn next_full(&mut self) -> Option<Listed> {
         let next = Full::next_response(&mut self.stream, &self.store, self.now);
         next.map(|(kind, response)| Listed::of(kind, &response))
     }
-
-    fn ack_full(&mut self, listed: &Listed, names: &[&str]) -> Handled {
-        self.ask_full(DiscoveryRequest {
-            version_info: listed.version.clone(),
-            resource_names: strings(names),
-            response_nonce: listed.nonce.clone(),
-            ..full(listed.kind)
-        })
-    }
 }
 
-/// What a response of the incremental variant says.
+/// A response of the incremental variant.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Sent {
     kind: ResourceType,
@@ -202,15 +296,15 @@ impl Sent {
         }
     }
 
-    /// Type, names that are set with `+`, names that are removed with `-`.
-    fn said(&self) -> String {
-        let set = self.set.iter().map(|name| format!(" +{name}"));
-        let removed = self.removed.iter().map(|name| format!(" -{name}"));
-        format!("{:?}{}", self.kind, set.chain(removed).collect::<String>())
+    /// Names that are set with `+`, names that are removed with `-`.
+    fn names(&self) -> Vec<String> {
+        let set = self.set.iter().map(|name| format!("+{name}"));
+        let removed = self.removed.iter().map(|name| format!("-{name}"));
+        set.chain(removed).collect()
     }
 }
 
-/// What a response of the other variant says.
+/// A response of the other variant.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Listed {
     kind: ResourceType,

@@ -3,194 +3,85 @@
 use super::*;
 
 #[test]
-fn delta_sends_only_changes() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.set(Cluster, "a", "1");
-    bench.set(Cluster, "b", "1");
-    bench.subscribe(Cluster, &[]);
-    let sent = bench.sends("Cluster +a +b");
-    assert_eq!(bench.next(), None, "one batch at a time");
-    assert_eq!(bench.ack(&sent), Handled::Acked(Cluster));
-    assert_eq!(bench.next(), None);
+fn delta_sends_what_differs() {
+    for script in [
+        "# only changes are sent
+            change C/a=1; change C/b=1; ask C; sends C +a +b
+            idle # one batch at a time
+            ack; idle; change C/b=2; acks C +b
+            change C/b=2; idle # the same again is no change",
+        "# a reverted change is not sent
+            change C/a=1; ask C; sends C +a
+            change C/a=2; change C/a=1; change C/b=1; change -C/b; ack; idle",
+        "# an empty type is answered once
+            ask L; acks L; idle; ask A; idle",
+        "# names are answered one by one
+            change A/a=1 A/b=1; ask A a none; acks A +a -none
+            change A/b=2; idle # not asked for
+            change A/none=1; acks A +none
+            drop A a never; change A/a=2; idle; ask A a; sends A +a",
+        "# a resubscribed resource is sent again
+            change A/a=1; ask A a none; acks A +a -none; ask A a none; sends A +a -none",
+        "# a wildcard subscribes and unsubscribes
+            change R/a=1 R/b=1; ask R * a; acks R +a +b
+            drop R a; acks R +a # still covered by the star
+            ask R a; acks R +a; drop R *; change R/a=2 R/b=2; acks R +a; idle",
+        "# names have no effect beside a wildcard
+            change C/a=1; ask C; acks C +a; ask C a; acks C +a; change C/b=1; acks C +b
+            drop C *; change C/b=2; idle",
+        "# a reconnect sends only what differs
+            change L/same=1 L/changed=1 L/gone=1; ask L; sends L +changed=1 +gone=1 +same=1
+            change L/changed=2 L/new=1 L/foreign=1 -L/gone; reconnect
+            ask L with same=1 changed=1 gone=1 foreign=?
+            acks L +changed=2 +foreign +new -gone; idle",
+        "# a reconnect by names sends only what differs
+            change A/a=1 A/b=2 A/c=1; ask A a b d with a=1 b=1 c=1; acks A +b -d
+            change A/c=2; idle # had before, and not asked for now",
+        "# a refused resource is sent again only when it changes
+            change C/a=bad; ask C; sends C +a; nack; idle
+            change C/b=1; acks C +b; change C/a=good; sends C +a",
+        "# a removal in a refused response is not lost
+            change L/goes=1; ask L; acks L +goes; change L/bad=1 -L/goes; sends L +bad -goes; nack
+            sends L +bad; nack; acks L -goes; idle",
+        "# a resource that was refused along with others is sent when it is added again
+            ask C; acks C; change C/a=1 C/bad=1; sends C +a +bad; change -C/a; nack
+            sends C +bad; change C/a=1; nack; acks C +a",
+        "# a changed piece is sent once while it is queued
+            limit 200; change C/a=1 C/b=1 C/c=1; ask C; sends C +a; change C/b=2
+            sends C +b=2; sends C +c; idle; ack; ack; ack; idle",
+        "# each audience gets its own
+            change parts:L/tls|a=1 parts:L/tls=parts whole:L/tls=whole; ask L
+            acks L +tls=parts +tls|a; change parts:L/tls|a=2; acks L +tls|a",
+    ] {
+        Bench::new(Audience::Parts).run(script);
+    }
+}
 
-    bench.set(Cluster, "b", "2");
-    bench.acks("Cluster +b");
-    bench.set(Cluster, "b", "2");
-    assert_eq!(bench.next(), None, "the same again is no change");
+#[test]
+fn whole_client_gets_whole_listeners_once_complete() {
+    Bench::new(Audience::Whole).run(
+        "change parts:L/tls|a=1 parts:L/tls=parts whole:L/tls=whole; ask L
+        acks L +tls=whole; change parts:L/tls|a=2; idle",
+    );
+    Bench::with_store(Audience::Whole, Store::default()).run(
+        "change C/a=1; ask C; ask L; ask W; ask A a; idle
+        complete; idle # whole listeners are not there
+        whole yes; acks C +a; acks A -a; acks L; acks W
+        whole no; change -C/a; change C/b=1; idle # they are being made again
+        whole yes; sends C +b",
+    );
 }
 
 #[test]
 fn changes_merge_while_response_is_outstanding() {
     let mut bench = Bench::new(Audience::Parts);
-    bench.set(Cluster, "a", "1");
-    bench.subscribe(Cluster, &[]);
-    let sent = bench.next().unwrap();
+    bench.run("change C/a=1; ask C; sends C +a");
     for number in 2..50 {
         bench.set(Cluster, "a", &number.to_string());
         bench.set(Cluster, &format!("b{}", number % 3), &number.to_string());
         assert_eq!(bench.next(), None);
     }
-    bench.ack(&sent);
-    let sent = bench.sends("Cluster +a +b0 +b1 +b2");
-    assert_eq!(sent.versions["a"], Version::of(b"49").to_string());
-    bench.ack(&sent);
-    assert_eq!(bench.next(), None);
-}
-
-#[test]
-fn reverted_change_is_not_sent() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.set(Cluster, "a", "1");
-    bench.subscribe(Cluster, &[]);
-    let sent = bench.next().unwrap();
-    bench.set(Cluster, "a", "2");
-    bench.set(Cluster, "a", "1");
-    bench.set(Cluster, "b", "1");
-    bench.remove(&[(Cluster, "b")]);
-    bench.ack(&sent);
-    assert_eq!(bench.next(), None);
-}
-
-#[test]
-fn empty_type_is_answered_once() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.subscribe(Listener, &[]);
-    bench.acks("Listener");
-    assert_eq!(bench.next(), None);
-    bench.subscribe(ClusterLoadAssignment, &[]);
-    assert_eq!(bench.next(), None, "nothing was asked for");
-}
-
-#[test]
-fn names_are_answered_one_by_one() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.set(ClusterLoadAssignment, "a", "1");
-    bench.set(ClusterLoadAssignment, "b", "1");
-    bench.subscribe(ClusterLoadAssignment, &["a", "none"]);
-    bench.acks("ClusterLoadAssignment +a -none");
-    bench.set(ClusterLoadAssignment, "b", "2");
-    assert_eq!(bench.next(), None, "not asked for");
-    bench.set(ClusterLoadAssignment, "none", "1");
-    bench.acks("ClusterLoadAssignment +none");
-    bench.unsubscribe(ClusterLoadAssignment, &["a", "never"]);
-    bench.set(ClusterLoadAssignment, "a", "2");
-    assert_eq!(bench.next(), None);
-    bench.subscribe(ClusterLoadAssignment, &["a"]);
-    assert_eq!(bench.next().unwrap().set, ["a"]);
-}
-
-#[test]
-fn resubscribed_resource_is_sent_again() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.set(ClusterLoadAssignment, "a", "1");
-    bench.subscribe(ClusterLoadAssignment, &["a", "none"]);
-    bench.drain();
-    bench.subscribe(ClusterLoadAssignment, &["a", "none"]);
-    bench.sends("ClusterLoadAssignment +a -none");
-}
-
-#[test]
-fn wildcard_subscribes_and_unsubscribes() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.set(RouteConfiguration, "a", "1");
-    bench.set(RouteConfiguration, "b", "1");
-    bench.subscribe(RouteConfiguration, &["*", "a"]);
-    let all = bench.drain();
-    assert_eq!(all[0].set, ["a", "b"]);
-
-    bench.unsubscribe(RouteConfiguration, &["a"]);
-    assert_eq!(bench.drain()[0].set, ["a"], "still covered by the star");
-    bench.subscribe(RouteConfiguration, &["a"]);
-    bench.drain();
-    bench.unsubscribe(RouteConfiguration, &["*"]);
-    bench.set(RouteConfiguration, "a", "2");
-    bench.set(RouteConfiguration, "b", "2");
-    let all = bench.drain();
-    assert_eq!(all.len(), 1);
-    assert_eq!(all[0].set, ["a"]);
-}
-
-#[test]
-fn names_have_no_effect_beside_wildcard() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.set(Cluster, "a", "1");
-    bench.subscribe(Cluster, &[]);
-    bench.drain();
-    bench.subscribe(Cluster, &["a"]);
-    bench.drain();
-    bench.set(Cluster, "b", "1");
-    assert_eq!(bench.drain()[0].set, ["b"]);
-    bench.unsubscribe(Cluster, &["*"]);
-    bench.set(Cluster, "b", "2");
-    assert_eq!(bench.drain(), []);
-}
-
-#[test]
-fn a_reconnect_sends_only_what_differs() {
-    let mut bench = Bench::new(Audience::Parts);
-    for name in ["same", "changed", "gone"] {
-        bench.set(Listener, name, "1");
-    }
-    bench.subscribe(Listener, &[]);
-    let mut versions = bench.next().unwrap().versions;
-    versions.insert("foreign".into(), "from another server".into());
-    bench.set(Listener, "changed", "2");
-    bench.set(Listener, "new", "1");
-    bench.set(Listener, "foreign", "1");
-    bench.remove(&[(Listener, "gone")]);
-
-    let mut bench = bench.reconnect();
-    bench.ask(DeltaDiscoveryRequest {
-        initial_resource_versions: versions,
-        ..delta(Listener)
-    });
-    let all = bench.drain();
-    assert_eq!(all.len(), 1);
-    let expected = "Listener +changed +foreign +new -gone";
-    assert_eq!(all[0].said(), expected);
-}
-
-#[test]
-fn a_reconnect_by_names_sends_only_what_differs() {
-    let mut bench = Bench::new(Audience::Parts);
-    for name in ["a", "b", "c"] {
-        bench.set(ClusterLoadAssignment, name, "1");
-    }
-    bench.subscribe(ClusterLoadAssignment, &["a", "b", "c"]);
-    let versions = bench.next().unwrap().versions;
-    bench.set(ClusterLoadAssignment, "b", "2");
-    let mut bench = bench.reconnect();
-    bench.ask(DeltaDiscoveryRequest {
-        resource_names_subscribe: strings(&["a", "b", "d"]),
-        initial_resource_versions: versions,
-        ..delta(ClusterLoadAssignment)
-    });
-    let sent = bench.next().unwrap();
-    let expected = "ClusterLoadAssignment +b -d";
-    assert_eq!(sent.said(), expected);
-    bench.ack(&sent);
-    bench.set(ClusterLoadAssignment, "c", "2");
-    assert_eq!(bench.next(), None, "had before, and not asked for now");
-}
-
-#[test]
-fn refused_resource_is_resent_only_when_changed() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.set(Cluster, "a", "bad");
-    bench.subscribe(Cluster, &[]);
-    let sent = bench.next().unwrap();
-    let refused = Handled::Nacked(Cluster, "no good".into());
-    assert_eq!(bench.nack(&sent), refused);
-    assert_eq!(bench.next(), None);
-    let progress = bench.stream.progress(Cluster);
-    assert_eq!(progress.nack.as_deref(), Some("no good"));
-    assert_eq!(progress.acked, None);
-    bench.set(Cluster, "b", "1");
-    let sent = bench.next().unwrap();
-    assert_eq!(sent.set, ["b"]);
-    bench.ack(&sent);
-    bench.set(Cluster, "a", "good");
-    assert_eq!(bench.next().unwrap().set, ["a"]);
+    bench.run("ack; acks C +a=49 +b0 +b1 +b2; idle");
 }
 
 /// One bad resource among many: the others reach the client, in responses that number as the
@@ -202,7 +93,7 @@ fn refused_response_is_bisected() {
     for name in &names {
         bench.set(Listener, name, "1");
     }
-    bench.subscribe(Listener, &[]);
+    bench.run("ask L");
     let mut taken = BTreeSet::new();
     let (mut responses, mut resources) = (0, 0);
     while let Some(sent) = bench.next() {
@@ -223,47 +114,9 @@ fn refused_response_is_bisected() {
 }
 
 #[test]
-fn a_removal_in_a_refused_response_is_not_lost() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.set(Listener, "goes", "1");
-    bench.subscribe(Listener, &[]);
-    bench.drain();
-    bench.store.update(
-        vec![resource(Audience::All, Listener, "bad", "1")],
-        vec![(Listener, Audience::All, "goes".into())],
-    );
-    bench.stream.pull(&bench.store, bench.now);
-    let sent = bench.sends("Listener +bad -goes");
-    bench.nack(&sent);
-    let bad = bench.sends("Listener +bad");
-    bench.nack(&bad);
-    let all = bench.drain();
-    assert_eq!(all.len(), 1);
-    assert_eq!(all[0].said(), "Listener -goes");
-}
-
-/// It was refused along with others: that says nothing of its content.
-#[test]
-fn bisected_resource_is_sent_when_readded() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.subscribe(Cluster, &[]);
-    bench.drain();
-    bench.set_all(&[(Cluster, "a", "1"), (Cluster, "bad", "1")]);
-    let sent = bench.next().unwrap();
-    bench.remove(&[(Cluster, "a")]);
-    bench.nack(&sent);
-    let bad = bench.next().unwrap();
-    assert_eq!(bad.set, ["bad"]);
-    bench.set(Cluster, "a", "1");
-    bench.nack(&bad);
-    assert_eq!(bench.drain()[0].set, ["a"]);
-}
-
-#[test]
 fn ack_with_unknown_nonce_is_ignored() {
     let mut bench = Bench::new(Audience::Parts);
-    bench.set(Cluster, "a", "1");
-    bench.subscribe(Cluster, &[]);
+    bench.run("change C/a=1; ask C");
     let sent = bench.next().unwrap();
     bench.set(Cluster, "a", "2");
     for nonce in ["0", "77", "garbage"] {
@@ -301,11 +154,11 @@ fn large_change_is_pipelined_in_pieces() {
     let mut bench = Bench::new(Audience::Parts);
     bench.stream.limits.response_bytes = 1000;
     let body = "x".repeat(300);
-    let list: Vec<_> = (0..10).map(|number| format!("{number}")).collect();
-    let list: Vec<_> = list.iter().map(|name| (Cluster, &**name, &*body)).collect();
-    bench.set_all(&list);
+    for number in 0..10 {
+        bench.set(Cluster, &number.to_string(), &body);
+    }
     bench.set(Cluster, "huge", &"y".repeat(5000));
-    bench.subscribe(Cluster, &[]);
+    bench.run("ask C");
     let pieces: Vec<_> = std::iter::from_fn(|| bench.next()).collect();
     let sizes: Vec<_> = pieces.iter().map(|sent| sent.set.len()).collect();
     assert_eq!(sizes, [2, 2, 2, 2, 2, 1]);
@@ -318,95 +171,19 @@ fn large_change_is_pipelined_in_pieces() {
 }
 
 #[test]
-fn changed_piece_is_sent_once_while_queued() {
-    let mut bench = Bench::new(Audience::Parts);
-    bench.stream.limits.response_bytes = 200;
-    bench.set_all(&[
-        (Cluster, "a", "1"),
-        (Cluster, "b", "1"),
-        (Cluster, "c", "1"),
-    ]);
-    bench.subscribe(Cluster, &[]);
-    let first = bench.next().unwrap();
-    assert_eq!(first.set, ["a"]);
-    bench.set(Cluster, "b", "2");
-    let sets: Vec<_> = bench
-        .drain()
-        .into_iter()
-        .flat_map(|sent| sent.set)
-        .collect();
-    assert_eq!(sets, ["b", "c"]);
-    bench.ack(&first);
-    assert_eq!(bench.next(), None);
-}
-
-#[test]
-fn clients_wait_until_store_is_complete() {
-    let mut bench = Bench::with_store(Audience::Whole, Store::default());
-    bench.set(Cluster, "a", "1");
-    bench.subscribe_all();
-    bench.subscribe(ClusterLoadAssignment, &["a"]);
-    assert_eq!(bench.next(), None);
-    bench.store.complete();
-    bench.stream.pull(&bench.store, bench.now);
-    assert_eq!(bench.next(), None, "whole listeners are not there");
-    bench.store.whole_complete(true);
-    bench.stream.pull(&bench.store, bench.now);
-    let kinds: Vec<_> = bench.drain().iter().map(|sent| sent.kind).collect();
-    let expected = [Cluster, ClusterLoadAssignment, Listener, WireGuardRoute];
-    assert_eq!(kinds, expected);
-
-    bench.store.whole_complete(false);
-    bench.remove(&[(Cluster, "a")]);
-    bench.set(Cluster, "b", "1");
-    assert_eq!(bench.next(), None, "they are being made anew");
-    bench.store.whole_complete(true);
-    bench.stream.pull(&bench.store, bench.now);
-    assert_eq!(bench.next().unwrap().set, ["b"]);
-}
-
-#[test]
-fn each_class_gets_its_own() {
-    for (audience, body) in [(Audience::Parts, "parts"), (Audience::Whole, "whole")] {
-        let mut bench = Bench::new(audience);
-        bench.set_for(Audience::Parts, Listener, "tls|a", "parts");
-        bench.set_for(Audience::Parts, Listener, "tls", "parts");
-        bench.set_for(Audience::Whole, Listener, "tls", "whole");
-        bench.subscribe(Listener, &[]);
-        let sent = bench.drain().remove(0);
-        let version = Version::of(body.as_bytes()).to_string();
-        assert_eq!(sent.versions["tls"], version);
-        assert_eq!(
-            sent.set.len(),
-            if audience == Audience::Parts { 2 } else { 1 }
-        );
-        bench.set_for(Audience::Parts, Listener, "tls|a", "2");
-        assert_eq!(
-            bench.drain().len(),
-            usize::from(audience == Audience::Parts)
-        );
-    }
-}
-
-#[test]
 fn lagging_stream_compares_everything() {
     let mut bench = Bench::new(Audience::Parts);
     let names: Vec<String> = (0..MAX_CHANGES).map(|nth| nth.to_string()).collect();
     for name in &names {
-        bench
-            .store
-            .update(vec![resource(Audience::All, Listener, name, "1")], vec![]);
+        bench.set(Listener, name, "1");
     }
-    bench.subscribe(Listener, &[]);
+    bench.run("ask L");
     bench.drain();
     let gone = names
         .iter()
         .map(|name| (Listener, Audience::All, Arc::from(&**name)));
     bench.store.update(vec![], gone.collect());
-    bench
-        .store
-        .update(vec![resource(Audience::All, Listener, "new", "1")], vec![]);
-    bench.stream.pull(&bench.store, bench.now);
+    bench.set(Listener, "new", "1");
     let all = bench.drain();
     let removed: usize = all.iter().map(|sent| sent.removed.len()).sum();
     assert_eq!(removed, names.len());
@@ -416,65 +193,39 @@ fn lagging_stream_compares_everything() {
 
 #[test]
 fn names_are_bounded() {
-    let mut bench = Bench::new(Audience::Parts);
-    let names: Vec<String> = (0..1001).map(|number| number.to_string()).collect();
-    let request = |names: &[String]| DeltaDiscoveryRequest {
-        resource_names_subscribe: names.to_vec(),
-        ..delta(ClusterLoadAssignment)
-    };
-    bench.ask(request(&names[..1000]));
-    let now = bench.now;
-    let refused = Delta::on_request(
-        &mut bench.stream,
-        &bench.store,
-        now,
-        request(&names[1000..]),
-    );
-    assert_eq!(
-        refused,
-        Err(Excess::Names {
-            kind: ClusterLoadAssignment,
-            limit: 1000
-        })
-    );
-}
-
-#[test]
-fn bytes_of_names_are_bounded() {
-    let mut bench = Bench::new(Audience::Parts);
-    let now = bench.now;
-    let long = |number: usize, bytes: usize| format!("{number}{}", "n".repeat(bytes - 1));
-    let request = |names: Vec<String>| DeltaDiscoveryRequest {
+    let subscribe = |names: Vec<String>| DeltaDiscoveryRequest {
         resource_names_subscribe: names,
         ..delta(ClusterLoadAssignment)
     };
-    let refused = Delta::on_request(
-        &mut bench.stream,
-        &bench.store,
-        now,
-        request(vec![long(1, 2049)]),
-    );
-    assert_eq!(refused, Err(Excess::Name));
-    for number in 0..5 {
-        bench.ask(request(vec![long(number, 2000)]));
-        bench.ask(request(vec![long(number, 2000)]));
-    }
-    bench.unsubscribe(ClusterLoadAssignment, &[&long(0, 2000)]);
-    bench.ask(request(vec![long(5, 2000)]));
-    let refused = Delta::on_request(
-        &mut bench.stream,
-        &bench.store,
-        now,
-        request(vec![long(6, 1)]),
-    );
-    assert_eq!(refused, Err(Excess::NameBytes { limit: 10_000 }));
+    let refused = |bench: &mut Bench, names: Vec<String>| {
+        let request = subscribe(names);
+        Delta::on_request(&mut bench.stream, &bench.store, bench.now, request).unwrap_err()
+    };
+    let mut bench = Bench::new(Audience::Parts);
+    bench.ask(subscribe((0..1000).map(|nth| nth.to_string()).collect()));
+    let (kind, limit) = (ClusterLoadAssignment, 1000);
+    let one_more = refused(&mut bench, vec!["more".to_owned()]);
+    assert_eq!(one_more, Excess::Names { kind, limit });
 
     let mut bench = Bench::new(Audience::Parts);
-    bench.set_all(&[(Cluster, "a", "1")]);
-    bench.subscribe(Cluster, &[]);
-    let sent = bench.next().unwrap();
+    let long = |number: usize, bytes: usize| format!("{number}{}", "n".repeat(bytes - 1));
+    assert_eq!(refused(&mut bench, vec![long(1, 2049)]), Excess::Name);
+    for number in 0..5 {
+        bench.ask(subscribe(vec![long(number, 2000)]));
+        bench.ask(subscribe(vec![long(number, 2000)]));
+    }
+    bench.run(&format!("drop A {}", long(0, 2000)));
+    bench.ask(subscribe(vec![long(5, 2000)]));
+    let one_more = refused(&mut bench, vec![long(6, 1)]);
+    assert_eq!(one_more, Excess::NameBytes { limit: 10_000 });
+}
+
+#[test]
+fn text_of_a_nack_is_cut() {
+    let mut bench = Bench::new(Audience::Parts);
+    bench.run("change C/a=1; ask C; sends C +a");
     bench.ask(DeltaDiscoveryRequest {
-        response_nonce: sent.nonce,
+        response_nonce: bench.unanswered[0].1.clone(),
         error_detail: Some(RpcStatus {
             code: 3,
             message: "n".repeat(100_000),

@@ -3,120 +3,69 @@
 use super::*;
 
 #[test]
-fn lists_are_whole_and_sent_when_they_change() {
-    let mut bench = Bench::new(Audience::Whole);
-    bench.set(Listener, "b", "1");
-    bench.set(Listener, "a", "1");
-    bench.want(Listener, &[]);
-    let first = bench.next_full().unwrap();
-    assert_eq!((first.kind, first.bodies.len()), (Listener, 2));
-    bench.set(Listener, "a", "2");
-    assert_eq!(bench.next_full(), None, "one at a time");
-    assert_eq!(bench.ack_full(&first, &[]), Handled::Acked(Listener));
-    let second = bench.next_full().unwrap();
-    assert_eq!(second.bodies, ["2", "1"]);
-    assert_ne!(first.version, second.version);
-    bench.ack_full(&second, &[]);
-    assert_eq!(bench.next_full(), None);
-    bench.remove(&[(Listener, "b")]);
-    let third = bench.next_full().unwrap();
-    assert_eq!(third.bodies, ["2"]);
-    bench.ack_full(&third, &[]);
-    bench.set(Listener, "a", "3");
-    bench.set(Listener, "a", "2");
-    assert_eq!(bench.next_full(), None, "taken back");
+fn full_lists_what_there_is() {
+    for script in [
+        "# lists are whole and sent when they change
+            change L/b=1; change L/a=1; want L; lists L 1 1
+            change L/a=2; idle # one at a time
+            ack; lists L 2 1; ack; idle; change -L/b; lists L 2; ack
+            change L/a=3; change L/a=2; idle # reverted",
+        "# an empty list is sent once
+            want C; lists C; ack; idle",
+        "# named types send only changed subscriptions
+            change A/a=a A/b=b A/c=c; want A a b none; lists A a b; ack; idle
+            change A/c=c2; idle; change A/b=b2; lists A b2
+            ack b c none # which also asks for more and for less
+            lists A c2; ack; change A/a=a2; idle; change A/none=some; lists A some",
+        "# named types are sent in sequential pieces
+            limit 250; change R/a=1 R/b=2 R/c=3 R/d=4 R/e=5; want R a b c d e
+            lists R 1 2; idle; ack; lists R 3 4; idle; ack; lists R 5; ack; idle",
+        "# nothing of a named type is sent without a request
+            change R/a=1; want R; idle",
+        "# a refused list is sent again when it changes
+            change L/a=bad; want L; lists L bad; nack; idle; change L/a=good; lists L good",
+        "# a wildcard narrows to names and back
+            change C/a=a C/b=b; want C; lists C a b; ack b; lists C b; ack *; lists C a b
+            ack b; lists C b; ack () # no names after some is none
+            lists C",
+        "# a cluster stays listed while a listener uses it
+            change C/a=a C/b=b L/tls=to-a; want C; want L; lists C a b
+            idle # listeners wait for clusters
+            ack; lists L to-a; ack; change L/tls=to-c C/c=c -C/a
+            lists C a b c; idle; ack; lists L to-c; idle; ack; lists C b c",
+        "# a changed cluster brings its assignment
+            change C/a=1 A/a=endpoints; want C; lists C 1; ack; want A a; lists A endpoints; ack
+            change C/a=2; lists C 2; ack; lists A endpoints",
+    ] {
+        Bench::new(Audience::Whole).run(script);
+    }
 }
 
 #[test]
 fn version_depends_on_content_only() {
-    let mut bench = Bench::new(Audience::Whole);
-    bench.set(Listener, "a", "1");
-    bench.want(Listener, &[]);
-    let version = bench.next_full().unwrap().version;
-    let mut other = Bench::new(Audience::Whole);
-    other.set(Listener, "x", "1");
-    other.set(Listener, "a", "2");
-    other.set(Listener, "a", "1");
-    other.remove(&[(Listener, "x")]);
-    other.want(Listener, &[]);
-    assert_eq!(other.next_full().unwrap().version, version);
-}
-
-#[test]
-fn an_empty_list_is_sent_once() {
-    let mut bench = Bench::new(Audience::Whole);
-    bench.want(Cluster, &[]);
-    let empty = bench.next_full().unwrap();
-    assert_eq!(empty.bodies, Vec::<String>::new());
-    bench.ack_full(&empty, &[]);
-    assert_eq!(bench.next_full(), None);
-}
-
-#[test]
-fn named_types_send_only_changed_subscriptions() {
-    let mut bench = Bench::new(Audience::Whole);
-    for name in ["a", "b", "c"] {
-        bench.set(ClusterLoadAssignment, name, name);
-    }
-    bench.want(ClusterLoadAssignment, &["a", "b", "none"]);
-    let first = bench.next_full().unwrap();
-    assert_eq!(first.bodies, ["a", "b"]);
-    bench.ack_full(&first, &["a", "b", "none"]);
-    assert_eq!(bench.next_full(), None);
-    bench.set(ClusterLoadAssignment, "c", "c2");
-    assert_eq!(bench.next_full(), None);
-    bench.set(ClusterLoadAssignment, "b", "b2");
-    let second = bench.next_full().unwrap();
-    assert_eq!(second.bodies, ["b2"]);
-    // The acknowledgement also asks for more and for less.
-    bench.ack_full(&second, &["b", "c", "none"]);
-    let third = bench.next_full().unwrap();
-    assert_eq!(third.bodies, ["c2"]);
-    bench.ack_full(&third, &["b", "c", "none"]);
-    bench.set(ClusterLoadAssignment, "a", "a2");
-    assert_eq!(bench.next_full(), None);
-    bench.set(ClusterLoadAssignment, "none", "some");
-    assert_eq!(bench.next_full().unwrap().bodies, ["some"]);
-}
-
-#[test]
-fn named_types_are_sent_in_sequential_pieces() {
-    let mut bench = Bench::new(Audience::Whole);
-    bench.stream.limits.response_bytes = 250;
-    let names = ["a", "b", "c", "d", "e"];
-    for name in names {
-        bench.set(RouteConfiguration, name, &name.repeat(10));
-    }
-    bench.want(RouteConfiguration, &names);
-    let mut sizes = Vec::new();
-    while let Some(listed) = bench.next_full() {
-        assert_eq!(bench.next_full(), None);
-        sizes.push(listed.bodies.len());
-        bench.ack_full(&listed, &names);
-    }
-    assert_eq!(sizes, [2, 2, 1]);
-}
-
-#[test]
-fn nothing_of_a_named_type_is_sent_unasked() {
-    let mut bench = Bench::new(Audience::Whole);
-    bench.set(RouteConfiguration, "a", "1");
-    bench.want(RouteConfiguration, &[]);
-    assert_eq!(bench.next_full(), None);
+    let version = |script| {
+        let mut bench = Bench::new(Audience::Whole);
+        bench.run(script);
+        bench.next_full().unwrap().version
+    };
+    let first = version("change L/a=1; want L");
+    let again = "change L/x=1; change L/a=2; change L/a=1; change -L/x; want L";
+    assert_eq!(version(again), first);
+    assert_ne!(version("change L/a=2; want L"), first);
 }
 
 #[test]
 fn an_answer_to_an_earlier_response_is_ignored() {
     let mut bench = Bench::new(Audience::Whole);
-    bench.set(Listener, "a", "1");
-    bench.want(Listener, &[]);
-    let first = bench.next_full().unwrap();
-    bench.ack_full(&first, &[]);
-    bench.set(Listener, "a", "2");
-    let second = bench.next_full().unwrap();
-    assert_eq!(bench.ack_full(&first, &["other"]), Handled::Other);
-    assert_eq!(bench.ack_full(&second, &[]), Handled::Acked(Listener));
-    assert_eq!(bench.next_full(), None, "and neither were its names taken");
+    bench.run("change L/a=1; want L; lists L 1");
+    let earlier = DiscoveryRequest {
+        response_nonce: bench.unanswered[0].1.clone(),
+        resource_names: strings(&["other"]),
+        ..full(Listener)
+    };
+    bench.run("ack; change L/a=2; lists L 2");
+    assert_eq!(bench.ask_full(earlier), Handled::Other);
+    bench.run("ack; idle # and neither were its names taken");
 }
 
 #[test]
@@ -129,102 +78,6 @@ fn a_nonce_of_another_stream_begins_anew() {
         ..full(Listener)
     });
     assert_eq!(bench.next_full().unwrap().bodies, ["1"]);
-}
-
-#[test]
-fn a_refused_list_is_sent_again_when_it_changes() {
-    let mut bench = Bench::new(Audience::Whole);
-    bench.set(Listener, "a", "bad");
-    bench.want(Listener, &[]);
-    let first = bench.next_full().unwrap();
-    let refused = bench.ask_full(DiscoveryRequest {
-        response_nonce: first.nonce,
-        error_detail: Some(refusal()),
-        ..full(Listener)
-    });
-    assert_eq!(refused, Handled::Nacked(Listener, "no good".into()));
-    assert_eq!(bench.next_full(), None);
-    bench.set(Listener, "a", "good");
-    assert_eq!(bench.next_full().unwrap().bodies, ["good"]);
-}
-
-#[test]
-fn wildcard_narrows_to_names_and_back() {
-    let mut bench = Bench::new(Audience::Whole);
-    bench.set(Cluster, "a", "a");
-    bench.set(Cluster, "b", "b");
-    bench.want(Cluster, &[]);
-    let all = bench.next_full().unwrap();
-    assert_eq!(all.bodies, ["a", "b"]);
-    bench.ack_full(&all, &["b"]);
-    let narrow = bench.next_full().unwrap();
-    assert_eq!(narrow.bodies, ["b"]);
-    bench.ack_full(&narrow, &["*"]);
-    let wide = bench.next_full().unwrap();
-    assert_eq!(wide.bodies, ["a", "b"]);
-    bench.ack_full(&wide, &["b"]);
-    let narrow = bench.next_full().unwrap();
-    bench.ack_full(&narrow, &[]);
-    let none = bench.next_full().unwrap();
-    assert_eq!(
-        none.bodies,
-        Vec::<String>::new(),
-        "no names after some is none"
-    );
-}
-
-#[test]
-fn cluster_stays_listed_while_listener_uses_it() {
-    let mut bench = Bench::new(Audience::Whole);
-    bench.set(Cluster, "a", "a");
-    bench.set(Cluster, "b", "b");
-    bench.set(Listener, "tls", "to a");
-    bench.want(Cluster, &[]);
-    bench.want(Listener, &[]);
-    let clusters = bench.next_full().unwrap();
-    assert_eq!(bench.next_full(), None, "listeners wait for clusters");
-    bench.ack_full(&clusters, &[]);
-    let listeners = bench.next_full().unwrap();
-    bench.ack_full(&listeners, &[]);
-
-    bench.store.update(
-        vec![
-            resource(Audience::All, Listener, "tls", "to c"),
-            resource(Audience::All, Cluster, "c", "c"),
-        ],
-        vec![(Cluster, Audience::All, "a".into())],
-    );
-    bench.stream.pull(&bench.store, bench.now);
-    let clusters = bench.next_full().unwrap();
-    assert_eq!(clusters.bodies, ["a", "b", "c"]);
-    assert_eq!(bench.next_full(), None);
-    bench.ack_full(&clusters, &[]);
-    let listeners = bench.next_full().unwrap();
-    assert_eq!(listeners.bodies, ["to c"]);
-    assert_eq!(bench.next_full(), None);
-    bench.ack_full(&listeners, &[]);
-    let clusters = bench.next_full().unwrap();
-    assert_eq!(
-        (clusters.kind, clusters.bodies),
-        (Cluster, strings(&["b", "c"]))
-    );
-}
-
-#[test]
-fn a_changed_cluster_brings_its_assignment() {
-    let mut bench = Bench::new(Audience::Whole);
-    bench.set(Cluster, "a", "1");
-    bench.set(ClusterLoadAssignment, "a", "endpoints");
-    bench.want(Cluster, &[]);
-    let clusters = bench.next_full().unwrap();
-    bench.ack_full(&clusters, &[]);
-    bench.want(ClusterLoadAssignment, &["a"]);
-    let assignments = bench.next_full().unwrap();
-    bench.ack_full(&assignments, &["a"]);
-    bench.set(Cluster, "a", "2");
-    let clusters = bench.next_full().unwrap();
-    bench.ack_full(&clusters, &[]);
-    assert_eq!(bench.next_full().unwrap().bodies, ["endpoints"]);
 }
 
 #[test]

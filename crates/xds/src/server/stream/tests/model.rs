@@ -205,7 +205,10 @@ fn run<V: Variant>(steps: &[Step], named_bodies: bool) -> (Bench, Model) {
                 };
                 bench.set(*kind, &name.to_string(), &body);
             }
-            Step::Remove(kind, name) => bench.remove(&[(*kind, &name.to_string())]),
+            Step::Remove(kind, name) => {
+                let name = name.to_string().into();
+                bench.update(vec![], vec![(*kind, Audience::All, name)]);
+            }
             Step::Deliver => {
                 V::deliver(&mut bench, &mut model);
             }
@@ -228,7 +231,7 @@ fn run<V: Variant>(steps: &[Step], named_bodies: bool) -> (Bench, Model) {
             }
             Step::Reconnect => {
                 let limit = bench.stream.limits.response_bytes;
-                bench = bench.reconnect();
+                bench.reconnect();
                 bench.stream.limits.response_bytes = limit;
                 model.answers.clear();
                 V::begin(&mut bench, &model);

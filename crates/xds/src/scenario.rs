@@ -1,0 +1,46 @@
+//! Scenarios of tests: commands as text, one per step, so that a case is a few lines.
+//!
+//! What commands there are is the tests' own.
+
+use crate::resource::ResourceType;
+
+/// A command of a scenario.
+pub(crate) struct Command<'s> {
+    /// Which one it is, for messages.
+    pub(crate) at: String,
+    pub(crate) verb: &'s str,
+    pub(crate) words: Vec<&'s str>,
+}
+
+/// Splits a scenario into commands, which are separated by `;` or line breaks; `#` begins a
+/// comment.
+pub(crate) fn commands(script: &str) -> impl Iterator<Item = Command<'_>> {
+    let lines = script.lines().map(|line| line.split('#').next().unwrap());
+    let commands = lines.flat_map(|line| line.split(';'));
+    commands.filter_map(move |command| {
+        let mut words = command.split_whitespace();
+        Some(Command {
+            at: format!("`{}` of {script}", command.trim()),
+            verb: words.next()?,
+            words: words.collect(),
+        })
+    })
+}
+
+/// The letters that types are named by in scenarios.
+const LETTERS: [(&str, ResourceType); 5] = [
+    ("A", ResourceType::ClusterLoadAssignment),
+    ("C", ResourceType::Cluster),
+    ("L", ResourceType::Listener),
+    ("R", ResourceType::RouteConfiguration),
+    ("W", ResourceType::WireGuardRoute),
+];
+
+pub(crate) fn kind_of(letter: &str) -> ResourceType {
+    let mut letters = LETTERS.into_iter();
+    letters.find(|(known, _)| *known == letter).expect(letter).1
+}
+
+pub(crate) fn letter_of(kind: ResourceType) -> &'static str {
+    LETTERS.iter().find(|(_, known)| *known == kind).unwrap().0
+}
