@@ -111,13 +111,13 @@ pub(crate) enum Request {
 
 /// The tunnels of one end.
 #[derive(Debug)]
-pub(crate) struct Engine<K: Keys> {
+pub(crate) struct Engine {
     name: String,
     own: Vec<IpAddr>,
     mtu: u16,
-    keys: K,
+    keys: Keys,
     /// By [`PeerIndex`]; a peer that was taken away leaves its place.
-    peers: Vec<Option<Peer<K::Noise>>>,
+    peers: Vec<Option<Peer>>,
     /// Index, peer, place of the pair; few, so searched one by one.
     by_index: Vec<(u32, PeerIndex, usize)>,
     allowed: AllowedIps,
@@ -147,7 +147,7 @@ struct Stream {
     knows_key: bool,
 }
 
-impl<K: Keys> Engine<K> {
+impl Engine {
     /// Returns an engine that has begun to dial, if it is a client's. `random` are random numbers;
     /// the first is sent to peers.
     ///
@@ -157,7 +157,7 @@ impl<K: Keys> Engine<K> {
     pub(crate) fn new(
         params: Params,
         identity: Identity,
-        keys: K,
+        keys: Keys,
         random: [u64; 3],
         now: Instant,
     ) -> Result<Self, IdentityError> {

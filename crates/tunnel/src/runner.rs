@@ -28,8 +28,7 @@ use tunnel_proto::frame::{Decoder, Frame};
 use crate::device::{Port, READ_BUFFER};
 use crate::engine::{Engine, Remote, Request, SocketId, StreamId};
 use crate::handle::{Command, Connected, Dial, Ends, Identity, Params, Sockets, StartError};
-use crate::noise::Keys;
-use crate::noise::boring::BoringKeys;
+use crate::noise::{Keys, UNDER_LOAD};
 use crate::stream;
 
 use counters::Counters;
@@ -109,8 +108,8 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-struct Runner<K: Keys> {
-    engine: Engine<K>,
+struct Runner {
+    engine: Engine,
     ports: Ports,
     device: Port,
     device_buffer: Box<[u8]>,
@@ -128,7 +127,7 @@ struct Runner<K: Keys> {
     gone: bool,
 }
 
-impl Runner<BoringKeys> {
+impl Runner {
     fn new(
         params: Params,
         identity: Identity,
@@ -149,7 +148,7 @@ impl Runner<BoringKeys> {
             opened.map_err(socket("the UDP socket for gateways"))?;
         }
         let random = [(); 3].map(|()| RandomState::new().hash_one(0));
-        let engine = Engine::new(params, identity, BoringKeys::default(), random, now)?;
+        let engine = Engine::new(params, identity, Keys::new(UNDER_LOAD), random, now)?;
         Ok(Self {
             engine,
             ports,
@@ -170,7 +169,7 @@ impl Runner<BoringKeys> {
     }
 }
 
-impl<K: Keys> Runner<K> {
+impl Runner {
     async fn run(mut self) {
         let turns = std::future::poll_fn(|cx| self.poll(cx));
         tokio::task::unconstrained(turns).await;

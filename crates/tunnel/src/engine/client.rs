@@ -18,7 +18,7 @@ use tunnel_proto::echo::{self, ProbeInfo};
 use tunnel_proto::frame::{Control, Identity as FrameIdentity, MAX_IDENTITY_LEN};
 use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Transport};
 
-use crate::noise::{Due, Keys, Noise, OUT_LEN};
+use crate::noise::{Due, OUT_LEN};
 
 use super::inbound::{MIN_MTU, PairRef, Received};
 use super::outbound::{OVERHEAD, mark};
@@ -38,7 +38,7 @@ const PROVE: Duration = Duration::from_millis(250);
 /// The age at which an initiation is of no use on a new link: its answer would come too late.
 const STALE: Duration = Duration::from_secs(4);
 
-impl<K: Keys> Engine<K> {
+impl Engine {
     /// Adds a link that the program connected. Returns `false` when it is no longer wanted and must be
     /// closed.
     pub(crate) fn handle_connected(
@@ -483,9 +483,8 @@ impl<K: Keys> Engine<K> {
     }
 
     fn position_of(&self, server: &str) -> Option<usize> {
-        let named = |peer: &Option<super::Peer<K::Noise>>| {
-            peer.as_ref().is_some_and(|peer| peer.name == server)
-        };
+        let named =
+            |peer: &Option<super::Peer>| peer.as_ref().is_some_and(|peer| peer.name == server);
         self.peers.iter().position(named)
     }
 }

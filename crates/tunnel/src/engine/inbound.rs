@@ -19,7 +19,7 @@ use tunnel_proto::echo::{self, Echo, ProbeInfo};
 use tunnel_proto::ip::{Header, mss};
 use tunnel_proto::path::LinkId;
 
-use crate::noise::{Identified, Keys, Noise, OUT_LEN, Opened, Refused, Reply};
+use crate::noise::{Identified, OUT_LEN, Opened, Refused, Reply};
 
 use super::dropped::Dropped;
 use super::outbound::{OVERHEAD, mark};
@@ -91,7 +91,7 @@ enum Verdict {
     Refused,
 }
 
-impl<K: Keys> Engine<K> {
+impl Engine {
     /// Handles a datagram of a socket. Its reserved bytes are zero afterwards.
     pub(crate) fn handle_datagram(
         &mut self,

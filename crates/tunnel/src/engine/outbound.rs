@@ -18,8 +18,6 @@ use tunnel_proto::ip::segment::Segments;
 use tunnel_proto::ip::vnet::{Gso, VnetHeader};
 use tunnel_proto::ip::{Header, mss};
 
-use crate::noise::{Keys, Noise};
-
 use super::dropped::Dropped;
 use super::inbound::MIN_MTU;
 use super::peer::{Peer, Remote};
@@ -38,7 +36,7 @@ struct NextHop {
     mtu: u16,
 }
 
-impl<K: Keys> Engine<K> {
+impl Engine {
     /// Takes what was read from the device. `packet` begins with the IP header.
     pub(crate) fn handle_packet(
         &mut self,
@@ -180,9 +178,9 @@ pub(super) fn mark(buf: &mut [u8], len: usize, route: Option<RouteId>) -> usize 
 
 /// Returns the peer for a flow: the one it has, as long as that may come back; else one of the
 /// healthy ones, the same for all packets of a flow while other peers come and go.
-fn choose<N: Noise>(
+fn choose(
     now: Instant,
-    peers: &[Option<Peer<N>>],
+    peers: &[Option<Peer>],
     allowed: &AllowedIps,
     secret: u64,
     flow: &FlowKey,

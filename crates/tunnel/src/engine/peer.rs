@@ -78,12 +78,12 @@ impl Remote {
 
 /// A pair of keys and what WireGuard knows of it.
 #[derive(Debug)]
-pub(crate) struct Pair<N> {
+pub(crate) struct Pair {
     /// What its datagrams name it by: the upper 24 bits of every index.
     pub(crate) index: u32,
     pub(crate) own: PublicKey,
     pub(crate) theirs: PublicKey,
-    pub(crate) noise: N,
+    pub(crate) noise: Noise,
     /// Of what was opened: the order of the session that began last, and its highest counter.
     latest_seen: Option<(u64, u64)>,
     /// When something was opened with it.
@@ -101,12 +101,12 @@ pub(crate) struct Pending {
     pub(crate) sent: Instant,
 }
 
-impl<N: Noise> Pair<N> {
+impl Pair {
     pub(crate) fn new(
         index: u32,
         own: PublicKey,
         theirs: PublicKey,
-        noise: N,
+        noise: Noise,
         now: Instant,
     ) -> Self {
         Self {
@@ -210,13 +210,13 @@ pub(crate) enum Steering {
 
 /// One other end.
 #[derive(Debug)]
-pub(crate) struct Peer<N> {
+pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) route: Option<RouteId>,
     pub(crate) preshared: Option<PresharedKey>,
     /// The preferred one first.
-    pub(crate) pairs: Vec<Pair<N>>,
+    pub(crate) pairs: Vec<Pair>,
     pub(crate) links: Vec<Link>,
     pub(crate) active: Option<LinkId>,
     /// The one that was in use last, which may be gone.
@@ -234,11 +234,11 @@ pub(crate) struct Peer<N> {
     pub(crate) instance: Option<u64>,
 }
 
-impl<N: Noise> Peer<N> {
+impl Peer {
     /// Returns the place of the pair to seal with. At a client that is the preferred one of those
     /// that the server answers with: it may have lost a key that this end still has a session of.
     pub(crate) fn sealing(&self, now: Instant) -> Option<usize> {
-        let ready = |pair: &Pair<N>| pair.noise.is_ready(now);
+        let ready = |pair: &Pair| pair.noise.is_ready(now);
         match self.steering {
             Steering::Client(_) => {
                 let live = || {
@@ -248,7 +248,7 @@ impl<N: Noise> Peer<N> {
                         .filter(|(_, pair)| ready(pair))
                 };
                 let latest = live().filter_map(|(_, pair)| pair.heard).max();
-                let answered = |pair: &Pair<N>| pair.heard.map(|heard| heard + ANSWERED) >= latest;
+                let answered = |pair: &Pair| pair.heard.map(|heard| heard + ANSWERED) >= latest;
                 let mut answering = live().filter(|(_, pair)| answered(pair));
                 answering.next().map(|(place, _)| place)
             }

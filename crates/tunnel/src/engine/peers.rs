@@ -18,7 +18,7 @@ use tunnel_proto::path::{self, Selector};
 
 use crate::handle::{Identity, IdentityError, PeerSpec};
 use crate::keys::{PrivateKey, PublicKey};
-use crate::noise::{Keys, Pairing};
+use crate::noise::Pairing;
 
 use super::peer::{Pair, Peer, Remote, Steering};
 use super::{Engine, Request, peer_index};
@@ -39,7 +39,7 @@ pub(super) enum Side {
     },
 }
 
-impl<K: Keys> Engine<K> {
+impl Engine {
     /// Replaces keys and peers. Sessions of pairs of keys that stay are kept, and so are links and
     /// flows of peers whose names stay.
     ///
@@ -70,7 +70,7 @@ impl<K: Keys> Engine<K> {
             if self.peers.len() <= at {
                 self.peers.resize_with(at + 1, || None);
             }
-            let same = |old: &mut Peer<K::Noise>| old.name == spec.name;
+            let same = |old: &mut Peer| old.name == spec.name;
             let old = before.get_mut(at).and_then(|old| old.take_if(same));
             let peer = self.peer(now, *place, spec, old, &mut used);
             if let Some(slot) = self.peers.get_mut(at) {
@@ -94,9 +94,8 @@ impl<K: Keys> Engine<K> {
     /// Returns the place of each peer: the one it has, else a free one.
     fn places(&self, specs: &[PeerSpec]) -> Result<Vec<PeerIndex>, IdentityError> {
         let position_of = |spec: &PeerSpec| {
-            let named = |peer: &Option<Peer<K::Noise>>| {
-                peer.as_ref().is_some_and(|peer| peer.name == spec.name)
-            };
+            let named =
+                |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| peer.name == spec.name);
             self.peers.iter().position(named)
         };
         // Flows may still name the place of a peer that goes: it is the last to be given away.
@@ -156,9 +155,9 @@ impl<K: Keys> Engine<K> {
         now: Instant,
         place: PeerIndex,
         spec: PeerSpec,
-        old: Option<Peer<K::Noise>>,
+        old: Option<Peer>,
         used: &mut Vec<u32>,
-    ) -> Peer<K::Noise> {
+    ) -> Peer {
         let preshared = spec.preshared_key.clone();
         let mut peer = old.unwrap_or_else(|| self.fresh(now, place, &spec));
         let same_secret = peer.preshared == preshared;
@@ -214,7 +213,7 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    fn fresh(&self, now: Instant, place: PeerIndex, spec: &PeerSpec) -> Peer<K::Noise> {
+    fn fresh(&self, now: Instant, place: PeerIndex, spec: &PeerSpec) -> Peer {
         let steering = match &self.side {
             Side::Client { path } => {
                 let secret = self.instance ^ u64::from(place.get()) << 40;
@@ -271,9 +270,8 @@ impl<K: Keys> Engine<K> {
             let Some(spec) = spec.filter(|spec| spec.preshared_key == peer.preshared) else {
                 continue;
             };
-            let stays = |pair: &&Pair<K::Noise>| {
-                own.contains(&pair.own) && spec.public_keys.contains(&pair.theirs)
-            };
+            let stays =
+                |pair: &&Pair| own.contains(&pair.own) && spec.public_keys.contains(&pair.theirs);
             kept.extend(peer.pairs.iter().filter(stays).map(|pair| pair.index));
         }
         kept

@@ -14,14 +14,12 @@ use std::time::Instant;
 use tunnel_proto::frame::Control;
 use tunnel_proto::path::LinkId;
 
-use crate::noise::Keys;
-
 use super::inbound::{PairRef, Received};
 use super::peer::{Remote, Steering};
 use super::peers::close;
 use super::{Engine, MAX_UNPROVEN, Out, PROOF_TIMEOUT, SILENCE, SILENT_TIMEOUT, Stream, StreamId};
 
-impl<K: Keys> Engine<K> {
+impl Engine {
     /// Takes a stream that was accepted.
     pub(crate) fn handle_accepted(
         &mut self,

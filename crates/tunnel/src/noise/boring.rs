@@ -41,10 +41,10 @@ use boringtun::noise::{Tunn, TunnResult};
 use tunnel_proto::datagram::{self, DATA_MIN_LEN, Header, INITIATION_LEN, Kind, RESPONSE_LEN};
 
 use super::sessions::{Schedule, Session, Sessions};
-use super::{Due, Noise, OUT_LEN, Opened, Refused, Reply};
+use super::{Due, OUT_LEN, Opened, Refused, Reply};
 
-pub(crate) use keys::BoringKeys;
 use keys::Maker;
+pub(crate) use keys::{Keys, UNDER_LOAD};
 
 /// Bytes around a sealed packet (WireGuard paper §5.4.6).
 const OVERHEAD: usize = DATA_MIN_LEN;
@@ -56,8 +56,8 @@ const ANSWER_STANDS: Duration = Duration::from_secs(5);
 /// From here on a counter may not be used (paper §6.1), and boringtun's arithmetic would overflow.
 const COUNTER_END: u64 = u64::MAX - (1 << 13);
 
-/// One pair of keys.
-pub(crate) struct Boring {
+/// One pair of keys: its handshakes and sessions.
+pub(crate) struct Noise {
     main: Box<Tunn>,
     role: Role,
     maker: Maker,
@@ -89,7 +89,7 @@ struct Answer {
     local: u32,
 }
 
-impl Boring {
+impl Noise {
     fn new(maker: Maker, initiator: bool, now: Instant) -> Self {
         let role = if initiator {
             Role::Initiator {
@@ -111,6 +111,114 @@ impl Boring {
             schedule: Schedule::default(),
             now,
         }
+    }
+
+    /// Returns whether packets can be sealed: there is a session, younger than 180 s, and the peer
+    /// is known to have it.
+    pub(crate) fn is_ready(&self, now: Instant) -> bool {
+        let in_use = self.sessions.in_use();
+        in_use.is_some_and(|session| session.is_live(now))
+    }
+
+    /// Returns the age of the session that packets are sealed with.
+    pub(crate) fn handshake_age(&self, now: Instant) -> Option<Duration> {
+        let session = self.sessions.in_use()?;
+        let age = now.saturating_duration_since(session.since);
+        session.is_live(now).then_some(age)
+    }
+
+    /// Returns the place of the session with this own index in the order in which the pair's sessions
+    /// began. Never repeats while the process runs, although indices do; `None` when there is no
+    /// such session.
+    pub(crate) fn session_order(&self, local: u32) -> Option<u64> {
+        self.sessions.order_of(local)
+    }
+
+    /// Seals a packet (empty: a keepalive) into `out` and returns the size of the datagram, 32 more
+    /// than the packet's. `None` without a session, and when `out` is too small.
+    ///
+    /// Goes by the time of the latest other call; ask [`Self::is_ready`] once per batch.
+    pub(crate) fn seal(&mut self, packet: &[u8], out: &mut [u8]) -> Option<usize> {
+        let room = packet.len().checked_add(OVERHEAD)?;
+        if out.len() < room || self.sessions.in_use().is_none() {
+            return None;
+        }
+        let len = match outcome(self.main.encapsulate(packet, out)) {
+            Outcome::Network(len) if len == room => len,
+            Outcome::Network(_) | Outcome::Done | Outcome::Failed(_) | Outcome::Packet(_) => {
+                self.restart();
+                return None;
+            }
+        };
+        let peer = out.get(4..8).and_then(|index| index.first_chunk().copied());
+        let peer = peer.map_or(0, u32::from_le_bytes);
+        self.schedule.sent();
+        self.sessions.is_sealed_with(peer).then_some(len)
+    }
+
+    /// Takes a datagram of this pair, with reserved bytes zero, of whatever content. `out` has as
+    /// many bytes as the datagram, and at least [`OUT_LEN`].
+    pub(crate) fn open(
+        &mut self,
+        now: Instant,
+        source: IpAddr,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Opened {
+        self.now = now;
+        if out.len() < datagram.len().max(OUT_LEN) {
+            return Opened::Refused(Refused::Room);
+        }
+        let header = match Header::parse(datagram) {
+            Ok(header) if header.route.is_none() => header,
+            Ok(_) | Err(_) => return Opened::Refused(Refused::Malformed),
+        };
+        match (header.kind, header.receiver) {
+            (Kind::Initiation, _) => self.open_initiation(source, datagram, out),
+            (Kind::Response, _) => self.open_response(source, datagram, out),
+            (Kind::CookieReply, _) => self.open_cookie(source, datagram, out),
+            (Kind::Data, Some(local)) => self.open_data(source, local, datagram, out),
+            (Kind::Data, None) => Opened::Refused(Refused::Malformed),
+        }
+    }
+
+    /// Initiator: writes a new initiation to `out` (at least [`OUT_LEN`]) and returns its size,
+    /// whatever is on its way. The responses to the latest two are taken, but none after that to the
+    /// latest.
+    pub(crate) fn initiate(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        self.now = now;
+        let Role::Initiator { clock, awaited } = &mut self.role else {
+            return None;
+        };
+        if out.len() < OUT_LEN {
+            return None;
+        }
+        let mut len = None;
+        if awaited.is_none() || !self.sessions.is_any_live(now) {
+            *clock = now;
+            len = outcome(self.main.update_timers(out)).initiation();
+        }
+        let len = len.or_else(|| {
+            let formatted = self.main.format_handshake_initiation(out, true);
+            outcome(formatted).initiation()
+        })?;
+        *awaited = Header::parse(out.get(..len)?).ok()?.sender;
+        self.schedule.initiated(now);
+        Some(len)
+    }
+
+    /// Ends sessions and returns what is due. To be called every 250 ms to 1 s; `out` as for
+    /// [`Self::initiate`].
+    pub(crate) fn tick(&mut self, now: Instant, out: &mut [u8]) -> Option<Due> {
+        self.now = now;
+        self.sessions.end_old(now);
+        if self.schedule.is_initiation_due(now) {
+            return self.initiate(now, out).map(Due::Initiation);
+        }
+        if self.schedule.is_keepalive_due(now) {
+            return self.seal(&[], out).map(Due::Keepalive);
+        }
+        None
     }
 
     /// Begins anew after boringtun did what it should not: no session is left.
@@ -335,96 +443,9 @@ impl Boring {
     }
 }
 
-impl Noise for Boring {
-    fn is_ready(&self, now: Instant) -> bool {
-        let in_use = self.sessions.in_use();
-        in_use.is_some_and(|session| session.is_live(now))
-    }
-
-    fn handshake_age(&self, now: Instant) -> Option<Duration> {
-        let session = self.sessions.in_use()?;
-        let age = now.saturating_duration_since(session.since);
-        session.is_live(now).then_some(age)
-    }
-
-    fn session_order(&self, local: u32) -> Option<u64> {
-        self.sessions.order_of(local)
-    }
-
-    fn seal(&mut self, packet: &[u8], out: &mut [u8]) -> Option<usize> {
-        let room = packet.len().checked_add(OVERHEAD)?;
-        if out.len() < room || self.sessions.in_use().is_none() {
-            return None;
-        }
-        let len = match outcome(self.main.encapsulate(packet, out)) {
-            Outcome::Network(len) if len == room => len,
-            Outcome::Network(_) | Outcome::Done | Outcome::Failed(_) | Outcome::Packet(_) => {
-                self.restart();
-                return None;
-            }
-        };
-        let peer = out.get(4..8).and_then(|index| index.first_chunk().copied());
-        let peer = peer.map_or(0, u32::from_le_bytes);
-        self.schedule.sent();
-        self.sessions.is_sealed_with(peer).then_some(len)
-    }
-
-    fn open(&mut self, now: Instant, source: IpAddr, datagram: &[u8], out: &mut [u8]) -> Opened {
-        self.now = now;
-        if out.len() < datagram.len().max(OUT_LEN) {
-            return Opened::Refused(Refused::Room);
-        }
-        let header = match Header::parse(datagram) {
-            Ok(header) if header.route.is_none() => header,
-            Ok(_) | Err(_) => return Opened::Refused(Refused::Malformed),
-        };
-        match (header.kind, header.receiver) {
-            (Kind::Initiation, _) => self.open_initiation(source, datagram, out),
-            (Kind::Response, _) => self.open_response(source, datagram, out),
-            (Kind::CookieReply, _) => self.open_cookie(source, datagram, out),
-            (Kind::Data, Some(local)) => self.open_data(source, local, datagram, out),
-            (Kind::Data, None) => Opened::Refused(Refused::Malformed),
-        }
-    }
-
-    fn initiate(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
-        self.now = now;
-        let Role::Initiator { clock, awaited } = &mut self.role else {
-            return None;
-        };
-        if out.len() < OUT_LEN {
-            return None;
-        }
-        let mut len = None;
-        if awaited.is_none() || !self.sessions.is_any_live(now) {
-            *clock = now;
-            len = outcome(self.main.update_timers(out)).initiation();
-        }
-        let len = len.or_else(|| {
-            let formatted = self.main.format_handshake_initiation(out, true);
-            outcome(formatted).initiation()
-        })?;
-        *awaited = Header::parse(out.get(..len)?).ok()?.sender;
-        self.schedule.initiated(now);
-        Some(len)
-    }
-
-    fn tick(&mut self, now: Instant, out: &mut [u8]) -> Option<Due> {
-        self.now = now;
-        self.sessions.end_old(now);
-        if self.schedule.is_initiation_due(now) {
-            return self.initiate(now, out).map(Due::Initiation);
-        }
-        if self.schedule.is_keepalive_due(now) {
-            return self.seal(&[], out).map(Due::Keepalive);
-        }
-        None
-    }
-}
-
-impl std::fmt::Debug for Boring {
+impl std::fmt::Debug for Noise {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let debug = &mut f.debug_struct("Boring");
+        let debug = &mut f.debug_struct("Noise");
         debug
             .field("sessions", &self.sessions)
             .finish_non_exhaustive()

@@ -8,6 +8,7 @@ mod changes;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use tunnel_proto::datagram::INITIATION_LEN;
 use tunnel_proto::frame::{Decoder, Frame, MAX_LEN};
 use tunnel_proto::ip::vnet::VnetHeader;
 use tunnel_proto::path::Mode;
@@ -15,7 +16,6 @@ use tunnel_proto::path::Mode;
 use super::super::*;
 use crate::handle::{Params, PeerSpec, Role};
 use crate::keys::{PrivateKey, PublicKey};
-use crate::noise::plain::PlainKeys;
 
 use super::support::{Sink, tcp};
 
@@ -31,7 +31,7 @@ pub(super) fn key(number: u8) -> PrivateKey {
 
 /// One end, its device, and what it sent by one call.
 pub(super) struct End {
-    pub(super) engine: Engine<PlainKeys>,
+    pub(super) engine: Engine,
     device: Vec<Vec<u8>>,
     pub(super) dead: bool,
     pub(super) max_down: Duration,
@@ -65,6 +65,8 @@ pub(super) struct Simulation {
     pub(super) udp_to_clients: bool,
     /// The largest UDP datagram that anybody sent, as it was or not.
     pub(super) largest_sent: usize,
+    /// The first initiation that a client sent.
+    first_initiation: Option<Vec<u8>>,
     /// Bytes of the largest UDP datagram that goes through, headers included.
     pub(super) largest: Option<usize>,
     mode: Mode,
@@ -101,6 +103,7 @@ impl Simulation {
             udp_to_servers: true,
             udp_to_clients: true,
             largest_sent: 0,
+            first_initiation: None,
             largest: None,
             mode,
             in_flight: BinaryHeap::new(),
@@ -113,13 +116,13 @@ impl Simulation {
             sim.servers.push(End::new(engine));
         }
         for at in 0..clients {
-            let engine = sim.client(at, servers, Duration::ZERO);
+            let engine = sim.client(at, servers);
             sim.clients.push(End::new(engine));
         }
         sim
     }
 
-    fn server(&self, at: usize, clients: usize) -> Engine<PlainKeys> {
+    fn server(&self, at: usize, clients: usize) -> Engine {
         let params = Params {
             role: Role::Server {
                 route: RouteId::new(17 + u32::try_from(at).unwrap()),
@@ -139,7 +142,7 @@ impl Simulation {
         Engine::new(
             params,
             identity,
-            PlainKeys::default(),
+            Keys::new(u64::MAX),
             [7 + self.order; 3],
             self.now,
         )
@@ -153,7 +156,7 @@ impl Simulation {
         }
     }
 
-    fn client(&self, at: usize, servers: usize, clock_behind: Duration) -> Engine<PlainKeys> {
+    fn client(&self, at: usize, servers: usize) -> Engine {
         let params = Params {
             role: Role::Client {
                 networks: vec!["100.96.0.0/11".parse().unwrap()],
@@ -172,8 +175,7 @@ impl Simulation {
             keys: vec![key(1 + u8::try_from(at).unwrap())],
             peers: (0..servers).map(|at| self.server_spec(at)).collect(),
         };
-        let keys = PlainKeys::with_clock_behind(clock_behind);
-        Engine::new(params, identity, keys, [3; 3], self.now).unwrap()
+        Engine::new(params, identity, Keys::new(u64::MAX), [3; 3], self.now).unwrap()
     }
 
     fn server_spec(&self, at: usize) -> PeerSpec {
@@ -391,7 +393,7 @@ impl Simulation {
     }
 
     /// Calls an engine, and carries off what it says.
-    fn call(&mut self, node: Node, work: impl FnOnce(&mut Engine<PlainKeys>, &mut Sink)) {
+    fn call(&mut self, node: Node, work: impl FnOnce(&mut Engine, &mut Sink)) {
         let mut sink = Sink::default();
         let end = self.end(node);
         work(&mut end.engine, &mut sink);
@@ -409,6 +411,11 @@ impl Simulation {
             (Remote::Udp { to, .. }, Node::Server(_)) => (u64::from(to.unwrap().port()), false),
             (Remote::Wrapped { .. }, _) => unreachable!("no gateway in this sim"),
         };
+        let message = bytes.get(if tcp { 2 } else { 0 }..).unwrap_or_default();
+        if let (Node::Client(_), [1, ..], INITIATION_LEN) = (from, message, message.len()) {
+            let initiation = || [&[1, 0, 0, 0], &message[4..]].concat();
+            self.first_initiation.get_or_insert_with(initiation);
+        }
         let Some((.., wire)) = self.wires.iter().find(|(known, ..)| *known == id) else {
             return;
         };
@@ -516,7 +523,7 @@ impl Simulation {
 }
 
 impl End {
-    fn new(engine: Engine<PlainKeys>) -> Self {
+    fn new(engine: Engine) -> Self {
         Self {
             engine,
             device: Vec::new(),

@@ -19,19 +19,19 @@ use boringtun::x25519;
 use tunnel_proto::datagram::COOKIE_REPLY_LEN;
 
 use crate::keys::{PresharedKey, PrivateKey, PublicKey};
-use crate::noise::{Identified, Keys, Pairing, Refused};
+use crate::noise::{Identified, Pairing, Refused};
 
-use super::{Boring, refusal};
+use super::{Noise, refusal};
 
 /// Handshakes per second and own key beyond which senders have to show that they receive what is
 /// sent to their address. Answering one costs a server 0.5 ms.
-const UNDER_LOAD: u64 = 100;
+pub(crate) const UNDER_LOAD: u64 = 100;
 
-/// The own keys.
-#[derive(Default)]
-pub(crate) struct BoringKeys {
+/// The own keys, and the source of [`Noise`] for pairs of keys.
+pub(crate) struct Keys {
     own: Vec<Own>,
     public: Vec<PublicKey>,
+    under_load: u64,
 }
 
 struct Own {
@@ -42,59 +42,31 @@ struct Own {
 }
 
 impl Own {
-    fn new(key: &PrivateKey) -> Self {
+    fn new(key: &PrivateKey, under_load: u64) -> Self {
         let private = key.secret();
         let public = x25519::PublicKey::from(&private);
         Self {
             private,
             public,
-            counted: Arc::new(RateLimiter::new(&public, UNDER_LOAD)),
+            counted: Arc::new(RateLimiter::new(&public, under_load)),
             uncounted: Arc::new(RateLimiter::new(&public, u64::MAX)),
-        }
-    }
-
-    /// Checks `mac1` and, under load, the cookie; then finds out the peer's key. `None` when the
-    /// initiation is not for this key.
-    fn identify(
-        &self,
-        source: IpAddr,
-        initiation: &[u8],
-        out: &mut [u8],
-        afford: &mut Option<impl FnOnce() -> bool>,
-    ) -> Option<Result<PublicKey, Identified>> {
-        let refused = |why| Some(Err(Identified::Refused(why)));
-        let verified = self.counted.verify_packet(Some(source), initiation, out);
-        let initiation = match verified {
-            Ok(Packet::HandshakeInit(initiation)) => initiation,
-            Ok(
-                Packet::HandshakeResponse(_) | Packet::PacketCookieReply(_) | Packet::PacketData(_),
-            ) => return refused(Refused::Malformed),
-            Err(TunnResult::WriteToNetwork(cookie)) => {
-                let len = cookie.len();
-                return Some(Err(Identified::Cookie { len }));
-            }
-            Err(TunnResult::Err(WireGuardError::InvalidMac)) => return None,
-            Err(TunnResult::Err(error)) => return refused(refusal(&error)),
-            Err(
-                TunnResult::Done
-                | TunnResult::WriteToTunnelV4(..)
-                | TunnResult::WriteToTunnelV6(..),
-            ) => return refused(Refused::Unexpected),
-        };
-        if !afford.take().is_some_and(|afford| afford()) {
-            return refused(Refused::Budget);
-        }
-        match parse_handshake_anon(&self.private, &self.public, &initiation) {
-            Ok(half) => Some(Ok(PublicKey::from_bytes(half.peer_static_public))),
-            Err(error) => refused(refusal(&error)),
         }
     }
 }
 
-impl Keys for BoringKeys {
-    type Noise = Boring;
+impl Keys {
+    /// Returns none. `under_load` is how many handshakes per second and own key are answered without
+    /// a cookie.
+    pub(crate) fn new(under_load: u64) -> Self {
+        Self {
+            own: Vec::new(),
+            public: Vec::new(),
+            under_load,
+        }
+    }
 
-    fn replace(&mut self, keys: &[PrivateKey]) {
+    /// Replaces the own keys. Pairs that were made before go on with the key they have.
+    pub(crate) fn replace(&mut self, keys: &[PrivateKey]) {
         let mut before = std::mem::take(&mut self.own);
         // A key that stays keeps its cookies.
         let kept = keys.iter().map(|key| {
@@ -102,17 +74,23 @@ impl Keys for BoringKeys {
             let at = before
                 .iter()
                 .position(|own| own.public.as_bytes() == public.as_bytes());
-            at.map_or_else(|| Own::new(key), |at| before.swap_remove(at))
+            at.map_or_else(
+                || Own::new(key, self.under_load),
+                |at| before.swap_remove(at),
+            )
         });
         self.own = kept.collect();
         self.public = keys.iter().map(PrivateKey::public).collect();
     }
 
-    fn own(&self) -> &[PublicKey] {
+    /// Returns the public keys, in the order of the private ones.
+    pub(crate) fn own(&self) -> &[PublicKey] {
         &self.public
     }
 
-    fn pair(&self, pairing: &Pairing, now: Instant) -> Option<Boring> {
+    /// Returns the state of a pair of keys, without a session; `None` when there is no own key of
+    /// that number.
+    pub(crate) fn pair(&self, pairing: &Pairing, now: Instant) -> Option<Noise> {
         let own = self.own.get(pairing.own)?;
         let limiter = if pairing.initiator {
             &own.counted
@@ -126,11 +104,16 @@ impl Keys for BoringKeys {
             index: pairing.index,
             limiter: Arc::clone(limiter),
         };
-        Some(Boring::new(maker, pairing.initiator, now))
+        Some(Noise::new(maker, pairing.initiator, now))
     }
 
-    fn identify(
-        &mut self,
+    /// Server: finds out between which keys an initiation is. Its reserved bytes are zero.
+    ///
+    /// Costs a hash per own key; for an initiation that names an own key also a Diffie-Hellman
+    /// (60 µs), unless `afford`, asked before, returns false. Under load the answer is a cookie, written
+    /// to `out` (at least 64 bytes). Does not show that the peer sent it: that is [`Noise::open`]'s.
+    pub(crate) fn identify(
+        &self,
         source: IpAddr,
         initiation: &[u8],
         out: &mut [u8],
@@ -139,30 +122,52 @@ impl Keys for BoringKeys {
         if out.len() < COOKIE_REPLY_LEN {
             return Identified::Refused(Refused::Room);
         }
-        let mut afford = Some(afford);
         for (number, own) in self.own.iter().enumerate() {
-            match own.identify(source, initiation, out, &mut afford) {
-                Some(Ok(theirs)) => {
-                    let own = number;
-                    return Identified::Pair { own, theirs };
+            let verified = own.counted.verify_packet(Some(source), initiation, out);
+            let initiation = match verified {
+                Ok(Packet::HandshakeInit(initiation)) => initiation,
+                Ok(
+                    Packet::HandshakeResponse(_)
+                    | Packet::PacketCookieReply(_)
+                    | Packet::PacketData(_),
+                ) => return Identified::Refused(Refused::Malformed),
+                Err(TunnResult::WriteToNetwork(cookie)) => {
+                    let len = cookie.len();
+                    return Identified::Cookie { len };
                 }
-                Some(Err(other)) => return other,
-                None => {}
+                Err(TunnResult::Err(WireGuardError::InvalidMac)) => continue, // another key's
+                Err(TunnResult::Err(error)) => return Identified::Refused(refusal(&error)),
+                Err(
+                    TunnResult::Done
+                    | TunnResult::WriteToTunnelV4(..)
+                    | TunnResult::WriteToTunnelV6(..),
+                ) => return Identified::Refused(Refused::Unexpected),
+            };
+            if !afford() {
+                return Identified::Refused(Refused::Budget);
             }
+            return match parse_handshake_anon(&own.private, &own.public, &initiation) {
+                Ok(half) => Identified::Pair {
+                    own: number,
+                    theirs: PublicKey::from_bytes(half.peer_static_public),
+                },
+                Err(error) => Identified::Refused(refusal(&error)),
+            };
         }
         Identified::Refused(Refused::Mac)
     }
 
-    fn tick(&mut self) {
+    /// To be called about once a second: counts what "under load" means anew.
+    pub(crate) fn tick(&self) {
         for own in &self.own {
             own.counted.reset_count();
         }
     }
 }
 
-impl std::fmt::Debug for BoringKeys {
+impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("BoringKeys").field(&self.public).finish()
+        f.debug_tuple("Keys").field(&self.public).finish()
     }
 }
 

@@ -54,9 +54,9 @@ impl Simulation {
         }
     }
 
-    /// Restarts a client with a clock that is behind by so much. Its UDP sockets get other ports.
-    pub(in crate::engine::tests) fn restart_client(&mut self, at: usize, clock_behind: Duration) {
-        let engine = self.client(at, self.servers.len(), clock_behind);
+    /// Restarts a client. Its UDP sockets get other ports.
+    pub(in crate::engine::tests) fn restart_client(&mut self, at: usize) {
+        let engine = self.client(at, self.servers.len());
         self.clients[at] = End::new(engine);
         let streams = self.take_streams(|wire| wire.client == at);
         self.wires.retain(|(.., wire)| wire.client != at);
@@ -66,6 +66,19 @@ impl Simulation {
                 engine.handle_closed(now, id, out);
             });
         }
+    }
+
+    /// Sends the first server a copy of the first initiation, from elsewhere.
+    pub(in crate::engine::tests) fn replay_initiation(&mut self) {
+        let (now, initiation) = (self.now, self.first_initiation.clone().unwrap());
+        let remote = Remote::Udp {
+            socket: SocketId(0),
+            to: Some("203.0.113.9:4000".parse().unwrap()),
+            local: None,
+        };
+        self.call(Node::Server(0), |engine, out| {
+            engine.handle_frame(now, &remote, &initiation, out);
+        });
     }
 
     /// Removes the streams of an end, and returns them.
