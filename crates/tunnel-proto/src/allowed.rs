@@ -1,7 +1,7 @@
 //! Which peers an inner address belongs to: the longest network that holds it decides.
 //!
 //! ```text
-//! networks with peers ──▶ Builder ──▶ AllowedIps: sorted starts of ranges, binary search
+//! networks with peers ──▶ Builder ──▶ AllowedIps: the longest first, searched one by one
 //!                                        ▲
 //!                       address of a packet ──▶ PeerSet
 //! ```
@@ -13,6 +13,7 @@
 //!
 //! Chooses no peer among several.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -159,64 +160,31 @@ impl Builder {
     /// Builds the table.
     #[must_use]
     pub fn build(&self) -> AllowedIps {
-        let bits = |address: IpAddr| match address {
-            IpAddr::V4(address) => address.to_bits().into(),
-            IpAddr::V6(address) => address.to_bits(),
-        };
-        let of_family = |ipv4| {
-            let networks = self.networks.iter();
-            let of_family = networks.filter(move |(network, _)| network.addr().is_ipv4() == ipv4);
-            flatten(of_family.map(|(network, (peers, _))| {
-                (bits(network.network()), bits(network.broadcast()), *peers)
-            }))
-        };
-        let v4 = of_family(true).into_iter();
-        AllowedIps {
-            v4: v4
-                .filter_map(|(start, peers)| Some((u32::try_from(start).ok()?, peers)))
-                .collect(),
-            v6: of_family(false),
+        let mut networks: Vec<_> = self.networks.iter().collect();
+        networks.sort_by_key(|(network, _)| Reverse(network.prefix_len()));
+        let mut table = AllowedIps::default();
+        for (network, (peers, _)) in networks {
+            match network {
+                IpNet::V4(net) => {
+                    let ends = [net.network(), net.broadcast()].map(Ipv4Addr::to_bits);
+                    table.v4.push((ends, *peers));
+                }
+                IpNet::V6(net) => {
+                    let ends = [net.network(), net.broadcast()].map(Ipv6Addr::to_bits);
+                    table.v6.push((ends, *peers));
+                }
+            }
         }
+        table
     }
 }
 
-/// Cuts nested ranges, sorted by start with the outer ones first, into a row of disjoint ones:
-/// each begins where it says and ends where the next begins.
-fn flatten(networks: impl Iterator<Item = (u128, u128, PeerSet)>) -> Vec<(u128, PeerSet)> {
-    let mut row: Vec<(u128, PeerSet)> = Vec::new();
-    let mut open: Vec<(u128, PeerSet)> = Vec::new(); // last address and peers, innermost at the end
-    let close = |row: &mut Vec<(u128, PeerSet)>, open: &mut Vec<(u128, PeerSet)>| {
-        let Some((last, _)) = open.pop() else { return };
-        let outer = open.last().map_or(PeerSet::EMPTY, |(_, peers)| *peers);
-        if let Some(next) = last.checked_add(1) {
-            begin(row, next, outer);
-        }
-    };
-    for (first, last, peers) in networks {
-        while open.last().is_some_and(|(end, _)| *end < first) {
-            close(&mut row, &mut open);
-        }
-        begin(&mut row, first, peers);
-        open.push((last, peers));
-    }
-    while !open.is_empty() {
-        close(&mut row, &mut open);
-    }
-    row
-}
-
-fn begin(row: &mut Vec<(u128, PeerSet)>, start: u128, peers: PeerSet) {
-    if row.last().is_some_and(|(previous, _)| *previous == start) {
-        row.pop();
-    }
-    row.push((start, peers));
-}
-
-/// Inner addresses and the peers they belong to.
+/// Inner addresses and the peers they belong to: first and last address of each network, the longest
+/// ones first.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedIps {
-    v4: Vec<(u32, PeerSet)>,
-    v6: Vec<(u128, PeerSet)>,
+    v4: Vec<([u32; 2], PeerSet)>,
+    v6: Vec<([u128; 2], PeerSet)>,
 }
 
 impl AllowedIps {
@@ -225,8 +193,9 @@ impl AllowedIps {
     #[must_use]
     pub fn peers(&self, address: IpAddr) -> PeerSet {
         match address {
-            IpAddr::V4(address) => self.peers_v4(address),
-            IpAddr::V6(address) => self.peers_v6(address),
+            IpAddr::V4(address) => find(&self.v4, address.to_bits()),
+            IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => PeerSet::EMPTY,
+            IpAddr::V6(address) => find(&self.v6, address.to_bits()),
         }
     }
 
@@ -235,23 +204,12 @@ impl AllowedIps {
     pub fn allows(&self, peer: PeerIndex, source: IpAddr) -> bool {
         self.peers(source).contains(peer)
     }
-
-    fn peers_v4(&self, address: Ipv4Addr) -> PeerSet {
-        find(&self.v4, address.to_bits())
-    }
-
-    fn peers_v6(&self, address: Ipv6Addr) -> PeerSet {
-        if address.to_ipv4_mapped().is_some() {
-            return PeerSet::EMPTY;
-        }
-        find(&self.v6, address.to_bits())
-    }
 }
 
-fn find<B: Ord + Copy>(row: &[(B, PeerSet)], address: B) -> PeerSet {
-    let behind = row.partition_point(|(start, _)| *start <= address);
-    let range = behind.checked_sub(1).and_then(|at| row.get(at));
-    range.map_or(PeerSet::EMPTY, |(_, peers)| *peers)
+fn find<B: Ord>(networks: &[([B; 2], PeerSet)], address: B) -> PeerSet {
+    let mut all = networks.iter();
+    let found = all.find(|([first, last], _)| *first <= address && address <= *last);
+    found.map_or(PeerSet::EMPTY, |(_, peers)| *peers)
 }
 
 /// Why a network cannot be had, or not by this peer.
