@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use crate::wire::mix;
 
 pub use event::{CloseReason, Event};
-pub use mtu::{Mtu, MtuEvent, MtuParams};
+pub use mtu::{Mtu, MtuEvent};
 pub use probe::{LinkStats, ProbeParams, Prober};
 
 /// What carries the datagrams.
@@ -78,18 +78,18 @@ pub struct Params {
     pub retry_tcp: Duration,
     /// The longest pause before UDP is tried again: how late an opened firewall is noticed.
     pub retry_udp: Duration,
-    /// For how long UDP is not preferred after it died, doubled when it dies again within
-    /// `flap_memory`.
-    pub hold_first: Duration,
-    /// The longest such time.
-    pub max_hold: Duration,
-    /// After this long without a death the next one counts as the first.
-    pub flap_memory: Duration,
-    /// When UDP is tried again after its packets turned out to be too small.
-    pub unfit: Duration,
-    /// For how long a link that must go is kept open after another took over.
-    pub linger: Duration,
 }
+
+/// For how long UDP is not preferred after it died, doubled when it dies again within [`FLAP_MEMORY`].
+const HOLD_FIRST: Duration = Duration::from_secs(5);
+/// The longest such time.
+const MAX_HOLD: Duration = Duration::from_secs(60);
+/// After this long without a death the next one counts as the first.
+const FLAP_MEMORY: Duration = Duration::from_secs(300);
+/// When UDP is tried again after its packets turned out to be too small.
+const UNFIT_PAUSE: Duration = Duration::from_secs(60);
+/// For how long a link that must go is kept open after another took over.
+const LINGER: Duration = Duration::from_secs(3);
 
 impl Default for Params {
     fn default() -> Self {
@@ -100,11 +100,6 @@ impl Default for Params {
             retry_first: Duration::from_millis(250),
             retry_tcp: Duration::from_secs(5),
             retry_udp: Duration::from_secs(15),
-            hold_first: Duration::from_secs(5),
-            max_hold: Duration::from_secs(60),
-            flap_memory: Duration::from_secs(300),
-            unfit: Duration::from_secs(60),
-            linger: Duration::from_secs(3),
         }
     }
 }
@@ -158,7 +153,7 @@ impl Selector {
         let mut selector = Self {
             slots: [Transport::Tcp, Transport::Udp].map(slot),
             active: None,
-            hold: params.hold_first,
+            hold: HOLD_FIRST,
             hold_until: None,
             died_at: None,
             last_id: 0,
@@ -324,7 +319,7 @@ impl Selector {
             return;
         }
         let Some(link) = slot.link.take() else { return };
-        let steady = link.prober.is_some() && now >= link.since + params.hold_first;
+        let steady = link.prober.is_some() && now >= link.since + HOLD_FIRST;
         let longest = match slot.transport {
             Transport::Tcp => params.retry_tcp,
             Transport::Udp => params.retry_udp,
@@ -336,7 +331,7 @@ impl Selector {
         };
         slot.pause = (pause * 2).min(longest);
         let pause = if reason == CloseReason::Unfit {
-            params.unfit
+            UNFIT_PAUSE
         } else {
             spread(pause, mix(self.secret, id.0))
         };
@@ -351,11 +346,11 @@ impl Selector {
     fn hold_udp(&mut self, now: Instant) {
         let again = self
             .died_at
-            .is_some_and(|died_at| now < died_at + self.params.flap_memory);
+            .is_some_and(|died_at| now < died_at + FLAP_MEMORY);
         self.hold = if again {
-            (self.hold * 2).min(self.params.max_hold)
+            (self.hold * 2).min(MAX_HOLD)
         } else {
-            self.params.hold_first
+            HOLD_FIRST
         };
         self.died_at = Some(now);
         self.hold_until = Some(now + self.hold);
@@ -428,7 +423,7 @@ impl Selector {
             });
             self.probe(now);
         }
-        let (active, linger) = (self.active, self.params.linger);
+        let active = self.active;
         for leaving in self
             .slots
             .iter_mut()
@@ -437,7 +432,7 @@ impl Selector {
             if active == Some(leaving.id) {
                 leaving.close_at = None;
             } else if active.is_some() {
-                leaving.close_at.get_or_insert(now + linger);
+                leaving.close_at.get_or_insert(now + LINGER);
             }
         }
     }

@@ -17,38 +17,16 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Bounds and times of a [`Mtu`].
-#[derive(Clone, Copy, Debug)]
-pub struct MtuParams {
-    /// Smaller is of no use; 1280 is the least for IPv6.
-    pub floor: u16,
-    /// Larger is not tried.
-    pub ceiling: u16,
-    /// The search ends when it is this near, in bytes.
-    pub step: u16,
-    /// Probes of one size without answer that make it too large.
-    pub misses: u32,
-    /// How often the present size is verified while there is traffic.
-    pub verify: Duration,
-    /// When something larger is tried again.
-    pub raise: Duration,
-    /// How long to wait for an answer until the link's own time-out is known.
-    pub timeout: Duration,
-}
-
-impl Default for MtuParams {
-    fn default() -> Self {
-        Self {
-            floor: 1280,
-            ceiling: 1420,
-            step: 8,
-            misses: 3,
-            verify: Duration::from_secs(1),
-            raise: Duration::from_secs(60),
-            timeout: Duration::from_millis(600),
-        }
-    }
-}
+/// The search ends when it is this near, in bytes.
+const STEP: u16 = 8;
+/// Probes of one size without answer that make it too large.
+const MISSES: u32 = 3;
+/// How often the present size is verified while there is traffic.
+const VERIFY: Duration = Duration::from_secs(1);
+/// When something larger is tried again.
+const RAISE: Duration = Duration::from_secs(60);
+/// How long to wait for an answer until the link's own time-out is known.
+const TIMEOUT: Duration = Duration::from_millis(600);
 
 /// What the caller is to do, or to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +76,8 @@ struct Trial {
 /// The state machine of one link's packet size.
 #[derive(Debug)]
 pub struct Mtu {
-    params: MtuParams,
+    floor: u16,
+    ceiling: u16,
     phase: Phase,
     mtu: u16,
     trial: Option<Trial>,
@@ -113,27 +92,23 @@ pub struct Mtu {
 
 impl Mtu {
     /// Returns the machine for a link that has just come up. Packets may be as large as the floor
-    /// until more is known.
+    /// until more is known: smaller is of no use (1280 is the least for IPv6), larger than the ceiling
+    /// is not tried.
     #[must_use]
-    pub fn new(params: MtuParams, now: Instant) -> Self {
-        let params = MtuParams {
-            ceiling: params.ceiling.max(params.floor),
-            step: params.step.max(1),
-            misses: params.misses.max(1),
-            ..params
-        };
+    pub fn new(floor: u16, ceiling: u16, now: Instant) -> Self {
         let mut mtu = Self {
+            floor,
+            ceiling: ceiling.max(floor),
             phase: Phase::Floor { below: None },
-            mtu: params.floor,
+            mtu: floor,
             trial: None,
             next_id: 0,
-            timeout: params.timeout,
+            timeout: TIMEOUT,
             alive: None,
             traffic: false,
             verified: now,
-            raise_at: now + params.raise,
+            raise_at: now + RAISE,
             events: VecDeque::new(),
-            params,
         };
         mtu.advance(now);
         mtu
@@ -189,9 +164,8 @@ impl Mtu {
         if self.phase != Phase::Steady {
             return None; // unfit; the others always have a probe on its way
         }
-        let verify = (self.traffic && self.mtu > self.params.floor)
-            .then(|| self.verified + self.params.verify);
-        let raise = (self.mtu < self.params.ceiling).then_some(self.raise_at);
+        let verify = (self.traffic && self.mtu > self.floor).then(|| self.verified + VERIFY);
+        let raise = (self.mtu < self.ceiling).then_some(self.raise_at);
         verify.into_iter().chain(raise).min()
     }
 
@@ -205,18 +179,18 @@ impl Mtu {
         if self.trial.is_some() {
             return;
         }
-        let due = now >= self.verified + self.params.verify;
-        let verifies = self.traffic && due && self.mtu > self.params.floor;
+        let due = now >= self.verified + VERIFY;
+        let verifies = self.traffic && due && self.mtu > self.floor;
         let size = match self.phase {
             Phase::Unfit => return,
-            Phase::Floor { .. } => self.params.floor,
+            Phase::Floor { .. } => self.floor,
             // Also while something larger is tried: the path may have become smaller meanwhile.
             Phase::Ceiling | Phase::Search { .. } if verifies => self.mtu,
-            Phase::Ceiling => self.params.ceiling,
+            Phase::Ceiling => self.ceiling,
             Phase::Search { too_large } => self.mtu + (too_large - self.mtu) / 2,
-            Phase::Steady if self.mtu < self.params.ceiling && now >= self.raise_at => {
+            Phase::Steady if self.mtu < self.ceiling && now >= self.raise_at => {
                 self.phase = Phase::Ceiling;
-                self.params.ceiling
+                self.ceiling
             }
             Phase::Steady if verifies => self.mtu,
             Phase::Steady => return,
@@ -242,7 +216,7 @@ impl Mtu {
 
     fn passed(&mut self, now: Instant, size: u16) {
         match self.phase {
-            Phase::Floor { below: None } if self.params.floor < self.params.ceiling => {
+            Phase::Floor { below: None } if self.floor < self.ceiling => {
                 self.phase = Phase::Ceiling;
             }
             Phase::Floor { below } => match below {
@@ -266,8 +240,8 @@ impl Mtu {
     fn missed(&mut self, now: Instant, trial: Trial) {
         let misses = trial.misses + 1;
         let alive = self.alive.is_some_and(|alive| alive >= trial.first);
-        if misses < self.params.misses || !alive {
-            let misses = misses.min(self.params.misses);
+        if misses < MISSES || !alive {
+            let misses = misses.min(MISSES);
             self.send(now, trial.size, misses, trial.first);
             return;
         }
@@ -278,7 +252,7 @@ impl Mtu {
                 self.search(now, trial.size);
             }
             Phase::Ceiling | Phase::Search { .. } | Phase::Steady => {
-                self.set(self.params.floor);
+                self.set(self.floor);
                 self.phase = Phase::Floor {
                     below: Some(trial.size),
                 };
@@ -288,7 +262,7 @@ impl Mtu {
 
     /// Goes on between the present size and one that is too large.
     fn search(&mut self, now: Instant, too_large: u16) {
-        if too_large.saturating_sub(self.mtu) > self.params.step {
+        if too_large.saturating_sub(self.mtu) > STEP {
             self.phase = Phase::Search { too_large };
         } else {
             self.settle(now);
@@ -298,12 +272,12 @@ impl Mtu {
     fn settle(&mut self, now: Instant) {
         self.phase = Phase::Steady;
         self.verified = now;
-        self.raise_at = now + self.params.raise;
+        self.raise_at = now + RAISE;
     }
 
     fn unfit(&mut self) {
         self.phase = Phase::Unfit;
-        self.set(self.params.floor);
+        self.set(self.floor);
         self.events.push_back(MtuEvent::Unfit);
     }
 

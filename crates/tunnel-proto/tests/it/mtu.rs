@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tunnel_proto::path::{Mtu, MtuEvent, MtuParams};
+use tunnel_proto::path::{Mtu, MtuEvent};
 
 use super::{ms, start};
 
@@ -26,7 +26,7 @@ impl Simulation {
     fn new(hole: u16) -> Self {
         let now = start();
         let mut sim = Self {
-            mtu: Mtu::new(MtuParams::default(), now),
+            mtu: Mtu::new(1280, 1420, now),
             now,
             begin: now,
             hole,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tunnel_proto::codel::Band;
 use tunnel_proto::echo::{self, ProbeInfo};
 use tunnel_proto::frame::{Control, Identity as FrameIdentity, MAX_IDENTITY_LEN};
-use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Transport};
+use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, Transport};
 
 use crate::noise::{Due, OUT_LEN};
 
@@ -149,12 +149,7 @@ impl Engine {
         link.heard = now;
         let first = !std::mem::replace(&mut link.proven, true);
         if first && link.remote.transport() == Transport::Udp {
-            let params = MtuParams {
-                floor: MIN_MTU.min(most),
-                ceiling: most,
-                ..MtuParams::default()
-            };
-            link.mtu = Some(Mtu::new(params, now));
+            link.mtu = Some(Mtu::new(MIN_MTU.min(most), most, now));
         }
         let Steering::Client(selector) = &mut peer.steering else {
             return None;
