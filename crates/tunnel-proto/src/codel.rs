@@ -77,6 +77,15 @@ pub enum DropReason {
 }
 
 impl DropReason {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 5] = [
+        Self::Delay,
+        Self::FullBytes,
+        Self::FullPackets,
+        Self::Oversize,
+        Self::Stale,
+    ];
+
     /// Returns the label for metrics.
     #[must_use]
     pub fn reason(self) -> &'static str {
@@ -97,41 +106,17 @@ pub struct Stats {
     pub pushed: u64,
     /// Packets taken from it.
     pub popped: u64,
-    /// Dropped for [`DropReason::Delay`].
-    pub delay: u64,
-    /// Dropped for [`DropReason::FullBytes`].
-    pub full_bytes: u64,
-    /// Dropped for [`DropReason::FullPackets`].
-    pub full_packets: u64,
-    /// Dropped for [`DropReason::Oversize`].
-    pub oversize: u64,
-    /// Dropped for [`DropReason::Stale`].
-    pub stale: u64,
-}
-
-impl Stats {
-    /// Returns how many packets were dropped, by reason.
-    #[must_use]
-    pub fn dropped(&self) -> [(DropReason, u64); 5] {
-        [
-            (DropReason::Delay, self.delay),
-            (DropReason::FullBytes, self.full_bytes),
-            (DropReason::FullPackets, self.full_packets),
-            (DropReason::Oversize, self.oversize),
-            (DropReason::Stale, self.stale),
-        ]
-    }
+    /// Packets dropped, in the order of [`DropReason::ALL`].
+    pub dropped: [u64; DropReason::ALL.len()],
 }
 
 impl AddAssign for Stats {
     fn add_assign(&mut self, other: Self) {
         self.pushed += other.pushed;
         self.popped += other.popped;
-        self.delay += other.delay;
-        self.full_bytes += other.full_bytes;
-        self.full_packets += other.full_packets;
-        self.oversize += other.oversize;
-        self.stale += other.stale;
+        for (count, more) in self.dropped.iter_mut().zip(other.dropped) {
+            *count += more;
+        }
     }
 }
 
@@ -308,14 +293,9 @@ impl<T> Queue<T> {
         dropped: &mut impl FnMut(T, DropReason),
     ) {
         let Some(waiting) = waiting else { return };
-        let count = match reason {
-            DropReason::Delay => &mut self.stats.delay,
-            DropReason::FullBytes => &mut self.stats.full_bytes,
-            DropReason::FullPackets => &mut self.stats.full_packets,
-            DropReason::Oversize => &mut self.stats.oversize,
-            DropReason::Stale => &mut self.stats.stale,
-        };
-        *count += 1;
+        if let Some(count) = self.stats.dropped.get_mut(reason as usize) {
+            *count += 1;
+        }
         dropped(waiting.item, reason);
     }
 }

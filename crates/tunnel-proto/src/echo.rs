@@ -18,7 +18,7 @@
 use std::net::IpAddr;
 
 use crate::ip::checksum::update_bytes;
-use crate::ip::icmp::{IcmpError, echo_request, make_echo_reply};
+use crate::ip::icmp::{echo_request, make_echo_reply};
 use crate::ip::transport::Icmp;
 use crate::ip::{Header, protocol};
 use crate::wire::{array, put, u8_at, u16_at, u32_at};
@@ -56,26 +56,22 @@ pub enum Echo {
     },
 }
 
-/// Writes a probe of `size` bytes, or as few as it takes, and returns its length.
-///
-/// # Errors
-///
-/// - [`IcmpError::Family`]: the addresses are not of one family;
-/// - [`IcmpError::BufferTooSmall`]: `out` is too small.
+/// Writes a probe of `size` bytes, or as few as it takes, and returns its length. `None` when the
+/// addresses are not of one family, or `out` is too small.
 pub fn request(
     (from, to): (IpAddr, IpAddr),
     id: u32,
     info: ProbeInfo,
     size: usize,
     out: &mut [u8],
-) -> Result<usize, IcmpError> {
+) -> Option<usize> {
     let headers = if to.is_ipv4() { 28 } else { 48 };
     let data = size.saturating_sub(headers).max(PAYLOAD_LEN);
     let [a, b, c, d] = id.to_be_bytes();
     let (id, seq) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
     let len = echo_request(from, to, id, seq, data, out)?;
     replace_payload(out, headers - 8, &payload(info, 0));
-    Ok(len)
+    Some(len)
 }
 
 /// Returns what a packet is, if it is a probe or its answer.

@@ -90,15 +90,6 @@ pub struct Before {
     pub answered: bool,
 }
 
-/// What an outbound packet was let through as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outbound {
-    /// The peer to send it to.
-    pub peer: PeerIndex,
-    /// Whether it began a flow.
-    pub opened: bool,
-}
-
 /// The filter of one tunnel device.
 #[derive(Debug)]
 pub struct Filter {
@@ -136,7 +127,7 @@ impl Filter {
         header: &Header,
         packet: &[u8],
         choose: impl FnOnce(&FlowKey, Option<Before>) -> Option<PeerIndex>,
-    ) -> Result<Outbound, Refusal> {
+    ) -> Result<PeerIndex, Refusal> {
         let verdict = self.judge_outbound(now, header, packet, choose);
         self.flows.sweep(now, SWEEP);
         self.count(verdict)
@@ -190,11 +181,10 @@ impl Filter {
     }
 
     fn count<T>(&mut self, verdict: Result<T, Refusal>) -> Result<T, Refusal> {
-        if let Err(refusal) = &verdict {
-            let mut counts = Refusal::ALL.iter().zip(&mut self.refused);
-            if let Some((_, count)) = counts.find(|(kind, _)| *kind == refusal) {
-                *count += 1;
-            }
+        if let Err(refusal) = &verdict
+            && let Some(count) = self.refused.get_mut(*refusal as usize)
+        {
+            *count += 1;
         }
         verdict
     }
@@ -205,14 +195,10 @@ impl Filter {
         header: &Header,
         packet: &[u8],
         choose: impl FnOnce(&FlowKey, Option<Before>) -> Option<PeerIndex>,
-    ) -> Result<Outbound, Refusal> {
+    ) -> Result<PeerIndex, Refusal> {
         check_addresses(header)?;
         if !header.has_transport_header() {
-            let peer = self.sent.later(now, header)?;
-            return Ok(Outbound {
-                peer,
-                opened: false,
-            });
+            return self.sent.later(now, header);
         }
         if let Some(quoted) = quoted(header, packet)? {
             let key = FlowKey::of_inbound(&quoted.header, quoted.packet).ok_or(Refusal::Related)?;
@@ -222,11 +208,7 @@ impl Filter {
                 peer: flow.peer,
                 answered,
             };
-            let peer = choose(&key, Some(before)).ok_or(Refusal::NoPeer)?;
-            return Ok(Outbound {
-                peer,
-                opened: false,
-            });
+            return choose(&key, Some(before)).ok_or(Refusal::NoPeer);
         }
         let key =
             FlowKey::of_outbound(header, packet).ok_or_else(|| why_no_flow(header, packet))?;
@@ -246,10 +228,7 @@ impl Filter {
         if header.fragment.is_some() {
             self.sent.first(now, header, peer);
         }
-        Ok(Outbound {
-            peer,
-            opened: before.is_none(),
-        })
+        Ok(peer)
     }
 
     fn judge_inbound(
@@ -405,7 +384,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All of them.
+    /// All of them, in the order of their declaration.
     pub const ALL: [Self; 12] = [
         Self::Address,
         Self::Fragment,

@@ -121,22 +121,6 @@ impl Header {
     }
 }
 
-/// Returns source and destination of a packet, without looking any further.
-#[must_use]
-pub fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
-    match u8_at(packet, 0)? >> 4 {
-        4 => {
-            let [src, dst] = [array::<4>(packet, 12)?, array::<4>(packet, 16)?];
-            Some((Ipv4Addr::from(src).into(), Ipv4Addr::from(dst).into()))
-        }
-        6 => {
-            let [src, dst] = [array::<16>(packet, 8)?, array::<16>(packet, 24)?];
-            Some((Ipv6Addr::from(src).into(), Ipv6Addr::from(dst).into()))
-        }
-        _ => None,
-    }
-}
-
 fn parse_v4(packet: &[u8]) -> Result<Header, IpError> {
     let fixed: [u8; V4_LEN] = array(packet, 0).ok_or(IpError::Length)?;
     let header_len = usize::from(fixed[0] & 0xf) * 4;
@@ -183,12 +167,13 @@ fn has_source_route(mut options: &[u8]) -> bool {
 
 fn parse_v6(packet: &[u8]) -> Result<Header, IpError> {
     let fixed: [u8; V6_LEN] = array(packet, 0).ok_or(IpError::Length)?;
-    let (src, dst) = addresses(packet).ok_or(IpError::Length)?;
+    let address = |at| array::<16>(packet, at).map(Ipv6Addr::from);
+    let (src, dst) = address(8).zip(address(24)).ok_or(IpError::Length)?;
     let payload_len = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
     let mut header = Header {
         version: Version::V6,
-        src,
-        dst,
+        src: src.into(),
+        dst: dst.into(),
         protocol: fixed[6],
         transport: V6_LEN,
         total_len: V6_LEN + payload_len,
@@ -267,16 +252,4 @@ pub enum IpError {
     /// Neither IPv4 nor IPv6.
     #[error("neither IPv4 nor IPv6")]
     Version,
-}
-
-impl IpError {
-    /// Returns the label for metrics.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Extensions => "ip_extensions",
-            Self::Length => "ip_length",
-            Self::Version => "ip_version",
-        }
-    }
 }

@@ -93,16 +93,6 @@ impl Class {
             Phase::UdpAnswered => Self::Udp,
         }
     }
-
-    fn index(self) -> usize {
-        match self {
-            Self::Closed => 0,
-            Self::Opening => 1,
-            Self::HalfClosed => 2,
-            Self::Established => 3,
-            Self::Udp => 4,
-        }
-    }
 }
 
 impl Table {
@@ -186,7 +176,7 @@ impl Table {
         let now = self.millis(now);
         for class in Class::ALL {
             for _ in 0..budget {
-                let front = self.lists.get(class.index()).map_or(0, |list| list.front);
+                let front = self.lists.get(class as usize).map_or(0, |list| list.front);
                 let Some(entry) = self.entry(front) else {
                     break;
                 };
@@ -245,7 +235,7 @@ impl Table {
 
     /// Removes the oldest flow of a class that may go, else one whose time is over.
     fn evict(&mut self, now: u64) -> Result<(), Refusal> {
-        let front = |class: Class| self.lists.get(class.index()).map_or(0, |list| list.front);
+        let front = |class: Class| self.lists.get(class as usize).map_or(0, |list| list.front);
         let over = |at: &u32| {
             self.entry(*at)
                 .is_some_and(|entry| self.is_over(entry, now))
@@ -309,7 +299,7 @@ impl Table {
 
     /// Appends an entry to the list of its class.
     fn list(&mut self, at: u32, now: u64) {
-        let Some(class) = self.entry(at).map(|entry| Class::of(entry.phase).index()) else {
+        let Some(class) = self.entry(at).map(|entry| Class::of(entry.phase) as usize) else {
             return;
         };
         let Some(list) = self.lists.get_mut(class) else {
@@ -379,7 +369,7 @@ impl Table {
     }
 
     fn limit(&self, class: Class) -> u64 {
-        self.limits.get(class.index()).copied().unwrap_or(0)
+        self.limits.get(class as usize).copied().unwrap_or(0)
     }
 
     fn count_open(&mut self, phase: Phase, peer: PeerIndex, more: bool) {

@@ -10,26 +10,21 @@ use crate::wire::put;
 use super::transport::Icmp;
 use super::{Header, V4_LEN, V6_LEN, Version, checksum, protocol, segment::transport_checksum};
 
-/// Writes the ICMP error "packet too big" for `packet` and returns its length.
+/// Writes the ICMP error "packet too big" for `packet` and returns its length. `None` when there must
+/// be no error for this packet, such as an IPv4 packet that may be fragmented on the way, when `from`
+/// is of the other family, and when `out` is too small.
 ///
 /// `from` is the address of the tunnel's end, of the packet's family; `mtu` is what the tunnel
 /// carries, in bytes of an inner packet. `out` of [`MAX_ERROR_LEN`] bytes is always enough.
-///
-/// # Errors
-///
-/// - [`IcmpError::NotAllowed`]: there must be no error for this packet; an IPv4 packet that may be
-///   fragmented on the way is among these;
-/// - [`IcmpError::Family`]: `from` is of the other family;
-/// - [`IcmpError::BufferTooSmall`]: `out` is too small.
 pub fn packet_too_big(
     header: &Header,
     packet: &[u8],
     mtu: u16,
     from: IpAddr,
     out: &mut [u8],
-) -> Result<usize, IcmpError> {
+) -> Option<usize> {
     if !may_answer(header, packet) {
-        return Err(IcmpError::NotAllowed);
+        return None;
     }
     let (ip_len, most) = match header.version {
         Version::V4 => (V4_LEN, MAX_V4_ERROR),
@@ -38,7 +33,7 @@ pub fn packet_too_big(
     let quoted = header.total_len.min(packet.len()).min(most - ip_len - 8);
     let quoted = packet.get(..quoted).unwrap_or_default();
     let total = ip_len + 8 + quoted.len();
-    let out = out.get_mut(..total).ok_or(IcmpError::BufferTooSmall)?;
+    let out = out.get_mut(..total)?;
     let [m0, m1] = mtu.to_be_bytes();
     // RFC 1191 §4: unreachable, fragmentation needed. RFC 4443 §3.2: packet too big.
     let message = match header.version {
@@ -50,12 +45,9 @@ pub fn packet_too_big(
     finish(out, from, header.src)
 }
 
-/// Writes an echo request and returns its length: the headers and `data_len` bytes of zeros.
-///
-/// # Errors
-///
-/// - [`IcmpError::Family`]: the addresses are not of one family;
-/// - [`IcmpError::BufferTooSmall`]: `out` is too small, or the packet would be larger than 65,535 bytes.
+/// Writes an echo request and returns its length: the headers and `data_len` bytes of zeros. `None`
+/// when the addresses are not of one family, `out` is too small, or the packet would be larger than
+/// 65,535 bytes.
 pub fn echo_request(
     from: IpAddr,
     to: IpAddr,
@@ -63,15 +55,13 @@ pub fn echo_request(
     seq: u16,
     data_len: usize,
     out: &mut [u8],
-) -> Result<usize, IcmpError> {
+) -> Option<usize> {
     let (ip_len, kind) = match to {
         IpAddr::V4(_) => (V4_LEN, 8),
         IpAddr::V6(_) => (V6_LEN, 128),
     };
-    let total = (ip_len + 8).checked_add(data_len);
-    let out = total
-        .and_then(|total| out.get_mut(..total))
-        .ok_or(IcmpError::BufferTooSmall)?;
+    let total = (ip_len + 8).checked_add(data_len)?;
+    let out = out.get_mut(..total)?;
     out.fill(0);
     put(out, ip_len, &[kind, 0, 0, 0]);
     put(out, ip_len + 4, &id.to_be_bytes());
@@ -99,16 +89,16 @@ pub fn make_echo_reply(header: &Header, packet: &mut [u8]) -> bool {
         return false;
     }
     put(packet, header.transport, &[reply, 0, 0, 0]);
-    finish(packet, header.dst, header.src).is_ok()
+    finish(packet, header.dst, header.src).is_some()
 }
 
 /// Writes the IP header in front of a message and fills in the message's checksum, which holds
-/// zero.
-fn finish(packet: &mut [u8], from: IpAddr, to: IpAddr) -> Result<usize, IcmpError> {
+/// zero. `None` for addresses of two families and above 65,535 bytes.
+fn finish(packet: &mut [u8], from: IpAddr, to: IpAddr) -> Option<usize> {
     let total = packet.len();
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let len = u16::try_from(total).map_err(|_| IcmpError::BufferTooSmall)?;
+            let len = u16::try_from(total).ok()?;
             let [l0, l1] = len.to_be_bytes();
             // Never fragmented, hence no identification (RFC 6864 §4.1).
             put(
@@ -124,7 +114,7 @@ fn finish(packet: &mut [u8], from: IpAddr, to: IpAddr) -> Result<usize, IcmpErro
             put(packet, V4_LEN + 2, &sum.to_be_bytes());
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let len = u16::try_from(total - V6_LEN).map_err(|_| IcmpError::BufferTooSmall)?;
+            let len = u16::try_from(total - V6_LEN).ok()?;
             let [l0, l1] = len.to_be_bytes();
             put(packet, 0, &[0x60, 0, 0, 0, l0, l1, protocol::ICMPV6, HOPS]);
             put(packet, 8, &from.octets());
@@ -132,9 +122,9 @@ fn finish(packet: &mut [u8], from: IpAddr, to: IpAddr) -> Result<usize, IcmpErro
             let sum = transport_checksum(packet, V6_LEN, protocol::ICMPV6);
             put(packet, V6_LEN + 2, &sum.unwrap_or_default().to_be_bytes());
         }
-        _ => return Err(IcmpError::Family),
+        _ => return None,
     }
-    Ok(total)
+    Some(total)
 }
 
 fn may_answer(header: &Header, packet: &[u8]) -> bool {
@@ -169,18 +159,3 @@ const MAX_V4_ERROR: usize = 576;
 const HOPS: u8 = 64;
 /// In byte 6 of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;
-
-/// Why there is no ICMP message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum IcmpError {
-    /// The addresses are not of one family.
-    #[error("addresses of two families")]
-    Family,
-    /// The buffer is too small.
-    #[error("buffer too small for the message")]
-    BufferTooSmall,
-    /// The rules forbid an error for this packet.
-    #[error("no error may be sent for this packet")]
-    NotAllowed,
-}

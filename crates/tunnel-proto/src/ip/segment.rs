@@ -73,16 +73,6 @@ impl<'a> Segments<'a> {
         Ok(segments)
     }
 
-    /// Returns how many packets are still to come.
-    #[must_use]
-    pub fn remaining(&self) -> usize {
-        let data = self.packet.len().saturating_sub(self.at);
-        match self.cut {
-            Some(cut) => data.div_ceil(cut.size),
-            None => usize::from(data > 0),
-        }
-    }
-
     /// Returns the bytes of the largest packet.
     #[must_use]
     pub fn max_len(&self) -> usize {

@@ -4,7 +4,7 @@
 //! byte order as Linux does for TUN by default. Defines the header for this
 //! crate; segmenting and coalescing are [`super::segment`] and [`super::coalesce`].
 
-use crate::wire::array;
+use crate::wire::{array, put};
 
 /// Bytes of the header.
 pub const LEN: usize = 10;
@@ -76,21 +76,15 @@ impl VnetHeader {
             Gso::Udp => 5,
         };
         let mut bytes = [0; LEN];
-        let fields = [
-            self.hdr_len,
-            self.gso_size,
-            self.csum_start,
-            self.csum_offset,
-        ];
-        bytes[0] = if self.needs_csum { NEEDS_CSUM } else { 0 };
-        bytes[1] = gso;
-        for (to, field) in bytes
-            .iter_mut()
-            .skip(2)
-            .zip(fields.into_iter().flat_map(u16::to_ne_bytes))
-        {
-            *to = field;
-        }
+        put(
+            &mut bytes,
+            0,
+            &[u8::from(self.needs_csum) * NEEDS_CSUM, gso],
+        );
+        put(&mut bytes, 2, &self.hdr_len.to_ne_bytes());
+        put(&mut bytes, 4, &self.gso_size.to_ne_bytes());
+        put(&mut bytes, 6, &self.csum_start.to_ne_bytes());
+        put(&mut bytes, 8, &self.csum_offset.to_ne_bytes());
         bytes
     }
 }
@@ -121,18 +115,4 @@ pub enum OffloadError {
     /// There are fewer bytes than headers.
     #[error("shorter than its headers")]
     Short,
-}
-
-impl OffloadError {
-    /// Returns the label for metrics.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Checksum => "offload_checksum",
-            Self::Headers => "offload_headers",
-            Self::Kind { .. } => "offload_kind",
-            Self::Mismatch => "offload_mismatch",
-            Self::Short => "offload_short",
-        }
-    }
 }

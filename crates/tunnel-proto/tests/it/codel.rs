@@ -250,8 +250,7 @@ proptest! {
             }
             prop_assert!(queue.len() <= 6 && queue.bytes() <= 4000);
             let stats = queue.stats();
-            let full = stats.full_bytes + stats.full_packets + stats.oversize;
-            let dropped = full + stats.delay + stats.stale;
+            let dropped: u64 = stats.dropped.iter().sum();
             prop_assert_eq!(stats.popped + dropped, *gone.borrow());
             prop_assert_eq!(stats.pushed, *gone.borrow() + queue.len() as u64);
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tunnel_proto::allowed::PeerIndex;
-use tunnel_proto::filter::{Before, Filter, FlowKey, Outbound, Params, Refusal};
+use tunnel_proto::filter::{Before, Filter, FlowKey, Params, Refusal};
 use tunnel_proto::ip::Header;
 use tunnel_proto::ip::transport::flags::{ACK, FIN, PSH, RST, SYN};
 
@@ -25,12 +25,20 @@ impl Bench {
         Self { filter, now }
     }
 
-    fn out(&mut self, packet: &[u8]) -> Result<Outbound, Refusal> {
+    fn out(&mut self, packet: &[u8]) -> Result<PeerIndex, Refusal> {
+        self.send(packet).map(|(peer, _)| peer)
+    }
+
+    /// Sends a packet and returns its peer, and whether it began a flow.
+    fn send(&mut self, packet: &[u8]) -> Result<(PeerIndex, bool), Refusal> {
         let header = read(packet);
+        let mut begins = false;
         let choose = |_: &FlowKey, before: Option<Before>| {
+            begins = before.is_none();
             before.map_or_else(|| PeerIndex::new(3), |before| Some(before.peer))
         };
-        self.filter.outbound(self.now, &header, packet, choose)
+        let peer = self.filter.outbound(self.now, &header, packet, choose)?;
+        Ok((peer, begins))
     }
 
     fn back(&mut self, packet: &[u8]) -> Result<(), Refusal> {
@@ -44,9 +52,9 @@ impl Bench {
 
     /// Opens a TCP connection and confirms it.
     fn connect(&mut self, port: u16) {
-        assert!(self.out(&near(0, port, SYN)).unwrap().opened);
+        assert!(self.send(&near(0, port, SYN)).unwrap().1);
         assert_eq!(self.back(&far(0, port, SYN | ACK)), Ok(()));
-        assert!(!self.out(&near(0, port, ACK)).unwrap().opened);
+        assert!(!self.send(&near(0, port, ACK)).unwrap().1);
     }
 }
 
@@ -88,14 +96,8 @@ fn far(family: usize, port: u16, flags: u8) -> Vec<u8> {
 fn near_side_connects_and_is_answered() {
     for family in [0, 1] {
         let mut bench = bench();
-        let opened = bench.out(&near(family, 5000, SYN)).unwrap();
-        assert_eq!(
-            opened,
-            Outbound {
-                peer: PeerIndex::new(3).unwrap(),
-                opened: true
-            }
-        );
+        let opened = bench.send(&near(family, 5000, SYN));
+        assert_eq!(opened, Ok((PeerIndex::new(3).unwrap(), true)));
         assert_eq!(bench.back(&far(family, 5000, SYN | ACK)), Ok(()));
         for flags in [ACK, ACK | PSH, ACK | FIN] {
             assert!(bench.out(&near(family, 5000, flags)).is_ok());
@@ -198,7 +200,7 @@ fn near_side_cannot_accept_either() {
 fn connection_is_picked_up_by_near_side_only() {
     let mut bench = bench();
     assert_eq!(bench.back(&far(0, 5000, ACK)), Err(Refusal::NoFlow));
-    assert!(bench.out(&near(0, 5000, ACK | PSH)).unwrap().opened);
+    assert!(bench.send(&near(0, 5000, ACK | PSH)).unwrap().1);
     assert_eq!(bench.back(&far(0, 5000, ACK)), Ok(()));
     bench.wait(secs(7000)); // established by the answer
     assert_eq!(bench.back(&far(0, 5000, ACK)), Ok(()));
@@ -251,7 +253,7 @@ fn closed_flow_reopens_from_near_side() {
 
 impl Bench {
     fn connect_again(&mut self, port: u16) {
-        assert!(!self.out(&near(0, port, SYN)).unwrap().opened);
+        assert!(!self.send(&near(0, port, SYN)).unwrap().1);
         assert_eq!(self.back(&far(0, port, SYN | ACK)), Ok(()));
         self.out(&near(0, port, ACK)).unwrap();
     }
@@ -333,11 +335,8 @@ fn errors_go_out_about_known_flows_by_their_peer() {
     let mut bench = bench();
     bench.connect(5000);
     let error = |quoted: &[u8]| icmp(NEAR[0], FAR[0], 3, 4, [0; 4], quoted);
-    let expected = Outbound {
-        peer: PeerIndex::new(3).unwrap(),
-        opened: false,
-    };
-    assert_eq!(bench.out(&error(&far(0, 5000, ACK))), Ok(expected));
+    let sent = bench.send(&error(&far(0, 5000, ACK)));
+    assert_eq!(sent, Ok((PeerIndex::new(3).unwrap(), false)));
     assert_eq!(bench.out(&error(&far(0, 5001, ACK))), Err(Refusal::Related));
 }
 
@@ -535,7 +534,7 @@ fn flow_keeps_its_peer_until_it_is_moved() {
             choice
         };
         let sent = filter.outbound(now, &header, &syn, choose).unwrap();
-        (sent.peer, seen)
+        (sent, seen)
     };
     assert_eq!(send(zero), (zero.unwrap(), None));
     assert_eq!(send(one), (one.unwrap(), zero));

@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use tunnel_proto::ip::icmp::{
-    IcmpError, MAX_ERROR_LEN, echo_request, make_echo_reply, packet_too_big,
-};
+use tunnel_proto::ip::icmp::{MAX_ERROR_LEN, echo_request, make_echo_reply, packet_too_big};
 use tunnel_proto::ip::transport::{Icmp, checksum_is_right};
 use tunnel_proto::ip::{Header, Version};
 
@@ -14,12 +12,12 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn too_big(packet: &[u8], from: &str) -> Result<Vec<u8>, IcmpError> {
+fn too_big(packet: &[u8], from: &str) -> Option<Vec<u8>> {
     let header = Header::parse(packet).unwrap_or_else(|error| panic!("{error}"));
     let mut out = vec![0xee; MAX_ERROR_LEN];
     let len = packet_too_big(&header, packet, 1280, address(from), &mut out)?;
     out.truncate(len);
-    Ok(out)
+    Some(out)
 }
 
 /// Header and message, both checksums verified.
@@ -62,8 +60,7 @@ fn v6_packet_is_answered_within_the_least_mtu() {
 
 #[test]
 fn errors_never_answer_errors_groups_fragments() {
-    let refused = Err(IcmpError::NotAllowed);
-    let not_for = |packet: &[u8], from: &str| assert_eq!(too_big(packet, from), refused);
+    let not_for = |packet: &[u8], from: &str| assert_eq!(too_big(packet, from), None);
     let (v4, v6) = ("10.0.0.9", "fd00::9");
     not_for(&icmp("10.0.0.1", "10.0.0.2", 3, 4, [0; 4], &[0; 28]), v4);
     not_for(&icmp("fd00::1", "fd00::2", 2, 0, [0; 4], &[0; 48]), v6);
@@ -80,12 +77,12 @@ fn errors_never_answer_errors_groups_fragments() {
     may_be_cut[6] = 0;
     not_for(&may_be_cut, v4);
     let echo = icmp("fd00::1", "fd00::2", 128, 0, [0; 4], &[0; 48]);
-    assert!(too_big(&echo, v6).is_ok());
-    assert_eq!(too_big(&echo, v4), Err(IcmpError::Family));
+    assert!(too_big(&echo, v6).is_some());
+    assert_eq!(too_big(&echo, v4), None);
     let header = Header::parse(&echo).unwrap();
     let mut out = [0; 40];
     let short = packet_too_big(&header, &echo, 1280, address(v6), &mut out);
-    assert_eq!(short, Err(IcmpError::BufferTooSmall));
+    assert_eq!(short, None);
 }
 
 #[test]
@@ -131,10 +128,9 @@ fn reply_is_made_of_unicast_requests_only() {
 #[test]
 fn echo_that_fits_nowhere_is_refused() {
     let (a, b) = (address("10.0.0.1"), address("10.0.0.2"));
-    let no_room = Err(IcmpError::BufferTooSmall);
-    assert_eq!(echo_request(a, b, 0, 0, 100, &mut [0; 127]), no_room);
-    assert_eq!(echo_request(a, b, 0, 0, 65_508, &mut [0; 70_000]), no_room);
-    assert_eq!(echo_request(a, b, 0, 0, usize::MAX, &mut [0; 100]), no_room);
+    assert_eq!(echo_request(a, b, 0, 0, 100, &mut [0; 127]), None);
+    assert_eq!(echo_request(a, b, 0, 0, 65_508, &mut [0; 70_000]), None);
+    assert_eq!(echo_request(a, b, 0, 0, usize::MAX, &mut [0; 100]), None);
     let mixed = echo_request(a, address("fd00::1"), 0, 0, 0, &mut [0; 100]);
-    assert_eq!(mixed, Err(IcmpError::Family));
+    assert_eq!(mixed, None);
 }

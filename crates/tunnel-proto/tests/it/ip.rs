@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tunnel_proto::ip::checksum::{Sum, checksum, update, update_bytes};
 use tunnel_proto::ip::transport::{Icmp, Tcp, Udp, checksum_is_right, flags};
-use tunnel_proto::ip::{Header, IpError, Version, addresses, mss};
+use tunnel_proto::ip::{Header, IpError, Version, mss};
 
 use super::packets::{self, Segment, naive_checksum, tcp, udp};
 
@@ -47,7 +47,6 @@ fn parts_of_a_v4_header_are_found() {
         (header.protocol, header.transport, header.total_len),
         (6, 20, 48)
     );
-    assert_eq!(addresses(&padded), Some((header.src, header.dst)));
     let view = Tcp::new(header.segment(&padded)).unwrap();
     assert_eq!((view.seq(), view.flags(), view.header_len()), (1, 0x18, 24));
     assert_eq!(view.payload, b"data");

@@ -259,7 +259,7 @@ impl Engine {
         let Some(remote) = peer.link(link).map(|link| link.remote) else {
             return;
         };
-        let Ok(len) = echo::request(addresses, id, info, size, &mut self.scratch) else {
+        let Some(len) = echo::request(addresses, id, info, size, &mut self.scratch) else {
             return;
         };
         let route = peer.route.filter(|_| remote.transport() == Transport::Udp);

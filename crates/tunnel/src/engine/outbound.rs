@@ -74,8 +74,7 @@ impl Engine {
                 let (peers, allowed, secret) = (&self.peers, &self.allowed, self.secret);
                 let choose =
                     |flow: &FlowKey, before| choose(now, peers, allowed, secret, flow, before);
-                let verdict = filter.outbound(now, header, packet, choose);
-                verdict.ok().map(|outbound| outbound.peer)
+                filter.outbound(now, header, packet, choose).ok()
             }
         }
     }

@@ -264,12 +264,12 @@ impl Ports {
     }
 
     /// Returns how often the queues of all streams dropped a packet, by reason.
-    pub(super) fn queue_drops(&self) -> [(DropReason, u64); 5] {
+    pub(super) fn queue_drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
         let mut stats = self.closed_queues;
         for open in self.streams.values() {
             stats += open.stream.queue_stats();
         }
-        stats.dropped()
+        DropReason::ALL.into_iter().zip(stats.dropped)
     }
 
     fn stream_mut(&mut self, id: StreamId) -> Option<&mut Open> {
