@@ -320,66 +320,10 @@ pub enum StartError {
     Thread(#[source] io::Error),
 }
 
-/// Why keys and peers cannot be used together.
+/// Why keys and peers cannot be used together, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum IdentityError {
-    /// Two peers have an address in common.
-    #[error("peers {first:?} and {second:?} both have the address {address}")]
-    Address {
-        /// The address.
-        address: IpAddr,
-        /// The one named first.
-        first: String,
-        /// The other one.
-        second: String,
-    },
-    /// Two peers have a key in common, or one has it twice.
-    #[error("peers {first:?} and {second:?} have a key in common")]
-    Key {
-        /// The one named first.
-        first: String,
-        /// The other one, or the same.
-        second: String,
-    },
-    /// Two peers have one name.
-    #[error("two peers are named {name:?}")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// There is no own key.
-    #[error("there is no private key")]
-    NoKey,
-    /// A peer has no key.
-    #[error("peer {peer:?} has no public key")]
-    NoPeerKey {
-        /// Its name.
-        peer: String,
-    },
-    /// More pairs of an own and a peer's key than there are numbers for.
-    #[error("{pairs} pairs of an own key and a peer's key are more than {most}")]
-    Pairs {
-        /// How many there would be.
-        pairs: usize,
-        /// How many there may be.
-        most: usize,
-    },
-    /// An address or network that cannot be a peer's: a special one, or another peer's.
-    #[error("{address} cannot be given to a peer, or is another's")]
-    Unusable {
-        /// The address, or the network's.
-        address: IpAddr,
-    },
-    /// More peers than a tunnel has.
-    #[error("{peers} peers are more than {most}")]
-    Peers {
-        /// How many there would be.
-        peers: usize,
-        /// How many there may be.
-        most: usize,
-    },
-}
+#[error("{0}")]
+pub struct IdentityError(pub(crate) String);
 
 /// Why a command to a tunnel failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -221,8 +221,8 @@ pub(crate) struct Peer {
     pub(crate) active: Option<LinkId>,
     /// The one that was in use last, which may be gone.
     pub(super) last_used: Option<LinkId>,
-    /// Server: the place in `pairs` of what the newest packet was opened with.
-    pub(crate) latest: usize,
+    /// Server: the index of the pair that the newest packet was opened with.
+    pub(crate) latest: Option<u32>,
     pub(crate) steering: Steering,
     /// Whether it asked for no new flows.
     pub(crate) draining: bool,
@@ -253,9 +253,9 @@ impl Peer {
                 answering.next().map(|(place, _)| place)
             }
             Steering::Server { .. } => {
-                let latest = self.pairs.get(self.latest).is_some_and(ready);
+                let latest = |pair: &Pair| Some(pair.index) == self.latest && ready(pair);
                 let other = || self.pairs.iter().position(ready);
-                latest.then_some(self.latest).or_else(other)
+                self.pairs.iter().position(latest).or_else(other)
             }
         }
     }

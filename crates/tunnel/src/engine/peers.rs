@@ -7,7 +7,6 @@
 //!
 //! A change is applied whole, or refused and nothing changes.
 
-use std::net::IpAddr;
 use std::time::Instant;
 
 use tunnel_proto::TokenBucket;
@@ -17,7 +16,6 @@ use tunnel_proto::filter::Filter;
 use tunnel_proto::path::{self, Selector};
 
 use crate::handle::{Identity, IdentityError, PeerSpec};
-use crate::keys::{PrivateKey, PublicKey};
 use crate::noise::Pairing;
 
 use super::peer::{Pair, Peer, Remote, Steering};
@@ -62,7 +60,7 @@ impl Engine {
         let names = self.places(&identity.peers)?;
         let allowed = self.allowed_ips(&identity.peers, &names)?;
         self.keys.replace(&identity.keys);
-        let mut used = self.kept_indices(&identity);
+        let mut used = self.retain_pairs(&identity.peers);
         let mut before = std::mem::take(&mut self.peers);
         self.by_index.clear();
         for (place, spec) in names.iter().zip(identity.peers) {
@@ -114,10 +112,8 @@ impl Engine {
                 free
             });
             let Some(place) = at.and_then(peer_index) else {
-                return Err(IdentityError::Peers {
-                    peers: specs.len(),
-                    most: PeerIndex::COUNT.into(),
-                });
+                let (peers, most) = (specs.len(), PeerIndex::COUNT);
+                return Err(IdentityError(format!("{peers} peers are more than {most}")));
             };
             places.push(place);
         }
@@ -130,10 +126,14 @@ impl Engine {
         places: &[PeerIndex],
     ) -> Result<AllowedIps, IdentityError> {
         let mut builder = Builder::default();
+        let unusable = |address| {
+            let why = format!("{address} cannot be given to a peer, or is another's");
+            IdentityError(why)
+        };
         for (spec, place) in specs.iter().zip(places) {
             for address in &spec.addresses {
                 let given = builder.insert((*address).into(), *place, Sharing::Exclusive);
-                given.map_err(|_| IdentityError::Unusable { address: *address })?;
+                given.map_err(|_| unusable(*address))?;
             }
         }
         if matches!(self.side, Side::Server { .. }) {
@@ -142,9 +142,7 @@ impl Engine {
                 places.map(move |place| (network, place))
             }) {
                 let given = builder.insert(*network, *place, Sharing::Shared);
-                given.map_err(|_| IdentityError::Unusable {
-                    address: network.addr(),
-                })?;
+                given.map_err(|_| unusable(network.addr()))?;
             }
         }
         Ok(builder.build())
@@ -158,57 +156,34 @@ impl Engine {
         old: Option<Peer>,
         used: &mut Vec<u32>,
     ) -> Peer {
-        let preshared = spec.preshared_key.clone();
         let mut peer = old.unwrap_or_else(|| self.fresh(now, place, &spec));
-        let same_secret = peer.preshared == preshared;
-        let latest = peer.pairs.get(peer.latest).map(|pair| pair.index);
-        let mut before = std::mem::take(&mut peer.pairs);
-        let own: Vec<PublicKey> = self.keys.own().to_vec();
-        let wanted = own.iter().enumerate().flat_map(|(number, own)| {
-            let theirs = spec.public_keys.iter();
-            theirs.map(move |theirs| (number, *own, *theirs))
-        });
-        let wanted: Vec<_> = wanted.collect();
-        before.retain(|pair| {
-            let wanted = wanted.iter();
-            same_secret
-                && wanted
-                    .into_iter()
-                    .any(|(_, own, theirs)| pair.own == *own && pair.theirs == *theirs)
-        });
-        for (number, own, theirs) in wanted {
-            let kept = before
-                .iter()
-                .position(|pair| pair.own == own && pair.theirs == theirs);
-            let pair = match kept {
-                Some(at) => before.remove(at),
-                None => {
-                    let index = self.free_index(place, used);
-                    used.push(index);
-                    let pairing = Pairing {
-                        own: number,
-                        theirs,
-                        preshared: preshared.clone(),
-                        index,
-                        initiator: matches!(self.side, Side::Client { .. }),
-                    };
-                    let Some(noise) = self.keys.pair(&pairing, now) else {
-                        continue; // `own` is one of the keys that were just given
-                    };
-                    Pair::new(index, own, theirs, noise, now)
+        let mut kept = std::mem::take(&mut peer.pairs);
+        for (number, own) in self.keys.own().iter().enumerate() {
+            for theirs in &spec.public_keys {
+                let same = |pair: &Pair| pair.own == *own && pair.theirs == *theirs;
+                if let Some(at) = kept.iter().position(same) {
+                    peer.pairs.push(kept.remove(at));
+                    continue;
                 }
-            };
-            peer.pairs.push(pair);
+                let index = self.free_index(place, used);
+                used.push(index);
+                let pairing = Pairing {
+                    own: number,
+                    theirs: *theirs,
+                    preshared: spec.preshared_key.clone(),
+                    index,
+                    initiator: matches!(self.side, Side::Client { .. }),
+                };
+                // There is one: `own` is one of the keys that were just given.
+                if let Some(noise) = self.keys.pair(&pairing, now) {
+                    peer.pairs.push(Pair::new(index, *own, *theirs, noise, now));
+                }
+            }
         }
-        let latest = peer
-            .pairs
-            .iter()
-            .position(|pair| Some(pair.index) == latest);
         Peer {
             addresses: spec.addresses,
             route: spec.route,
-            preshared,
-            latest: latest.unwrap_or(0),
+            preshared: spec.preshared_key,
             ..peer
         }
     }
@@ -233,7 +208,7 @@ impl Engine {
             links: Vec::new(),
             active: None,
             last_used: None,
-            latest: 0,
+            latest: None,
             steering,
             draining: false,
             sent_large: None,
@@ -261,20 +236,20 @@ impl Engine {
         all.find(|index| !used.contains(index)).unwrap_or(base)
     }
 
-    /// Returns the indices of pairs that a change keeps, whichever peer comes first.
-    fn kept_indices(&self, identity: &Identity) -> Vec<u32> {
-        let own: Vec<PublicKey> = identity.keys.iter().map(PrivateKey::public).collect();
-        let mut kept = Vec::new();
-        for peer in self.peers.iter().flatten() {
-            let spec = identity.peers.iter().find(|spec| spec.name == peer.name);
-            let Some(spec) = spec.filter(|spec| spec.preshared_key == peer.preshared) else {
-                continue;
-            };
-            let stays =
-                |pair: &&Pair| own.contains(&pair.own) && spec.public_keys.contains(&pair.theirs);
-            kept.extend(peer.pairs.iter().filter(stays).map(|pair| pair.index));
+    /// Removes the pairs that a change ends, and returns the indices of the others, whichever peer
+    /// comes first.
+    fn retain_pairs(&mut self, specs: &[PeerSpec]) -> Vec<u32> {
+        let own = self.keys.own();
+        for peer in self.peers.iter_mut().flatten() {
+            let spec = specs.iter().find(|spec| spec.name == peer.name);
+            let spec = spec.filter(|spec| spec.preshared_key == peer.preshared);
+            peer.pairs.retain(|pair| {
+                let theirs = spec.is_some_and(|spec| spec.public_keys.contains(&pair.theirs));
+                theirs && own.contains(&pair.own)
+            });
         }
-        kept
+        let pairs = self.peers.iter().flatten().flat_map(|peer| &peer.pairs);
+        pairs.map(|pair| pair.index).collect()
     }
 
     /// Makes the table of indices anew.
@@ -296,46 +271,40 @@ pub(super) fn close(remote: Remote, reason: &'static str) -> Request {
 }
 
 fn check(identity: &Identity) -> Result<(), IdentityError> {
+    let refused = |why: String| Err(IdentityError(why));
     if identity.keys.is_empty() {
-        return Err(IdentityError::NoKey);
+        return refused("there is no private key".to_owned());
     }
     let keys = identity.peers.iter().map(|peer| peer.public_keys.len());
     let pairs = keys.sum::<usize>() * identity.keys.len();
     if pairs > PAIRS {
-        return Err(IdentityError::Pairs { pairs, most: PAIRS });
+        return refused(format!(
+            "{pairs} pairs of an own key and a peer's key are more than {PAIRS}"
+        ));
     }
-    let mut names: Vec<&str> = Vec::new();
-    let mut keys: Vec<(PublicKey, &str)> = Vec::new();
-    let mut addresses: Vec<(IpAddr, &str)> = Vec::new();
+    let (mut names, mut keys, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
     for peer in &identity.peers {
         let name = peer.name.as_str();
         if names.contains(&name) {
-            let name = name.to_owned();
-            return Err(IdentityError::Name { name });
+            return refused(format!("two peers are named {name:?}"));
         }
         names.push(name);
         if peer.public_keys.is_empty() {
-            let peer = name.to_owned();
-            return Err(IdentityError::NoPeerKey { peer });
+            return refused(format!("peer {name:?} has no public key"));
         }
         for key in &peer.public_keys {
-            if let Some((_, first)) = keys.iter().find(|(other, _)| other == key) {
-                return Err(IdentityError::Key {
-                    first: (*first).to_owned(),
-                    second: name.to_owned(),
-                });
+            if let Some((_, first)) = keys.iter().find(|(other, _)| *other == key) {
+                return refused(format!("peers {first:?} and {name:?} have a key in common"));
             }
-            keys.push((*key, name));
+            keys.push((key, name));
         }
         for address in &peer.addresses {
-            if let Some((address, first)) = addresses.iter().find(|(other, _)| other == address) {
-                return Err(IdentityError::Address {
-                    address: *address,
-                    first: (*first).to_owned(),
-                    second: name.to_owned(),
-                });
+            if let Some((_, first)) = addresses.iter().find(|(other, _)| *other == address) {
+                return refused(format!(
+                    "peers {first:?} and {name:?} both have the address {address}"
+                ));
             }
-            addresses.push((*address, name));
+            addresses.push((address, name));
         }
     }
     Ok(())

@@ -84,7 +84,7 @@ impl Engine {
             Received::Quiet => silent,
         };
         if latest_seen {
-            peer.latest = of.pair;
+            peer.latest = peer.pairs.get(of.pair).map(|pair| pair.index);
         }
         let follows = (latest_seen && follows) || peer.active.is_none();
         if follows && peer.follow(id, probes, now) {
