@@ -25,6 +25,8 @@ use tokio::io::unix::AsyncFd;
 use tun_rs::{DeviceBuilder, SyncDevice};
 use tunnel_proto::ip::vnet::{self, VnetHeader};
 
+use crate::settings::DeviceNameError;
+
 pub use batch::{Batch, Written};
 
 /// Bytes to read into: the largest packet of IP with a header in front.
@@ -89,14 +91,12 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// - [`DeviceError::Name`]: not the name of a device;
-    /// - [`DeviceError::Missing`], [`DeviceError::Permission`], [`DeviceError::Busy`]: what an
-    ///   operator can do something about;
-    /// - [`DeviceError::Open`]: anything else.
+    /// [`DeviceError`].
     pub fn open(params: &DeviceParams) -> Result<Self, DeviceError> {
         let name = &params.name;
         if !is_name(name) {
-            return Err(DeviceError::Name { name: name.clone() });
+            let what = format!("{name:?}: {DeviceNameError}");
+            return Err(DeviceError { what, source: None });
         }
         let wanted = params.offloads.segmentation;
         let (device, vnet) = match build(name, wanted) {
@@ -107,10 +107,6 @@ impl Device {
             built => (built, wanted),
         };
         let device = device.map_err(|source| DeviceError::of(name, source))?;
-        let open = |source| DeviceError::Open {
-            name: name.clone(),
-            source,
-        };
         let abilities = Abilities {
             vnet,
             join_tcp: vnet && params.offloads.coalescing,
@@ -120,7 +116,8 @@ impl Device {
             tracing::debug!(device = %name, %error, "setting the device queue length failed");
         }
         tracing::info!(device = %name, ?abilities, "device opened");
-        let fd = device.as_fd().try_clone_to_owned().map_err(open)?;
+        let fd = device.as_fd().try_clone_to_owned();
+        let fd = fd.map_err(|source| DeviceError::of(name, source))?;
         Ok(Self { fd, abilities })
     }
 
@@ -281,65 +278,38 @@ fn build(name: &str, offloads: bool) -> io::Result<SyncDevice> {
     builder.offload(offloads).build_sync()
 }
 
-fn is_name(name: &str) -> bool {
+/// Returns whether a device may have this name.
+pub(crate) fn is_name(name: &str) -> bool {
     // dev_valid_name() of the kernel; a `%` would be a pattern.
     let valid = |c: u8| c.is_ascii_graphic() && !b"/:%".contains(&c);
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(valid) && name != "." && name != ".."
 }
 
-/// Why there is no device.
+/// Why there is no device, and what an operator can do about it.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceError {
-    /// Another process uses a device of this name.
-    #[error("the device {name} is in use by another process")]
-    Busy {
-        /// Its name.
-        name: String,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The kernel has no TUN driver, or a container does not show it.
-    #[error(
-        "there is no /dev/net/tun: the module `tun` is missing, or the container lacks the device"
-    )]
-    Missing(#[source] io::Error),
-    /// The name cannot be one.
-    #[error(
-        "{name:?} is not the name of a device: 1 to {MAX_NAME} visible characters without /, : and %"
-    )]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// The kernel does not make or open it.
-    #[error("the TUN device {name} cannot be opened; is another kind of device called so?")]
-    Open {
-        /// Its name.
-        name: String,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// This process may not.
-    #[error("the TUN device {name} needs the capability NET_ADMIN, and access to /dev/net/tun")]
-    Permission {
-        /// Its name.
-        name: String,
-        /// The kernel's error.
-        source: io::Error,
-    },
+#[error("{what}")]
+pub struct DeviceError {
+    what: String,
+    source: Option<io::Error>,
 }
 
 impl DeviceError {
     fn of(name: &str, source: io::Error) -> Self {
-        let name = name.to_owned();
         let errno = source.raw_os_error().map(Errno::from_raw_os_error);
-        match errno {
-            Some(Errno::BUSY) => Self::Busy { name, source },
-            Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Self::Missing(source),
-            Some(Errno::PERM | Errno::ACCESS) => Self::Permission { name, source },
-            _ => Self::Open { name, source },
-        }
+        let what = match errno {
+            Some(Errno::BUSY) => format!("the device {name} is in use by another process"),
+            Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => {
+                "there is no /dev/net/tun: the module `tun` is missing, or the container lacks the device".to_owned()
+            }
+            Some(Errno::PERM | Errno::ACCESS) => format!(
+                "the TUN device {name} needs the capability NET_ADMIN, and access to /dev/net/tun"
+            ),
+            _ => format!(
+                "the TUN device {name} cannot be opened; is another kind of device called so?"
+            ),
+        };
+        let source = Some(source);
+        Self { what, source }
     }
 }
 

@@ -219,19 +219,21 @@ fn invalid_device_names_are_refused_early() {
             offloads: Offloads::default(),
         };
         let refused = Device::open(&params).unwrap_err();
-        assert!(
-            matches!(refused, DeviceError::Name { .. }),
-            "{name}: {refused}"
-        );
+        let text = refused.to_string();
+        assert!(text.contains("not the name of a device"), "{text}");
     }
 }
 
 #[test]
 fn device_errors_name_their_cause() {
-    let of = |errno: Errno| DeviceError::of("rhizome0", errno.into());
-    assert!(matches!(of(Errno::BUSY), DeviceError::Busy { .. }));
-    assert!(matches!(of(Errno::NOENT), DeviceError::Missing(_)));
-    assert!(matches!(of(Errno::PERM), DeviceError::Permission { .. }));
-    assert!(matches!(of(Errno::ACCESS), DeviceError::Permission { .. }));
-    assert!(matches!(of(Errno::INVAL), DeviceError::Open { .. }));
+    for (errno, text) in [
+        (Errno::BUSY, "in use by another process"),
+        (Errno::NOENT, "there is no /dev/net/tun"),
+        (Errno::PERM, "needs the capability NET_ADMIN"),
+        (Errno::ACCESS, "needs the capability NET_ADMIN"),
+        (Errno::INVAL, "cannot be opened"),
+    ] {
+        let error = DeviceError::of("rhizome0", errno.into());
+        assert!(error.to_string().contains(text), "{error}");
+    }
 }

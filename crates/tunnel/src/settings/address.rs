@@ -11,7 +11,9 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tunnel_proto::allowed::{AllowedError, parse_network};
+use tunnel_proto::allowed::parse_network;
+
+use crate::device::is_name;
 
 /// A network, such as `10.250.0.0/16`: no bits behind its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,12 +47,8 @@ impl FromStr for Cidr {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        parse_network(text)
-            .map(Self)
-            .map_err(|source| AddressError::Network {
-                text: shown(text),
-                source,
-            })
+        let read = parse_network(text).map(Self);
+        read.map_err(|why| AddressError(format!("`{}` is not a network: {why}", shown(text))))
     }
 }
 
@@ -68,21 +66,21 @@ impl TunnelAddress {
     /// Returns the pair.
     ///
     /// # Errors
-    /// [`AddressError::Length`], [`AddressError::Reserved`].
+    /// [`AddressError`] when no host in a tunnel can have it.
     pub fn new(address: IpAddr, prefix_len: u8) -> Result<Self, AddressError> {
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        if !(1..=width).contains(&prefix_len) {
-            return Err(AddressError::Length { address, width });
+        let mapped = address != address.to_canonical();
+        let why = reserved(address)
+            .or_else(|| mapped.then_some("is IPv4 written as IPv6; write it as IPv4"));
+        if let Some(why) = why {
+            return Err(AddressError(format!("{address} {why}")));
         }
-        let why = reserved(address).or_else(|| {
-            (address != address.to_canonical())
-                .then_some("is IPv4 written as IPv6; write it as IPv4")
-        });
-        match why {
-            Some(why) => Err(AddressError::Reserved { address, why }),
-            None => IpNet::new(address, prefix_len)
-                .map(Self)
-                .map_err(|_| AddressError::Length { address, width }),
+        match IpNet::new(address, prefix_len) {
+            Ok(network) if prefix_len > 0 => Ok(Self(network)),
+            _ => {
+                let width = if address.is_ipv4() { 32 } else { 128 };
+                let why = format!("the prefix length of {address} must be from 1 to {width}");
+                Err(AddressError(why))
+            }
         }
     }
 
@@ -115,7 +113,13 @@ impl FromStr for TunnelAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let malformed = || AddressError::Malformed { text: shown(text) };
+        let malformed = || {
+            let text = shown(text);
+            let example = "write it like `192.168.123.1/24`";
+            AddressError(format!(
+                "`{text}` is not an address with a prefix length; {example}"
+            ))
+        };
         let (address, length) = text.split_once('/').ok_or_else(malformed)?;
         let address = address.parse().map_err(|_| malformed())?;
         if length.is_empty() || !length.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -132,8 +136,8 @@ impl fmt::Display for TunnelAddress {
     }
 }
 
-/// The name of a network device as the kernel takes it: 1 to 15 bytes without slash, colon, blank,
-/// and `%`, by which a kernel would pick a number.
+/// The name of a network device as the kernel takes it: 1 to 15 visible ASCII characters without slash,
+/// colon, and `%`, by which a kernel would pick a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceName(String);
 
@@ -161,13 +165,8 @@ impl FromStr for DeviceName {
     type Err = DeviceNameError;
 
     fn from_str(text: &str) -> Result<Self, DeviceNameError> {
-        let banned = |c: char| "/:%".contains(c) || c.is_whitespace() || c.is_control();
-        let fits = (1..=15).contains(&text.len()) && ![".", ".."].contains(&text);
-        if fits && !text.contains(banned) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(DeviceNameError)
-        }
+        let name = is_name(text).then(|| Self(text.to_owned()));
+        name.ok_or(DeviceNameError)
     }
 }
 
@@ -179,39 +178,8 @@ impl fmt::Display for DeviceName {
 
 /// Why a text is no network or no inner address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// Not as many leading bits as an address of the family can share.
-    #[error("the prefix length of {address} must be from 1 to {width}")]
-    Length {
-        /// The address.
-        address: IpAddr,
-        /// Bits of such an address.
-        width: u8,
-    },
-    /// Not an address with a prefix length.
-    #[error("`{text}` is not an address with a prefix length; write it like `192.168.123.1/24`")]
-    Malformed {
-        /// As given.
-        text: String,
-    },
-    /// Not a network.
-    #[error("`{text}` is not a network: {source}")]
-    Network {
-        /// As given.
-        text: String,
-        /// Why not.
-        source: AllowedError,
-    },
-    /// No packet of a tunnel has such an address.
-    #[error("{address} {why}")]
-    Reserved {
-        /// The address.
-        address: IpAddr,
-        /// What it is instead.
-        why: &'static str,
-    },
-}
+#[error("{0}")]
+pub struct AddressError(String);
 
 /// Returns why no host in a tunnel can have an address.
 fn reserved(address: IpAddr) -> Option<&'static str> {

@@ -227,6 +227,7 @@ fn device_names_are_valid_kernel_names() {
         "a:0",
         "tun%d",
         "sixteen-bytes-xy",
+        "ä",
     ] {
         assert!(name.parse::<DeviceName>().is_err(), "{name}");
     }

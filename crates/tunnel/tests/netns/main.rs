@@ -164,7 +164,7 @@ fn device_in_use_is_reported_busy() {
         (second, open(Offloads::default()))
     });
     let (second, third) = outcome.unwrap();
-    assert!(matches!(second, DeviceError::Busy { .. }), "{second}");
+    assert!(second.to_string().contains("in use"), "{second}");
     third.expect("the device is free once its handle is dropped");
 }
 
