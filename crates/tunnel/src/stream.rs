@@ -23,16 +23,16 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tunnel_proto::codel::{self, Band};
-use tunnel_proto::frame::{Control, FrameError, MAX_LEN};
+use tunnel_proto::codel;
+use tunnel_proto::frame::{FrameError, MAX_LEN};
 
 use outgoing::Outgoing;
 
 /// Bytes that are good to read into; any number works.
-pub const READ_BUFFER: usize = 64 * 1024;
+pub(crate) const READ_BUFFER: usize = 64 * 1024;
 
 /// Bytes read in a row at most before other sources are served.
-pub const READ_BUDGET: usize = 256 * 1024;
+pub(crate) const READ_BUDGET: usize = 256 * 1024;
 
 /// Bounds of a stream.
 #[derive(Clone, Debug)]
@@ -61,9 +61,9 @@ impl Default for StreamParams {
 
 /// One connected stream.
 #[derive(Debug)]
-pub struct Stream {
+pub(crate) struct Stream {
     socket: TcpStream,
-    outgoing: Outgoing,
+    pub(crate) outgoing: Outgoing,
     /// Bytes that were read ahead of us.
     early: Vec<u8>,
     /// Until when a hello must have come; `None` once it has.
@@ -73,11 +73,7 @@ pub struct Stream {
 impl Stream {
     /// Wraps a connected socket, from which `early` has been read already. Must be called
     /// within the runtime that polls it. The program sets all other options.
-    ///
-    /// # Errors
-    ///
-    /// An error of the socket.
-    pub fn new(
+    pub(crate) fn new(
         socket: std::net::TcpStream,
         early: Vec<u8>,
         params: &StreamParams,
@@ -94,29 +90,9 @@ impl Stream {
         })
     }
 
-    /// Queues a datagram whose bytes, `max` at most, `fill` puts where they are sent from. It
-    /// answers how many there are; if none, nothing is queued.
-    pub fn slot(
-        &mut self,
-        now: Instant,
-        band: Band,
-        max: usize,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) {
-        self.outgoing.slot(now, band, max, fill);
-    }
-
-    /// Queues a control message, ahead of bulk.
-    pub fn control(&mut self, now: Instant, control: &Control<'_>) {
-        self.outgoing.control(now, control);
-    }
-
-    /// Writes what waits, as far as the socket takes it. Ready when nothing waits any more.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamError::Write`]; the stream is of no use then.
-    pub fn poll_flush(
+    /// Writes what waits, as far as the socket takes it. Ready when nothing waits any more. After an
+    /// error the stream is of no use.
+    pub(crate) fn poll_flush(
         &mut self,
         now: Instant,
         cx: &mut Context<'_>,
@@ -144,15 +120,9 @@ impl Stream {
         }
     }
 
-    /// Reads bytes for a [`Decoder`](tunnel_proto::frame::Decoder) into `buffer` and returns how many, at least one.
-    ///
-    /// # Errors
-    ///
-    /// - [`StreamError::Closed`]: the other end has closed;
-    /// - [`StreamError::Read`]: the connection is lost.
-    ///
-    /// The stream is of no use then.
-    pub fn poll_read(
+    /// Reads bytes for a [`Decoder`](tunnel_proto::frame::Decoder) into `buffer` and returns how many,
+    /// at least one. After an error the stream is of no use.
+    pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
@@ -179,44 +149,22 @@ impl Stream {
     }
 
     /// Records that the other end has introduced itself.
-    pub fn greeted(&mut self) {
+    pub(crate) fn greeted(&mut self) {
         self.hello_by = None;
     }
 
-    /// Returns when [`Stream::handle_timeout`] wants to be called.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.hello_by
-    }
-
-    /// Looks whether the other end has introduced itself in time.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamError::NoHello`]: it has not; close the stream.
-    pub fn handle_timeout(&self, now: Instant) -> Result<(), StreamError> {
+    /// Looks whether the other end has introduced itself in time; after an error, close the stream.
+    pub(crate) fn handle_timeout(&self, now: Instant) -> Result<(), StreamError> {
         match self.hello_by {
             Some(by) if now >= by => Err(StreamError::NoHello),
             Some(_) | None => Ok(()),
         }
     }
-
-    /// Frees the memory of sent frames, after a time without traffic.
-    pub fn shrink(&mut self) {
-        self.outgoing.shrink();
-    }
-
-    /// Returns what became of frames in the queue.
-    #[must_use]
-    pub fn queue_stats(&self) -> codel::Stats {
-        self.outgoing.stats()
-    }
 }
 
 /// Why a stream has ended or must.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StreamError {
+pub(crate) enum StreamError {
     /// The other end has closed it.
     #[error("the other end has closed the stream")]
     Closed,
@@ -236,8 +184,7 @@ pub enum StreamError {
 
 impl StreamError {
     /// Returns the label for metrics.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Closed => "closed",
             Self::Frame(error) => error.reason(),

@@ -128,7 +128,7 @@ impl Ports {
         match remote {
             Remote::Stream(stream) => {
                 if let Some(open) = self.streams.remove(stream) {
-                    self.closed_queues += open.stream.queue_stats();
+                    self.closed_queues += open.stream.outgoing.stats();
                 }
             }
             // A server's socket serves all clients.
@@ -247,7 +247,7 @@ impl Ports {
     pub(super) fn shrink(&mut self) {
         self.batch.shrink();
         for open in self.streams.values_mut() {
-            open.stream.shrink();
+            open.stream.outgoing.shrink();
         }
     }
 
@@ -267,7 +267,7 @@ impl Ports {
     pub(super) fn queue_drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
         let mut stats = self.closed_queues;
         for open in self.streams.values() {
-            stats += open.stream.queue_stats();
+            stats += open.stream.outgoing.stats();
         }
         DropReason::ALL.into_iter().zip(stats.dropped)
     }
@@ -289,7 +289,7 @@ impl Out for Ports {
             Remote::Stream(id) => {
                 let now = self.now;
                 if let Some(open) = self.stream_mut(*id) {
-                    open.stream.slot(now, band, max, fill);
+                    open.stream.outgoing.slot(now, band, max, fill);
                 }
                 return;
             }
@@ -311,7 +311,7 @@ impl Out for Ports {
     fn control(&mut self, stream: StreamId, control: &Control<'_>) {
         let now = self.now;
         if let Some(open) = self.stream_mut(stream) {
-            open.stream.control(now, control);
+            open.stream.outgoing.control(now, control);
         }
     }
 

@@ -26,7 +26,7 @@ const MAX_FREE: usize = 512 * 1024;
 
 /// The outgoing half of a stream.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     queue: Queue<Buffer>,
     writing: VecDeque<Buffer>,
     /// Bytes of the first frame being written that are written.
@@ -67,7 +67,9 @@ impl Outgoing {
         }
     }
 
-    pub(super) fn slot(
+    /// Queues a datagram whose bytes, `max` at most, `fill` puts where they are sent from. It
+    /// answers how many there are; if none, nothing is queued.
+    pub(crate) fn slot(
         &mut self,
         now: Instant,
         band: Band,
@@ -89,7 +91,8 @@ impl Outgoing {
         self.push(now, band, Buffer { bytes, len });
     }
 
-    pub(super) fn control(&mut self, now: Instant, control: &Control<'_>) {
+    /// Queues a control message, ahead of bulk.
+    pub(crate) fn control(&mut self, now: Instant, control: &Control<'_>) {
         let mut encoded = BytesMut::new();
         // Only a message of an unknown type cannot be written; none is made here.
         if frame::put_control(control, &mut encoded).is_err() {
@@ -152,7 +155,8 @@ impl Outgoing {
         }
     }
 
-    pub(super) fn shrink(&mut self) {
+    /// Frees the memory of sent frames, after a time without traffic.
+    pub(crate) fn shrink(&mut self) {
         self.free = Free::default();
     }
 
@@ -160,7 +164,8 @@ impl Outgoing {
         self.writing.is_empty() && self.queue.is_empty()
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    /// Returns what became of frames in the queue.
+    pub(crate) fn stats(&self) -> Stats {
         self.queue.stats()
     }
 }

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel_proto::codel::DropReason;
-use tunnel_proto::frame::{Decoder, Frame, Identity, put_control};
+use tunnel_proto::codel::{Band, DropReason};
+use tunnel_proto::frame::{Control, Decoder, Frame, Identity, put_control};
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn datagram(number: u32) -> Vec<u8> {
 }
 
 fn put(stream: &mut Stream, now: Instant, datagram: &[u8]) {
-    stream.slot(now, Band::Bulk, 1500, |buf| {
+    stream.outgoing.slot(now, Band::Bulk, 1500, |buf| {
         buf[..datagram.len()].copy_from_slice(datagram);
         datagram.len()
     });
@@ -107,7 +107,7 @@ async fn slow_reader_gets_whole_frames_only() {
         assert!(last < Some(number), "{last:?} before {number}");
         last = Some(number);
     }
-    let queue = stream.queue_stats();
+    let queue = stream.outgoing.stats();
     assert_eq!(queue.popped, frames.len() as u64);
     assert!(queue.dropped[DropReason::Delay as usize] > 0, "{queue:?}");
     let dropped: u64 = queue.dropped.iter().sum();
@@ -126,7 +126,7 @@ async fn control_goes_ahead_of_bulk() {
     let now = start();
     put(&mut stream, now, b"bulk");
     let grace = Duration::from_millis(9);
-    stream.control(now, &Control::Drain { grace });
+    stream.outgoing.control(now, &Control::Drain { grace });
     within(poll_fn(|cx| stream.poll_flush(now, cx)))
         .await
         .unwrap();
@@ -154,7 +154,7 @@ async fn frames_arrive_whole_however_they_were_cut() {
     for cut in [1, 2, 700, 4000] {
         let (early, rest) = encoded.split_at(cut);
         let (mut stream, mut other) = connected(&StreamParams::default(), early);
-        assert!(stream.poll_timeout().is_some());
+        assert!(stream.hello_by.is_some());
         let send = async {
             for chunk in rest.chunks(cut * 3) {
                 other.write_all(chunk).await.unwrap();
@@ -213,7 +213,7 @@ async fn early_bytes_come_first_one_buffer_per_read() {
 #[tokio::test]
 async fn missing_hello_is_an_error_after_timeout() {
     let (stream, _other) = connected(&StreamParams::default(), &[]);
-    let by = stream.poll_timeout().unwrap();
+    let by = stream.hello_by.unwrap();
     assert!(stream.handle_timeout(by - Duration::from_millis(1)).is_ok());
     let late = stream.handle_timeout(by).unwrap_err();
     assert_eq!(late.reason(), "no_hello");
