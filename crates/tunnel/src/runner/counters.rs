@@ -8,7 +8,7 @@
 //! Peers that are gone have no series.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use telemetry::Registry;
 use telemetry::metrics::{Encoder, Kind};
@@ -16,12 +16,12 @@ use tunnel_proto::filter::Filter;
 use tunnel_proto::path::Transport;
 
 use crate::engine::{Counts, Traffic};
-use crate::status::Status;
+use crate::status::{Status, transport_name};
 
 use super::ports::Ports;
 
 /// What was counted since the start, and what is known now.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Totals {
     counts: Counts,
     dropped: BTreeMap<&'static str, u64>,
@@ -33,43 +33,41 @@ struct Totals {
     status: Status,
 }
 
-/// Collects and publishes.
+/// Collects what scrapes read.
 #[derive(Debug)]
-pub(super) struct Counters {
-    totals: Totals,
-    published: Arc<Mutex<Totals>>,
-}
+pub(super) struct Counters(Arc<Mutex<Totals>>);
 
 impl Counters {
     /// Registers the families.
     pub(super) fn new(registry: &Registry) -> Self {
-        let published = Arc::new(Mutex::new(Totals::default()));
-        let scraped = Arc::clone(&published);
+        let totals = Arc::new(Mutex::new(Totals::default()));
+        let scraped = Self(Arc::clone(&totals));
         registry.collect(move |out| {
-            let totals = scraped.lock().unwrap_or_else(PoisonError::into_inner);
+            let totals = scraped.totals();
             write_totals(out, &totals);
             write_peers(out, &totals.status);
         });
-        Self {
-            totals: Totals::default(),
-            published,
-        }
+        Self(totals)
+    }
+
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a link that the engine closed, or a stream that ended by itself.
-    pub(super) fn link_closed(&mut self, reason: &'static str) {
-        *self.totals.closed.entry(reason).or_default() += 1;
+    pub(super) fn link_closed(&self, reason: &'static str) {
+        *self.totals().closed.entry(reason).or_default() += 1;
     }
 
     /// Brings everything up to date.
     pub(super) fn publish(
-        &mut self,
+        &self,
         counts: &Counts,
         filter: Option<&Filter>,
         ports: &mut Ports,
         status: &Status,
     ) {
-        let totals = &mut self.totals;
+        let totals = &mut *self.totals();
         totals.counts = counts.clone();
         totals.status = status.clone();
         totals.flows = filter.map_or(0, Filter::len);
@@ -99,11 +97,6 @@ impl Counters {
         add(&mut totals.fallbacks, "device_joined", written.join_refused);
         add(&mut totals.calls, "send", sent.messages);
         add(&mut totals.calls, "device_write", written.writes);
-        let mut published = self
-            .published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        published.clone_from(totals);
     }
 }
 
@@ -245,7 +238,8 @@ fn write_peers(out: &mut Encoder, status: &Status) {
         |family| {
             family.labels(&["peer", "transport"]);
             for peer in &status.peers {
-                for (transport, name) in [(Transport::Tcp, "tcp"), (Transport::Udp, "udp")] {
+                for transport in [Transport::Tcp, Transport::Udp] {
+                    let name = transport_name(transport);
                     let used = u64::from(peer.transport == Some(transport));
                     family.sample(&[("peer", &peer.name), ("transport", name)], used);
                 }
