@@ -3,7 +3,10 @@
 //! [`ConfigError`] is one refusal; [`ConfigErrors`] collects what validation finds, so that one
 //! `--check` shows every mistake of a file and not only the first.
 
-use std::{fmt, io, path::PathBuf};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
 /// A configuration file that cannot be used.
 ///
@@ -12,34 +15,6 @@ use std::{fmt, io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The file holds nothing, or only comments.
-    #[error("{}: the file is empty", origin.display())]
-    Empty {
-        /// The file as it was named.
-        origin: PathBuf,
-    },
-    /// What the file says is not YAML, or not what is expected at that place.
-    #[error("{}:{line}:{column}: {}{message}", origin.display(), Prefix(key))]
-    Invalid {
-        /// The file as it was named.
-        origin: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// Column in characters, from 1.
-        column: usize,
-        /// Path of the key, such as `listeners[0].address`; empty at the top of the file.
-        key: String,
-        /// What is wrong there.
-        message: String,
-    },
-    /// The file is not UTF-8 text.
-    #[error("{}:{line}: not UTF-8 text", origin.display())]
-    NotText {
-        /// The file as it was named.
-        origin: PathBuf,
-        /// Line of the first byte that is not text, from 1.
-        line: usize,
-    },
     /// The file cannot be read.
     #[error("{}: reading the file", origin.display())]
     Read {
@@ -49,22 +24,23 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
-    /// The file is larger than configuration may be.
-    #[error("{}: larger than the limit of {limit} bytes", origin.display())]
-    TooLarge {
+    /// What the file says cannot be used.
+    #[error("{}:{what}", origin.display())]
+    Refused {
         /// The file as it was named.
         origin: PathBuf,
-        /// The limit in bytes.
-        limit: u64,
+        /// Where in the file, if it is known, and what is wrong there.
+        what: String,
     },
-    /// The file was understood, but what it asks for cannot be.
-    #[error("{}: {errors}", origin.display())]
-    Values {
-        /// The file as it was named.
-        origin: PathBuf,
-        /// Everything that validation found.
-        errors: ConfigErrors,
-    },
+}
+
+impl ConfigError {
+    pub(crate) fn refused(origin: &Path, what: impl Into<String>) -> Self {
+        Self::Refused {
+            origin: origin.to_owned(),
+            what: what.into(),
+        }
+    }
 }
 
 /// What validation found, each with the path of its key, in the order found.
@@ -109,15 +85,12 @@ impl ConfigErrors {
     /// Turns the findings into an error about `origin`, if there are any.
     ///
     /// # Errors
-    /// [`ConfigError::Values`] when anything was added.
-    pub fn into_result(self, origin: &std::path::Path) -> Result<(), ConfigError> {
+    /// [`ConfigError::Refused`] when anything was added.
+    pub fn into_result(self, origin: &Path) -> Result<(), ConfigError> {
         if self.is_empty() {
             return Ok(());
         }
-        Err(ConfigError::Values {
-            origin: origin.to_owned(),
-            errors: self,
-        })
+        Err(ConfigError::refused(origin, format!(" {self}")))
     }
 }
 
@@ -135,7 +108,7 @@ impl fmt::Display for ConfigErrors {
 }
 
 /// `key: `, or nothing for the top of the file.
-struct Prefix<'a>(&'a str);
+pub(crate) struct Prefix<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Prefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,24 +125,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_findings_are_listed_one_a_line() {
+    fn findings_are_listed_one_a_line() {
         let mut errors = ConfigErrors::new();
+        assert!(errors.clone().into_result("a.yaml".as_ref()).is_ok());
         errors.add("", "nothing to listen on");
         errors.add("routing.file", "no such file");
-
-        let text = errors
-            .into_result("a.yaml".as_ref())
-            .unwrap_err()
-            .to_string();
-
+        let error = errors.into_result("a.yaml".as_ref()).unwrap_err();
         assert_eq!(
-            text,
+            error.to_string(),
             "a.yaml: 2 problems\n  nothing to listen on\n  routing.file: no such file"
         );
-    }
-
-    #[test]
-    fn no_finding_is_no_error() {
-        assert!(ConfigErrors::new().into_result("a.yaml".as_ref()).is_ok());
     }
 }

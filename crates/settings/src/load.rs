@@ -15,7 +15,7 @@ pub trait Validate: Sized {
     /// Returns the file validated.
     ///
     /// # Errors
-    /// [`ConfigError::Values`] with everything that is wrong.
+    /// [`ConfigError::Refused`] with everything that is wrong.
     fn validated(mut self, origin: &Path) -> Result<Self, ConfigError> {
         let mut errors = ConfigErrors::new();
         self.validate(origin, &mut errors);

@@ -19,7 +19,7 @@ use serde_saphyr::{
     options::{DuplicateKeyPolicy, MergeKeyPolicy},
 };
 
-use crate::ConfigError;
+use crate::error::{ConfigError, Prefix};
 
 /// Largest file that is read, in bytes. 10,000 clusters and routes are 3.5 MB.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -32,8 +32,8 @@ const GRANULE: u64 = 256 << 10;
 /// Blocks while reading; files are small and read at start and on change only.
 ///
 /// # Errors
-/// Any [`ConfigError`] but [`ConfigError::Values`]. Something other than a regular file is a
-/// [`ConfigError::Read`], for a pipe would make the process wait for a writer.
+/// [`ConfigError`]. Something other than a regular file is a [`ConfigError::Read`], for a pipe would
+/// make the process wait for a writer.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     from_slice(&read(path)?, path)
 }
@@ -41,7 +41,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 /// Reads the bytes of the file at `path`, for [`from_slice`]; blocks as [`load`] does.
 ///
 /// # Errors
-/// [`ConfigError::Read`] and [`ConfigError::TooLarge`].
+/// [`ConfigError::Read`], and [`ConfigError::Refused`] for too large a file.
 pub fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let failed = |source| ConfigError::Read {
         origin: path.to_owned(),
@@ -67,10 +67,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
         .read_to_end(&mut bytes)
         .map_err(failed)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(ConfigError::TooLarge {
-            origin: path.to_owned(),
-            limit: MAX_FILE_BYTES,
-        });
+        let what = format!(" larger than the limit of {MAX_FILE_BYTES} bytes");
+        return Err(ConfigError::refused(path, what));
     }
     Ok(bytes)
 }
@@ -78,14 +76,12 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
 /// Reads `bytes`, which are to be UTF-8; `origin` is the name that errors give them.
 ///
 /// # Errors
-/// [`ConfigError::Empty`], [`ConfigError::Invalid`] and [`ConfigError::NotText`].
+/// [`ConfigError::Refused`].
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8], origin: &Path) -> Result<T, ConfigError> {
     let text = str::from_utf8(bytes).map_err(|error| {
         let valid = bytes.iter().take(error.valid_up_to());
-        ConfigError::NotText {
-            origin: origin.to_owned(),
-            line: 1 + valid.filter(|&&byte| byte == b'\n').count(),
-        }
+        let line = 1 + valid.filter(|&&byte| byte == b'\n').count();
+        ConfigError::refused(origin, format!("{line}: not UTF-8 text"))
     })?;
     from_str(text, origin)
 }
@@ -93,7 +89,7 @@ pub fn from_slice<T: DeserializeOwned>(bytes: &[u8], origin: &Path) -> Result<T,
 /// Reads `text`; `origin` is the name that errors give it.
 ///
 /// # Errors
-/// [`ConfigError::Empty`] and [`ConfigError::Invalid`].
+/// [`ConfigError::Refused`].
 pub fn from_str<T: DeserializeOwned>(text: &str, origin: &Path) -> Result<T, ConfigError> {
     let mut track = Track::new();
     let read = serde_saphyr::with_deserializer_from_str_with_options(text, options(), |yaml| {
@@ -101,9 +97,7 @@ pub fn from_str<T: DeserializeOwned>(text: &str, origin: &Path) -> Result<T, Con
     });
     match read {
         Ok(Some(value)) => Ok(value),
-        Ok(None) => Err(ConfigError::Empty {
-            origin: origin.to_owned(),
-        }),
+        Ok(None) => Err(ConfigError::refused(origin, " the file is empty")),
         Err(error) => Err(invalid(&error, &track.path(), text, origin)),
     }
 }
@@ -134,13 +128,10 @@ fn options() -> Options {
 
 fn invalid(error: &Error, path: &KeyPath, text: &str, origin: &Path) -> ConfigError {
     let at = error.location().unwrap_or(Location::UNKNOWN);
-    ConfigError::Invalid {
-        origin: origin.to_owned(),
-        line: usize::try_from(at.line()).unwrap_or(0).max(1),
-        column: usize::try_from(at.column()).unwrap_or(0).max(1),
-        key: key(path),
-        message: message(error, text),
-    }
+    let (line, column) = (at.line().max(1), at.column().max(1));
+    let (key, message) = (key(path), message(error, text));
+    let what = format!("{line}:{column}: {}{message}", Prefix(&key));
+    ConfigError::refused(origin, what)
 }
 
 /// The text of `error` without its place. The mistakes that people make most often are put in an
