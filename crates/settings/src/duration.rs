@@ -173,64 +173,44 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_the_documentation_are_understood() {
-        assert_eq!(parsed("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(parsed("5m"), Ok(Duration::from_secs(300)));
-        assert_eq!(parsed("1h30m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(parsed("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(parsed("0s"), Ok(Duration::ZERO));
-        assert_eq!(parsed("0"), Ok(Duration::ZERO));
-        assert_eq!(parsed("1m0s"), Ok(Duration::from_secs(60)));
-        assert_eq!(parsed("876000h"), Ok(HumanDuration::MAX));
+    fn texts_are_read_and_shown_as_the_shortest() {
+        for (text, seconds, shown) in [
+            ("10s", 10.0, "10s"),
+            ("5m", 300.0, "5m"),
+            ("1h30m", 5400.0, "90m"),
+            ("250ms", 0.25, "250ms"),
+            ("0s", 0.0, "0s"),
+            ("0", 0.0, "0s"),
+            ("1m0s", 60.0, "1m"),
+            ("55s", 55.0, "55s"),
+            ("3600s", 3600.0, "1h"),
+            ("90s", 90.0, "90s"),
+            ("3600001ms", 3600.001, "1h1ms"),
+            ("876000h", HumanDuration::MAX.as_secs_f64(), "876000h"),
+        ] {
+            assert_eq!(parsed(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+            assert_eq!(text.parse::<HumanDuration>().unwrap().to_string(), shown);
+        }
     }
 
     #[test]
     fn malformed_durations_are_refused_with_reason() {
-        let malformed = |text| {
-            Err(format!(
-                "`{text}` is not a duration; write it like `10s`, `5m`, `1h30m` or `250ms`"
-            ))
-        };
-        assert_eq!(
-            parsed("10"),
-            Err("a duration needs a unit: `10s`, `10ms`, …".to_owned())
-        );
-        assert_eq!(
-            parsed(""),
-            Err("a duration such as `10s` is needed, found empty text".to_owned())
-        );
-        assert_eq!(parsed("10 s"), malformed("10 s"));
-        assert_eq!(parsed("-1s"), malformed("-1s"));
-        assert_eq!(parsed("1.5h"), malformed("1.5h"));
-        assert_eq!(parsed("s"), malformed("s"));
-        assert_eq!(parsed("5d"), malformed("5d"));
-        assert_eq!(parsed("1h5"), malformed("1h5"));
-        assert_eq!(
-            parsed("30m1h"),
-            Err(
-                "the units of `30m1h` must go from large to small, each once: h, m, s, ms, us, ns"
-                    .to_owned()
-            )
-        );
-        assert!(parsed("1s1s").is_err());
-        assert_eq!(
-            parsed("876000h1ns"),
-            Err("`876000h1ns` is longer than 876000h".to_owned())
-        );
-        assert!(parsed(&format!("{}s", "9".repeat(1000))).is_err());
-    }
-
-    #[test]
-    fn the_shortest_exact_text_is_shown() {
-        for (text, shown) in [
-            ("55s", "55s"),
-            ("3600s", "1h"),
-            ("90s", "90s"),
-            ("1h30m", "90m"),
-            ("0", "0s"),
-            ("3600001ms", "1h1ms"),
+        let order = "must go from large to small, each once: h, m, s, ms, us, ns";
+        let many = format!("{}s", "9".repeat(1000));
+        let shown = "9".repeat(60);
+        for (text, why) in [
+            ("10", "a duration needs a unit: `10s`, `10ms`, …"),
+            ("", "a duration such as `10s` is needed, found empty text"),
+            ("30m1h", &format!("the units of `30m1h` {order}")),
+            ("1s1s", &format!("the units of `1s1s` {order}")),
+            ("876000h1ns", "`876000h1ns` is longer than 876000h"),
+            (&many, &format!("`{shown}` is longer than 876000h")),
         ] {
-            assert_eq!(text.parse::<HumanDuration>().unwrap().to_string(), shown);
+            assert_eq!(parsed(text), Err(why.to_owned()));
+        }
+        for text in ["10 s", "-1s", "1.5h", "s", "5d", "1h5"] {
+            let why = "is not a duration; write it like `10s`, `5m`, `1h30m` or `250ms`";
+            assert_eq!(parsed(text), Err(format!("`{text}` {why}")));
         }
     }
 

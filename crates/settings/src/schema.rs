@@ -25,7 +25,8 @@ pub fn schema<T: JsonSchema>() -> String {
 /// When the document is missing or says something else, with the first line that differs and how to
 /// bring it up to date.
 pub fn check_doc(path: &Path, generated: &str) {
-    let Some(stale) = out_of_date(path, generated) else {
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    let Some(stale) = stale(path, &committed, generated) else {
         return;
     };
     if std::env::var_os("UPDATE_DOCS").is_some_and(|value| value == "1") {
@@ -41,13 +42,11 @@ pub fn check_doc(path: &Path, generated: &str) {
     panic!("{stale}");
 }
 
-/// Tells how the document at `path` differs from what it should be; `None` when it does not.
-fn out_of_date(path: &Path, generated: &str) -> Option<String> {
-    let committed = std::fs::read_to_string(path).unwrap_or_default();
-    (committed != generated).then(|| stale(path, &committed, generated))
-}
-
-fn stale(path: &Path, committed: &str, generated: &str) -> String {
+/// Tells how what is `committed` at `path` differs from what it should be; `None` when it does not.
+fn stale(path: &Path, committed: &str, generated: &str) -> Option<String> {
+    if committed == generated {
+        return None;
+    }
     let (mut old, mut new) = (committed.lines(), generated.lines());
     let mut line = 1;
     let (is, should) = loop {
@@ -56,68 +55,51 @@ fn stale(path: &Path, committed: &str, generated: &str) -> String {
             (is, should) => break (is, should),
         }
     };
-    let or_end = |line: Option<&str>| line.unwrap_or("(the end)").to_owned();
-    format!(
-        "{path} is out of date at line {line}\n  is:     {}\n  should: {}\nrun the test again with UPDATE_DOCS=1 and commit the result",
-        or_end(is),
-        or_end(should),
-        path = path.display(),
-    )
+    Some(format!(
+        "{} is out of date at line {line}\n  is:     {}\n  should: {}\n\
+         run the test again with UPDATE_DOCS=1 and commit the result",
+        path.display(),
+        is.unwrap_or("(the end)"),
+        should.unwrap_or("(the end)"),
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DrainSettings, TcpSettings};
+    use crate::TcpSettings;
 
     #[test]
-    fn a_schema_has_its_frame_and_refuses_unknown_keys() {
-        let text = schema::<DrainSettings>();
-
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(
-            value["$schema"],
-            "https://json-schema.org/draft/2020-12/schema"
-        );
-        assert_eq!(value["title"], "DrainSettings");
-        assert_eq!(value["additionalProperties"], false);
-        assert_eq!(value["properties"]["delay"]["default"], "5s");
-        assert!(text.starts_with("{\n") && text.ends_with("}\n"));
-        assert_eq!(text, schema::<DrainSettings>());
-    }
-
-    #[test]
-    fn keys_are_in_order() {
+    fn schema_has_ordered_keys_and_refuses_unknown_ones() {
         let text = schema::<TcpSettings>();
-        let places: Vec<_> = [
-            "\"congestion\"",
-            "\"keepalive\"",
-            "\"notsentLowat\"",
-            "\"userTimeout\"",
-        ]
-        .iter()
-        .map(|key| text.find(key).unwrap())
-        .collect();
-        assert!(places.is_sorted());
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let draft = "https://json-schema.org/draft/2020-12/schema";
+        assert_eq!(value["$schema"], draft);
+        assert_eq!(value["title"], "TcpSettings");
+        assert_eq!(value["additionalProperties"], false);
+        assert_eq!(value["properties"]["keepalive"]["default"], "55s");
+        assert!(text.starts_with("{\n") && text.ends_with("}\n"));
+        assert_eq!(text, schema::<TcpSettings>());
+        let keys = ["congestion", "keepalive", "notsentLowat", "userTimeout"];
+        assert!(keys.map(|key| text.find(&format!("\"{key}\""))).is_sorted());
     }
 
     #[test]
-    fn a_stale_document_is_named_with_its_line() {
-        let text = stale(
-            "docs/a.json".as_ref(),
-            "{\n  \"a\": 1\n}\n",
-            "{\n  \"a\": 2\n}\n",
-        );
-        assert_eq!(
-            text,
-            "docs/a.json is out of date at line 2\n  is:       \"a\": 1\n  should:   \"a\": 2\nrun the test again with UPDATE_DOCS=1 and commit the result"
-        );
-        assert!(stale("a".as_ref(), "x", "x\ny").contains("line 2\n  is:     (the end)"));
-    }
-
-    #[test]
-    fn a_missing_document_is_out_of_date() {
-        let text = out_of_date("/nonexistent/a.json".as_ref(), "{}\n").unwrap();
-        assert!(text.contains("is out of date at line 1"), "{text}");
+    fn stale_document_is_named_with_its_line() {
+        let stale = |old, new| stale("docs/a.json".as_ref(), old, new);
+        let head = "docs/a.json is out of date at line";
+        let tail = "run the test again with UPDATE_DOCS=1 and commit the result";
+        for (old, new, wanted) in [
+            (
+                "{\n  \"a\": 1\n}\n",
+                "{\n  \"a\": 2\n}\n",
+                "2\n  is:       \"a\": 1\n  should:   \"a\": 2",
+            ),
+            ("x", "x\ny", "2\n  is:     (the end)\n  should: y"),
+            ("", "{}\n", "1\n  is:     (the end)\n  should: {}"), // no document
+        ] {
+            assert_eq!(stale(old, new), Some(format!("{head} {wanted}\n{tail}")));
+        }
+        assert_eq!(stale("x", "x"), None);
     }
 }

@@ -209,36 +209,21 @@ mod tests {
         crate::yaml::from_str(text, "a.yaml".as_ref()).unwrap()
     }
 
-    fn findings(settings: &TcpSettings) -> Vec<String> {
-        let mut errors = ConfigErrors::new();
-        settings.validate("tcp", &mut errors);
-        errors.iter().map(|(key, _)| key.to_owned()).collect()
-    }
-
-    #[test]
-    fn the_documented_block_is_the_default() {
-        let documented: TcpSettings = read(
-            r#"{ keepalive: 55s, keepaliveInterval: 55s, keepaliveProbes: 3, userTimeout: 0s, congestion: "", notsentLowat: 0, receiveBuffer: 0 }"#,
-        );
-        assert_eq!(documented, TcpSettings::default());
-        assert_eq!(findings(&documented), [""; 0]);
-    }
-
     #[test]
     fn overrides_replace_only_what_they_name() {
         let overrides: TcpOverrides =
             read("{ congestion: bbr, notsentLowat: 64KiB, userTimeout: 10s }");
-
-        let merged = overrides.over(&TcpSettings {
+        let base = TcpSettings {
             keepalive_probes: 9,
-            ..Default::default()
-        });
-
-        assert_eq!(merged.congestion, "bbr");
-        assert_eq!(merged.notsent_lowat, ByteSize(65536));
-        assert_eq!(merged.user_timeout, HumanDuration::from_secs(10));
-        assert_eq!(merged.keepalive_probes, 9);
-        assert_eq!(merged.keepalive, HumanDuration::from_secs(55));
+            ..TcpSettings::default()
+        };
+        let merged = TcpSettings {
+            congestion: "bbr".to_owned(),
+            notsent_lowat: ByteSize(65536),
+            user_timeout: HumanDuration::from_secs(10),
+            ..base.clone()
+        };
+        assert_eq!(overrides.over(&base), merged);
     }
 
     #[test]
@@ -247,37 +232,33 @@ mod tests {
             "{ keepalive: 0, keepaliveInterval: 7s, keepaliveProbes: 9, userTimeout: 10s, congestion: bbr, notsentLowat: 64KiB, receiveBuffer: 128KiB }",
         );
         let base = TcpSettings::default();
-
         let upon = overrides.upon(&(&base).into());
-
         assert_eq!(upon, (&overrides.over(&base)).into());
-        let nothing = TcpOverrides::default();
-        assert_eq!(nothing.upon(&upon), upon);
+        assert_eq!(TcpOverrides::default().upon(&upon), upon);
     }
 
     #[test]
     fn validate_finds_values_the_kernel_refuses() {
-        let settings: TcpSettings = read(
-            "{ keepalive: 1500ms, keepaliveInterval: 10h, keepaliveProbes: 0, userTimeout: 600h, congestion: 'b r', notsentLowat: 2GiB, receiveBuffer: 1KiB }",
-        );
-        assert_eq!(
-            findings(&settings),
-            [
-                "tcp.keepalive",
-                "tcp.keepaliveInterval",
-                "tcp.keepaliveProbes",
-                "tcp.userTimeout",
-                "tcp.congestion",
-                "tcp.notsentLowat",
-                "tcp.receiveBuffer"
-            ]
-        );
-    }
-
-    #[test]
-    fn without_keepalive_its_other_keys_do_not_matter() {
-        let settings: TcpSettings =
-            read("{ keepalive: 0, keepaliveInterval: 0, keepaliveProbes: 0 }");
-        assert_eq!(findings(&settings), [""; 0]);
+        let documented = r#"{ keepalive: 55s, keepaliveInterval: 55s, keepaliveProbes: 3, userTimeout: 0s, congestion: "", notsentLowat: 0, receiveBuffer: 0 }"#;
+        assert_eq!(read::<TcpSettings>(documented), TcpSettings::default());
+        // Without keepalive its other keys do not matter.
+        let off = "{ keepalive: 0, keepaliveInterval: 0, keepaliveProbes: 0 }";
+        let wrong = "{ keepalive: 1500ms, keepaliveInterval: 10h, keepaliveProbes: 0, userTimeout: 600h, congestion: 'b r', notsentLowat: 2GiB, receiveBuffer: 1KiB }";
+        for (text, found) in [
+            (documented, ""),
+            (off, ""),
+            (
+                wrong,
+                "keepalive keepaliveInterval keepaliveProbes userTimeout congestion notsentLowat receiveBuffer",
+            ),
+        ] {
+            let mut errors = ConfigErrors::new();
+            read::<TcpSettings>(text).validate("tcp", &mut errors);
+            let keys: Vec<_> = errors
+                .iter()
+                .filter_map(|(key, _)| key.strip_prefix("tcp."))
+                .collect();
+            assert_eq!(keys.join(" "), found, "{text}");
+        }
     }
 }

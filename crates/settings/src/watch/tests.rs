@@ -7,24 +7,46 @@ use super::{scratch::Scratch, *};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn params() -> WatchParams {
-    WatchParams {
-        settle: Duration::from_millis(20),
-        poll: Duration::from_millis(10),
-        ..WatchParams::default()
+/// A file that is watched, in a directory of its own.
+struct Watched {
+    directory: Scratch,
+    file: PathBuf,
+    watcher: FileWatcher,
+}
+
+impl Watched {
+    /// Watches `name` in a directory that `prepare` made.
+    fn new(name: &str, params: WatchParams, prepare: impl FnOnce(&Scratch)) -> Self {
+        let directory = Scratch::new();
+        prepare(&directory);
+        let file = directory.path(name);
+        Self {
+            watcher: FileWatcher::new(vec![file.clone()], params).unwrap(),
+            file,
+            directory,
+        }
+    }
+
+    fn file() -> Self {
+        let write = |directory: &Scratch| fs::write(directory.path("routes.yaml"), "0").unwrap();
+        Self::new("routes.yaml", PARAMS, write)
+    }
+
+    async fn expect_change(&mut self) {
+        let changed = time::timeout(LIMIT, self.watcher.changed());
+        changed.await.expect("the change is noticed");
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path(name)
     }
 }
 
-fn watch(files: &[&Path]) -> FileWatcher {
-    let files = files.iter().map(|file| file.to_path_buf()).collect();
-    FileWatcher::new(files, params()).unwrap()
-}
-
-async fn change(watcher: &mut FileWatcher) {
-    time::timeout(LIMIT, watcher.changed())
-        .await
-        .expect("the change is noticed");
-}
+const PARAMS: WatchParams = WatchParams {
+    settle: Duration::from_millis(20),
+    settle_limit: Duration::from_secs(1),
+    poll: Duration::from_millis(10),
+};
 
 fn replace(path: &Path, content: &str) {
     let fresh = path.with_extension("tmp");
@@ -33,118 +55,92 @@ fn replace(path: &Path, content: &str) {
 }
 
 #[tokio::test]
-async fn a_file_renamed_over_it_is_a_change_each_time() {
-    let scratch = Scratch::new();
-    let file = scratch.path("routes.yaml");
-    fs::write(&file, "0").unwrap();
-    let mut watcher = watch(&[&file]);
-
+async fn every_kind_of_write_is_a_change_each_time() {
+    let mut watched = Watched::file();
+    let file = watched.file.clone();
     for round in 0..3 {
         replace(&file, &round.to_string());
-        change(&mut watcher).await;
+        watched.expect_change().await;
     }
-}
-
-#[tokio::test]
-async fn a_write_in_place_is_a_change_even_of_the_same_size() {
-    let scratch = Scratch::new();
-    let file = scratch.path("routes.yaml");
-    fs::write(&file, "0").unwrap();
-    let mut watcher = watch(&[&file]);
-
-    for content in ["1", "2", "longer"] {
+    for content in ["3", "4", "longer"] {
         fs::write(&file, content).unwrap();
-        change(&mut watcher).await;
+        watched.expect_change().await;
     }
-    // By another name, in a directory that is not watched.
-    fs::create_dir(scratch.path("elsewhere")).unwrap();
-    fs::hard_link(&file, scratch.path("elsewhere/other")).unwrap();
-    change(&mut watcher).await;
-    fs::write(scratch.path("elsewhere/other"), "3").unwrap();
-    change(&mut watcher).await;
-}
-
-#[tokio::test]
-async fn a_config_map_s_swap_is_a_change_each_time() {
-    let scratch = Scratch::new();
-    let publish = |version: u32| {
-        let directory = scratch.path(&format!("..{version}"));
-        fs::create_dir(&directory).unwrap();
-        fs::write(directory.join("routes.yaml"), version.to_string()).unwrap();
-        symlink(format!("..{version}"), scratch.path("..data_tmp")).unwrap();
-        fs::rename(scratch.path("..data_tmp"), scratch.path("..data")).unwrap();
-        if version > 0 {
-            fs::remove_dir_all(scratch.path(&format!("..{}", version - 1))).unwrap();
-        }
-    };
-    publish(0);
-    let file = scratch.path("routes.yaml");
-    symlink("..data/routes.yaml", &file).unwrap();
-    let mut watcher = watch(&[&file]);
-
-    for version in 1..4 {
-        publish(version);
-        change(&mut watcher).await;
-        assert_eq!(fs::read_to_string(&file).unwrap(), version.to_string());
-    }
-}
-
-#[tokio::test]
-async fn a_file_that_goes_and_comes_back_is_noticed_both_times() {
-    let scratch = Scratch::new();
-    let file = scratch.path("routes.yaml");
-    fs::write(&file, "0").unwrap();
-    let mut watcher = watch(&[&file]);
-
     for _ in 0..2 {
         fs::remove_file(&file).unwrap();
-        change(&mut watcher).await;
+        watched.expect_change().await;
         fs::write(&file, "1").unwrap();
-        change(&mut watcher).await;
+        watched.expect_change().await;
+    }
+    // By another name, in a directory that is not watched.
+    let other = watched.path("elsewhere/other");
+    fs::create_dir(watched.path("elsewhere")).unwrap();
+    fs::hard_link(&file, &other).unwrap();
+    watched.expect_change().await;
+    fs::write(&other, "3").unwrap();
+    watched.expect_change().await;
+}
+
+#[tokio::test]
+async fn config_map_swap_is_a_change_each_time() {
+    let publish = |directory: &Scratch, version: u32| {
+        let own = directory.path(&format!("..{version}"));
+        fs::create_dir(&own).unwrap();
+        fs::write(own.join("routes.yaml"), version.to_string()).unwrap();
+        symlink(&own, directory.path("..data_tmp")).unwrap();
+        fs::rename(directory.path("..data_tmp"), directory.path("..data")).unwrap();
+        if version > 0 {
+            fs::remove_dir_all(directory.path(&format!("..{}", version - 1))).unwrap();
+        }
+    };
+    let mut watched = Watched::new("routes.yaml", PARAMS, |directory| {
+        publish(directory, 0);
+        symlink("..data/routes.yaml", directory.path("routes.yaml")).unwrap();
+    });
+    for version in 1..4 {
+        publish(&watched.directory, version);
+        watched.expect_change().await;
+        let read = fs::read_to_string(&watched.file).unwrap();
+        assert_eq!(read, version.to_string());
     }
 }
 
 #[tokio::test]
-async fn a_file_and_its_directories_may_appear_later() {
-    let scratch = Scratch::new();
-    let file = scratch.path("x/y/routes.yaml");
-    let mut watcher = watch(&[&file]);
-
-    fs::create_dir_all(scratch.path("x/y")).unwrap();
-    fs::write(&file, "0").unwrap();
-    change(&mut watcher).await;
-    fs::write(&file, "1").unwrap();
-    change(&mut watcher).await;
+async fn file_and_its_directories_may_appear_later() {
+    let mut watched = Watched::new("x/y/routes.yaml", PARAMS, |_| {});
+    fs::create_dir_all(watched.path("x/y")).unwrap();
+    for content in ["0", "1"] {
+        fs::write(&watched.file, content).unwrap();
+        watched.expect_change().await;
+    }
     // A whole directory on the way is put aside, then replaced.
-    fs::rename(scratch.path("x"), scratch.path("old")).unwrap();
-    change(&mut watcher).await;
-    fs::create_dir_all(scratch.path("new/y")).unwrap();
-    fs::write(scratch.path("new/y/routes.yaml"), "2").unwrap();
-    fs::rename(scratch.path("new"), scratch.path("x")).unwrap();
-    change(&mut watcher).await;
+    fs::rename(watched.path("x"), watched.path("old")).unwrap();
+    watched.expect_change().await;
+    fs::create_dir_all(watched.path("new/y")).unwrap();
+    fs::write(watched.path("new/y/routes.yaml"), "2").unwrap();
+    fs::rename(watched.path("new"), watched.path("x")).unwrap();
+    watched.expect_change().await;
 }
 
 #[tokio::test]
-async fn any_of_several_files_is_enough() {
-    let scratch = Scratch::new();
-    let (one, two) = (scratch.path("one"), scratch.path("two"));
-    fs::write(&one, "").unwrap();
-    let mut watcher = watch(&[&one, &two]);
-
+async fn any_of_several_files_is_enough_and_others_do_not_count() {
+    let mut watched = Watched::file();
+    let (one, two) = (watched.file.clone(), watched.path("two"));
+    watched.watcher = FileWatcher::new(vec![one.clone(), two.clone()], PARAMS).unwrap();
+    fs::write(watched.path("other"), "").unwrap();
+    fs::read_to_string(&one).unwrap();
+    assert!(!watched.watcher.look());
+    assert!(watched.watcher.unsettled.is_none());
     fs::write(&two, "").unwrap();
-    change(&mut watcher).await;
+    watched.expect_change().await;
     replace(&one, "1");
-    change(&mut watcher).await;
+    watched.expect_change().await;
 }
 
 #[tokio::test]
 async fn last_of_many_rapid_changes_is_reported() {
-    let scratch = Scratch::new();
-    let file = scratch.path("routes.yaml");
-    fs::write(&file, "start").unwrap();
-    let mut watcher = watch(&[&file]);
-
-    let target = file.clone();
+    let mut watched = Watched::file();
+    let target = watched.file.clone();
     let writer = tokio::task::spawn_blocking(move || {
         for round in 0..500 {
             replace(&target, &round.to_string());
@@ -152,8 +148,8 @@ async fn last_of_many_rapid_changes_is_reported() {
         fs::write(&target, "last").unwrap();
     });
     loop {
-        change(&mut watcher).await;
-        if fs::read_to_string(&file).unwrap() == "last" {
+        watched.expect_change().await;
+        if fs::read_to_string(&watched.file).unwrap() == "last" {
             break;
         }
     }
@@ -161,18 +157,16 @@ async fn last_of_many_rapid_changes_is_reported() {
 }
 
 #[tokio::test]
-async fn a_file_that_never_rests_is_reported_all_the_same() {
-    let scratch = Scratch::new();
-    let file = scratch.path("routes.yaml");
-    fs::write(&file, "start").unwrap();
+async fn file_that_never_rests_is_reported_all_the_same() {
     let params = WatchParams {
         settle: Duration::from_millis(200),
         settle_limit: Duration::from_millis(600),
-        ..params()
+        ..PARAMS
     };
-    let mut watcher = FileWatcher::new(vec![file.clone()], params).unwrap();
-
-    let (stop, stopped) = mpsc::channel::<()>();
+    let mut watched = Watched::new("routes.yaml", params, |directory| {
+        fs::write(directory.path("routes.yaml"), "start").unwrap();
+    });
+    let (file, (stop, stopped)) = (watched.file.clone(), mpsc::channel::<()>());
     let writer = tokio::task::spawn_blocking(move || {
         // Longer each time, for the times of a file move in steps of some milliseconds only.
         let mut file = fs::OpenOptions::new().append(true).open(&file).unwrap();
@@ -181,39 +175,21 @@ async fn a_file_that_never_rests_is_reported_all_the_same() {
         }
     });
     // The writer goes on until this has returned, or failed.
-    change(&mut watcher).await;
+    watched.expect_change().await;
     drop(stop);
     writer.await.unwrap();
 }
 
 #[tokio::test]
-async fn a_wait_given_up_loses_nothing() {
-    let scratch = Scratch::new();
-    let file = scratch.path("routes.yaml");
-    fs::write(&file, "0").unwrap();
-    let mut watcher = watch(&[&file]);
-
+async fn abandoned_wait_loses_nothing() {
+    let Watched {
+        file,
+        mut watcher,
+        directory: _kept,
+    } = Watched::file();
     fs::write(&file, "1").unwrap();
-    let until_seen = async {
-        while time::timeout(Duration::from_millis(3), watcher.changed())
-            .await
-            .is_err()
-        {}
-    };
-    time::timeout(LIMIT, until_seen)
-        .await
-        .expect("the change is noticed");
-}
-
-#[tokio::test]
-async fn changes_of_other_files_are_not_reported() {
-    let scratch = Scratch::new();
-    let file = scratch.path("routes.yaml");
-    fs::write(&file, "0").unwrap();
-    let mut watcher = watch(&[&file]);
-
-    fs::write(scratch.path("other"), "").unwrap();
-    fs::read_to_string(&file).unwrap();
-    assert!(!watcher.look());
-    assert!(watcher.unsettled.is_none());
+    let short = Duration::from_millis(3);
+    let until_seen = async { while time::timeout(short, watcher.changed()).await.is_err() {} };
+    let seen = time::timeout(LIMIT, until_seen).await;
+    seen.expect("the change is noticed");
 }
