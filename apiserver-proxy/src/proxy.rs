@@ -159,7 +159,7 @@ impl Proxy {
         // Whatever may fail goes before listening: another process on the same ports must not lose
         // connections to one that does not come up.
         let probes = EndpointAddr::Tcp(config.probes.address());
-        let endpoints = BoundEndpoints::bind_shared(probes, config.admin.address.clone().into())?;
+        let endpoints = BoundEndpoints::bind_shared(probes, config.admin.address.clone())?;
         let bound = bind_all(&params, config.workers, Vec::new())?;
         let listeners: Vec<ListenerInfo> = params
             .iter()

@@ -58,7 +58,7 @@ pub enum NotStarted {
 /// # Errors
 /// Why it does not, as far as can be told.
 pub async fn started(config: &Config) -> Result<(), NotStarted> {
-    let address = config.admin.address.clone().into();
+    let address = config.admin.address.clone();
     let exchange = async {
         match &address {
             EndpointAddr::None => Ok(None),

@@ -122,7 +122,7 @@ impl Controller {
         let metrics = Metrics::new(&registry);
         let (client, url) = client(&config).await?;
         let probes = EndpointAddr::Tcp(config.probes.address());
-        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone().into())?;
+        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone())?;
         let mut tasks = JoinSet::new();
         let (stop, stopped) = watch::channel(false);
         let (mut publisher, mut server, mut reloads) = (None, None, None);

@@ -153,7 +153,7 @@ impl Gateway {
         // Whatever may fail goes before listening: another process on the same ports must not lose
         // connections to one that does not come up.
         let probes = EndpointAddr::Tcp(config.probes.address());
-        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone().into())?;
+        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone())?;
         let tcp = config.listeners.iter().filter(|own| !own.takes_datagrams());
         let params: Vec<_> = tcp.map(|own| listener_params(own, &config)).collect();
         let bound = bind_all(&params, workers, inherited)?;

@@ -149,7 +149,7 @@ impl Client {
         let metrics = Metrics::register(&registry, &log);
         // Whatever may fail without touching the kernel goes first.
         let probes = EndpointAddr::Tcp(config.file.probes.address());
-        let endpoints = BoundEndpoints::bind(probes, config.file.admin.address.clone().into())?;
+        let endpoints = BoundEndpoints::bind(probes, config.file.admin.address.clone())?;
         let watcher = source.watcher(&config).map_err(StartError::Watch)?;
         let identity = config.identity()?;
         metrics.reload_good.set(1);

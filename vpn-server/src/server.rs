@@ -129,7 +129,7 @@ impl<L: Link> Server<L> {
         // Whatever may fail goes before listening: another process on the same ports must not lose
         // connections to one that does not come up.
         let probes = EndpointAddr::Tcp(config.probes.address());
-        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone().into())?;
+        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone())?;
         let address = config.proxy.address.get();
         let own = listener(proxy::LISTENER, address, &config.proxy.tcp_options);
         let bound = bind_all(&[own], config.workers, Vec::new())?;

@@ -102,27 +102,28 @@ impl JsonSchema for ListenAddress {
 /// Rough: what an editor can point out; the exact check is [`FromStr`].
 const LISTEN_PATTERN: &str = "^(\\[[0-9A-Fa-f:.%]+\\]|[0-9]+(\\.[0-9]+){3}|):[0-9]{1,5}$";
 
-/// Where the admin endpoint listens: `127.0.0.1:9901`, `unix:/run/…`, or `""` for nowhere.
+/// Where probes or operators are answered: `127.0.0.1:9901`, `unix:/run/…`, or `""` for nowhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum AdminAddress {
+pub enum EndpointAddr {
     /// Nowhere.
     #[default]
-    Off,
-    /// On a TCP socket.
-    Tcp(ListenAddress),
+    None,
+    /// On a TCP socket; port 0 picks one.
+    Tcp(SocketAddr),
     /// On a socket in the file system, by absolute path.
     Unix(PathBuf),
 }
 
-impl FromStr for AdminAddress {
+impl FromStr for EndpointAddr {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let Some(path) = text.strip_prefix("unix:") else {
             return if text.is_empty() {
-                Ok(Self::Off)
+                Ok(Self::None)
             } else {
-                text.parse().map(Self::Tcp)
+                text.parse()
+                    .map(|ListenAddress(address)| Self::Tcp(address))
             };
         };
         let shown = shown(text);
@@ -145,29 +146,29 @@ impl FromStr for AdminAddress {
 /// `sun_path` of unix(7) without its closing zero.
 const MAX_SOCKET_PATH: usize = 107;
 
-impl fmt::Display for AdminAddress {
+impl fmt::Display for EndpointAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Off => Ok(()),
+            Self::None => Ok(()),
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
 
-impl Serialize for AdminAddress {
+impl Serialize for EndpointAddr {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         text::serialize(self, serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for AdminAddress {
+impl<'de> Deserialize<'de> for EndpointAddr {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         text::deserialize(deserializer)
     }
 }
 
-impl JsonSchema for AdminAddress {
+impl JsonSchema for EndpointAddr {
     fn schema_name() -> Cow<'static, str> {
         "AdminAddress".into()
     }
@@ -191,55 +192,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_port_is_every_address_of_both_families() {
-        assert_eq!(":443".parse(), Ok(ListenAddress::any(443)));
-        assert_eq!(
-            ":443".parse::<ListenAddress>().unwrap().to_string(),
-            "[::]:443"
-        );
-    }
-
-    #[test]
     fn addresses_are_shown_as_written() {
         for text in ["[::]:443", "0.0.0.0:443", "127.0.0.1:0", "[fd00::1]:8443"] {
             assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
-            assert_eq!(text.parse::<AdminAddress>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<EndpointAddr>().unwrap().to_string(), text);
         }
         for text in ["", "unix:/run/rhizome/admin.sock"] {
-            assert_eq!(text.parse::<AdminAddress>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<EndpointAddr>().unwrap().to_string(), text);
         }
-    }
-
-    #[test]
-    fn malformed_addresses_are_refused() {
-        for text in [
-            "",
-            ":",
-            ":+443",
-            ":65536",
-            "443",
-            "localhost:443",
-            "::443",
-            "10.0.0.1",
-        ] {
-            assert_eq!(
-                text.parse::<ListenAddress>(),
-                Err(malformed(text)),
-                "{text}"
-            );
+        let bare = ":443".parse::<ListenAddress>().unwrap();
+        assert_eq!(
+            (bare, &*bare.to_string()),
+            (ListenAddress::any(443), "[::]:443")
+        );
+        for text in " : :+443 :65536 443 localhost:443 ::443 10.0.0.1".split(' ') {
+            let refused = text.parse::<ListenAddress>();
+            assert_eq!(refused, Err(malformed(text)), "{text}");
         }
     }
 
     #[test]
     fn a_socket_s_path_is_absolute_and_fits() {
-        let refusal = |text: &str| text.parse::<AdminAddress>().unwrap_err().to_string();
+        let refusal = |text: &str| text.parse::<EndpointAddr>().unwrap_err().to_string();
         assert!(refusal("unix:run/a").starts_with("`unix:run/a` needs an absolute path"));
         let fits = format!("unix:/{}", "a".repeat(106));
         assert!(matches!(
             fits.parse(),
-            Ok(AdminAddress::Unix(path)) if path.as_os_str().len() == 107
+            Ok(EndpointAddr::Unix(path)) if path.as_os_str().len() == 107
         ));
         assert!(refusal(&format!("{fits}a")).contains("is longer than the 107 bytes"));
-        assert!("unix:/a\0b".parse::<AdminAddress>().is_err());
+        for text in [
+            "unix:/a\0b",
+            "unix:",
+            "/run/x.sock",
+            "localhost:80",
+            "127.0.0.1",
+        ] {
+            let refused = text.parse::<EndpointAddr>().unwrap_err().to_string();
+            assert!(refused.contains(text), "{refused}");
+        }
     }
 }

@@ -28,7 +28,7 @@ pub mod text;
 pub mod watch;
 pub mod yaml;
 
-pub use address::{AdminAddress, ListenAddress};
+pub use address::{EndpointAddr, ListenAddress};
 pub use duration::{GoDuration, GoDurationError, HumanDuration};
 pub use effective::{effective_yaml, redact};
 pub use error::{ConfigError, ConfigErrors};

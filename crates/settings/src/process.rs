@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{AdminAddress, HumanDuration, ListenAddress};
+use crate::{EndpointAddr, HumanDuration, ListenAddress};
 
 /// `probes: { address }`: where `/healthz`, `/readyz` and `/metrics` answer. Each binary has its own
 /// default for the whole block.
@@ -36,7 +36,7 @@ impl ProbesSettings {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct AdminSettings {
     /// Address of the admin endpoint: `127.0.0.1:9901`, `unix:/path`, or empty for none.
-    pub address: AdminAddress,
+    pub address: EndpointAddr,
 }
 
 impl AdminSettings {
@@ -44,14 +44,7 @@ impl AdminSettings {
     pub const fn on_loopback(port: u16) -> Self {
         let address = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), port);
         Self {
-            address: AdminAddress::Tcp(ListenAddress(address)),
-        }
-    }
-
-    /// No admin endpoint.
-    pub const fn off() -> Self {
-        Self {
-            address: AdminAddress::Off,
+            address: EndpointAddr::Tcp(address),
         }
     }
 }

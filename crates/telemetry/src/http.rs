@@ -15,19 +15,16 @@ mod bind;
 mod conn;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::pin::pin;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
+use settings::EndpointAddr;
 use tokio::task::JoinSet;
 
 pub use bind::Bound;
@@ -52,63 +49,6 @@ pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long responses in progress may take after the shutdown began.
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where to serve: `127.0.0.1:9901`, `[::]:15021`, `unix:/run/rhizome.sock`, or nowhere, the empty
-/// string.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum EndpointAddr {
-    /// Nowhere.
-    #[default]
-    None,
-    /// An address and port; port 0 picks one.
-    Tcp(SocketAddr),
-    /// The path of a Unix socket.
-    Unix(PathBuf),
-}
-
-impl From<settings::AdminAddress> for EndpointAddr {
-    fn from(address: settings::AdminAddress) -> Self {
-        match address {
-            settings::AdminAddress::Off => Self::None,
-            settings::AdminAddress::Tcp(address) => Self::Tcp(address.get()),
-            settings::AdminAddress::Unix(path) => Self::Unix(path),
-        }
-    }
-}
-
-impl FromStr for EndpointAddr {
-    type Err = ParseEndpointError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.is_empty() {
-            return Ok(Self::None);
-        }
-        let parsed = match text.strip_prefix("unix:") {
-            Some(path) => (!path.is_empty()).then(|| Self::Unix(path.into())),
-            None => text.parse().ok().map(Self::Tcp),
-        };
-        parsed.ok_or_else(|| ParseEndpointError {
-            text: text.to_owned(),
-        })
-    }
-}
-
-impl fmt::Display for EndpointAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => Ok(()),
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// A text that is not an address to serve on.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is neither IP:PORT, unix:PATH, nor empty")]
-pub struct ParseEndpointError {
-    text: String,
-}
-
 /// Answers requests. One per server, shared by its connections.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Returns whether a request to `path` is answered however many responses are in progress. Its
@@ -123,9 +63,6 @@ pub(crate) trait Handler: Send + Sync + 'static {
 
 /// Serves until `shutdown` completes, then lets responses in progress finish within
 /// [`CLOSING_TIMEOUT`].
-///
-/// # Errors
-/// When the socket cannot be given to the runtime.
 pub(crate) async fn serve<H: Handler>(
     bound: Bound,
     handler: Arc<H>,

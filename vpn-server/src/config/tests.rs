@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use settings::AdminAddress;
+use settings::EndpointAddr;
 use tunnel::RouteId;
 
 use super::*;
@@ -68,7 +68,7 @@ proxy: { ca: ca.crt, cert: tls.crt, key: tls.key, resolvers: ["100.64.0.10:53"] 
     assert_eq!(sample.name, "vpn-seed-server");
     assert_eq!(sample.mtu, 1420);
     assert_eq!(sample.tcp_options.notsent_lowat, 64 << 10);
-    assert_eq!(sample.admin.address, AdminAddress::Off);
+    assert_eq!(sample.admin.address, EndpointAddr::None);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::admin::{ClusterStatus, EndpointStatus, Endpoints, Status};
 use crate::http::tests::{Client, Reply};
-use crate::http::{Bound, EndpointAddr};
+use crate::{Bound, EndpointAddr};
 
 #[derive(Default)]
 struct Sample {
