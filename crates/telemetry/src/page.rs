@@ -216,11 +216,7 @@ fn write_clusters(out: &mut String, status: &Status, filter: &str) -> fmt::Resul
         return Ok(());
     }
     let shown = status.clusters.len();
-    let note = Note {
-        shown,
-        total: status.clusters_total,
-        filtered: !filter.is_empty(),
-    };
+    let note = note(shown, status.clusters_total, !filter.is_empty());
     write!(
         out,
         "<section>\n<div class=\"bar\"><h2 id=\"clusters-title\">Clusters</h2>\n\
@@ -291,22 +287,14 @@ fn class_of(state: &str) -> &'static str {
     }
 }
 
-/// How many clusters are shown out of how many.
-struct Note {
-    shown: usize,
-    total: usize,
-    filtered: bool,
-}
-
-impl Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let total = Grouped(self.total as u64);
-        let matching = if self.filtered { " matching" } else { "" };
-        if self.shown < self.total {
-            return write!(f, "The first {} of {total}{matching}.", self.shown);
-        }
-        write!(f, "{total}{matching}.")
-    }
+/// Says how many clusters are shown out of how many.
+fn note(shown: usize, total: usize, filtered: bool) -> String {
+    let first = match shown < total {
+        true => format!("The first {shown} of "),
+        false => String::new(),
+    };
+    let matching = if filtered { " matching" } else { "" };
+    format!("{first}{}{matching}.", Grouped(total as u64))
 }
 
 /// Text with everything escaped that means something in HTML, in content and in quoted attributes.

@@ -60,7 +60,7 @@ fn of_program<'a>(shared: &'a str, program: &str) -> Vec<&'a str> {
 }
 
 /// Returns a family as the pages show it: ``- `name{labels}` kind: help``.
-fn line(metric: &Description) -> String {
+pub(super) fn line(metric: &Description) -> String {
     let labels = match metric.labels.as_slice() {
         [] => String::new(),
         labels => format!("{{{}}}", labels.join(",")),
@@ -72,20 +72,6 @@ fn line(metric: &Description) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Kind;
-
-    #[test]
-    fn line_has_labels_as_a_selector() {
-        let mut metric = Description {
-            name: "x_total".to_owned(),
-            kind: Kind::Counter,
-            help: "Help.".to_owned(),
-            labels: Vec::new(),
-        };
-        assert_eq!(line(&metric), "- `x_total` counter: Help.");
-        metric.labels = vec!["a".to_owned(), "b".to_owned()];
-        assert_eq!(line(&metric), "- `x_total{a,b}` counter: Help.");
-    }
 
     #[test]
     fn shared_lines_are_those_of_named_sections() {

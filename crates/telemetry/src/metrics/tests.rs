@@ -11,15 +11,11 @@ fn sample() -> Registry {
     );
     bytes.with(&["tls", "tx"]).add(u64::MAX);
     bytes.with(&["tls", "rx"]).add(5);
-    registry
-        .gauge("rhizome_active", "Now.", &[])
-        .with(&[])
-        .set(-3);
+    let active = registry.gauge("rhizome_active", "Now.", &[]);
+    active.with(&[]).set(-3);
     registry.gauge("rhizome_unused", "Has no series.", &["x"]);
-    registry
-        .counter("server_dial_failure_count", "Old name.", &[])
-        .with(&[])
-        .inc();
+    let old = registry.counter("server_dial_failure_count", "Old name.", &[]);
+    old.with(&[]).inc();
     let seconds = registry.histogram("rhizome_connect_seconds", "Time.", &["to"], &[0.5, 1.0]);
     let seconds = seconds.with(&["a"]);
     for value in [0.25, 0.5, 0.75, 4.0] {
@@ -63,56 +59,44 @@ rhizome_snapshot_age_seconds 1.5
 #[test]
 fn open_metrics_differs_where_it_must() {
     let text = sample().encode(Exposition::OpenMetrics);
-    assert!(text.contains("# TYPE rhizome_relay_bytes counter\nrhizome_relay_bytes_total{"));
-    assert!(text.contains("# HELP rhizome_relay_bytes Bytes relayed.\n"));
-    assert!(text.contains("# TYPE server_dial_failure_count unknown\nserver_dial_failure_count 1"));
-    assert!(text.contains("_bucket{to=\"a\",le=\"1.0\"} 3\n"));
-    assert!(text.contains("_bucket{to=\"a\",le=\"+Inf\"} 4\n"));
+    for part in [
+        "# TYPE rhizome_relay_bytes counter\nrhizome_relay_bytes_total{",
+        "# HELP rhizome_relay_bytes Bytes relayed.\n",
+        "# TYPE server_dial_failure_count unknown\nserver_dial_failure_count 1",
+        "_bucket{to=\"a\",le=\"1.0\"} 3\n",
+        "_bucket{to=\"a\",le=\"+Inf\"} 4\n",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
     assert!(text.ends_with("\n# EOF\n"));
 }
 
 #[test]
-fn hostile_label_values_and_help_are_escaped() {
-    let registry = Registry::new();
-    registry
-        .gauge("m", "a \"b\" \\ c\nd", &["l"])
-        .with(&["x\"} 1\n# \\y\u{e9}"])
-        .set(1);
-    assert_eq!(
-        registry.encode(Exposition::Text),
-        "# HELP m a \"b\" \\\\ c\\nd\n# TYPE m gauge\nm{l=\"x\\\"} 1\\n# \\\\y\u{e9}\"} 1\n"
-    );
-    assert!(
-        registry
-            .encode(Exposition::OpenMetrics)
-            .contains("# HELP m a \\\"b\\\" \\\\ c\\nd\n")
-    );
-}
-
-#[test]
-fn special_numbers_have_their_spelling() {
+fn hostile_texts_are_escaped_and_special_numbers_spelled() {
     let registry = Registry::new();
     registry.collect(|out| {
-        out.family("n", "N.", Kind::Gauge, |family| {
-            for (name, value) in [
-                ("a", f64::INFINITY),
-                ("b", f64::NEG_INFINITY),
-                ("c", f64::NAN),
-                ("d", 1e-7),
-            ] {
-                family.sample(&[("is", name)], value);
-            }
+        out.family("n", "a \"b\" \\ c\nd", Kind::Gauge, |family| {
+            family.sample(&[("is", "x\"} 1\n# \\y\u{e9}")], 1);
+            family.sample(&[("is", "a")], f64::INFINITY);
+            family.sample(&[("is", "b")], f64::NEG_INFINITY);
+            family.sample(&[("is", "c")], f64::NAN);
+            family.sample(&[("is", "d")], 1e-7);
         });
     });
-    let text = registry.encode(Exposition::Text);
-    for line in [
-        "n{is=\"a\"} +Inf",
-        "n{is=\"b\"} -Inf",
-        "n{is=\"c\"} NaN",
-        "n{is=\"d\"} 0.0000001",
-    ] {
-        assert!(text.lines().any(|l| l == line), "{line} in {text}");
-    }
+    assert_eq!(
+        registry.encode(Exposition::Text),
+        "\
+# HELP n a \"b\" \\\\ c\\nd
+# TYPE n gauge
+n{is=\"x\\\"} 1\\n# \\\\y\u{e9}\"} 1
+n{is=\"a\"} +Inf
+n{is=\"b\"} -Inf
+n{is=\"c\"} NaN
+n{is=\"d\"} 0.0000001
+"
+    );
+    let text = registry.encode(Exposition::OpenMetrics);
+    assert!(text.contains("# HELP n a \\\"b\\\" \\\\ c\\nd\n"));
 }
 
 #[test]
@@ -141,58 +125,37 @@ fn equal_labels_are_the_same_series() {
 }
 
 #[test]
-fn a_collector_can_tell_a_scrape_from_the_look_at_its_families() {
-    let registry = Registry::new();
-    registry.collect(|out| {
-        let samples = !out.only_describes();
-        out.family("a", "A.", Kind::Gauge, |family| {
-            family.labels(&["x"]);
-            if samples {
-                family.sample(&[("x", "y")], 1);
-            }
-        });
-    });
-    assert_eq!(registry.describe()[0].labels, ["x"]);
-    assert!(registry.encode(Exposition::Text).contains("a{x=\"y\"} 1\n"));
-}
-
-#[test]
 fn description_lists_families_without_series_and_those_of_collectors() {
     let registry = Registry::new();
     registry.histogram("b_seconds", "B.", &["x"], &[1.0]);
+    registry.gauge("d", "D.", &[]);
     registry.collect(|out| {
+        // A collector can tell a scrape from the look at its families.
+        let samples = !out.only_describes();
         out.family("a", "A.", Kind::Gauge, |family| {
-            family.labels(&["cluster", "state"])
+            family.labels(&["cluster", "state"]);
+            if samples {
+                family.sample(&[("cluster", "y"), ("state", "z")], 1);
+            }
         });
         out.family("c_total", "C.", Kind::Counter, |family| {
-            family.sample(&[("y", "z")], 1)
+            family.sample(&[("y", "z")], 1);
         });
     });
-    let listed: Vec<_> = registry
-        .describe()
-        .into_iter()
-        .map(|d| {
-            format!(
-                "{} {} {} {}",
-                d.name,
-                d.kind.as_str(),
-                d.help,
-                d.labels.join(",")
-            )
-        })
-        .collect();
+    let described = registry.describe();
+    let listed = described.iter().map(docs::line).collect::<Vec<_>>();
     assert_eq!(
         listed,
         [
-            "a gauge A. cluster,state",
-            "b_seconds histogram B. x",
-            "c_total counter C. y"
+            "- `a{cluster,state}` gauge: A.",
+            "- `b_seconds{x}` histogram: B.",
+            "- `c_total{y}` counter: C.",
+            "- `d` gauge: D."
         ]
     );
-    assert_eq!(
-        registry.encode(Exposition::Text).matches("# TYPE").count(),
-        1
-    );
+    let text = registry.encode(Exposition::Text);
+    assert_eq!(text.matches("# TYPE").count(), 2);
+    assert!(text.contains("a{cluster=\"y\",state=\"z\"} 1\n"), "{text}");
 }
 
 #[test]
@@ -205,27 +168,28 @@ fn a_family_that_two_collectors_write_comes_once() {
 }
 
 #[test]
-#[should_panic(expected = "the name is taken")]
-fn one_name_twice_is_refused() {
-    let registry = Registry::new();
-    registry.gauge("x", "X.", &[]);
-    registry.counter("x", "X.", &[]);
-}
-
-#[test]
-#[should_panic(expected = "the name is taken")]
-fn names_that_clash_only_in_open_metrics_are_refused() {
-    let registry = Registry::new();
-    registry.gauge("x", "X.", &[]);
-    registry.counter("x_total", "X.", &[]);
-}
-
-#[test]
-#[should_panic(expected = "the name is taken")]
-fn a_collector_cannot_take_a_histograms_names() {
-    let registry = Registry::new();
-    registry.histogram("x", "X.", &[], &[1.0]);
-    registry.collect(|out| out.family("x_sum", "X.", Kind::Gauge, |_| {}));
+fn names_that_clash_in_either_format_are_refused() {
+    for (what, register) in [
+        (
+            "one name twice",
+            (|registry| drop(registry.counter("x", "X.", &[]))) as fn(&Registry),
+        ),
+        ("only in OpenMetrics", |registry| {
+            drop(registry.counter("x_total", "X.", &[]))
+        }),
+        ("a histogram's own", |registry| {
+            drop(registry.histogram("y", "Y.", &[], &[1.0]))
+        }),
+    ] {
+        let registry = Registry::new();
+        registry.gauge("x", "X.", &[]);
+        registry.collect(|out| out.family("y_sum", "Y.", Kind::Gauge, |_| {}));
+        let registered =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| register(&registry)));
+        let panic = registered.expect_err(what);
+        let text = panic.downcast_ref::<String>().unwrap();
+        assert!(text.ends_with("the name is taken"), "{what}: {text}");
+    }
 }
 
 #[test]
@@ -237,16 +201,12 @@ fn malformed_names_are_refused() {
         labels: labels.iter().map(|&label| label.to_owned()).collect(),
     };
     for name in ["", "1x", "a-b", "a b", "\u{e9}"] {
-        assert!(
-            encode::check(&family(name, Kind::Gauge, &[])).is_err(),
-            "{name:?}"
-        );
+        let checked = encode::check(&family(name, Kind::Gauge, &[]));
+        assert!(checked.is_err(), "{name:?}");
     }
     for label in ["", "1x", "a:b", "__a"] {
-        assert!(
-            encode::check(&family("x", Kind::Gauge, &[label])).is_err(),
-            "{label:?}"
-        );
+        let checked = encode::check(&family("x", Kind::Gauge, &[label]));
+        assert!(checked.is_err(), "{label:?}");
     }
     assert!(encode::check(&family("x", Kind::Gauge, &["a", "a"])).is_err());
     assert!(encode::check(&family("x", Kind::Histogram, &["le"])).is_err());
@@ -261,27 +221,25 @@ fn the_format_follows_what_the_scraper_asks_for() {
     let three = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
                  application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;\
                  escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
-    for accept in [
-        two,
-        three,
-        "application/openmetrics-text",
-        "APPLICATION/OpenMetrics-Text; q=1",
+    for (accept, expected) in [
+        (two, Exposition::OpenMetrics),
+        (three, Exposition::OpenMetrics),
+        ("application/openmetrics-text", Exposition::OpenMetrics),
+        ("APPLICATION/OpenMetrics-Text; q=1", Exposition::OpenMetrics),
+        ("", Exposition::Text),
+        ("*/*", Exposition::Text),
+        ("text/html,application/xhtml+xml", Exposition::Text),
+        (
+            "text/plain, application/openmetrics-text;q=0.5",
+            Exposition::Text,
+        ),
+        ("application/openmetrics-text;q=0", Exposition::Text),
+        (
+            "application/openmetrics-text;version=0.0.1",
+            Exposition::Text,
+        ),
+        ("application/openmetrics-text;q=x", Exposition::Text),
     ] {
-        assert_eq!(
-            Exposition::negotiate(accept),
-            Exposition::OpenMetrics,
-            "{accept}"
-        );
-    }
-    for accept in [
-        "",
-        "*/*",
-        "text/html,application/xhtml+xml",
-        "text/plain, application/openmetrics-text;q=0.5",
-        "application/openmetrics-text;q=0",
-        "application/openmetrics-text;version=0.0.1",
-        "application/openmetrics-text;q=x",
-    ] {
-        assert_eq!(Exposition::negotiate(accept), Exposition::Text, "{accept}");
+        assert_eq!(Exposition::negotiate(accept), expected, "{accept}");
     }
 }
