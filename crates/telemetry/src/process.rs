@@ -28,7 +28,7 @@ pub fn register(registry: &Registry, build: Build) {
     registry.collect(move |out| {
         write_build(out, build);
         write_ready(out, readiness());
-        write_process(out, &Usage::read());
+        write_process(out);
     });
 }
 
@@ -52,7 +52,8 @@ fn write_build(out: &mut Encoder, build: Build) {
     });
 }
 
-fn write_process(out: &mut Encoder, usage: &Usage) {
+#[expect(clippy::cast_precision_loss, reason = "a metric; exact up to 2^53")]
+fn write_process(out: &mut Encoder) {
     let mut one = |name, help, kind, value: Option<f64>| {
         out.family(name, help, kind, |family| {
             if let Some(value) = value {
@@ -60,69 +61,31 @@ fn write_process(out: &mut Encoder, usage: &Usage) {
             }
         });
     };
-    let (counter, gauge) = (Kind::Counter, Kind::Gauge);
+    let read = |path| fs::read_to_string(path).ok();
+    let stat = read("/proc/self/stat").and_then(|text| parse_stat(&text));
+    let stat = |field: fn(&Stat) -> u64| stat.as_ref().map(|stat| field(stat) as f64);
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    let page = rustix::param::page_size() as f64;
+
     let help = "Processor time used, user and system, in seconds.";
-    one(
-        "process_cpu_seconds_total",
-        help,
-        counter,
-        usage.cpu_seconds,
-    );
+    let value = stat(|stat| stat.cpu_ticks).map(|used| used / ticks);
+    one("process_cpu_seconds_total", help, Kind::Counter, value);
     let help = "Resident memory in bytes.";
-    one(
-        "process_resident_memory_bytes",
-        help,
-        gauge,
-        usage.resident_bytes,
-    );
+    let pages = read("/proc/self/statm").and_then(|text| parse_resident_pages(&text));
+    let value = pages.map(|pages| pages * page);
+    one("process_resident_memory_bytes", help, Kind::Gauge, value);
     let help = "Open file descriptors.";
-    one("process_open_fds", help, gauge, usage.open_fds);
+    one("process_open_fds", help, Kind::Gauge, open_fds());
     let help = "The most file descriptors that may be open.";
-    one("process_max_fds", help, gauge, usage.max_fds);
+    let value = read("/proc/self/limits").and_then(|text| parse_max_fds(&text));
+    one("process_max_fds", help, Kind::Gauge, value);
     let help = "When the process started, in seconds since 1970.";
-    one(
-        "process_start_time_seconds",
-        help,
-        gauge,
-        usage.start_seconds,
-    );
-    one("process_threads", "Threads.", gauge, usage.threads);
-}
-
-#[derive(Debug, Default)]
-struct Usage {
-    cpu_seconds: Option<f64>,
-    resident_bytes: Option<f64>,
-    open_fds: Option<f64>,
-    max_fds: Option<f64>,
-    start_seconds: Option<f64>,
-    threads: Option<f64>,
-}
-
-impl Usage {
-    #[expect(clippy::cast_precision_loss, reason = "a metric; exact up to 2^53")]
-    fn read() -> Self {
-        let read = |path| fs::read_to_string(path).ok();
-        let stat = read("/proc/self/stat").and_then(|text| parse_stat(&text));
-        let ticks = rustix::param::clock_ticks_per_second() as f64;
-        let page = rustix::param::page_size() as f64;
-        let boot = read("/proc/stat").and_then(|text| parse_boot_time(&text));
-        let limits = read("/proc/self/limits");
-        let memory = read("/proc/self/statm");
-        let start_ticks = stat.as_ref().map(|stat| stat.start_ticks as f64);
-        Self {
-            cpu_seconds: stat.as_ref().map(|stat| stat.cpu_ticks as f64 / ticks),
-            resident_bytes: memory
-                .and_then(|text| parse_resident_pages(&text))
-                .map(|n| n * page),
-            open_fds: open_fds(),
-            max_fds: limits.and_then(|text| parse_max_fds(&text)),
-            start_seconds: boot
-                .zip(start_ticks)
-                .map(|(boot, start)| boot + start / ticks),
-            threads: stat.map(|stat| stat.threads as f64),
-        }
-    }
+    let boot = read("/proc/stat").and_then(|text| parse_boot_time(&text));
+    let started = boot.zip(stat(|stat| stat.start_ticks));
+    let value = started.map(|(boot, start)| boot + start / ticks);
+    one("process_start_time_seconds", help, Kind::Gauge, value);
+    let value = stat(|stat| stat.threads);
+    one("process_threads", "Threads.", Kind::Gauge, value);
 }
 
 #[derive(Debug, PartialEq)]
@@ -191,7 +154,7 @@ mod tests {
     use crate::metrics::Exposition;
 
     #[test]
-    fn a_hostile_program_name_does_not_shift_the_fields() {
+    fn fields_are_found_and_foreign_text_is_no_value() {
         let text = "42 (a) R 1 (b c) S 1 42 42 0 -1 4194560 100 0 0 0 \
                     7 5 0 0 20 0 3 0 9000 1000 200 18446744073709551615 0";
         let expected = Stat {
@@ -199,53 +162,47 @@ mod tests {
             threads: 3,
             start_ticks: 9000,
         };
-        assert_eq!(parse_stat(text), Some(expected));
-    }
-
-    #[test]
-    fn short_or_foreign_text_is_no_value() {
-        for text in [
-            "",
-            "1 (x",
-            "1 (x) S 1 2 3",
-            "1 (x) S a b c d e f g h i j k l m n o p q r s",
-        ] {
+        assert_eq!(parse_stat(text), Some(expected), "a hostile name");
+        let letters = "1 (x) S a b c d e f g h i j k l m n o p q r s";
+        for text in ["", "1 (x", "1 (x) S 1 2 3", letters] {
             assert_eq!(parse_stat(text), None, "{text:?}");
         }
-        assert_eq!(parse_resident_pages("12"), None);
-        assert_eq!(parse_resident_pages("100 25 3"), Some(25.0));
         let limits =
             "Limit  Soft  Hard  Units\nMax open files            1024      4096    files\n";
-        assert_eq!(parse_max_fds(limits), Some(1024.0));
-        assert_eq!(
-            parse_max_fds("Max open files unlimited unlimited files"),
-            Some(f64::INFINITY)
-        );
-        assert_eq!(parse_max_fds("Max processes 1 1"), None);
-        assert_eq!(
-            parse_boot_time("cpu 1 2\nbtime 1700000000\n"),
-            Some(1_700_000_000.0)
-        );
-        assert_eq!(parse_boot_time("cpu 1 2"), None);
+        let unlimited = "Max open files unlimited unlimited files";
+        let boot = "cpu 1 2\nbtime 1700000000\n";
+        for (parse, text, value) in [
+            (parse_resident_pages as fn(&str) -> _, "12", None),
+            (parse_resident_pages, "100 25 3", Some(25.0)),
+            (parse_max_fds, limits, Some(1024.0)),
+            (parse_max_fds, unlimited, Some(f64::INFINITY)),
+            (parse_max_fds, "Max processes 1 1", None),
+            (parse_boot_time, boot, Some(1_700_000_000.0)),
+            (parse_boot_time, "cpu 1 2", None),
+        ] {
+            assert_eq!(parse(text), value, "{text}");
+        }
+    }
+
+    fn registered(revision: Option<&'static str>) -> (Registry, String) {
+        let build = Build {
+            binary: "b",
+            version: "1.2.3",
+            revision,
+        };
+        let registry = Registry::new();
+        register(&registry, build);
+        let text = registry.encode(Exposition::Text);
+        (registry, text)
     }
 
     #[test]
     fn this_process_has_every_value() {
-        let registry = Registry::new();
-        register(
-            &registry,
-            Build {
-                binary: "b",
-                version: "1.2.3",
-                revision: None,
-            },
-        );
-        let text = registry.encode(Exposition::Text);
+        let (registry, text) = registered(None);
         let value = |name: &str| -> f64 {
-            let line = text
-                .lines()
-                .find(|line| line.starts_with(&format!("{name} ")));
-            line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+            let name = format!("{name} ");
+            let mut values = text.lines().filter_map(|line| line.strip_prefix(&name));
+            values.next().unwrap().parse().unwrap()
         };
         assert!(value("process_cpu_seconds_total") >= 0.0);
         assert!(value("process_resident_memory_bytes") > 100_000.0);
@@ -253,33 +210,18 @@ mod tests {
         assert!(value("process_max_fds") >= value("process_open_fds"));
         assert!(value("process_threads") >= 1.0);
         let started = value("process_start_time_seconds");
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap();
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap();
         assert!((started - now.as_secs_f64()).abs() < 86_400.0, "{started}");
         assert!(text.contains("rhizome_build_info{version=\"1.2.3\",binary=\"b\"} 1\n"));
         assert_eq!(registry.describe().len(), 8);
+        let (_, text) = registered(Some("abc"));
+        assert!(text.contains("{version=\"1.2.3\",revision=\"abc\",binary=\"b\"}"));
     }
 
     #[test]
-    fn a_descriptor_more_is_counted() {
-        let registry = Registry::new();
-        register(
-            &registry,
-            Build {
-                binary: "b",
-                version: "1",
-                revision: Some("abc"),
-            },
-        );
-        assert!(
-            registry
-                .encode(Exposition::Text)
-                .contains("{version=\"1\",revision=\"abc\",binary=\"b\"}")
-        );
-        let held: Vec<_> = (0..50)
-            .map(|_| fs::File::open("/proc/self/stat").unwrap())
-            .collect();
+    fn descriptors_are_counted() {
+        let open = |_| fs::File::open("/proc/self/stat").unwrap();
+        let held: Vec<_> = (0..50).map(open).collect();
         assert!(open_fds().unwrap() >= 53.0);
         drop(held);
     }

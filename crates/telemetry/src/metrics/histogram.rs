@@ -45,18 +45,9 @@ impl Histogram {
         }
         let bucket = self.0.bounds.0.partition_point(|&bound| bound < value);
         self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        let mut seen = self.0.sum.load(Ordering::Relaxed);
-        loop {
-            let sum = (f64::from_bits(seen) + value).to_bits();
-            let swap =
-                self.0
-                    .sum
-                    .compare_exchange_weak(seen, sum, Ordering::Relaxed, Ordering::Relaxed);
-            match swap {
-                Ok(_) => return,
-                Err(other) => seen = other,
-            }
-        }
+        let add = |sum| Some((f64::from_bits(sum) + value).to_bits());
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.0.sum.fetch_update(set, fetch, add);
     }
 
     /// Counts a time, in seconds.
@@ -67,11 +58,12 @@ impl Histogram {
     /// Returns how many values were counted.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.0
-            .counts
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed))
-            .sum()
+        self.counts().iter().sum()
+    }
+
+    fn counts(&self) -> Vec<u64> {
+        let counts = self.0.counts.iter();
+        counts.map(|count| count.load(Ordering::Relaxed)).collect()
     }
 
     /// Returns the sum of the values.
@@ -95,13 +87,7 @@ impl Metric for Histogram {
     }
 
     fn write(&self, family: &mut FamilyEncoder<'_>, labels: &[(&str, &str)]) {
-        let counts: Vec<u64> = self
-            .0
-            .counts
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed))
-            .collect();
-        family.histogram(labels, &self.0.bounds.0, &counts, self.sum());
+        family.histogram(labels, &self.0.bounds.0, &self.counts(), self.sum());
     }
 }
 
@@ -109,22 +95,13 @@ impl Metric for Histogram {
 mod tests {
     use super::*;
 
-    fn counts(histogram: &Histogram) -> Vec<u64> {
-        histogram
-            .0
-            .counts
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed))
-            .collect()
-    }
-
     #[test]
     fn a_value_on_a_bound_belongs_to_it() {
         let histogram = Histogram::new(&Buckets::new(&[1.0, 2.0]));
         for value in [0.0, 1.0, 1.5, 2.0, 2.1, f64::INFINITY, -1.0] {
             histogram.observe(value);
         }
-        assert_eq!(counts(&histogram), [3, 2, 2]);
+        assert_eq!(histogram.counts(), [3, 2, 2]);
     }
 
     #[test]
