@@ -14,6 +14,7 @@
 ///     }
 /// }
 /// assert_eq!(Reload::ALL.map(Reload::as_str), ["taken", "failed"]);
+/// assert_eq!(Reload::ALL.map(|reload| reload as usize), [0, 1]);
 /// ```
 #[macro_export]
 macro_rules! labels {
