@@ -135,13 +135,9 @@ impl LookupClient {
         }
     }
 
-    /// Asks the servers that `client` knows.
-    #[must_use]
-    pub fn given(client: TokioResolver) -> Self {
-        Self::of(Hosts::default(), client)
-    }
-
-    fn of(hosts: Hosts, resolver: TokioResolver) -> Self {
+    /// Asks the servers that `resolver` knows, for names that are not in `hosts`.
+    #[cfg(test)]
+    pub(crate) fn of(hosts: Hosts, resolver: TokioResolver) -> Self {
         let client = Client {
             hosts: Arc::new(hosts),
             resolver,

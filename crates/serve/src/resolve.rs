@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use hickory_resolver::TokioResolver;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, timeout};
@@ -48,7 +47,6 @@ const LOOKUPS: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Resolver {
     runtime: Handle,
-    family: Family,
     client: Arc<LookupClient>,
     lookups: Arc<Semaphore>,
     names: Arc<Mutex<BTreeMap<String, Weak<Name>>>>,
@@ -92,19 +90,12 @@ impl Resolver {
     pub fn system(runtime: Handle, family: Family) -> Self {
         // Answers are kept here.
         let client = LookupClient::system(family, |options| options.cache_size = 0);
-        Self::new(runtime, family, client)
+        Self::new(runtime, client)
     }
 
-    /// Creates a resolver that asks `client` instead of the servers of the host's configuration.
-    #[must_use]
-    pub fn given(runtime: Handle, family: Family, client: TokioResolver) -> Self {
-        Self::new(runtime, family, LookupClient::given(client))
-    }
-
-    fn new(runtime: Handle, family: Family, client: LookupClient) -> Self {
+    fn new(runtime: Handle, client: LookupClient) -> Self {
         Self {
             runtime,
-            family,
             client: Arc::new(client),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
             names: Arc::default(),
@@ -215,21 +206,9 @@ impl Resolver {
         });
         let answer = answer.map_err(|error| telemetry::chain(&error).to_string())?;
         let mut addresses = answer.addresses;
-        addresses.retain(|ip| self.wanted(*ip));
         addresses.sort_unstable();
-        if addresses.is_empty() {
-            return Err("the answer holds no address of the wanted family".to_owned());
-        }
         let ttl = answer.valid_until;
         Ok((addresses, ttl.saturating_duration_since(Instant::now())))
-    }
-
-    fn wanted(&self, ip: IpAddr) -> bool {
-        match self.family {
-            Family::Auto => true,
-            Family::Ipv4 => ip.is_ipv4(),
-            Family::Ipv6 => ip.is_ipv6(),
-        }
     }
 }
 
