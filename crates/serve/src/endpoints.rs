@@ -90,30 +90,25 @@ impl BoundEndpoints {
         registry: Registry,
         log: LogControl,
     ) -> ServedEndpoints {
-        self.serve_until(process, registry, log, pending())
+        self.serve_until(process, registry, log, None)
     }
 
     /// As [`BoundEndpoints::serve`], and leaves a shared address of probes to another process once `drain`
     /// has begun.
-    pub(crate) fn serve_in_turn(
-        mut self,
-        process: &Arc<dyn Process>,
-        registry: Registry,
-        log: LogControl,
-        drain: &Drain,
-    ) -> ServedEndpoints {
-        let own: Vec<_> = self.shared.take().into_iter().collect();
-        let left = succeeded(drain.clone(), Phase::Unready, own);
-        self.serve_until(process, registry, log, left)
-    }
-
-    fn serve_until(
+    pub(crate) fn serve_until(
         self,
         process: &Arc<dyn Process>,
         registry: Registry,
         log: LogControl,
-        left: impl Future<Output = ()> + Send + 'static,
+        drain: Option<Drain>,
     ) -> ServedEndpoints {
+        let own: Vec<_> = self.shared.into_iter().collect();
+        let left = async {
+            match drain {
+                Some(drain) => succeeded(drain, Phase::Unready, own).await,
+                None => pending().await,
+            }
+        };
         let mut tasks = JoinSet::new();
         let answers = Endpoints::probes(Arc::clone(process), registry.clone(), log.clone());
         let probes = serve(&mut tasks, "probes", self.probes, answers, left);

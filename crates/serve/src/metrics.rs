@@ -117,22 +117,13 @@ impl Metrics {
             let (snapshot, confirmed) = current();
             let now = Instant::now();
             clusters(out, &snapshot, now);
-            let generation = snapshot.generation();
-            out.family(
-                "rhizome_snapshot_generation",
-                "Number of the routing snapshot in effect; rises with every update.",
-                Kind::Gauge,
-                |family| family.sample(&[], generation),
-            );
-            out.family(
-                "rhizome_snapshot_age_seconds",
-                "Seconds since the routing snapshot in effect was loaded or confirmed by its source.",
-                Kind::Gauge,
-                |family| {
-                    let age = now.saturating_duration_since(confirmed);
-                    family.sample(&[], age.as_secs_f64());
-                },
-            );
+            let name = "rhizome_snapshot_generation";
+            let help = "Number of the routing snapshot in effect; rises with every update.";
+            out.value(name, help, Kind::Gauge, snapshot.generation());
+            let name = "rhizome_snapshot_age_seconds";
+            let help = "Seconds since the routing snapshot in effect was loaded or confirmed by its source.";
+            let age = now.saturating_duration_since(confirmed);
+            out.value(name, help, Kind::Gauge, age.as_secs_f64());
         });
     }
 }

@@ -83,8 +83,8 @@ impl<T: Send + 'static> Service<T> {
         registry: Registry,
         log: LogControl,
     ) {
-        let served = endpoints.serve_in_turn(process, registry, log, &self.drain);
-        self.endpoints = Some(served);
+        let drain = Some(self.drain.clone());
+        self.endpoints = Some(endpoints.serve_until(process, registry, log, drain));
     }
 
     /// Keeps a task of the control runtime for as long as the process serves.

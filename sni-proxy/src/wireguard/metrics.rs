@@ -67,12 +67,12 @@ impl Metrics {
         registry.collect(move |out| {
             let (snapshot, _) = current();
             let keys = snapshot.wireguard_routes().map(|(keys, _)| keys.len());
-            let count: usize = keys.sum();
-            out.family(
+            let help = "Public keys of WireGuard servers in the routing snapshot in effect.";
+            out.value(
                 "rhizome_wireguard_keys",
-                "Public keys of WireGuard servers in the routing snapshot in effect.",
+                help,
                 Kind::Gauge,
-                |family| family.sample(&[], count),
+                keys.sum::<usize>(),
             );
         });
     }
