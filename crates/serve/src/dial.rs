@@ -195,13 +195,8 @@ mod tests {
 
     #[test]
     fn offset_spreads_load_within_each_family() {
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let all = [
-            ip("10.0.0.1"),
-            ip("10.0.0.2"),
-            ip("fd00::1"),
-            ip("10.0.0.3"),
-        ];
+        let all = ["10.0.0.1", "10.0.0.2", "fd00::1", "10.0.0.3"];
+        let all = all.map(|ip| ip.parse::<IpAddr>().unwrap());
         let texts = |offset| -> Vec<String> {
             let ordered = in_order(&all, 1, offset);
             ordered.iter().map(|at| at.ip().to_string()).collect()
@@ -215,16 +210,15 @@ mod tests {
 
     #[test]
     fn local_faults_are_not_the_endpoints() {
-        let from = |errno: rustix::io::Errno| DialError::from(io::Error::from(errno));
-        assert!(from(rustix::io::Errno::MFILE).is_local());
-        assert!(!from(rustix::io::Errno::HOSTUNREACH).is_local());
-        assert_eq!(
-            from(rustix::io::Errno::CONNREFUSED).reason(),
-            Reason::ConnectRefused
-        );
-        assert_eq!(
-            from(rustix::io::Errno::TIMEDOUT).reason(),
-            Reason::ConnectTimeout
-        );
+        use rustix::io::Errno;
+        for (errno, reason, is_local) in [
+            (Errno::MFILE, Reason::ConnectFailed, true),
+            (Errno::HOSTUNREACH, Reason::ConnectFailed, false),
+            (Errno::CONNREFUSED, Reason::ConnectRefused, false),
+            (Errno::TIMEDOUT, Reason::ConnectTimeout, false),
+        ] {
+            let error = DialError::from(io::Error::from(errno));
+            assert_eq!((error.reason(), error.is_local()), (reason, is_local));
+        }
     }
 }

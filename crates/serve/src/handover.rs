@@ -59,9 +59,6 @@ pub(crate) fn pass_over(socket: &impl AsFd, first: u32, among: u32) -> io::Resul
 }
 
 /// Has the kernel choose by hash again among all sockets of the address.
-///
-/// # Errors
-/// As [`pass_over`].
 pub(crate) fn pass_to_all(socket: &impl AsFd) -> io::Result<()> {
     pass_over(socket, u32::MAX, 1)
 }
@@ -93,9 +90,6 @@ impl OwnSockets {
     }
 
     /// Returns the sockets of others that listen at the address now; `None` unless all own ones do.
-    ///
-    /// # Errors
-    /// The kernel's error for its table.
     pub(crate) fn beside(&self) -> io::Result<Option<BTreeSet<u64>>> {
         let all = listening(self.address)?;
         Ok((self.inodes.is_subset(&all)).then(|| &all - &self.inodes))
@@ -135,7 +129,7 @@ pub fn is_served(address: SocketAddr) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::time::Duration;
 
@@ -143,12 +137,14 @@ mod tests {
 
     fn shared(kind: Type, address: SocketAddr) -> Socket {
         let socket = Socket::new(Domain::for_address(address), kind, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
         socket.set_reuse_port(true).unwrap();
         socket.bind(&address.into()).unwrap();
         socket
     }
 
-    fn listener(address: SocketAddr) -> TcpListener {
+    /// Listens at an address that others may share.
+    pub(crate) fn listener(address: SocketAddr) -> TcpListener {
         let socket = shared(Type::STREAM, address);
         socket.listen(64).unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -229,14 +225,11 @@ mod tests {
         let second: UdpSocket = shared(Type::DGRAM, address).into();
         pass_over(&second, 1, 1).unwrap();
         for _ in 0..MANY {
-            UdpSocket::bind(any)
-                .unwrap()
-                .send_to(b"a", address)
-                .unwrap();
+            let sender = UdpSocket::bind(any).unwrap();
+            sender.send_to(b"a", address).unwrap();
         }
-        second
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .unwrap();
+        let limit = Some(Duration::from_secs(10));
+        second.set_read_timeout(limit).unwrap();
         for _ in 0..MANY {
             second.recv(&mut [0; 8]).unwrap();
         }
@@ -253,10 +246,7 @@ mod tests {
         for address in ["127.0.0.1:0", "[::]:0"] {
             let address: SocketAddr = address.parse().unwrap();
             assert!(!is_served(address));
-            let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
-            socket.set_reuse_address(true).unwrap();
-            socket.set_reuse_port(true).unwrap();
-            socket.bind(&address.into()).unwrap();
+            let socket = shared(Type::STREAM, address);
             let bound = socket.local_addr().unwrap().as_socket().unwrap();
             assert!(!is_served(bound), "bound, not listening");
             socket.listen(1).unwrap();

@@ -80,21 +80,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_of_another_process_are_ignored() {
-        assert!(inherited_sockets(None, None, None).unwrap().is_empty());
+    fn values_of_others_are_ignored_and_invalid_ones_named() {
+        for pid in [None, Some("1")] {
+            assert!(inherited_sockets(pid, Some("2"), None).unwrap().is_empty());
+        }
+        let pid = std::process::id().to_string();
         assert!(
-            inherited_sockets(Some("1"), Some("2"), None)
+            inherited_sockets(Some(&pid), None, None)
                 .unwrap()
                 .is_empty()
         );
-    }
-
-    #[test]
-    fn invalid_values_are_named() {
-        let pid = std::process::id().to_string();
-        let error = inherited_sockets(Some(&pid), Some("two"), None).unwrap_err();
-        assert_eq!(error.to_string(), "LISTEN_FDS is \"two\", not a number");
-        let error = inherited_sockets(Some(&pid), Some("65"), None).unwrap_err();
-        assert_eq!(error.to_string(), "LISTEN_FDS is 65, allowed are 0 to 64");
+        for (fds, why) in [
+            ("two", "LISTEN_FDS is \"two\", not a number"),
+            ("65", "LISTEN_FDS is 65, allowed are 0 to 64"),
+        ] {
+            let error = inherited_sockets(Some(&pid), Some(fds), None).unwrap_err();
+            assert_eq!(error.to_string(), why);
+        }
     }
 }

@@ -64,9 +64,6 @@ impl WorkerSocket {
 /// Binds (or takes over) the sockets of one listener, one per worker; they do not listen yet.
 ///
 /// `[::]` also accepts IPv4; on a host without IPv6 it means `0.0.0.0`.
-///
-/// # Errors
-/// The first step that failed, with the listener's name and address.
 fn bind(
     params: &ListenerParams,
     workers: usize,

@@ -9,9 +9,6 @@ use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 
 /// Returns the inode numbers of the sockets that listen at exactly `address`, whatever its scope.
-///
-/// # Errors
-/// The kernel's error for its table.
 pub(crate) fn listening(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
     const LISTEN: &str = "0A";
     let table = match address {
@@ -52,20 +49,11 @@ fn shown(address: SocketAddr) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpStream;
     use std::os::fd::AsFd;
 
-    use socket2::{Domain, Socket, Type};
-
     use super::*;
-
-    fn listener(address: SocketAddr) -> TcpListener {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
-        socket.set_reuse_port(true).unwrap();
-        socket.bind(&address.into()).unwrap();
-        socket.listen(8).unwrap();
-        socket.into()
-    }
+    use crate::handover::tests::listener;
 
     fn inode(socket: &impl AsFd) -> u64 {
         rustix::fs::fstat(socket).unwrap().st_ino
@@ -78,16 +66,10 @@ mod tests {
             let address = first.local_addr().unwrap();
             let second = listener(address);
             // Of the same port: a connection's end, and one at another address.
-            let ip = if address.is_ipv4() {
-                "127.0.0.1"
-            } else {
-                "::1"
-            };
-            let to = SocketAddr::new(ip.parse().unwrap(), address.port());
-            let _open = TcpStream::connect(to).unwrap();
-            let _other = address
-                .is_ipv4()
-                .then(|| listener(SocketAddr::from(([127, 0, 0, 9], address.port()))));
+            let (v4, port) = (address.is_ipv4(), address.port());
+            let ip = if v4 { "127.0.0.1" } else { "::1" };
+            let _open = TcpStream::connect((ip, port)).unwrap();
+            let _other = v4.then(|| listener(([127, 0, 0, 9], port).into()));
             let wanted = BTreeSet::from([inode(&first), inode(&second)]);
             assert_eq!(listening(address).unwrap(), wanted, "{address}");
             drop((first, second));

@@ -37,9 +37,6 @@ pub(crate) struct ReusePortGroup {
 
 impl ReusePortGroup {
     /// Remembers the bound sockets of one listener.
-    ///
-    /// # Errors
-    /// The kernel's error for a socket.
     pub(crate) fn new(address: SocketAddr, sockets: &[TcpListener]) -> io::Result<Self> {
         Ok(Self {
             own: OwnSockets::new(address, sockets)?,
@@ -94,9 +91,6 @@ impl ReusePortGroup {
     }
 
     /// Directs new connections to others at the address, if there are any and their numbers are known.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn pass_over(&self, socket: &impl AsFd) -> io::Result<()> {
         let Some(others) = self.own.beside()? else {
             return Ok(());
@@ -277,11 +271,8 @@ mod tests {
         drop(first); // killed: nothing is reset
         let group = second[0].group.as_ref().unwrap();
         let watch = group.watch(&second[0].socket);
-        assert!(
-            tokio::time::timeout(2 * POLL_INTERVAL, watch)
-                .await
-                .is_err()
-        );
+        let watched = tokio::time::timeout(2 * POLL_INTERVAL, watch);
+        assert!(watched.await.is_err());
         got_all(&spread(address, &[&second])[0]);
         let third = join(address, 2);
         pass(&second);
@@ -293,19 +284,9 @@ mod tests {
         let (address, mut own) = first();
         let last = own.pop().unwrap();
         leave(own);
-        assert_eq!(
-            last.group.as_ref().unwrap().own().others().unwrap().len(),
-            0
-        );
-        assert!(
-            last.group
-                .as_ref()
-                .unwrap()
-                .own()
-                .beside()
-                .unwrap()
-                .is_some()
-        );
+        let group = last.group.as_ref().unwrap();
+        assert_eq!(group.own().others().unwrap().len(), 0);
+        assert!(group.own().beside().unwrap().is_some());
         leave(vec![last]);
         assert!(TcpStream::connect(address).is_err());
     }
