@@ -362,10 +362,9 @@ impl Router {
             return Ok(());
         }
         let limit = self.limits.flow_idle.0 / 3;
-        let quiet = |id: &FlowId| self.flows.silent(now, *id) >= limit;
         let oldest = self.flows.oldest(Standing::Fresh);
-        let proven = self.flows.oldest(Standing::Proven).filter(quiet);
-        let id = oldest.or(proven).ok_or(Dropped::FlowTable)?;
+        let quiet = || self.flows.expired(now, limit);
+        let id = oldest.or_else(quiet).ok_or(Dropped::FlowTable)?;
         self.end(id, Reason::Limit);
         // Another worker may have been faster.
         self.places.take().then_some(()).ok_or(Dropped::FlowTable)
