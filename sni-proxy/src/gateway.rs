@@ -8,7 +8,6 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,26 +50,6 @@ pub enum StartError {
     /// A listener could not be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The directory of the cache cannot be written to.
-    #[error("routing.xds.cache: {path} cannot be written")]
-    Cache {
-        /// The cache.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// A listener of datagrams could not be bound.
-    #[error("listener {name}: binding UDP {address}")]
-    Datagrams {
-        /// The listener.
-        name: String,
-        /// Its address.
-        address: SocketAddr,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
     /// An endpoint for probes or operators could not be bound.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -84,11 +63,18 @@ pub enum StartError {
     #[error("{attempt}")]
     System {
         /// What was tried.
-        attempt: &'static str,
+        attempt: String,
         /// Why it failed.
         #[source]
         source: io::Error,
     },
+}
+
+impl StartError {
+    pub(crate) fn system(attempt: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let attempt = attempt.into();
+        move |source| Self::System { attempt, source }
+    }
 }
 
 /// A running gateway.
@@ -113,10 +99,9 @@ impl Gateway {
         environment: &Environment,
         log: LogControl,
     ) -> Result<Self, StartError> {
-        let system = |attempt| move |source| StartError::System { attempt, source };
         let registry = Registry::new();
         let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
-            .map_err(system("starting the access log"))?;
+            .map_err(StartError::system("starting the access log"))?;
         access_log.register(&registry);
         let metrics = Metrics::new(&registry);
         let resolver = Resolver::system(Handle::current(), Family::Auto);
@@ -130,8 +115,8 @@ impl Gateway {
             poll: POLL,
             ..WatchParams::default()
         };
-        let watcher =
-            FileWatcher::new(watched, watch).map_err(system("watching the routing file"))?;
+        let watcher = FileWatcher::new(watched, watch)
+            .map_err(StartError::system("watching the routing file"))?;
         let routing = Routing::start(&config, resolver, &registry)?;
         let subscription = match &config.source {
             RouteSource::File(_) => None,
@@ -149,7 +134,7 @@ impl Gateway {
             environment.listen_fds.as_deref(),
             environment.listen_fdnames.as_deref(),
         )
-        .map_err(system("taking the service manager's sockets"))?;
+        .map_err(StartError::system("taking the service manager's sockets"))?;
         // Whatever may fail goes before listening: another process on the same ports must not lose
         // connections to one that does not come up.
         let probes = EndpointAddr::Tcp(config.probes.address());
@@ -179,11 +164,11 @@ impl Gateway {
         let scanner = (!datagrams.is_empty())
             .then(|| scanner(&shared))
             .transpose()
-            .map_err(system("starting the thread that tries keys"))?;
+            .map_err(StartError::system("starting the thread that tries keys"))?;
         let drain = shared.accepting.drain.clone();
         let workers = Workers::prepare("worker", workers, pool, &drain, accept::run)
-            .map_err(system("preparing the workers"))?;
-        bound.listen().map_err(system("listening"))?;
+            .map_err(StartError::system("preparing the workers"))?;
+        bound.listen().map_err(StartError::system("listening"))?;
         let mut service = Service::new(drain, workers, access_log);
         let tls = subscription.as_ref().and_then(Subscription::tls);
         if let Some(subscription) = subscription {
@@ -271,11 +256,8 @@ fn bind_datagrams(config: &Config) -> Result<Vec<Vec<UdpSocket>>, StartError> {
     let bind = |listener: &ListenerConfig| {
         let (address, buffers) = (listener.address.get(), config.wireguard.buffers());
         let bound = udp::bind(address, config.workers(), buffers);
-        let sockets = bound.map_err(|source| StartError::Datagrams {
-            name: listener.name.clone(),
-            address,
-            source,
-        })?;
+        let attempt = format!("listener {}: binding UDP {address}", listener.name);
+        let sockets = bound.map_err(StartError::system(attempt))?;
         if let Some(socket) = sockets.first() {
             let (listener, address) = (&listener.name, bound_address(socket, address));
             let receive = udp::granted(socket).unwrap_or(0);

@@ -220,9 +220,6 @@ fn five_seconds() -> HumanDuration {
 
 /// Reads the routing file at `path` and builds the snapshot that follows `previous`; `tcp` are the
 /// process's own socket options.
-///
-/// # Errors
-/// Why the file is refused.
 pub(crate) fn load(
     path: &Path,
     tcp: &TcpSettings,

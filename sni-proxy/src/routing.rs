@@ -76,10 +76,9 @@ impl Config {
                     tls::ClientTls::load(params)?;
                 }
                 if let Some(cache) = &xds.cache {
-                    check_writable(cache).map_err(|source| StartError::Cache {
-                        path: cache.clone(),
-                        source,
-                    })?;
+                    let path = cache.display();
+                    let attempt = format!("routing.xds.cache: {path} cannot be written");
+                    check_writable(cache).map_err(StartError::system(attempt))?;
                 }
                 format!("# routes of {:?} from {}\n", xds.gateway, xds.server)
             }
@@ -126,9 +125,6 @@ impl Routing {
     }
 
     /// Says whether there are routes yet.
-    ///
-    /// # Errors
-    /// Why there are none, for people.
     pub(crate) fn ready(&self) -> Result<(), String> {
         if *self.first.borrow() {
             Ok(())

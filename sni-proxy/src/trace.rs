@@ -30,7 +30,7 @@ use self::question::BadQuestion;
 pub(crate) use self::question::{Question, Target, WireGuardServer};
 use self::report::Trace;
 use self::report::{Acl, Limits, ListenerView, RouteView, SnapshotView, Verdict};
-use crate::config::{Output, Protocol, RouteSource, TraceFlags};
+use crate::config::{Output, RouteSource, TraceFlags};
 use crate::routing::Published;
 use crate::worker::Shared;
 
@@ -52,8 +52,8 @@ pub struct Traced {
 /// Why there is no answer.
 pub fn run(flags: &TraceFlags) -> Result<Traced, AskError> {
     let question = flags.question();
-    let question =
-        question.ok_or_else(|| AskError::Question(BadQuestion::NotOneTarget.to_string()))?;
+    let none = || AskError::Question(BadQuestion::not_one_target().to_string());
+    let question = question.ok_or_else(none)?;
     let (trace, json) = ask(&flags.admin, &question)?;
     Ok(Traced {
         text: match flags.output {
@@ -188,19 +188,17 @@ fn listener(shared: &Shared, question: &Question) -> Result<Option<usize>, BadQu
         let takes = |own: &crate::config::ListenerConfig| question.target.is_for(own.protocol);
         return Ok(listeners.iter().position(takes));
     };
-    let index = listeners.iter().position(|own| own.name == *name);
-    let index = index.ok_or_else(|| BadQuestion::UnknownListener(name.clone()))?;
-    let protocol = listeners
-        .get(index)
-        .map_or(Protocol::Tls, |own| own.protocol);
+    let mut named = listeners.iter().enumerate();
+    let Some((index, own)) = named.find(|(_, own)| own.name == *name) else {
+        return Err(BadQuestion(format!("there is no listener {name:?}")));
+    };
+    let protocol = own.protocol;
     if question.target.is_for(protocol) {
         return Ok(Some(index));
     }
-    Err(BadQuestion::OtherProtocol {
-        listener: name.clone(),
-        protocol: protocol.as_str(),
-        asked: question.target.kind(),
-    })
+    let (protocol, asked) = (protocol.as_str(), question.target.kind());
+    let why = format!("listener {name:?} ({protocol}) does not take {asked}");
+    Err(BadQuestion(why))
 }
 
 fn listener_view(

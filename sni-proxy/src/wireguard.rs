@@ -62,9 +62,6 @@ const SCANNED: usize = 512;
 
 /// Forwards the datagrams of one listener on one worker until the process is cut, or drains and
 /// has no flow left on any worker. Dropping the future ends all flows.
-///
-/// # Errors
-/// A socket could not be set up or waited for.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
     listener: Rc<Listener>,

@@ -43,9 +43,6 @@ enum Message {
 
 impl Lines {
     /// Starts the writing thread.
-    ///
-    /// # Errors
-    /// What the kernel says when there can be no thread.
     pub(crate) fn start(name: &str, mut sink: Box<dyn Write + Send>) -> io::Result<Self> {
         let (queue, lines) = mpsc::sync_channel(MAX_LINES);
         let (alive, done) = mpsc::sync_channel::<()>(0);

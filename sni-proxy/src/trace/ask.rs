@@ -49,9 +49,6 @@ pub enum AskError {
 }
 
 /// Asks the gateway whose admin address this is; returns its answer, and the JSON that it came as.
-///
-/// # Errors
-/// Why there is no answer.
 pub(super) fn ask(
     address: &EndpointAddr,
     question: &Question,

@@ -47,36 +47,21 @@ pub(crate) enum WireGuardServer {
     RouteId(u32),
 }
 
-/// A question that cannot be answered as it is.
+/// Why a question cannot be answered as it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub(crate) enum BadQuestion {
+#[error("{0}")]
+pub(crate) struct BadQuestion(pub(super) String);
+
+impl BadQuestion {
     /// A parameter has a value that it cannot have.
-    #[error("{name}: {value:?} is not {wanted}")]
-    Invalid {
-        /// The parameter.
-        name: &'static str,
-        /// What it says.
-        value: String,
-        /// What it should be.
-        wanted: &'static str,
-    },
+    fn invalid(name: &str, value: &str, wanted: &str) -> Self {
+        Self(format!("{name}: {value:?} is not {wanted}"))
+    }
+
     /// Nothing is asked for, or several things at once.
-    #[error("one of sni, destination, connect and wireguard must be given")]
-    NotOneTarget,
-    /// The listener does not take what is asked for.
-    #[error("listener {listener:?} ({protocol}) does not take {asked}")]
-    OtherProtocol {
-        /// The listener.
-        listener: String,
-        /// Its protocol.
-        protocol: &'static str,
-        /// What was asked for.
-        asked: &'static str,
-    },
-    /// There is no such listener.
-    #[error("there is no listener {0:?}")]
-    UnknownListener(String),
+    pub(super) fn not_one_target() -> Self {
+        Self("one of sni, destination, connect and wireguard must be given".to_owned())
+    }
 }
 
 impl Target {
@@ -133,20 +118,15 @@ impl std::str::FromStr for WireGuardServer {
         if let Ok(id) = text.parse() {
             return Ok(Self::RouteId(id));
         }
-        let key = parse_public_key(text).map_err(|_| BadQuestion::Invalid {
-            name: "wireguard",
-            value: text.to_owned(),
-            wanted: "a route id or a public key in base64",
-        })?;
-        Ok(Self::PublicKey(key))
+        let wanted = "a route id or a public key in base64";
+        let key = parse_public_key(text);
+        key.map(Self::PublicKey)
+            .map_err(|_| BadQuestion::invalid("wireguard", text, wanted))
     }
 }
 
 impl Question {
     /// Reads a question from a query string.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub(crate) fn from_query(query: Option<&str>) -> Result<Self, BadQuestion> {
         let get = |name| parameter(query, name);
         let address = "an address with a port, as 10.1.2.3:443";
@@ -160,7 +140,7 @@ impl Question {
         ];
         let mut targets = targets.into_iter().flatten();
         let (Some(target), None) = (targets.next(), targets.next()) else {
-            return Err(BadQuestion::NotOneTarget);
+            return Err(BadQuestion::not_one_target());
         };
         Ok(Self {
             target,
@@ -196,31 +176,19 @@ impl From<&Question> for Asked {
 
 fn read<T: std::str::FromStr>(
     value: Option<String>,
-    name: &'static str,
-    wanted: &'static str,
+    name: &str,
+    wanted: &str,
 ) -> Result<Option<T>, BadQuestion> {
-    let Some(value) = value else { return Ok(None) };
-    match value.parse() {
-        Ok(read) => Ok(Some(read)),
-        Err(_) => Err(BadQuestion::Invalid {
-            name,
-            value,
-            wanted,
-        }),
-    }
+    let read = |text: String| {
+        let invalid = |_| BadQuestion::invalid(name, &text, wanted);
+        text.parse().map_err(invalid)
+    };
+    value.map(read).transpose()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn question(target: Target) -> Question {
-        Question {
-            target,
-            source: None,
-            listener: None,
-        }
-    }
 
     #[test]
     fn questions_survive_the_way() {
@@ -234,7 +202,11 @@ mod tests {
             Target::WireGuard(key.unwrap()),
             Target::WireGuard(WireGuardServer::RouteId(77)),
         ] {
-            let plain = question(target);
+            let plain = Question {
+                target,
+                source: None,
+                listener: None,
+            };
             let full = Question {
                 source: Some("2001:db8::7".parse().unwrap()),
                 listener: Some("a b".to_owned()),
@@ -249,12 +221,21 @@ mod tests {
 
     #[test]
     fn malformed_questions_are_refused_with_reason() {
-        let why = |query| Question::from_query(query).unwrap_err().to_string();
-        assert!(why(None).starts_with("one of sni"));
-        assert!(why(Some("sni=a&connect=b")).starts_with("one of sni"));
-        let destination = why(Some("destination=10.1.2.3"));
-        assert!(destination.starts_with("destination: \"10.1.2.3\" is not"));
-        assert!(why(Some("wireguard=abc")).starts_with("wireguard: \"abc\" is not"));
-        assert!(why(Some("sni=a&source=b")).starts_with("source: \"b\" is not"));
+        for (query, why) in [
+            (None, "one of sni, "),
+            (Some("sni=a&connect=b"), "one of sni, "),
+            (
+                Some("destination=10.1.2.3"),
+                "destination: \"10.1.2.3\" is not an address",
+            ),
+            (
+                Some("wireguard=abc"),
+                "wireguard: \"abc\" is not a route id",
+            ),
+            (Some("sni=a&source=b"), "source: \"b\" is not an IP"),
+        ] {
+            let refused = Question::from_query(query).unwrap_err().to_string();
+            assert!(refused.starts_with(why), "{refused}");
+        }
     }
 }

@@ -47,9 +47,6 @@ pub(crate) struct Scanner(SyncSender<Request>);
 
 impl Scanner {
     /// Starts the thread; `current` returns the snapshot in effect.
-    ///
-    /// # Errors
-    /// What the kernel says when there can be no further thread.
     pub(crate) fn start(
         limits: &WireGuardLimits,
         metrics: &super::Metrics,
