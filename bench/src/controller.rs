@@ -32,7 +32,7 @@ use crate::machine::Facts;
 use crate::output::Output;
 use crate::programs::program;
 use crate::progress::Progress;
-use crate::samples::{Figure, Samples};
+use crate::report::{Figure, Run};
 use crate::tls::network;
 use crate::{interrupt, limits, machine};
 
@@ -82,7 +82,7 @@ struct Lab<'a> {
     changes: usize,
     churn: churn::Asked,
     routed: usize,
-    samples: Samples,
+    run: Run,
     progress: Progress,
 }
 
@@ -92,14 +92,13 @@ impl Lab<'_> {
     }
 
     fn add(&mut self, case: &str, figure: Figure, value: f64) {
-        self.samples.add(SETUP, case, figure, value);
+        self.run.add(SETUP, case, figure, value);
     }
 
-    fn delays(&mut self, case: &str, delays: &Latencies) -> Result<()> {
+    fn delays(&mut self, case: &str, delays: &Latencies) {
         let figures = [figure::DELAY_P50, figure::DELAY_P99, figure::DELAY_MAX];
-        self.samples
-            .add_quantiles(SETUP, case, figures, 1e3, delays);
-        self.samples.add_latencies(SETUP, case, delays)
+        self.run
+            .add_latencies(SETUP, (case, None), figures, 1e3, delays);
     }
 }
 
@@ -172,15 +171,15 @@ fn measured(asked: &Controller, output: &Output, place: Place<'_>) -> Result<Exi
         changes: asked.changes,
         churn: asked.churn.clone(),
         routed: 0,
-        samples: Samples::default(),
+        run: Run::default(),
         progress,
     };
     let failures = cases(&mut lab, asked);
     let Lab {
-        samples, progress, ..
+        mut run, progress, ..
     } = lab;
     drop(progress);
-    output.finish(&samples, facts, &failures, "", |_, case, figure| {
+    output.finish(&mut run, facts, &failures, "", |_, _, case, figure| {
         known::known(asked.by_default(), case, figure)
     })
 }

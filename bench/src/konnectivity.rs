@@ -111,7 +111,7 @@ pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
     facts.push(("server", machine::version(&programs.server)));
     facts.push(("agent", machine::version(&programs.agent)));
     let failures = measure(&mut lab, &programs, asked)?;
-    output.finish(&lab.samples, facts, &failures, "", known::known)
+    output.finish(&mut lab.run, facts, &failures, "", known::known)
 }
 
 impl Suite {

@@ -9,7 +9,6 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
 /// Durations from 0.1 µs to ten minutes; shorter and longer ones count as these.
@@ -18,22 +17,24 @@ pub(crate) struct Latencies {
     nanoseconds: Histogram<u64>,
 }
 
-impl Latencies {
-    pub(crate) fn new() -> Result<Self> {
-        let nanoseconds =
-            Histogram::new_with_bounds(SHORTEST, LONGEST, DIGITS).context("making a histogram")?;
-        Ok(Self { nanoseconds })
+impl Default for Latencies {
+    fn default() -> Self {
+        let nanoseconds = Histogram::new_with_bounds(SHORTEST, LONGEST, DIGITS);
+        Self {
+            nanoseconds: nanoseconds.expect("fixed bounds, the lower one above 0"),
+        }
     }
+}
 
+impl Latencies {
     pub(crate) fn record(&mut self, took: Duration) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(LONGEST);
         self.nanoseconds.saturating_record(nanoseconds);
     }
 
-    pub(crate) fn add(&mut self, other: &Self) -> Result<()> {
-        self.nanoseconds
-            .add(&other.nanoseconds)
-            .context("adding up histograms")
+    pub(crate) fn add(&mut self, other: &Self) {
+        let added = self.nanoseconds.add(&other.nanoseconds);
+        added.expect("all histograms have the same bounds");
     }
 
     /// Returns the duration that the share `quantile` (0 to 1) of all operations did not exceed;
@@ -77,42 +78,41 @@ const STEPS_PER_HALVING: u32 = 1;
 mod tests {
     use super::*;
 
+    fn of(micros: impl IntoIterator<Item = u64>) -> Latencies {
+        let mut latencies = Latencies::default();
+        for micros in micros {
+            latencies.record(Duration::from_micros(micros));
+        }
+        latencies
+    }
+
     #[test]
     fn quantiles_of_two_histograms_together() {
-        let (mut fast, mut slow) = (Latencies::new().unwrap(), Latencies::new().unwrap());
-        for _ in 0..90 {
-            fast.record(Duration::from_micros(100));
+        let mut both = of([100; 90]);
+        both.add(&of([5000; 10]));
+        assert_eq!(both.count(), 100);
+        for (found, micros) in [
+            (both.quantile(0.5), 100.0),
+            (both.quantile(0.95), 5000.0),
+            (both.max(), 5000.0),
+        ] {
+            let off = (found.as_secs_f64() * 1e6 / micros - 1.0).abs();
+            assert!(off < 0.002, "{found:?} for {micros} µs");
         }
-        for _ in 0..10 {
-            slow.record(Duration::from_millis(5));
-        }
-        fast.add(&slow).unwrap();
-        let near = |duration: Duration, micros: f64| {
-            (duration.as_secs_f64() * 1e6 / micros - 1.0).abs() < 0.002
-        };
-        assert_eq!(fast.count(), 100);
-        assert!(near(fast.quantile(0.5), 100.0), "{:?}", fast.quantile(0.5));
-        assert!(near(fast.quantile(0.95), 5000.0));
-        assert!(near(fast.max(), 5000.0));
     }
 
     #[test]
     fn a_curve_rises_to_the_longest() {
-        let mut latencies = Latencies::new().unwrap();
-        for micros in 1..=1000 {
-            latencies.record(Duration::from_micros(micros));
-        }
+        let latencies = of(1..=1000);
         let curve = latencies.curve();
         assert!(curve.is_sorted(), "{curve:?}");
         assert!(curve.len() > 8);
-        assert_eq!(curve.last().unwrap().0, 1.0);
-        assert_eq!(curve.last().unwrap().1, latencies.max());
+        assert_eq!(curve.last(), Some(&(1.0, latencies.max())));
     }
 
     #[test]
     fn longer_than_the_longest_is_kept_as_the_longest() {
-        let mut latencies = Latencies::new().unwrap();
-        latencies.record(Duration::from_secs(10_000));
+        let latencies = of([10_000_000_000]);
         assert_eq!(latencies.count(), 1);
         assert!(latencies.max() >= Duration::from_secs(599));
     }

@@ -1,7 +1,7 @@
 //! `rhizome-bench`: load for what is built here, and for its peers beside it.
 //!
 //! ```text
-//! flags ──▶ scenario ──▶ samples ──▶ table on stdout, or JSON lines; a page
+//! flags ──▶ scenario ──▶ run ──▶ table on stdout, or JSON lines; a page
 //! ```
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,6 @@ mod programs;
 mod progress;
 mod report;
 mod routes;
-mod samples;
 mod tls;
 mod tunnel;
 

@@ -7,8 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::machine::{self, Facts};
-use crate::report::{Known, Run};
-use crate::samples::{Figure, Samples};
+use crate::report::{Figure, Known, Run};
 
 /// Flags about results.
 #[derive(Args, Debug)]
@@ -22,25 +21,21 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Ends a run as [`Output::deliver`] does; fails when nothing was measured.
+    /// Finishes `run` and writes it to standard output, the failures to standard error; returns the
+    /// exit status. Fails when nothing was measured.
     pub(crate) fn finish(
         &self,
-        samples: &Samples,
+        run: &mut Run,
         mut facts: Facts,
         failures: &[String],
         compared: &str,
-        known: impl Fn(&str, &str, Figure) -> Known,
+        known: impl Fn(&Run, &str, &str, Figure) -> Known,
     ) -> Result<ExitCode> {
-        if samples.series().is_empty() {
+        if run.rows.is_empty() {
             bail!("nothing could be measured:\n{}", failures.join("\n"));
         }
         facts.push(("load after", machine::load_average()));
-        self.deliver(&Run::new(samples, &facts, compared, known), failures)
-    }
-
-    /// Writes `run` to standard output and the failures to standard error, and returns the exit
-    /// status.
-    fn deliver(&self, run: &Run, failures: &[String]) -> Result<ExitCode> {
+        run.finish(facts, compared, known);
         let mut out = stdout().lock();
         if self.json {
             writeln!(out, "{}", serde_json::to_string(run)?).context("writing the result")?;

@@ -1,26 +1,69 @@
 //! The result of one run: what was measured, beside its targets and peers; as a table or as JSON.
 //!
 //! ```text
-//! Samples ─┐
-//! Known   ─┴─▶ Run ──▶ table: median [low..high]  must  ok/MISS  × peer
-//!                 └──▶ one JSON object, which `rhizome-bench report` reads back
+//! values, latencies ──add──▶ Run ──▶ table: median [low..high]  must  ok/MISS  × peer
+//! Known, facts ─────finish──▶ └────▶ one JSON object, which `rhizome-bench report` reads back
 //! ```
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::latency::Latencies;
 use crate::machine::Facts;
-use crate::samples::{self, Better, Bound, Figure, Samples, Series};
 
-/// What is known of a figure before it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Figure {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) better: Better,
+}
+
+impl Figure {
+    pub(crate) const fn higher(name: &'static str, unit: &'static str) -> Self {
+        let better = Better::Higher;
+        Self { name, unit, better }
+    }
+
+    pub(crate) const fn lower(name: &'static str, unit: &'static str) -> Self {
+        let better = Better::Lower;
+        Self { name, unit, better }
+    }
+}
+
+/// Which of two values is better.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Better {
+    Higher,
+    Lower,
+}
+
+/// A bound that a median is held to.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(bound) => value >= bound,
+            Self::AtMost(bound) => value <= bound,
+        }
+    }
+}
+
+/// What is known of a figure beside its measured values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Known {
     pub(crate) must: Option<Bound>,
     pub(crate) peer: Option<f64>,
 }
 
+/// Everything measured, in the order in which it was first.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Run {
     /// The subcommand, or the part of the suite.
@@ -37,11 +80,13 @@ pub(crate) struct Run {
 /// One figure of one case through one setup.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Row {
+    /// Through what: a transport, a proxy, or [`DIRECT`].
     pub(crate) setup: String,
     pub(crate) case: String,
     pub(crate) figure: String,
     pub(crate) unit: String,
     pub(crate) better: Better,
+    /// The value in the middle; the mean of the two in the middle, if there are.
     pub(crate) median: f64,
     /// The lowest and the highest, where repetitions differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,41 +99,129 @@ pub(crate) struct Row {
     /// The axis along which this is one point, and its position.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<(String, f64)>,
+    /// What was added, in ascending order; a run that was read back has none.
+    #[serde(skip)]
+    values: Vec<f64>,
+    #[serde(skip)]
+    of: Option<Figure>,
 }
 
-/// The latencies of one case through one setup.
+/// The latencies of one case through one setup, of all repetitions together.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Curve {
     pub(crate) setup: String,
     pub(crate) case: String,
     /// Share of all operations (0 to 1), and the microseconds that it did not exceed.
     pub(crate) points: Vec<(f64, f64)>,
+    #[serde(skip)]
+    latencies: Latencies,
 }
 
 impl Run {
-    /// Joins `samples` with what is `known` of each setup, case and figure.
-    pub(crate) fn new(
-        samples: &Samples,
-        facts: &Facts,
+    pub(crate) fn add(&mut self, setup: &str, case: &str, figure: Figure, value: f64) {
+        let same = |row: &&mut Row| row.is(setup, case, figure);
+        if let Some(row) = self.rows.iter_mut().find(same) {
+            return row.insert(value);
+        }
+        self.rows.push(Row {
+            setup: setup.to_owned(),
+            case: case.to_owned(),
+            figure: figure.name.to_owned(),
+            unit: figure.unit.to_owned(),
+            better: figure.better,
+            median: value,
+            range: None,
+            count: 1,
+            must: None,
+            peer: None,
+            at: None,
+            values: vec![value],
+            of: Some(figure),
+        });
+    }
+
+    /// Adds the median, the 99th percentile and the longest, as `figures`, times so many a second;
+    /// and all latencies of this repetition to a curve: of the case, or of `part` of it.
+    pub(crate) fn add_latencies(
+        &mut self,
+        setup: &str,
+        (case, part): (&str, Option<&str>),
+        figures: [Figure; 3],
+        a_second: f64,
+        latencies: &Latencies,
+    ) {
+        let [p50, p99] = [0.5, 0.99].map(|share| latencies.quantile(share));
+        for (figure, took) in figures.into_iter().zip([p50, p99, latencies.max()]) {
+            self.add(setup, case, figure, took.as_secs_f64() * a_second);
+        }
+        match part {
+            Some(part) => self.add_curve(setup, &format!("{case}: {part}"), latencies),
+            None => self.add_curve(setup, case, latencies),
+        }
+    }
+
+    pub(crate) fn add_curve(&mut self, setup: &str, case: &str, latencies: &Latencies) {
+        let same = |curve: &&mut Curve| curve.setup == setup && curve.case == case;
+        if let Some(curve) = self.curves.iter_mut().find(same) {
+            return curve.latencies.add(latencies);
+        }
+        self.curves.push(Curve {
+            setup: setup.to_owned(),
+            case: case.to_owned(),
+            points: Vec::new(),
+            latencies: latencies.clone(),
+        });
+    }
+
+    pub(crate) fn median(&self, setup: &str, case: &str, figure: Figure) -> Option<f64> {
+        let mut rows = self.rows.iter();
+        let row = rows.find(|row| row.is(setup, case, figure))?;
+        Some(row.median)
+    }
+
+    /// Returns the best median of a figure among the setups that count.
+    pub(crate) fn best(
+        &self,
+        case: &str,
+        figure: Figure,
+        counts: impl Fn(&str) -> bool,
+    ) -> Option<f64> {
+        let same = |row: &&Row| row.is(&row.setup, case, figure) && counts(&row.setup);
+        let medians = self.rows.iter().filter(same).map(|row| row.median);
+        medians.reduce(match figure.better {
+            Better::Higher => f64::max,
+            Better::Lower => f64::min,
+        })
+    }
+
+    /// Adds what is `known` of each setup, case and figure, and rounds what was measured.
+    pub(crate) fn finish(
+        &mut self,
+        facts: Facts,
         compared: &str,
-        known: impl Fn(&str, &str, Figure) -> Known,
-    ) -> Self {
+        known: impl Fn(&Self, &str, &str, Figure) -> Known,
+    ) {
+        let known_of = |row: &Row| {
+            let known = |of| known(self, &row.setup, &row.case, of);
+            row.of.map(known).unwrap_or_default()
+        };
+        let known: Vec<Known> = self.rows.iter().map(known_of).collect();
+        for (row, known) in self.rows.iter_mut().zip(known) {
+            (row.must, row.peer) = (known.must, known.peer.map(rounded));
+            row.median = rounded(row.median);
+            row.range = row.range.map(|(low, high)| (rounded(low), rounded(high)));
+        }
+        for curve in &mut self.curves {
+            let points = curve.latencies.curve().into_iter();
+            let micros = points.map(|(share, took)| (share, rounded(took.as_secs_f64() * 1e6)));
+            curve.points = micros.collect();
+        }
         let command = facts.iter().find(|(name, _)| *name == "command");
         let name = command.and_then(|(_, text)| text.split(' ').nth(1));
-        Self {
-            name: name.unwrap_or("results").to_owned(),
-            facts: facts
-                .iter()
-                .map(|(name, text)| ((*name).to_owned(), text.clone()))
-                .collect(),
-            compared: compared.to_owned(),
-            rows: samples
-                .series()
-                .iter()
-                .map(|one| Row::new(one, known(&one.setup, &one.case, one.figure)))
-                .collect(),
-            curves: samples.curves().iter().map(Curve::new).collect(),
-        }
+        name.unwrap_or("results").clone_into(&mut self.name);
+        compared.clone_into(&mut self.compared);
+        let facts = facts.into_iter();
+        self.facts = facts.map(|(name, text)| (name.to_owned(), text)).collect();
     }
 
     /// Returns the median without a proxy of the row's case and figure.
@@ -146,30 +279,27 @@ impl Run {
 }
 
 impl Row {
-    fn new(series: &Series, known: Known) -> Self {
-        let (low, high) = series.range();
-        Self {
-            setup: series.setup.clone(),
-            case: series.case.clone(),
-            figure: series.figure.name.to_owned(),
-            unit: series.figure.unit.to_owned(),
-            better: series.figure.better,
-            median: rounded(series.median()),
-            range: (low < high).then(|| (rounded(low), rounded(high))),
-            count: series.count(),
-            must: known.must,
-            peer: known.peer.map(rounded),
-            at: series.at.map(|at| (at.axis.to_owned(), at.value)),
-        }
+    fn is(&self, setup: &str, case: &str, figure: Figure) -> bool {
+        self.setup == setup && self.case == case && self.of == Some(figure)
+    }
+
+    fn insert(&mut self, value: f64) {
+        let at = self.values.partition_point(|other| *other < value);
+        self.values.insert(at, value);
+        self.count = self.values.len();
+        let [lower, upper] = [(self.count - 1) / 2, self.count / 2].map(|nth| self.values[nth]);
+        self.median = f64::midpoint(lower, upper);
+        let (low, high) = (self.values[0], self.values[self.count - 1]);
+        self.range = (low < high).then_some((low, high));
     }
 
     /// Returns whether the target is held, if there is one.
-    pub(crate) fn holds(&self) -> Option<bool> {
+    fn holds(&self) -> Option<bool> {
         Some(self.must?.holds(self.median))
     }
 
     /// Returns how many times better the median is than the peer's, where that is defined.
-    pub(crate) fn times(&self) -> Option<f64> {
+    fn times(&self) -> Option<f64> {
         let times = match self.better {
             Better::Higher => self.median / self.peer?,
             Better::Lower => self.peer? / self.median,
@@ -177,23 +307,8 @@ impl Row {
         (times.is_finite() && times > 0.0).then_some(times)
     }
 
-    /// Returns the range of the repetitions as text; empty where all were equal.
-    pub(crate) fn spread(&self) -> String {
-        let spread = |(low, high)| format!("[{}..{}]", number(low), number(high));
-        self.range.map(spread).unwrap_or_default()
-    }
-
     pub(crate) fn high(&self) -> f64 {
         self.range.map_or(self.median, |(_, high)| high)
-    }
-
-    /// Returns the target as text; empty where there is none.
-    pub(crate) fn target(&self) -> String {
-        match self.must {
-            Some(Bound::AtLeast(bound)) => format!("≥ {}", number(bound)),
-            Some(Bound::AtMost(bound)) => format!("≤ {}", number(bound)),
-            None => String::new(),
-        }
     }
 
     /// Returns `ok` or `MISS`; empty where there is no target.
@@ -207,29 +322,23 @@ impl Row {
 
     /// Returns the cells of a table.
     pub(crate) fn cells(&self, direct: Option<f64>) -> [String; COLUMNS] {
+        let spread = |(low, high)| format!("[{}..{}]", number(low), number(high));
+        let target = match self.must {
+            Some(Bound::AtLeast(bound)) => format!("≥ {}", number(bound)),
+            Some(Bound::AtMost(bound)) => format!("≤ {}", number(bound)),
+            None => String::new(),
+        };
         [
             self.setup.clone(),
             self.case.clone(),
             format!("{}, {}", self.figure, self.unit),
             number(self.median),
-            self.spread(),
+            self.range.map(spread).unwrap_or_default(),
             direct.map(number).unwrap_or_default(),
-            self.target(),
+            target,
             self.verdict().to_owned(),
             self.times().map(number).unwrap_or_default(),
         ]
-    }
-}
-
-impl Curve {
-    fn new(curve: &samples::Curve) -> Self {
-        let micros = |took: Duration| rounded(took.as_secs_f64() * 1e6);
-        let points = curve.latencies.curve().into_iter();
-        Self {
-            setup: curve.setup.clone(),
-            case: curve.case.clone(),
-            points: points.map(|(share, took)| (share, micros(took))).collect(),
-        }
     }
 }
 
@@ -260,34 +369,40 @@ pub(crate) fn number(value: f64) -> String {
 /// The setup without a proxy.
 pub(crate) const DIRECT: &str = "direct";
 /// The head of the column of ratios.
-pub(crate) const TIMES: &str = "× peer";
+const TIMES: &str = "× peer";
 const COLUMNS: usize = 9;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const RATE: Figure = Figure::higher("rate", "per s");
     const TIME: Figure = Figure::lower("time", "s");
 
-    fn run(samples: &Samples) -> Run {
+    fn finished(values: &[(&str, &str, Figure, f64)]) -> Run {
+        let mut run = Run::default();
+        for (setup, case, figure, value) in values {
+            run.add(setup, case, *figure, *value);
+        }
         let facts = vec![("command", "rhizome-bench tls --rounds 3".to_owned())];
-        Run::new(samples, &facts, "a peer", |setup, _, _| match setup {
+        run.finish(facts, "a peer", |_, setup, _, _| match setup {
             DIRECT => Known::default(),
             _ => Known {
                 must: Some(Bound::AtLeast(30.0)),
                 peer: Some(10.0),
             },
-        })
+        });
+        run
     }
 
     #[test]
     fn table_shows_target_and_ceiling() {
-        let mut samples = Samples::default();
-        samples.add(DIRECT, "dials", RATE, 100.0);
-        samples.add("proxy", "dials", RATE, 20.0);
+        let values = [(DIRECT, 100.0), ("proxy", 20.0)];
+        let run = finished(&values.map(|(setup, value)| (setup, "dials", RATE, value)));
         let mut table = Vec::new();
-        run(&samples).table(&mut table).unwrap();
+        run.table(&mut table).unwrap();
         let table = String::from_utf8(table).unwrap();
         let line = table.lines().find(|line| line.contains("proxy")).unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -301,12 +416,9 @@ mod tests {
 
     #[test]
     fn json_reads_back_as_the_same_run() {
-        let mut samples = Samples::default();
-        for value in [41.123, 40.0, 42.0] {
-            samples.add("proxy", "dials", RATE, value);
-        }
-        samples.add(DIRECT, "dials", TIME, 2.0);
-        let text = serde_json::to_string(&run(&samples)).unwrap();
+        let dials = [41.123, 40.0, 42.0].map(|value| ("proxy", "dials", RATE, value));
+        let run = finished(&[&dials[..], &[(DIRECT, "dials", TIME, 2.0)]].concat());
+        let text = serde_json::to_string(&run).unwrap();
         let read: Run = serde_json::from_str(&text).unwrap();
         assert_eq!((read.name.as_str(), read.judged()), ("tls", (1, 0)));
         let [dials, direct] = &read.rows[..] else {
@@ -321,12 +433,37 @@ mod tests {
 
     #[test]
     fn ratio_follows_the_better_direction() {
-        let mut samples = Samples::default();
-        samples.add("proxy", "idle", TIME, 2.0);
-        samples.add("proxy", "none", TIME, 0.0);
-        let run = run(&samples);
-        assert_eq!(run.rows[0].times(), Some(5.0));
-        assert_eq!(run.rows[1].times(), None);
+        let run = finished(&[("proxy", "idle", TIME, 2.0), ("proxy", "none", TIME, 0.0)]);
+        let times: Vec<_> = run.rows.iter().map(Row::times).collect();
+        assert_eq!(times, [Some(5.0), None]);
+    }
+
+    #[test]
+    fn repetitions_have_a_median_a_spread_and_one_curve() {
+        let mut run = Run::default();
+        let mut latencies = Latencies::default();
+        latencies.record(Duration::from_millis(1));
+        for (value, median, range) in [
+            (3.0, 3.0, None),
+            (1.0, 2.0, Some((1.0, 3.0))),
+            (2.0, 2.0, Some((1.0, 3.0))),
+            (2.5, 2.25, Some((1.0, 3.0))),
+        ] {
+            run.add("direct", "dials", RATE, value);
+            run.add_curve("direct", "dials", &latencies);
+            assert_eq!(run.median("direct", "dials", RATE), Some(median));
+            assert_eq!(run.rows[0].range, range);
+        }
+        assert_eq!((run.rows.len(), run.rows[0].count), (1, 4));
+        assert_eq!((run.curves.len(), run.curves[0].latencies.count()), (1, 4));
+        assert_eq!(run.median("other", "dials", RATE), None);
+        assert_eq!(run.median("direct", "dials", TIME), None);
+    }
+
+    #[test]
+    fn a_bound_includes_itself() {
+        assert!(Bound::AtLeast(2.0).holds(2.0) && !Bound::AtLeast(2.0).holds(1.9));
+        assert!(Bound::AtMost(2.0).holds(2.0) && !Bound::AtMost(2.0).holds(2.1));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::output::Output;
 use crate::profile::{Case, Chosen, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
-use crate::samples::{At, Samples};
+use crate::report::Run;
 use crate::tls::{network, present, seconds};
 use crate::{interrupt, limits, machine};
 
@@ -101,27 +101,17 @@ fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) ->
         |profile: &Profile| profile.supports(Listener::Sni, Case::Routes) && !profile.is_direct();
     let chosen = asked.chosen.profiles()?.into_iter().filter(fits).collect();
     let profiles = present(chosen, &lab.given, &mut facts);
-    let mut samples = Samples::default();
-    let failures = rounds(&lab, asked, &profiles, &mut samples);
-    compare(&mut samples, &asked.names);
-    output.finish(
-        &samples,
-        facts,
-        &failures,
-        "the best of the others, in this run",
-        |setup, case, figure| known::known(&samples, setup, case, figure),
-    )
+    let mut run = Run::default();
+    let failures = rounds(&lab, asked, &profiles, &mut run);
+    compare(&mut run, &asked.names);
+    let compared = "the best of the others, in this run";
+    output.finish(&mut run, facts, &failures, compared, known::known)
 }
 
 const MAX_NAMES: u32 = 100_000;
 
 /// Runs every round, and returns what failed: a table with a gap says more than none.
-fn rounds(
-    lab: &Lab<'_>,
-    asked: &Routes,
-    profiles: &[Profile],
-    samples: &mut Samples,
-) -> Vec<String> {
+fn rounds(lab: &Lab<'_>, asked: &Routes, profiles: &[Profile], run: &mut Run) -> Vec<String> {
     let sizes = asked.names.iter();
     let mut tables: Vec<(u32, &Profile)> = sizes
         .flat_map(|names| profiles.iter().map(|profile| (*names, profile)))
@@ -134,13 +124,13 @@ fn rounds(
             progress.run(&what, || {
                 let mut found = Found::new();
                 let measured = measure::table(lab, profile, *names, &mut found);
-                keep(samples, &profile.name, *names, found);
+                keep(run, &profile.name, *names, found);
                 measured
             });
         }
         for profile in &users {
             progress.run(&format!("{}: connections", profile.name), || {
-                let mut each = |names, found| keep(samples, &profile.name, names, found);
+                let mut each = |names, found| keep(run, &profile.name, names, found);
                 measure::connections(lab, profile, &asked.names, &mut each)
             });
         }
@@ -150,21 +140,21 @@ fn rounds(
     std::mem::take(&mut progress.failures)
 }
 
-fn keep(samples: &mut Samples, setup: &str, names: u32, found: Found) {
+fn keep(run: &mut Run, setup: &str, names: u32, found: Found) {
     for (figure, value) in found {
-        samples.add_at(setup, &case(names), at(names), figure, value);
+        run.add(setup, &case(names), figure, value);
     }
 }
 
-/// Adds how much more memory an idle connection has with each table than with the first.
-fn compare(samples: &mut Samples, names: &[u32]) {
+/// Adds how much more memory an idle connection has with each table than with the first, and where
+/// each case is along the axis of names.
+fn compare(run: &mut Run, names: &[u32]) {
     let Some((first, rest)) = names.split_first() else {
         return;
     };
-    let setups = samples.series().iter().map(|one| one.setup.clone());
-    let setups: BTreeSet<String> = setups.collect();
+    let setups: BTreeSet<String> = run.rows.iter().map(|row| row.setup.clone()).collect();
     for setup in setups {
-        let median = |names: u32| samples.median(&setup, &case(names), figure::IDLE);
+        let median = |names: u32| run.median(&setup, &case(names), figure::IDLE);
         // Of nothing, nothing is more.
         let Some(base) = median(*first).filter(|base| *base > 0.0) else {
             continue;
@@ -174,7 +164,12 @@ fn compare(samples: &mut Samples, names: &[u32]) {
             .filter_map(|names| Some((*names, (median(*names)? / base - 1.0) * 100.0)))
             .collect();
         for (names, percent) in found {
-            samples.add_at(&setup, &case(names), at(names), figure::IDLE_MORE, percent);
+            run.add(&setup, &case(names), figure::IDLE_MORE, percent);
+        }
+    }
+    for names in names {
+        for row in run.rows.iter_mut().filter(|row| row.case == case(*names)) {
+            row.at = Some(("names".to_owned(), f64::from(*names)));
         }
     }
 }
@@ -187,25 +182,18 @@ fn case(names: u32) -> String {
     format!("{names} names")
 }
 
-fn at(names: u32) -> At {
-    At {
-        axis: "names",
-        value: f64::from(names),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn memory_is_compared_with_first_size() {
-        let mut samples = Samples::default();
+        let mut run = Run::default();
         for (names, kib) in [(1, 4.0), (1000, 4.1), (10_000, 4.4)] {
-            keep(&mut samples, "a", names, vec![(figure::IDLE, kib)]);
+            keep(&mut run, "a", names, vec![(figure::IDLE, kib)]);
         }
-        compare(&mut samples, &[1, 1000, 10_000]);
-        let more = |case| samples.median("a", case, figure::IDLE_MORE);
+        compare(&mut run, &[1, 1000, 10_000]);
+        let more = |case| run.median("a", case, figure::IDLE_MORE);
         assert!((more("1000 names").unwrap() - 2.5).abs() < 1e-9);
         assert!((more("10000 names").unwrap() - 10.0).abs() < 1e-9);
         assert_eq!(more("1 name"), None);

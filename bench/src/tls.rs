@@ -39,7 +39,7 @@ use crate::output::Output;
 use crate::profile::{Case, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
-use crate::samples::Samples;
+use crate::report::Run;
 use crate::{interrupt, limits, machine};
 
 pub(crate) use self::args::{Tls, seconds};
@@ -81,21 +81,15 @@ fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Re
         place,
         cpus: &cpus,
         given: &given,
-        samples: Samples::default(),
+        run: Run::default(),
         disturbed: Vec::new(),
     };
     let failures = rounds(&mut lab, &profiles);
     if !lab.disturbed.is_empty() {
         facts.push(("disturbed", lab.disturbed.join("; ")));
     }
-    let samples = &lab.samples;
-    output.finish(
-        samples,
-        facts,
-        &failures,
-        "the best of the others in this run",
-        |setup, case, figure| known::known(samples, setup, case, figure),
-    )
+    let compared = "the best of the others in this run";
+    output.finish(&mut lab.run, facts, &failures, compared, known::known)
 }
 
 /// Returns those of `profiles` whose programs are there; tells of the others.

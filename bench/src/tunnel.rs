@@ -33,7 +33,7 @@ use self::network::Network;
 use self::setup::Setup;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::samples::Samples;
+use crate::report::Run;
 use crate::{interrupt, machine};
 
 pub(crate) use self::args::Tunnel;
@@ -64,17 +64,11 @@ pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
         short: Network::short()?,
         long: Network::long()?,
         programs,
-        samples: Samples::default(),
+        run: Run::default(),
     };
     let failures = rounds(&mut lab, asked, &setups);
-    let samples = &lab.samples;
-    output.finish(
-        samples,
-        facts,
-        &failures,
-        "wireguard-go of Debian 13; by TCP, OpenVPN through Envoy; in this run",
-        |setup, case, figure| known::known(samples, setup, case, figure),
-    )
+    let compared = "wireguard-go of Debian 13; by TCP, OpenVPN through Envoy; in this run";
+    output.finish(&mut lab.run, facts, &failures, compared, known::known)
 }
 
 /// Runs every round, and returns what failed: a table with a gap says more than none.

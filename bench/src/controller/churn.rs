@@ -198,8 +198,9 @@ fn change(
     lab.add(known::CHURN, of::CPU_SERVER_SHARE, percent(theirs));
     lab.add(known::CHURN, of::RESIDENT, mib(ours_now.rss_kib));
     lab.add(known::CHURN, of::PEAK, mib(ours_now.peak_rss_kib));
-    lab.delays(known::MOVED, &seen.moved)?;
-    lab.delays(known::NAMED, &seen.named)
+    lab.delays(known::MOVED, &seen.moved);
+    lab.delays(known::NAMED, &seen.named);
+    Ok(())
 }
 
 fn add_outcomes(lab: &mut Lab<'_>, outcomes: &[Outcome]) {

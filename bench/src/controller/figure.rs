@@ -1,6 +1,6 @@
 //! The figures of the controller, and which way each is better.
 
-use crate::samples::Figure;
+use crate::report::Figure;
 
 /// Start of the controller until all is written or known.
 pub(crate) const TOOK: Figure = Figure::lower("time", "s");

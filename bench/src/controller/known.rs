@@ -1,8 +1,7 @@
 //! What the controller is held to, at the sizes that are measured by default.
 
 use super::figure as of;
-use crate::report::Known;
-use crate::samples::{Bound, Figure};
+use crate::report::{Bound, Figure, Known};
 
 /// From an empty cluster to all policies.
 pub(crate) const CONVERGE: &str = "policies from none";

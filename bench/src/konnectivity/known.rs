@@ -5,11 +5,10 @@
 //! loopback. To compare in one run, start upstream's programs with `--server` and `--agent`.
 
 use super::scenario::figure as of;
-use crate::report::{DIRECT, Known};
-use crate::samples::{Bound, Figure};
+use crate::report::{Bound, DIRECT, Figure, Known, Run};
 
 /// Returns the target of a figure.
-pub(crate) fn known(setup: &str, case: &str, figure: Figure) -> Known {
+pub(crate) fn known(_: &Run, setup: &str, case: &str, figure: Figure) -> Known {
     let must = match setup {
         DIRECT => None,
         _ => must(setup, case, figure),
@@ -68,7 +67,7 @@ mod tests {
 
     #[test]
     fn targets_depend_on_setup_and_case() {
-        let must = |setup, case, figure| known(setup, case, figure).must;
+        let must = |setup, case, figure| known(&Run::default(), setup, case, figure).must;
         let cases = [
             (
                 "http-uds",

@@ -56,13 +56,13 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    fn new(length: Duration) -> Result<Self> {
-        Ok(Self {
-            latencies: Latencies::new()?,
+    fn new(length: Duration) -> Self {
+        Self {
+            latencies: Latencies::default(),
             all: 0,
             unanswered: 0,
             length,
-        })
+        }
     }
 
     pub(crate) fn rate(&self) -> f64 {
@@ -70,10 +70,10 @@ impl Outcome {
         answered as f64 / self.length.as_secs_f64()
     }
 
-    fn add(&mut self, other: &Self) -> Result<()> {
+    fn add(&mut self, other: &Self) {
         self.all += other.all;
         self.unanswered += other.unanswered;
-        self.latencies.add(&other.latencies)
+        self.latencies.add(&other.latencies);
     }
 }
 
@@ -224,16 +224,16 @@ async fn all(works: impl Iterator<Item = Work>, load: Load) -> Result<Outcome> {
     for (nth, work) in works.enumerate() {
         tasks.spawn(repeat(work, load, start + load.offset(nth)));
     }
-    let mut sum = Outcome::new(load.length)?;
+    let mut sum = Outcome::new(load.length);
     while let Some(one) = tasks.join_next().await {
-        sum.add(&one.context("a connection's task")??)?;
+        sum.add(&one.context("a connection's task")??);
     }
     Ok(sum)
 }
 
 async fn repeat(mut work: Work, load: Load, start: Instant) -> Result<Outcome> {
     let (counts, end) = (start + load.warm_up, start + load.warm_up + load.length);
-    let mut outcome = Outcome::new(load.length)?;
+    let mut outcome = Outcome::new(load.length);
     for nth in 0.. {
         let from = begin(load.interval, start, nth).await;
         if from >= end {

@@ -1,7 +1,7 @@
 //! What is measured: each scenario drives a load through a target and adds its figures.
 //!
 //! ```text
-//! Lab (runtime, destination, samples) + Target (frontend, server, agent) ──▶ scenario ──▶ samples
+//! Lab (runtime, destination, run) + Target (frontend, server, agent) ──▶ scenario ──▶ run
 //! ```
 //!
 //! - [`speed`]: throughput, round trips, dials.
@@ -29,13 +29,13 @@ use super::pair::{Pair, Programs};
 use super::side::Side;
 use crate::backend::Backend;
 use crate::latency::Latencies;
-use crate::samples::{Figure, Samples};
+use crate::report::{Figure, Run};
 
 pub(crate) struct Lab {
     pub(crate) runtime: Runtime,
     /// Where tunnels lead to.
     pub(crate) backend: Backend,
-    pub(crate) samples: Samples,
+    pub(crate) run: Run,
 }
 
 impl Lab {
@@ -44,13 +44,12 @@ impl Lab {
         Ok(Self {
             runtime: crate::tls::runtime()?,
             backend: Backend::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?,
-            samples: Samples::default(),
+            run: Run::default(),
         })
     }
 
     fn add(&mut self, target: &Target, case: &str, figure: Figure, value: f64) {
-        self.samples
-            .add(target.transport.as_str(), case, figure, value);
+        self.run.add(target.transport.as_str(), case, figure, value);
     }
 
     fn add_some(&mut self, target: &Target, case: &str, figure: Figure, value: Option<f64>) {
@@ -59,15 +58,15 @@ impl Lab {
         }
     }
 
-    fn add_latencies(&mut self, target: &Target, case: &str, latencies: &Latencies) -> Result<()> {
+    fn add_latencies(
+        &mut self,
+        target: &Target,
+        case: (&str, Option<&str>),
+        figures: [Figure; 3],
+        of: &Latencies,
+    ) {
         let setup = target.transport.as_str();
-        self.samples.add_latencies(setup, case, latencies)
-    }
-
-    /// Adds the median, the 99th percentile and the longest, as `figures`.
-    fn add_quantiles(&mut self, target: &Target, case: &str, figures: [Figure; 3], of: &Latencies) {
-        let setup = target.transport.as_str();
-        self.samples.add_quantiles(setup, case, figures, 1e6, of);
+        self.run.add_latencies(setup, case, figures, 1e6, of);
     }
 
     /// Adds how much resident memory each program has more than `before`.

@@ -7,8 +7,7 @@ use plotters::coord::ranged1d::SegmentValue;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::report::{DIRECT, Row, Run, number};
-use crate::samples::Bound;
+use crate::report::{Bound, DIRECT, Row, Run, number};
 
 /// Returns every plot of `run`: figures along an axis, bars of what several setups have, latencies.
 pub(super) fn all(run: &Run) -> Result<Vec<String>> {

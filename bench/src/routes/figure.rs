@@ -1,6 +1,6 @@
 //! The figures of tables, and which way each is better.
 
-use crate::samples::Figure;
+use crate::report::Figure;
 
 /// From its start until the last name of the table answers.
 pub(crate) const START: Figure = Figure::lower("start", "ms");

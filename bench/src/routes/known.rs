@@ -1,21 +1,20 @@
 //! What our tables must hold, and how the best of the others did in the same run.
 
 use super::figure as of;
-use crate::report::{DIRECT, Known};
-use crate::samples::{Bound, Figure, Samples};
+use crate::report::{Bound, DIRECT, Figure, Known, Run};
 
 /// The setups with targets: the routing file as JSON, and as YAML.
 const OURS: &str = "rhizome";
 const YAML: &str = "rhizome-yaml";
 
 /// Returns what is known of a figure, beside the others of the run.
-pub(crate) fn known(samples: &Samples, setup: &str, case: &str, figure: Figure) -> Known {
+pub(crate) fn known(run: &Run, setup: &str, case: &str, figure: Figure) -> Known {
     if setup != OURS && setup != YAML {
         return Known::default();
     }
     Known {
         must: must(setup, case, figure),
-        peer: samples.best(case, figure, |setup| {
+        peer: run.best(case, figure, |setup| {
             !setup.starts_with(OURS) && setup != DIRECT
         }),
     }
@@ -46,11 +45,11 @@ mod tests {
 
     #[test]
     fn targets_depend_on_the_form_of_the_file() {
-        let mut samples = Samples::default();
+        let mut run = Run::default();
         for (setup, value) in [("nginx", 21.0), ("haproxy-map", 4.3), (OURS, 3.0)] {
-            samples.add(setup, LARGE, of::APPLY, value);
+            run.add(setup, LARGE, of::APPLY, value);
         }
-        let target = |setup, case| known(&samples, setup, case, of::APPLY);
+        let target = |setup, case| known(&run, setup, case, of::APPLY);
         assert_eq!(target(OURS, LARGE).peer, Some(4.3));
         assert_eq!(target(OURS, LARGE).must, Some(Bound::AtMost(60.0)));
         assert_eq!(target(YAML, LARGE).must, Some(Bound::AtMost(500.0)));

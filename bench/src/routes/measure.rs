@@ -20,7 +20,7 @@ use crate::backend::Command;
 use crate::held::Held;
 use crate::probe::until_answered;
 use crate::profile::{Listener, Profile, Route, Setting, Target, Tree};
-use crate::samples::Figure;
+use crate::report::Figure;
 use crate::tls::conns::{self, Load};
 use crate::tls::idle;
 use crate::tls::opening::{Opening, Words};
@@ -190,11 +190,10 @@ fn new(lab: &Lab<'_>, target: &Target) -> Result<(Found, Option<f64>)> {
         warm_up: WARM_UP,
         length: lab.length / TURNS,
     };
-    let outcome = conns::run(target.address(), spread, load, &Meter::of(target))?;
-    let seconds = outcome.spent.wall.as_secs_f64();
-    let mut found = vec![(of::CONNECTIONS, outcome.done as f64 / seconds)];
-    let proxy = outcome.spent.proxy;
-    let each = proxy.map(|proxy| proxy.as_secs_f64() * 1e6 / outcome.done as f64);
+    let (conns, spent) = conns::run(target.address(), spread, load, &Meter::of(target))?;
+    let done = conns.done as f64;
+    let mut found = vec![(of::CONNECTIONS, done / spent.wall.as_secs_f64())];
+    let each = spent.proxy.map(|proxy| proxy.as_secs_f64() * 1e6 / done);
     found.extend(each.map(|each| (of::CPU_EACH, each)));
     Ok((found, each))
 }

@@ -40,21 +40,15 @@ pub(crate) struct Load {
     pub(crate) length: Duration,
 }
 
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    /// Bytes that arrived within the time that counts.
-    pub(crate) bytes: u64,
-    pub(crate) spent: Spent,
-}
-
-/// Moves bytes between us and `backend` through `address` for a while.
+/// Moves bytes between us and `backend` through `address` for a while, and returns how many arrived
+/// within the time that counts.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,
     backend: &Backend,
     load: Load,
     meter: &Meter,
-) -> Result<Outcome> {
+) -> Result<(u64, Spent)> {
     let command = match load.direction {
         Direction::Down => Command::Generate,
         Direction::Up => Command::Sink,
@@ -81,7 +75,7 @@ pub(crate) fn run(
         undisturbed(&mut tasks, load.length).await?;
         let (bytes, spent) = (arrived() - first, meter.read()?.since(&before));
         ensure!(bytes > 0, "nothing arrived");
-        Ok(Outcome { bytes, spent })
+        Ok((bytes, spent))
     })
 }
 

@@ -28,8 +28,8 @@ pub(crate) struct Load {
     pub(crate) length: Duration,
 }
 
-#[derive(Debug)]
-pub(crate) struct Outcome {
+#[derive(Debug, Default)]
+pub(crate) struct Found {
     /// Connections that were begun within the time that counts.
     pub(crate) done: u64,
     /// Those that were refused, reset or closed before their byte came back, or that have waited
@@ -37,7 +37,6 @@ pub(crate) struct Outcome {
     pub(crate) failed: u64,
     /// From when one began to its byte.
     pub(crate) latencies: Latencies,
-    pub(crate) spent: Spent,
 }
 
 /// Opens connections to `address` for a while, which say `words` by turns: a byte that is echoed at
@@ -47,7 +46,7 @@ pub(crate) fn run(
     words: Vec<Words>,
     load: Load,
     meter: &Meter,
-) -> Result<Outcome> {
+) -> Result<(Found, Spent)> {
     ensure!(!words.is_empty(), "nothing to say");
     let runtime = super::runtime()?;
     let all = Arc::new(All {
@@ -59,18 +58,9 @@ pub(crate) fn run(
     let before = meter.read()?;
     let found = runtime.block_on(all.open(load.in_flight, load.length))?;
     let spent = meter.read()?.since(&before);
-    let Found {
-        done,
-        failed,
-        latencies,
-    } = found;
-    ensure!(done > 0, "of {failed} connections none came through");
-    Ok(Outcome {
-        done,
-        failed,
-        latencies,
-        spent,
-    })
+    let failed = found.failed;
+    ensure!(found.done > 0, "of {failed} connections none came through");
+    Ok((found, spent))
 }
 
 /// What every connection has.
@@ -80,21 +70,11 @@ struct All {
     next: AtomicUsize,
 }
 
-struct Found {
-    done: u64,
-    failed: u64,
-    latencies: Latencies,
-}
-
 impl All {
     /// Opens connections for `length`, and waits a while for those that are in progress then.
     async fn open(self: &Arc<Self>, in_flight: usize, length: Duration) -> Result<Found> {
         let end = Instant::now() + length;
-        let found = Arc::new(Mutex::new(Found {
-            done: 0,
-            failed: 0,
-            latencies: Latencies::new()?,
-        }));
+        let found = Arc::new(Mutex::new(Found::default()));
         let mut tasks = JoinSet::new();
         for _ in 0..in_flight {
             let (all, found) = (Arc::clone(self), Arc::clone(&found));

@@ -1,6 +1,6 @@
 //! The figures of connections, and which way each is better.
 
-use crate::samples::Figure;
+use crate::report::Figure;
 
 pub(crate) const PER_SECOND: Figure = Figure::higher("rate", "per s");
 pub(crate) const CPU_EACH: Figure = Figure::lower("proxy cpu each", "µs");

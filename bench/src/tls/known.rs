@@ -8,18 +8,17 @@
 //! in when the peer was not measured in the run. The ratio is to the best peer of the run alone.
 
 use super::figure as of;
-use crate::report::{DIRECT, Known};
-use crate::samples::{Bound, Figure, Samples};
+use crate::report::{Bound, DIRECT, Figure, Known, Run};
 
 /// Returns what is known of a figure, beside the others of the run.
-pub(crate) fn known(samples: &Samples, setup: &str, case: &str, figure: Figure) -> Known {
+pub(crate) fn known(run: &Run, setup: &str, case: &str, figure: Figure) -> Known {
     if !is_ours(setup) {
         return Known::default();
     }
     Known {
-        must: must(samples, setup, case, figure),
+        must: must(run, setup, case, figure),
         // A proxy that has more of its processor is not worse.
-        peer: best_peer(samples, case, figure).filter(|_| figure != of::PROXY_BUSY),
+        peer: best_peer(run, case, figure).filter(|_| figure != of::PROXY_BUSY),
     }
 }
 
@@ -27,14 +26,14 @@ fn is_ours(setup: &str) -> bool {
     setup.starts_with(OURS)
 }
 
-fn best_peer(samples: &Samples, case: &str, figure: Figure) -> Option<f64> {
-    samples.best(case, figure, |setup| {
+fn best_peer(run: &Run, case: &str, figure: Figure) -> Option<f64> {
+    run.best(case, figure, |setup| {
         ![DIRECT, LOOP].contains(&setup) && !is_ours(setup)
     })
 }
 
-fn must(samples: &Samples, setup: &str, case: &str, figure: Figure) -> Option<Bound> {
-    let peer = |name: &str| samples.median(name, case, figure);
+fn must(run: &Run, setup: &str, case: &str, figure: Figure) -> Option<Bound> {
+    let peer = |name: &str| run.median(name, case, figure);
     Some(match figure {
         of::FAILED => Bound::AtMost(0.0),
         of::PER_CONNECTION => Bound::AtMost(2.0),
@@ -96,20 +95,17 @@ mod tests {
 
     #[test]
     fn a_peer_of_the_run_goes_before_what_was_recorded() {
-        let mut samples = Samples::default();
-        let must = |samples: &Samples, case| {
-            let known = known(samples, "rhizome", case, of::CPU_PER_GB);
+        let mut run = Run::default();
+        let must = |run: &Run, case| {
+            let known = known(run, "rhizome", case, of::CPU_PER_GB);
             known.must
         };
-        assert_eq!(
-            must(&samples, "sni bulk down ×8"),
-            Some(Bound::AtMost(0.13))
-        );
-        assert_eq!(must(&samples, "sni bulk down ×1"), None);
-        samples.add("haproxy-splice", "sni bulk down ×8", of::CPU_PER_GB, 0.2);
-        assert_eq!(must(&samples, "sni bulk down ×8"), Some(Bound::AtMost(0.2)));
-        samples.add("envoy", "sni bulk down ×8", of::CPU_PER_GB, 0.4);
-        let Some(Bound::AtMost(bound)) = must(&samples, "sni bulk down ×8") else {
+        assert_eq!(must(&run, "sni bulk down ×8"), Some(Bound::AtMost(0.13)));
+        assert_eq!(must(&run, "sni bulk down ×1"), None);
+        run.add("haproxy-splice", "sni bulk down ×8", of::CPU_PER_GB, 0.2);
+        assert_eq!(must(&run, "sni bulk down ×8"), Some(Bound::AtMost(0.2)));
+        run.add("envoy", "sni bulk down ×8", of::CPU_PER_GB, 0.4);
+        let Some(Bound::AtMost(bound)) = must(&run, "sni bulk down ×8") else {
             panic!("a bound")
         };
         assert!((bound - 0.16).abs() < 1e-9, "{bound}");
@@ -117,12 +113,12 @@ mod tests {
 
     #[test]
     fn round_trips_are_held_to_what_the_peer_took_on_this_machine() {
-        let mut samples = Samples::default();
+        let mut run = Run::default();
         let case = "sni rtt, one cpu";
-        let must = |samples: &Samples| known(samples, "rhizome", case, of::P50).must;
-        assert_eq!(must(&samples), Some(Bound::AtMost(16.2)));
-        samples.add("nginx", case, of::P50, 48.0);
-        let Some(Bound::AtMost(bound)) = must(&samples) else {
+        let must = |run: &Run| known(run, "rhizome", case, of::P50).must;
+        assert_eq!(must(&run), Some(Bound::AtMost(16.2)));
+        run.add("nginx", case, of::P50, 48.0);
+        let Some(Bound::AtMost(bound)) = must(&run) else {
             panic!("a bound")
         };
         assert!((bound - 48.6).abs() < 1e-9, "{bound}");
@@ -130,24 +126,24 @@ mod tests {
 
     #[test]
     fn copying_has_a_bound_of_its_own() {
-        let mut samples = Samples::default();
-        samples.add("haproxy-splice", "sni bulk down ×8", of::CPU_PER_GB, 0.1);
+        let mut run = Run::default();
+        run.add("haproxy-splice", "sni bulk down ×8", of::CPU_PER_GB, 0.1);
         for case in ["sni bulk down ×8", "sni bulk up ×64"] {
-            let known = known(&samples, "rhizome-copy", case, of::CPU_PER_GB);
+            let known = known(&run, "rhizome-copy", case, of::CPU_PER_GB);
             assert_eq!(known.must, Some(Bound::AtMost(0.25)));
         }
         for (machine, bound) in [(0.2, 0.25), (0.4, 0.4)] {
-            let (mut samples, case) = (Samples::default(), "sni bulk down ×8");
-            samples.add("copy-loop", case, of::CPU_PER_GB, machine);
-            samples.add("rhizome-copy", case, of::CPU_PER_GB, 0.3);
-            let known = known(&samples, "rhizome-copy", case, of::CPU_PER_GB);
+            let (mut run, case) = (Run::default(), "sni bulk down ×8");
+            run.add("copy-loop", case, of::CPU_PER_GB, machine);
+            run.add("rhizome-copy", case, of::CPU_PER_GB, 0.3);
+            let known = known(&run, "rhizome-copy", case, of::CPU_PER_GB);
             assert_eq!((known.must, known.peer), (Some(Bound::AtMost(bound)), None));
         }
     }
 
     #[test]
     fn ours_are_compared_with_the_best_of_the_others() {
-        let mut samples = Samples::default();
+        let mut run = Run::default();
         let (case, figure) = ("sni conns ×32", of::CPU_EACH);
         let setups = [
             (DIRECT, 1.0),
@@ -156,13 +152,13 @@ mod tests {
             ("rhizome", 36.0),
         ];
         for (setup, value) in setups {
-            samples.add(setup, case, figure, value);
+            run.add(setup, case, figure, value);
         }
-        let ours = known(&samples, "rhizome-2", case, figure);
+        let ours = known(&run, "rhizome-2", case, figure);
         assert_eq!(
             (ours.must, ours.peer),
             (Some(Bound::AtMost(38.5)), Some(38.5))
         );
-        assert_eq!(known(&samples, "nginx", case, figure), Known::default());
+        assert_eq!(known(&run, "nginx", case, figure), Known::default());
     }
 }

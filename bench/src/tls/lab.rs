@@ -1,7 +1,7 @@
 //! One case of one profile: starts both ends and what is between, measures, and adds the figures.
 //!
 //! ```text
-//! Profile ─▶ backend ─▶ target ─▶ load (again, if other processes used the processors) ─▶ samples
+//! Profile ─▶ backend ─▶ target ─▶ load (again, if other processes used the processors) ─▶ run
 //! ```
 //!
 //! Everything is started anew for each, so that no case inherits another's memory.
@@ -23,7 +23,7 @@ use crate::cpus::{Bound, Role, bind};
 use crate::latency::Latencies;
 use crate::profile::{Case, Listener, Profile, Route, Setting, Target};
 use crate::programs::Given;
-use crate::samples::{Figure, Samples};
+use crate::report::{Figure, Run};
 
 /// What all cases have in common, and what was found.
 pub(crate) struct Lab<'a> {
@@ -31,7 +31,7 @@ pub(crate) struct Lab<'a> {
     pub(crate) place: Place<'a>,
     pub(crate) cpus: &'a Bound,
     pub(crate) given: &'a Given,
-    pub(crate) samples: Samples,
+    pub(crate) run: Run,
     pub(crate) disturbed: Vec<String>,
 }
 
@@ -90,17 +90,14 @@ impl Lab<'_> {
             length: self.asked.length,
         };
         let words = vec![through.opening.canned(Command::Echo, b"!")];
-        let what = format!("{CONNS} ×{}", self.asked.in_flight);
-        let case = self.case(through.subject, &what);
-        let outcome = self.undisturbed(
-            through.setup(),
-            &case,
-            || conns::run(through.address(), words.clone(), load, &through.meter),
-            |outcome| &outcome.spent,
-        )?;
-        self.operations(through.setup(), &case, outcome.done, &outcome.spent);
-        self.add(through, &case, of::FAILED, outcome.failed as f64);
-        self.latencies(through.setup(), &case, &outcome.latencies)
+        let case = self.case(through, &format!("{CONNS} ×{}", load.in_flight));
+        let (found, spent) = self.undisturbed(through, &case, || {
+            conns::run(through.address(), words.clone(), load, &through.meter)
+        })?;
+        self.operations(through, &case, found.done, &spent);
+        self.add(through, &case, of::FAILED, found.failed as f64);
+        self.latencies(through, &case, &found.latencies);
+        Ok(())
     }
 
     fn bulk(&mut self, through: &Through<'_>) -> Result<()> {
@@ -112,27 +109,21 @@ impl Lab<'_> {
                     warm_up: self.asked.warm_up,
                     length: self.asked.length,
                 };
-                let what = format!("bulk {name} ×{connections}");
-                let case = self.case(through.subject, &what);
-                let outcome = self.undisturbed(
-                    through.setup(),
-                    &case,
-                    || {
-                        let (opening, backend) = (through.opening, through.backend);
-                        bulk::run(through.address(), opening, backend, load, &through.meter)
-                    },
-                    |outcome| &outcome.spent,
-                )?;
-                let (bytes, spent) = (outcome.bytes as f64, &outcome.spent);
-                let rate = bytes * 8.0 / 1e9 / spent.wall.as_secs_f64();
+                let case = self.case(through, &format!("bulk {name} ×{connections}"));
+                let (bytes, spent) = self.undisturbed(through, &case, || {
+                    let (opening, backend) = (through.opening, through.backend);
+                    bulk::run(through.address(), opening, backend, load, &through.meter)
+                })?;
+                let gigabytes = bytes as f64 / 1e9;
+                let rate = gigabytes * 8.0 / spent.wall.as_secs_f64();
                 self.add(through, &case, of::THROUGHPUT, rate);
                 if let Some(cpu) = spent.proxy {
-                    let each = cpu.as_secs_f64() / (bytes / 1e9);
+                    let each = cpu.as_secs_f64() / gigabytes;
                     self.add(through, &case, of::CPU_PER_GB, each);
                 }
-                let all = spent.machine.as_secs_f64() / (bytes / 1e9);
+                let all = spent.machine.as_secs_f64() / gigabytes;
                 self.add(through, &case, of::ALL_CPU_PER_GB, all);
-                self.busy(through, &case, of::PROXY_BUSY, spent);
+                self.busy(through, &case, of::PROXY_BUSY, &spent);
             }
         }
         Ok(())
@@ -154,24 +145,19 @@ impl Lab<'_> {
 
     fn round_trips(&mut self, through: &Through<'_>, what: &str) -> Result<()> {
         let (warm_up, length) = (self.asked.warm_up, self.asked.length);
-        let case = self.case(through.subject, what);
-        let outcome = self.undisturbed(
-            through.setup(),
-            &case,
-            || {
-                let opening = through.opening;
-                rtt::run(through.address(), opening, warm_up, length, &through.meter)
-            },
-            |outcome| &outcome.spent,
-        )?;
-        let count = outcome.latencies.count();
-        self.operations(through.setup(), &case, count, &outcome.spent);
-        self.latencies(through.setup(), &case, &outcome.latencies)
+        let case = self.case(through, what);
+        let (latencies, spent) = self.undisturbed(through, &case, || {
+            let (address, opening) = (through.address(), through.opening);
+            rtt::run(address, opening, warm_up, length, &through.meter)
+        })?;
+        self.operations(through, &case, latencies.count(), &spent);
+        self.latencies(through, &case, &latencies);
+        Ok(())
     }
 
     fn idle(&mut self, through: &Through<'_>) -> Result<()> {
         let count = self.asked.idle();
-        let case = self.case(through.subject, &format!("idle ×{count}"));
+        let case = self.case(through, &format!("idle ×{count}"));
         let (opening, backend) = (through.opening, through.backend);
         let outcome = idle::run(through.address(), opening, backend, count, &through.meter)?;
         let count = outcome.count as f64;
@@ -185,60 +171,57 @@ impl Lab<'_> {
     }
 
     /// Names a case: the listener first, the size of the table last.
-    fn case(&self, subject: Subject<'_>, what: &str) -> String {
+    fn case(&self, through: &Through<'_>, what: &str) -> String {
         let names = match self.asked.names {
             1 => String::new(),
             names => format!(", {names} names"),
         };
-        format!("{} {what}{names}", subject.listener.as_str())
+        format!("{} {what}{names}", through.subject.listener.as_str())
     }
 
     /// Runs once, and once more if other processes used too much of the processors; of two that were
     /// disturbed the better one counts, and is told about.
     fn undisturbed<T>(
         &mut self,
-        setup: &str,
+        through: &Through<'_>,
         case: &str,
-        mut run: impl FnMut() -> Result<T>,
-        spent: impl Fn(&T) -> &Spent,
-    ) -> Result<T> {
+        mut run: impl FnMut() -> Result<(T, Spent)>,
+    ) -> Result<(T, Spent)> {
         let first = run()?;
-        if !spent(&first).is_disturbed() {
+        if !first.1.is_disturbed() {
             return Ok(first);
         }
         let second = run()?;
-        if !spent(&second).is_disturbed() {
-            return Ok(second);
-        }
-        let better = if spent(&second).others < spent(&first).others {
+        let better = if second.1.others < first.1.others {
             second
         } else {
             first
         };
-        let percent = spent(&better).others * 100.0;
-        self.disturbed
-            .push(format!("{setup}: {case} ({percent:.0} %)"));
+        if better.1.is_disturbed() {
+            let (setup, percent) = (through.setup(), better.1.others * 100.0);
+            self.disturbed
+                .push(format!("{setup}: {case} ({percent:.0} %)"));
+        }
         Ok(better)
     }
 
-    fn operations(&mut self, setup: &str, case: &str, done: u64, spent: &Spent) {
+    fn operations(&mut self, through: &Through<'_>, case: &str, done: u64, spent: &Spent) {
         let done = done as f64;
-        let mut add = |figure, value| self.samples.add(setup, case, figure, value);
-        add(of::PER_SECOND, done / spent.wall.as_secs_f64());
+        let rate = done / spent.wall.as_secs_f64();
+        self.add(through, case, of::PER_SECOND, rate);
         if let Some(cpu) = spent.proxy {
-            add(of::CPU_EACH, cpu.as_secs_f64() * 1e6 / done);
+            let each = cpu.as_secs_f64() * 1e6 / done;
+            self.add(through, case, of::CPU_EACH, each);
         }
-        add(of::ALL_CPU_EACH, spent.machine.as_secs_f64() * 1e6 / done);
-        if let Some(percent) = spent.proxy_percent() {
-            add(of::PROXY_BUSY, percent);
-        }
+        let each = spent.machine.as_secs_f64() * 1e6 / done;
+        self.add(through, case, of::ALL_CPU_EACH, each);
+        self.busy(through, case, of::PROXY_BUSY, spent);
     }
 
-    fn latencies(&mut self, setup: &str, case: &str, latencies: &Latencies) -> Result<()> {
-        let figures = [of::P50, of::P99, of::MAX];
-        self.samples
-            .add_quantiles(setup, case, figures, 1e6, latencies);
-        self.samples.add_latencies(setup, case, latencies)
+    fn latencies(&mut self, through: &Through<'_>, case: &str, latencies: &Latencies) {
+        let (setup, figures) = (through.setup(), [of::P50, of::P99, of::MAX]);
+        self.run
+            .add_latencies(setup, (case, None), figures, 1e6, latencies);
     }
 
     fn busy(&mut self, through: &Through<'_>, case: &str, figure: Figure, spent: &Spent) {
@@ -248,7 +231,7 @@ impl Lab<'_> {
     }
 
     fn add(&mut self, through: &Through<'_>, case: &str, figure: Figure, value: f64) {
-        self.samples.add(through.setup(), case, figure, value);
+        self.run.add(through.setup(), case, figure, value);
     }
 }
 

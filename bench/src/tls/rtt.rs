@@ -14,12 +14,6 @@ use super::window::{Meter, Spent};
 use crate::backend::Command;
 use crate::latency::Latencies;
 
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) latencies: Latencies,
-    pub(crate) spent: Spent,
-}
-
 /// Sends and receives for a while.
 pub(crate) fn run(
     address: SocketAddr,
@@ -27,7 +21,7 @@ pub(crate) fn run(
     warm_up: Duration,
     length: Duration,
     meter: &Meter,
-) -> Result<Outcome> {
+) -> Result<(Latencies, Spent)> {
     let mut stream = opening.canned(Command::Block, b"").dial(address)?;
     let mut ping = [0; BYTES];
     let mut pong = [0; BYTES];
@@ -44,7 +38,7 @@ pub(crate) fn run(
         number += 1;
         turn(number)?;
     }
-    let mut latencies = Latencies::new()?;
+    let mut latencies = Latencies::default();
     let before = meter.read()?;
     let begun = meter.now();
     let mut now = begun;
@@ -55,8 +49,7 @@ pub(crate) fn run(
         latencies.record(over.saturating_sub(now));
         now = over;
     }
-    let spent = meter.read()?.since(&before);
-    Ok(Outcome { latencies, spent })
+    Ok((latencies, meter.read()?.since(&before)))
 }
 
 const BYTES: usize = 64;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use testkit::netns::Place;
 
 use super::bulk::Direction;
-use super::opening::{Opening, Words};
+use super::opening::Opening;
 use super::window::Meter;
 use super::*;
 use crate::backend::{Backend, Command};
@@ -20,65 +20,52 @@ fn profile(text: &str) -> Profile {
     Profile::read(text, Path::new("test.yaml")).unwrap()
 }
 
-/// The load's way to `backend` without anything between.
-fn direct(backend: std::net::SocketAddr) -> Target {
+/// A backend, and the load's way to it without anything between.
+fn direct() -> (Backend, Target, Meter) {
+    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let bound = Cpus::default().bind_load().unwrap();
     let setting = Setting {
         place: Place::Here,
         cpus: &bound,
         given: &Given::default(),
         listener: Listener::Sni,
-        routes: Route::table(1, backend),
+        routes: Route::table(1, backend.address()),
     };
-    Target::start(&profile("name: direct\n"), &setting).unwrap()
+    let target = Target::start(&profile("name: direct\n"), &setting).unwrap();
+    let meter = Meter::of(&target);
+    (backend, target, meter)
 }
 
-fn opening(listener: Option<Listener>) -> Opening {
+fn opening() -> Opening {
     let nowhere = (Ipv4Addr::LOCALHOST, 1).into();
-    Opening::new(listener, &Route::numbered(0, nowhere), false)
+    Opening::new(None, &Route::numbered(0, nowhere), false)
 }
 
-fn words() -> Vec<Words> {
-    vec![opening(None).canned(Command::Echo, b"!")]
-}
-
-#[test]
-fn connections_match_backend_count() {
-    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    let target = direct(backend.address());
+fn conns(target: &Target, meter: &Meter) -> Result<(conns::Found, window::Spent)> {
     let load = conns::Load {
         in_flight: 4,
         warm_up: Duration::ZERO,
         length: SHORT,
     };
-    let meter = Meter::of(&target);
-    let outcome = conns::run(target.address(), words(), load, &meter).unwrap();
-    let accepted = backend.accepted();
-    assert_eq!(outcome.done, accepted);
-    assert_eq!(outcome.failed, 0);
-    assert_eq!(outcome.latencies.count(), outcome.done);
-    assert!(outcome.spent.wall >= SHORT && outcome.spent.proxy.is_none());
+    let words = vec![opening().canned(Command::Echo, b"!")];
+    conns::run(target.address(), words, load, meter)
 }
 
 #[test]
-fn missing_listener_is_an_error() {
-    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    let target = direct(backend.address());
+fn connections_match_backend_count() {
+    let (backend, target, meter) = direct();
+    let (found, spent) = conns(&target, &meter).unwrap();
+    assert_eq!((found.done, found.failed), (backend.accepted(), 0));
+    assert_eq!(found.latencies.count(), found.done);
+    assert!(spent.wall >= SHORT && spent.proxy.is_none());
     drop(backend);
-    let load = conns::Load {
-        in_flight: 2,
-        warm_up: Duration::ZERO,
-        length: SHORT,
-    };
-    let meter = Meter::of(&target);
-    let error = conns::run(target.address(), words(), load, &meter).unwrap_err();
+    let error = conns(&target, &meter).unwrap_err();
     assert!(error.to_string().contains("none came through"), "{error}");
 }
 
 #[test]
 fn bytes_arrive_both_ways() {
-    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    let target = direct(backend.address());
+    let (backend, target, meter) = direct();
     for direction in [Direction::Down, Direction::Up] {
         let load = bulk::Load {
             connections: 3,
@@ -87,30 +74,24 @@ fn bytes_arrive_both_ways() {
             length: SHORT,
         };
         let before = backend.discarded();
-        let (address, meter) = (target.address(), Meter::of(&target));
-        let outcome = bulk::run(address, &opening(None), &backend, load, &meter).unwrap();
+        let moved = bulk::run(target.address(), &opening(), &backend, load, &meter);
+        let (bytes, _) = moved.unwrap();
         let discarded = backend.discarded() - before;
         match direction {
             Direction::Down => assert_eq!(discarded, 0),
-            Direction::Up => assert!(discarded >= outcome.bytes),
+            Direction::Up => assert!(discarded >= bytes),
         }
-        assert!(
-            outcome.bytes > 1_000_000,
-            "{direction:?}: {}",
-            outcome.bytes
-        );
+        assert!(bytes > 1_000_000, "{direction:?}: {bytes}");
     }
 }
 
 #[test]
 fn round_trips_are_one_after_the_other() {
-    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    let target = direct(backend.address());
-    let (address, meter) = (target.address(), Meter::of(&target));
-    let outcome = rtt::run(address, &opening(None), Duration::ZERO, SHORT, &meter).unwrap();
-    let together =
-        outcome.latencies.quantile(0.0) * u32::try_from(outcome.latencies.count()).unwrap();
-    assert!(outcome.latencies.count() > 0 && together <= outcome.spent.wall);
+    let (_backend, target, meter) = direct();
+    let turns = rtt::run(target.address(), &opening(), Duration::ZERO, SHORT, &meter);
+    let (latencies, spent) = turns.unwrap();
+    let count = u32::try_from(latencies.count()).unwrap();
+    assert!(count > 0 && latencies.quantile(0.0) * count <= spent.wall);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use super::ping::{Pinger, Pings};
 use super::running::{Role, Tunnel};
 use super::setup::{Kind, Setup};
 use super::{figure, known};
-use crate::samples::{Figure, Samples};
+use crate::report::{Figure, Run};
 
 /// Where tunnels are laid, and what was found.
 pub(crate) struct Lab {
@@ -29,7 +29,7 @@ pub(crate) struct Lab {
     /// With a line that can be impaired.
     pub(crate) long: Network,
     pub(crate) programs: Programs,
-    pub(crate) samples: Samples,
+    pub(crate) run: Run,
 }
 
 /// Returns whether `case` can be measured of `setup`.
@@ -59,7 +59,7 @@ impl Lab {
         if bulk {
             for (case, streams) in [(known::BULK_1, 1), (known::BULK_8, 8)] {
                 let load = load(asked, streams, asked.length());
-                bulk_load(&mut self.samples, &self.short, &mut tunnel, case, load)
+                bulk_load(&mut self.run, &self.short, &mut tunnel, case, load)
                     .map_err(|error| tunnel.explain(error))?;
             }
         }
@@ -73,7 +73,7 @@ impl Lab {
         let pings = pinger.run(|| clock.elapsed() > asked.length())?;
         let mut add = |figure, value| {
             let name = tunnel.setup.name();
-            self.samples.add(name, known::IDLE, figure, value);
+            self.run.add(name, known::IDLE, figure, value);
         };
         add(figure::TURN_P50, micros(&turns, 0.5));
         add(figure::TURN_P99, micros(&turns, 0.99));
@@ -82,12 +82,12 @@ impl Lab {
         let name = tunnel.setup.name();
         for (word, of) in [("pings in turn", &turns), ("ping each 10 ms", &pings)] {
             let case = format!("{}: {word}", known::IDLE);
-            self.samples.add_latencies(name, &case, &of.latencies)?;
+            self.run.add_curve(name, &case, &of.latencies);
         }
         if tunnel.setup == Setup::Direct {
             return Ok(());
         }
-        let mut add = |figure, value| self.samples.add(name, known::IDLE, figure, value);
+        let mut add = |figure, value| self.run.add(name, known::IDLE, figure, value);
         add(figure::CONNECT, took.as_secs_f64() * 1e3);
         for (role, figure) in [
             (Role::Server, figure::SERVER_IDLE),
@@ -96,7 +96,7 @@ impl Lab {
         ] {
             if let Some(resident) = tunnel.resident(role)? {
                 let name = tunnel.setup.name();
-                self.samples.add(name, known::IDLE, figure, resident);
+                self.run.add(name, known::IDLE, figure, resident);
             }
         }
         Ok(())
@@ -108,7 +108,7 @@ impl Lab {
         let mut tunnel = Tunnel::prepare(setup, &self.long, &self.programs)?;
         let took = tunnel.dial(&self.long)?.as_secs_f64() * 1e3;
         let (name, figure) = (setup.name(), figure::CONNECT);
-        self.samples.add(name, known::BLOCKED, figure, took);
+        self.run.add(name, known::BLOCKED, figure, took);
         Ok(())
     }
 
@@ -128,11 +128,11 @@ impl Lab {
         let mut tunnel = Tunnel::prepare(setup, &self.long, &self.programs)?;
         let took = tunnel.dial(&self.long)?.as_secs_f64() * 1e3;
         if setup != Setup::Direct {
-            self.samples.add(setup.name(), start, figure::CONNECT, took);
+            self.run.add(setup.name(), start, figure::CONNECT, took);
         }
         for (case, streams) in cases {
             let load = load(asked, streams, asked.long_length());
-            bulk_load(&mut self.samples, &self.long, &mut tunnel, case, load)
+            bulk_load(&mut self.run, &self.long, &mut tunnel, case, load)
                 .map_err(|error| tunnel.explain(error))?;
         }
         Ok(())
@@ -158,12 +158,12 @@ impl Lab {
             load.congestion = "bbr"; // two of a kind
         }
         let dir = tunnel.dir.path().to_owned();
-        let (samples, network) = (&mut self.samples, &self.long);
+        let (run, network) = (&mut self.run, &self.long);
         let moved = std::thread::scope(|scope| {
             let neighbor = asked
                 .neighbor
                 .then(|| scope.spawn(|| iperf::run_beside(network, &dir, beside)));
-            bulk_load(samples, network, &mut tunnel, &case, load)?;
+            bulk_load(run, network, &mut tunnel, &case, load)?;
             let moved = neighbor.map(std::thread::ScopedJoinHandle::join);
             moved
                 .transpose()
@@ -172,7 +172,7 @@ impl Lab {
         });
         if let Some(moved) = moved.map_err(|error| tunnel.explain(error))? {
             let (name, figure) = (setup.name(), figure::NEIGHBOR);
-            self.samples.add(name, &case, figure, moved.rate / 1e6);
+            self.run.add(name, &case, figure, moved.rate / 1e6);
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ fn load(asked: &Asked, streams: u32, length: Duration) -> Bulk {
 
 /// Moves bytes through a tunnel, with pings beside them.
 fn bulk_load(
-    samples: &mut Samples,
+    run: &mut Run,
     network: &Network,
     tunnel: &mut Tunnel,
     case: &str,
@@ -222,7 +222,7 @@ fn bulk_load(
     let used = tunnel.cpu(&ends)? - before.0;
     let hop = tunnel.cpu(&gateway)? - before.1;
     let mut add = |figure: Figure, value: f64| {
-        samples.add(tunnel.setup.name(), case, figure, value);
+        run.add(tunnel.setup.name(), case, figure, value);
     };
     add(figure::THROUGHPUT, moved.rate / 1e6);
     if tunnel.setup != Setup::Direct {
@@ -235,9 +235,9 @@ fn bulk_load(
     add(figure::LOADED_LOST, pings.lost());
     let name = tunnel.setup.name();
     let figures = [figure::LOADED_P50, figure::LOADED_P99, figure::LOADED_MAX];
-    samples.add_quantiles(name, case, figures, 1e3, &pings.latencies);
-    let beside = format!("{case}: pings beside");
-    samples.add_latencies(name, &beside, &pings.latencies)
+    let part = (case, Some("pings beside"));
+    run.add_latencies(name, part, figures, 1e3, &pings.latencies);
+    Ok(())
 }
 
 fn micros(pings: &Pings, quantile: f64) -> f64 {

@@ -1,6 +1,6 @@
 //! The figures of tunnels, and which way each is better.
 
-use crate::samples::Figure;
+use crate::report::Figure;
 
 /// Start of the near end until the first ping came back.
 pub(crate) const CONNECT: Figure = Figure::lower("start to first ping", "ms");

@@ -9,16 +9,15 @@
 
 use super::figure as of;
 use super::setup::Setup;
-use crate::report::Known;
-use crate::samples::{Bound, Figure, Samples};
+use crate::report::{Bound, Figure, Known, Run};
 
 /// Returns what is known of a figure, beside the others of the run.
-pub(crate) fn known(samples: &Samples, setup: &str, case: &str, figure: Figure) -> Known {
+pub(crate) fn known(run: &Run, setup: &str, case: &str, figure: Figure) -> Known {
     let Some(ours) = OURS.iter().find(|ours| ours.name() == setup) else {
         return Known::default();
     };
     let peer = peer(*ours, case);
-    let here = samples.median(peer.name(), case, figure);
+    let here = run.median(peer.name(), case, figure);
     let reached = here.or_else(|| recorded(peer, case, figure));
     Known {
         must: must(*ours, case, figure, reached),
@@ -115,38 +114,38 @@ const RECORDED: &[(Setup, &str, Figure, f64)] = &[
 mod tests {
     use super::*;
 
-    fn must(samples: &Samples, setup: Setup, case: &str, figure: Figure) -> Option<Bound> {
-        known(samples, setup.name(), case, figure).must
+    fn must(run: &Run, setup: Setup, case: &str, figure: Figure) -> Option<Bound> {
+        known(run, setup.name(), case, figure).must
     }
 
     #[test]
     fn a_peer_of_the_run_goes_before_what_was_recorded() {
-        let mut samples = Samples::default();
-        let udp = |samples: &_| must(samples, Setup::RhizomeUdp, BULK_1, of::THROUGHPUT);
-        assert_eq!(udp(&samples), Some(Bound::AtLeast(1.1 * 3090.0)));
-        samples.add(
+        let mut run = Run::default();
+        let udp = |run: &_| must(run, Setup::RhizomeUdp, BULK_1, of::THROUGHPUT);
+        assert_eq!(udp(&run), Some(Bound::AtLeast(1.1 * 3090.0)));
+        run.add(
             Setup::WireguardGo2023.name(),
             BULK_1,
             of::THROUGHPUT,
             1000.0,
         );
-        assert_eq!(udp(&samples), Some(Bound::AtLeast(1.1 * 1000.0)));
+        assert_eq!(udp(&run), Some(Bound::AtLeast(1.1 * 1000.0)));
     }
 
     #[test]
     fn over_a_line_that_loses_a_recorded_target_is_not_lowered() {
-        let mut samples = Samples::default();
+        let mut run = Run::default();
         let peer = Setup::OpenvpnTcpBbr.name();
-        samples.add(peer, LOSS_1, of::THROUGHPUT, 30.0);
-        let bound = must(&samples, Setup::RhizomeTcp, LOSS_1, of::THROUGHPUT);
+        run.add(peer, LOSS_1, of::THROUGHPUT, 30.0);
+        let bound = must(&run, Setup::RhizomeTcp, LOSS_1, of::THROUGHPUT);
         assert_eq!(bound, Some(Bound::AtLeast(42.0)));
     }
 
     #[test]
     fn peers_are_not_judged() {
-        let samples = Samples::default();
+        let run = Run::default();
         for setup in [Setup::Direct, Setup::WireguardGo2023, Setup::OpenvpnTcp] {
-            assert_eq!(must(&samples, setup, IDLE, of::TURN_P50), None);
+            assert_eq!(must(&run, setup, IDLE, of::TURN_P50), None);
         }
     }
 }

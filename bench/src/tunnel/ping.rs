@@ -80,7 +80,7 @@ impl Pinger {
         let clock = Stopwatch::start();
         let mut sent_at = Vec::new();
         let mut pings = Pings {
-            latencies: Latencies::new()?,
+            latencies: Latencies::default(),
             sent: 0,
         };
         while clock.elapsed() < length && pings.sent < MOST {
@@ -106,7 +106,7 @@ impl Pinger {
         let clock = Stopwatch::start();
         let mut due = Vec::new();
         let mut pings = Pings {
-            latencies: Latencies::new()?,
+            latencies: Latencies::default(),
             sent: 0,
         };
         while !over(&pings) && pings.sent < MOST {

@@ -50,15 +50,15 @@ pub(super) fn run(cluster: &Cluster<'_>, plan: &Plan) -> Result<Seen> {
             tell.push(sender);
         }
         let written = write(cluster, plan, tell);
-        let (mut moved, mut named) = (Latencies::new()?, Latencies::new()?);
+        let (mut moved, mut named) = (Latencies::default(), Latencies::default());
         // What a watcher says first: the writer ends when one of them does.
         for watcher in watchers {
             let Ok(seen) = watcher.join() else {
                 bail!("a watcher panicked");
             };
             let (its_moved, its_named) = seen?;
-            moved.add(&its_moved)?;
-            named.add(&its_named)?;
+            moved.add(&its_moved);
+            named.add(&its_named);
         }
         Ok(Seen {
             moved,
@@ -147,7 +147,7 @@ impl Awaited {
 
 /// Asks for what comes until all of it is in effect; returns delays of moves and of names.
 fn watch(gateway: SocketAddr, changes: &Receiver<Awaited>) -> Result<(Latencies, Latencies)> {
-    let (mut moved, mut named) = (Latencies::new()?, Latencies::new()?);
+    let (mut moved, mut named) = (Latencies::default(), Latencies::default());
     let mut awaited: Vec<Awaited> = Vec::new();
     loop {
         if awaited.is_empty() {

@@ -1,6 +1,6 @@
 //! The figures of this harness, and which way each is better.
 
-use crate::samples::Figure;
+use crate::report::Figure;
 
 /// Bytes that arrived, all streams together.
 pub(crate) const THROUGHPUT: Figure = Figure::higher("throughput", "MiB/s");

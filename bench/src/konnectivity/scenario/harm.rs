@@ -58,12 +58,12 @@ pub(crate) fn stall(
     lab.backend.release();
     let calm = lab.settle(|| Ok(lab.backend.open() == 0))?;
 
-    lab.add_latencies(target, &format!("{case}: others' rtt"), &pings.latencies)?;
-    lab.add_latencies(target, &format!("{case}: new dials"), &dials.latencies)?;
     let others = [of::OTHERS_P50, of::OTHERS_P99, of::OTHERS_MAX];
-    lab.add_quantiles(target, &case, others, &pings.latencies);
+    let part = (case.as_str(), Some("others' rtt"));
+    lab.add_latencies(target, part, others, &pings.latencies);
     let new = [of::DIALS_P50, of::DIALS_P99, of::DIALS_MAX];
-    lab.add_quantiles(target, &case, new, &dials.latencies);
+    let part = (case.as_str(), Some("new dials"));
+    lab.add_latencies(target, part, new, &dials.latencies);
     let unanswered = (pings.unanswered + dials.unanswered) as f64;
     lab.add(target, &case, of::UNANSWERED, unanswered);
     lab.add_growth(target, &case, &full, &before);

@@ -70,8 +70,8 @@ fn add(
     let used = target.usage()?.cpu_since(before);
     lab.add(target, case, of::PER_SECOND, outcome.rate());
     let latencies = &outcome.latencies;
-    lab.add_latencies(target, case, latencies)?;
-    lab.add_quantiles(target, case, [of::P50, of::P99, of::MAX], latencies);
+    let figures = [of::P50, of::P99, of::MAX];
+    lab.add_latencies(target, (case, None), figures, latencies);
     // The warm-up's operations take CPU time as well.
     let each = used.map(|seconds| seconds * 1e6 / outcome.all.max(1) as f64);
     lab.add_some(target, case, of::CPU_EACH, each);

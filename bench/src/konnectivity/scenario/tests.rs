@@ -12,7 +12,7 @@ use crate::konnectivity::frontend::{Frontend, Transport};
 use crate::konnectivity::load::Load;
 use crate::konnectivity::side::Side;
 use crate::konnectivity::tests::serve_uds;
-use crate::samples::Figure;
+use crate::report::Figure;
 
 #[test]
 fn soak_leaves_nothing() {
@@ -94,6 +94,6 @@ impl Bench {
     }
 
     fn value(&self, case: &str, figure: Figure) -> Option<f64> {
-        self.lab.samples.median("http-uds", case, figure)
+        self.lab.run.median("http-uds", case, figure)
     }
 }
