@@ -69,7 +69,6 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Returns the byte that stands for it.
     pub(crate) fn byte(self) -> u8 {
         self as u8
     }
@@ -81,7 +80,6 @@ impl Command {
 }
 
 impl Backend {
-    /// Listens on `address` and starts a thread.
     pub(crate) fn start(address: SocketAddr) -> Result<Self> {
         let counts = Arc::new(Counts::default());
         let (sender, receiver) = channel();
@@ -113,7 +111,6 @@ impl Backend {
         self.address
     }
 
-    /// Returns how many connections are open.
     pub(crate) fn open(&self) -> usize {
         self.counts.open.load(Ordering::Relaxed)
     }
@@ -124,12 +121,10 @@ impl Backend {
         self.counts.accepted.load(Ordering::Relaxed)
     }
 
-    /// Returns how many bytes it has thrown away.
     pub(crate) fn discarded(&self) -> u64 {
         self.counts.discarded.load(Ordering::Relaxed)
     }
 
-    /// Closes the connections that are held.
     pub(crate) fn release(&self) {
         self.counts.release.notify_waiters();
     }
@@ -302,7 +297,6 @@ pub(crate) fn sink() -> Vec<u8> {
     vec![0; 4 << 20]
 }
 
-/// Counts one open connection for as long as it lives.
 struct Counted(Arc<Counts>);
 
 impl Counted {

@@ -74,7 +74,6 @@ enum Case {
     Churn,
 }
 
-/// What is at hand to measure with.
 struct Lab<'a> {
     controller: PathBuf,
     gateway: PathBuf,
@@ -197,7 +196,6 @@ fn facts(asked: &Controller) -> Facts {
     facts
 }
 
-/// Measures every case, and returns what failed: a table with a gap says more than none.
 fn cases(lab: &mut Lab<'_>, asked: &Controller) -> Vec<String> {
     let mut failures = Vec::new();
     for case in Case::value_variants() {

@@ -35,7 +35,6 @@ pub(crate) struct CopyLoop {
 /// One for all connections, so that it stays in the processor's caches.
 type Scratch = Arc<Mutex<Vec<u8>>>;
 
-/// Runs until it is ended from outside.
 pub(crate) fn run(asked: &CopyLoop) -> Result<ExitCode> {
     let scratch = Arc::new(Mutex::new(vec![0; SCRATCH]));
     crate::tls::runtime()?.block_on(async {
@@ -49,7 +48,6 @@ pub(crate) fn run(asked: &CopyLoop) -> Result<ExitCode> {
     })
 }
 
-/// Copies both ways until one of them ends.
 async fn serve(mut client: TcpStream, to: SocketAddr, scratch: Scratch) -> io::Result<()> {
     let mut server = TcpStream::connect(to).await?;
     client.set_nodelay(true)?;

@@ -27,7 +27,6 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Returns the name used on the command line.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Agent => "agent",
@@ -113,7 +112,6 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Returns the command that starts `program` on the processors of `role`.
     pub(crate) fn command(&self, role: Role, program: &std::path::Path) -> Result<Command> {
         if self.cpus.by_role.is_empty() {
             return Ok(Command::new(program));
@@ -127,7 +125,6 @@ impl Bound {
         Ok(command)
     }
 
-    /// Returns the processors as they were asked for.
     pub(crate) fn asked(&self) -> &Cpus {
         &self.cpus
     }
@@ -145,7 +142,6 @@ pub(crate) fn bind(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
     sched_setaffinity(thread, &set).context("binding a thread to processors")
 }
 
-/// Returns the processors that we may use.
 fn allowed() -> Result<Vec<usize>> {
     let all = sched_getaffinity(None).context("asking for our processors")?;
     let set = |cpu: &usize| all.is_set(*cpu);

@@ -81,7 +81,6 @@ impl Held {
         Ok((longest, self.seen.lost.load(Ordering::Relaxed)))
     }
 
-    /// Returns how often all have been pinged.
     pub(crate) fn turns(&self) -> usize {
         self.seen.turns.load(Ordering::Relaxed)
     }

@@ -100,7 +100,6 @@ enum Case {
     Harm,
 }
 
-/// Measures what was asked for and prints it.
 pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
     let What::Suite(asked) = &asked.what;
     let cpus = asked.cpus.clone().unwrap_or_default().bind_load()?;
@@ -130,7 +129,6 @@ impl Suite {
         })
     }
 
-    /// Returns how many steps there are.
     fn steps(&self) -> usize {
         let transports = self.transport.len();
         let count = |case, steps| if self.has(case) { steps } else { 0 };
@@ -140,7 +138,6 @@ impl Suite {
     }
 }
 
-/// Runs everything, and returns what failed: a table with a gap says more than none.
 fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<String>> {
     let mut progress = Progress::new(asked.steps());
     if asked.has(Case::Idle) {

@@ -58,7 +58,6 @@ impl Latencies {
         curve
     }
 
-    /// Returns the longest duration, zero when there was none.
     pub(crate) fn max(&self) -> Duration {
         Duration::from_nanos(self.nanoseconds.max())
     }

@@ -13,7 +13,6 @@ pub(crate) fn raise() -> Result<()> {
     setrlimit(Resource::Nofile, most).context("raising the limit of open files")
 }
 
-/// Returns how many files each process may open.
 pub(crate) fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)
 }

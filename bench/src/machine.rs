@@ -28,7 +28,6 @@ pub(crate) fn facts() -> Facts {
     ]
 }
 
-/// Returns the machine's load averages of 1, 5 and 15 minutes.
 pub(crate) fn load_average() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let words: Vec<&str> = text.split_whitespace().take(3).collect();
@@ -68,7 +67,6 @@ fn command_line() -> String {
     words.join(" ")
 }
 
-/// Today, as `date` says it.
 fn date() -> String {
     let mut date = Command::new("date");
     date.args(["--utc", "+%Y-%m-%d %H:%M UTC"]);

@@ -38,7 +38,6 @@ enum File {
     Run(Run),
 }
 
-/// Reads the files and writes the page.
 pub(crate) fn run(asked: &Saved) -> Result<ExitCode> {
     let mut runs = Vec::new();
     for file in &asked.files {

@@ -92,10 +92,8 @@ impl Default for Profile {
 /// What a profile is started with, the same for all of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting<'a> {
-    /// Our own network, or a namespace.
     pub(crate) place: Place<'a>,
     pub(crate) cpus: &'a Bound,
-    /// Programs named on the command line.
     pub(crate) given: &'a programs::Given,
     pub(crate) listener: Listener,
     pub(crate) routes: Vec<Route>,
@@ -154,9 +152,7 @@ enum Origin {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileTemplate {
-    /// Below the run's directory.
     path: String,
-    /// A template.
     text: String,
 }
 
@@ -183,7 +179,6 @@ enum Writing {
     /// A new file is renamed into its place.
     #[default]
     Rename,
-    /// In place.
     Rewrite,
 }
 
@@ -196,7 +191,6 @@ enum Told {
 }
 
 impl Listener {
-    /// Returns the name used on the command line and in results.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -217,7 +211,6 @@ impl Profile {
         EMBEDDED.iter().map(read).collect()
     }
 
-    /// Reads a user's profile, which may extend one of ours.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("reading the profile {}", path.display()))?;
@@ -268,12 +261,10 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Tells whether `case` can be measured with connections that begin like that.
     pub(crate) fn supports(&self, listener: Listener, case: Case) -> bool {
         self.listeners.contains(&listener) && self.cases.contains(&case)
     }
 
-    /// Makes the profile of a gateway that runs already.
     pub(crate) fn of_running(address: SocketAddr, process: Option<u32>) -> Self {
         Self {
             name: "running".to_owned(),
@@ -282,12 +273,10 @@ impl Profile {
         }
     }
 
-    /// Tells whether there is no program at all.
     pub(crate) fn is_direct(&self) -> bool {
         self.program.is_none() && self.running.is_none()
     }
 
-    /// Returns the program's path; `None` when there is none.
     pub(crate) fn binary(&self, given: &programs::Given) -> Result<Option<PathBuf>> {
         let Some(program) = &self.program else {
             return Ok(None);

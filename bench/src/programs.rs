@@ -28,7 +28,6 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Reads `NAME=PATH`s.
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
         let pairs = words.iter().map(|word| {
             let (name, path) = word

@@ -22,7 +22,6 @@ impl Progress {
         }
     }
 
-    /// Does the next step, and keeps its failure.
     pub(crate) fn run(&mut self, what: &str, work: impl FnOnce() -> anyhow::Result<()>) {
         self.step(what);
         if let Err(error) = work() {

@@ -179,7 +179,6 @@ impl Run {
         Some(row.median)
     }
 
-    /// Returns the best median of a figure among the setups that count.
     pub(crate) fn best(
         &self,
         case: &str,
@@ -233,7 +232,6 @@ impl Run {
         (row.setup != DIRECT).then_some(direct.median)
     }
 
-    /// Returns how many targets are held and how many are missed.
     pub(crate) fn judged(&self) -> (usize, usize) {
         let holds: Vec<bool> = self.rows.iter().filter_map(Row::holds).collect();
         let held = holds.iter().filter(|holds| **holds).count();
@@ -293,7 +291,6 @@ impl Row {
         self.range = (low < high).then_some((low, high));
     }
 
-    /// Returns whether the target is held, if there is one.
     fn holds(&self) -> Option<bool> {
         Some(self.must?.holds(self.median))
     }
@@ -320,7 +317,6 @@ impl Row {
         }
     }
 
-    /// Returns the cells of a table.
     pub(crate) fn cells(&self, direct: Option<f64>) -> [String; COLUMNS] {
         let spread = |(low, high)| format!("[{}..{}]", number(low), number(high));
         let target = match self.must {

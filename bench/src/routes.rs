@@ -110,7 +110,6 @@ fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) ->
 
 const MAX_NAMES: u32 = 100_000;
 
-/// Runs every round, and returns what failed: a table with a gap says more than none.
 fn rounds(lab: &Lab<'_>, asked: &Routes, profiles: &[Profile], run: &mut Run) -> Vec<String> {
     let sizes = asked.names.iter();
     let mut tables: Vec<(u32, &Profile)> = sizes
@@ -174,7 +173,6 @@ fn compare(run: &mut Run, names: &[u32]) {
     }
 }
 
-/// What results call a table of that size.
 fn case(names: u32) -> String {
     if names == 1 {
         return "1 name".to_owned();

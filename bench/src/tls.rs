@@ -116,7 +116,6 @@ pub(crate) fn present(profiles: Vec<Profile>, given: &Given, facts: &mut Facts) 
     here
 }
 
-/// Runs every round, and returns what failed: a table with a gap says more than none.
 fn rounds(lab: &mut Lab<'_>, profiles: &[Profile]) -> Vec<String> {
     let mut steps = steps(&lab.asked.listener, &lab.asked.cases(), profiles);
     let later = steps.iter().filter(|(_, case)| *case != Case::Idle).count();

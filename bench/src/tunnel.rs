@@ -38,7 +38,6 @@ use crate::{interrupt, machine};
 
 pub(crate) use self::args::Tunnel;
 
-/// Measures what was asked for and prints it.
 pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
     if let Privileges::Elsewhere(status) = acquire()? {
         let failed = !status.success();
@@ -71,7 +70,6 @@ pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
     output.finish(&mut lab.run, facts, &failures, compared, known::known)
 }
 
-/// Runs every round, and returns what failed: a table with a gap says more than none.
 fn rounds(lab: &mut Lab, asked: &Tunnel, setups: &[Setup]) -> Vec<String> {
     let mut steps = Vec::new();
     for setup in setups {

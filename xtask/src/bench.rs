@@ -86,14 +86,12 @@ impl Part {
         }
     }
 
-    /// The name of its run in the results.
     fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// Measures, and writes what was found.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     console.chapter("measure", "The standard suite");

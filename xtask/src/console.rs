@@ -56,7 +56,6 @@ impl Console {
         self.chapter = name;
     }
 
-    /// Prints why something failed, cause by cause.
     pub(crate) fn failure(&self, error: &Error) {
         self.say(&format!("{} {error:#}", self.paint(RED, "✗")));
     }

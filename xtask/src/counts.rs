@@ -33,7 +33,6 @@ pub(crate) struct Options {
     update: bool,
 }
 
-/// Counts, and compares with or writes `bench/counts.json`.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     console.heading("Instructions of the hot paths");

@@ -46,7 +46,6 @@ pub(crate) struct Options {
     keep: bool,
 }
 
-/// Builds, shows, cleans up. The exit code tells whether every step went well.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     let say = |text: &str| console.say(&format!("  {text}"));

@@ -39,7 +39,6 @@ pub(crate) struct Options {
     only: Vec<String>,
 }
 
-/// A program that has an image.
 struct Image {
     name: &'static str,
     package: &'static str,
@@ -67,7 +66,6 @@ const fn image(name: &'static str, package: &'static str, user: &'static str) ->
     }
 }
 
-/// Builds the images, tries them out and writes what is in them.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     let images = chosen(&options.only)?;
@@ -144,7 +142,6 @@ fn mebibytes(bytes: u64) -> String {
 /// Bytes of the largest program that goes into an image.
 const LIMIT: u64 = 15 << 20;
 
-/// What images are tagged with.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const UNPRIVILEGED: &str = "65532:65532";

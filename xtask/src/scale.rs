@@ -18,7 +18,6 @@ use crate::console::Console;
 use crate::test::status;
 use crate::workspace;
 
-/// Builds the release binaries and has them measured.
 pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     console.heading("Scale: the controller and gateways with a large cluster");

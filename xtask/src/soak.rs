@@ -40,10 +40,8 @@ const GATEWAY_KIB: u64 = 30 * 1024;
 const GATEWAY_AFTER_KIB: u64 = 40 * 1024;
 const CONNECTION_BYTES: u64 = 2 * 1024;
 
-/// Bytes of a bulk transfer's chunk.
 const CHUNK: usize = 128 * 1024;
 
-/// Builds the release binaries, measures them and prints what was found.
 pub(crate) fn run() -> Result<ExitCode> {
     let mut console = Console::new();
     console.chapter("soak", "Soak: memory and descriptors of the release builds");
@@ -226,7 +224,6 @@ async fn hold(
     Ok(held)
 }
 
-/// Sends something over every connection and receives it.
 async fn still_there(mut held: Vec<TcpStream>) -> Result<Vec<TcpStream>> {
     for (index, stream) in held.iter_mut().enumerate() {
         let echoed = async {
@@ -254,7 +251,6 @@ async fn read_until(stream: &mut TcpStream, last: u8) -> Result<()> {
     answered.await.context("no echo within 10 s")?
 }
 
-/// Moves bulk over many connections at once, both ways.
 async fn bulk(addr: SocketAddr, first: impl Fn() -> Vec<u8>) -> Result<()> {
     let mut transfers = Vec::new();
     for _ in 0..BULK {

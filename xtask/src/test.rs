@@ -69,7 +69,6 @@ fn as_root(command: Command) -> Result<Command> {
     Ok(inside)
 }
 
-/// Runs a command with its words on screen, and tells whether it ended well.
 pub(crate) fn status(command: &mut Command) -> Result<bool> {
     let status = command
         .status()

@@ -16,11 +16,9 @@ use crate::workspace;
 struct Breach {
     /// The file, relative to the root; with a line where there is one.
     place: String,
-    /// What is wrong and what to do.
     what: String,
 }
 
-/// Checks every file git knows or could add, and lists what breaks a rule.
 pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     let root = workspace::root();

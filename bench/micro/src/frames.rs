@@ -11,7 +11,6 @@ use tunnel_proto::{datagram, wrapped};
 
 use crate::workload::Workload;
 
-/// Returns the workloads of this room.
 pub(crate) fn workloads() -> Vec<Workload> {
     let mut all = tunnel();
     all.extend(konnectivity());
@@ -85,7 +84,6 @@ fn datagrams(decoder: &mut Decoder, mut piece: &[u8]) -> usize {
     found
 }
 
-/// A stream of `count` datagrams.
 fn framed(count: usize) -> Vec<u8> {
     let mut stream = Vec::new();
     for _ in 0..count {
@@ -147,7 +145,6 @@ fn konnectivity() -> Vec<Workload> {
     ]
 }
 
-/// A gRPC stream of `count` DATA packets.
 fn packets(count: usize) -> Vec<u8> {
     let mut stream = BytesMut::new();
     for _ in 0..count {

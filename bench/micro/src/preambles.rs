@@ -8,7 +8,6 @@ use preamble::{
 
 use crate::workload::Workload;
 
-/// Returns the workloads of this room.
 pub(crate) fn workloads() -> Vec<Workload> {
     let mut all = hellos();
     all.extend(headers());
@@ -120,7 +119,6 @@ fn heads() -> Vec<Workload> {
 }
 
 const TIMES: usize = 1000;
-/// Bytes of the head that is written.
 const WRITTEN_HEAD: usize = 157;
 /// As a gateway's listener has it by default.
 const LIMIT: usize = 16 * 1024;

@@ -10,7 +10,6 @@ use route::{
 
 use crate::workload::Workload;
 
-/// Returns the workloads of this room.
 pub(crate) fn workloads() -> Vec<Workload> {
     let one = Rc::new(built(&table(1), None));
     let large = Rc::new(built(&table(LARGE), None));
@@ -53,7 +52,6 @@ pub(crate) fn workloads() -> Vec<Workload> {
     all
 }
 
-/// Looks every one of `keys` up.
 fn lookups<K: 'static>(
     name: &'static str,
     table: &Rc<Snapshot>,

@@ -69,7 +69,6 @@ impl Asked {
         Ok(())
     }
 
-    /// Returns how many connections each gateway gets.
     pub(super) fn held(&self) -> usize {
         self.held.min(most())
     }

@@ -36,7 +36,6 @@ pub(crate) struct Running {
 }
 
 impl<'a> Cluster<'a> {
-    /// Starts an API server with nothing in it, in `place`.
     pub(crate) fn start(dir: &TempDir, place: Place<'a>) -> Result<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let params = KubeParams::new(address, &[]);
@@ -51,7 +50,6 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Returns a connection that requests follow each other on.
     pub(crate) fn connection(&self) -> Result<Connection> {
         Connection::open(&self.server.target())
     }
@@ -89,17 +87,14 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Returns the CPU time of the API server so far.
     pub(crate) fn processor_time(&mut self) -> Result<Duration> {
         Ok(self.server.child().usage()?.cpu_time)
     }
 
-    /// Returns an address without a listener.
     pub(crate) fn free_address(&self) -> Result<SocketAddr> {
         self.place.free_address()
     }
 
-    /// Starts a controller with `controllers` as that part of its configuration.
     pub(crate) fn controller(&self, program: &Path, controllers: &str) -> Result<Running> {
         let probes = self.free_address()?;
         let config = self.dir.join("controller.yaml");
@@ -140,7 +135,6 @@ impl Running {
     }
 }
 
-/// Asks every millisecond until `condition` holds.
 pub(crate) fn soon(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let clock = wait::Stopwatch::start();
     while !condition()? {

@@ -20,7 +20,6 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// Starts one called `name`, with one worker.
     pub(super) fn start(lab: &Lab<'_>, xds: SocketAddr, name: &str) -> Result<Self> {
         let place = lab.cluster.place;
         let free = place.free_ports(2)?;
@@ -49,7 +48,6 @@ impl Gateway {
         })
     }
 
-    /// Waits until it is ready, and returns how long that took from its start.
     pub(super) fn wait_ready(&self) -> Result<Duration> {
         let target = Target::plain(self.probes);
         soon("the gateway to be ready", || {
@@ -73,7 +71,6 @@ impl Gateway {
         Ok(())
     }
 
-    /// Returns the number of the snapshot in effect.
     pub(super) fn generation(&self) -> u64 {
         let log = self.child.log();
         let last = log
@@ -85,5 +82,4 @@ impl Gateway {
     }
 }
 
-/// Lines of a log in an error.
 const TAIL: usize = 20;

@@ -9,11 +9,8 @@ pub(crate) const CONVERGE: &str = "policies from none";
 pub(crate) const SERVICE: &str = "one service changes";
 /// A second controller finds everything as it should be.
 pub(crate) const RESTART: &str = "restart, nothing to do";
-/// Services become routes.
 pub(crate) const TRANSLATE: &str = "routes from none";
-/// A gateway is started.
 pub(crate) const SYNC: &str = "a gateway's first sync";
-/// One endpoint after the other gets another address.
 pub(crate) const ENDPOINT: &str = "one endpoint changes";
 /// A namespace with a routed Service is created.
 pub(crate) const SHOOT: &str = "one shoot comes";

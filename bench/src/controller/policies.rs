@@ -11,7 +11,6 @@ use super::cluster::{Running, soon};
 use super::{Lab, figure as of, known, mib};
 use crate::latency::Latencies;
 
-/// Services of a namespace.
 pub(super) const EACH: usize = 10;
 
 /// Of each Service: two in its own namespace, two for its clients' one, one from everywhere.

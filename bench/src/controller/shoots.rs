@@ -15,10 +15,8 @@ use serde_json::{Value, json};
 
 use super::Lab;
 
-/// Routed Services of a namespace.
 pub(super) const EACH: usize = 20;
 
-/// Where every API server runs.
 pub(super) const NETWORK: &str = "10.64.0.0/10";
 
 /// Creates so many namespaces with all that is in them, unless they are there.
@@ -49,13 +47,11 @@ pub(super) fn port(own: usize, gateways: usize) -> u16 {
     BASE + u16::try_from(own % gateways.max(1)).unwrap_or_default()
 }
 
-/// Returns an address of a shoot's API server.
 pub(super) fn address(index: usize, own: usize, last: u8) -> Ipv4Addr {
     let byte = |number: usize| u8::try_from(number % 64).unwrap_or_default();
     Ipv4Addr::new(10, 64 + byte(index), byte(own), last)
 }
 
-/// Returns the server name of a shoot.
 pub(super) fn name(index: usize, own: usize) -> String {
     format!("api.s{own}.p{index}.internal.example.com")
 }

@@ -31,7 +31,6 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Makes them in `dir`. Servers are called `localhost` and `127.0.0.1`.
     pub(crate) fn make(dir: &TempDir) -> Result<Self> {
         let names = ["localhost", "127.0.0.1"];
         let agents = Authority::new("bench-agents")?;

@@ -35,7 +35,6 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Returns the name used on the command line.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -46,12 +45,10 @@ impl Transport {
         }
     }
 
-    /// Tells whether the server's frontend is gRPC's.
     pub(crate) fn is_grpc(self) -> bool {
         matches!(self, Self::GrpcMtls | Self::GrpcUds)
     }
 
-    /// Tells whether the frontend is a UNIX socket.
     pub(crate) fn is_uds(self) -> bool {
         matches!(self, Self::GrpcUds | Self::HttpUds)
     }
@@ -60,11 +57,9 @@ impl Transport {
 #[derive(Clone)]
 pub(crate) enum Frontend {
     Direct,
-    /// TLS to an address, under a name.
     Tls {
         /// gRPC, else HTTP CONNECT.
         grpc: bool,
-        /// Where the server listens.
         addr: SocketAddr,
         /// Whom its certificate must name.
         name: ServerName<'static>,
@@ -74,7 +69,6 @@ pub(crate) enum Frontend {
     Uds {
         /// gRPC, else HTTP CONNECT.
         grpc: bool,
-        /// The socket's path.
         path: PathBuf,
     },
 }

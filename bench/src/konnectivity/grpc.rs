@@ -82,7 +82,6 @@ where
 }
 
 impl GrpcTunnel {
-    /// Waits for bytes to read, or for the end.
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.unread.is_empty() && !self.ended {
             let packet = ready!(self.packets.poll_next(cx))?;
@@ -134,7 +133,6 @@ impl AsyncWrite for GrpcTunnel {
         Poll::Ready(Ok(()))
     }
 
-    /// Asks for the end of the tunnel and waits until it is confirmed.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let connect_id = self.connect_id;
         if !std::mem::replace(&mut self.closing, true) {
@@ -181,7 +179,6 @@ impl Packets {
         Poll::Ready(Ok(()))
     }
 
-    /// Returns the next packet, `None` at the stream's end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Packet>>> {
         loop {
             if let Some(message) = self.deframer.next_message().map_err(io::Error::other)? {
@@ -205,7 +202,6 @@ impl Packets {
         }
     }
 
-    /// Waits for what became of the dial `random`.
     async fn answer(&mut self, random: DialId) -> io::Result<ConnectId> {
         loop {
             match std::future::poll_fn(|cx| self.poll_next(cx)).await? {

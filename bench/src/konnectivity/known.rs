@@ -7,7 +7,6 @@
 use super::scenario::figure as of;
 use crate::report::{Bound, DIRECT, Figure, Known, Run};
 
-/// Returns the target of a figure.
 pub(crate) fn known(_: &Run, setup: &str, case: &str, figure: Figure) -> Known {
     let must = match setup {
         DIRECT => None,

@@ -77,7 +77,6 @@ impl Outcome {
     }
 }
 
-/// Opens a tunnel within [`DIAL_LIMIT`].
 pub(crate) async fn dial(frontend: &Frontend, target: SocketAddr) -> Result<Tunnel> {
     timeout(DIAL_LIMIT, frontend.dial(target))
         .await
@@ -85,7 +84,6 @@ pub(crate) async fn dial(frontend: &Frontend, target: SocketAddr) -> Result<Tunn
         .with_context(|| format!("dialing {target}"))
 }
 
-/// Opens `count` tunnels, a few at a time.
 pub(crate) async fn hold(
     frontend: &Frontend,
     target: SocketAddr,
@@ -107,7 +105,6 @@ pub(crate) async fn hold(
     Ok(open)
 }
 
-/// Closes tunnels, all at once.
 pub(crate) async fn close(tunnels: Vec<Tunnel>) {
     let mut closing = JoinSet::new();
     for tunnel in tunnels {
@@ -201,7 +198,6 @@ pub(crate) async fn dials(frontend: &Frontend, target: SocketAddr, load: Load) -
     all(dialers, load).await
 }
 
-/// What one connection does over and over.
 enum Work {
     Dial(Frontend, SocketAddr),
     Ping(Tunnel),

@@ -37,13 +37,11 @@ pub(crate) struct Pair {
     agent: ChildGuard,
     server: ChildGuard,
     pub(crate) frontend: Frontend,
-    /// Where both show their metrics, and their process ids.
     pub(crate) sides: (Side, Side),
     _dir: TempDir,
 }
 
 impl Pair {
-    /// Starts both and waits until a dial can succeed.
     pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Self> {
         let dir = TempDir::new("bench-knp")?;
         let credentials = Credentials::make(&dir)?;
@@ -71,17 +69,14 @@ impl Pair {
         })
     }
 
-    /// Stops the agent in its tracks (SIGSTOP).
     pub(crate) fn freeze_agent(&mut self) -> Result<()> {
         self.agent.signal(Signal::STOP)
     }
 
-    /// Lets the agent go on (SIGCONT).
     pub(crate) fn thaw_agent(&mut self) -> Result<()> {
         self.agent.signal(Signal::CONT)
     }
 
-    /// Returns the ends of both logs, for an error.
     pub(crate) fn logs(&self) -> String {
         let (server, agent) = (self.server.log_tail(LINES), self.agent.log_tail(LINES));
         format!("the server says:\n{server}\nthe agent says:\n{agent}")

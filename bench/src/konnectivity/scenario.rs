@@ -33,13 +33,11 @@ use crate::report::{Figure, Run};
 
 pub(crate) struct Lab {
     pub(crate) runtime: Runtime,
-    /// Where tunnels lead to.
     pub(crate) backend: Backend,
     pub(crate) run: Run,
 }
 
 impl Lab {
-    /// Starts a runtime on this thread, and a backend on loopback.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             runtime: crate::tls::runtime()?,
@@ -77,7 +75,6 @@ impl Lab {
         self.add_some(target, case, figure::AGENT_GROWTH, mib(agent));
     }
 
-    /// Lets time pass for what runs beside the load.
     fn rest(&self, time: Duration) {
         self.runtime
             .block_on(async { tokio::time::sleep(time).await });
@@ -93,19 +90,15 @@ impl Lab {
     }
 }
 
-/// A pair, or none at all.
 pub(crate) struct Target {
-    /// What it is called in the results.
     pub(crate) transport: Transport,
     pub(crate) frontend: Frontend,
     pub(crate) server: Side,
     pub(crate) agent: Side,
-    /// The programs, when they were started here.
     pub(crate) pair: Option<Pair>,
 }
 
 impl Target {
-    /// Returns the target without a proxy.
     pub(crate) fn direct() -> Self {
         Self {
             transport: Transport::Direct,
@@ -131,7 +124,6 @@ impl Target {
         })
     }
 
-    /// Adds the programs' last words to an error.
     pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         let error = match &self.pair {
             Some(pair) => error.context(pair.logs()),
@@ -155,7 +147,6 @@ struct Usages {
 }
 
 impl Usages {
-    /// Returns the CPU time of both since `before`, in seconds.
     fn cpu_since(&self, before: &Self) -> Option<f64> {
         let of = |now: Option<Usage>, then: Option<Usage>| {
             Some((now?.cpu_time.saturating_sub(then?.cpu_time)).as_secs_f64())
@@ -163,12 +154,10 @@ impl Usages {
         Some(of(self.server, before.server)? + of(self.agent, before.agent)?)
     }
 
-    /// Returns how much each one's resident memory has grown since `before`, in KiB.
     fn growth_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
         self.more_than(before, |usage| usage.rss_kib as f64)
     }
 
-    /// Returns how many descriptors each one has more than `before`.
     fn descriptors_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
         self.more_than(before, |usage| usage.descriptors as f64)
     }

@@ -16,7 +16,6 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Takes a process id and the address of its metrics.
     pub(crate) fn new(pid: Option<u32>, health: Option<SocketAddr>) -> Self {
         Self { pid, health }
     }

@@ -14,7 +14,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// What carries a tunnel.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Stream for S {}

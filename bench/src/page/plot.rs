@@ -46,7 +46,6 @@ pub(super) fn all(run: &Run) -> Result<Vec<String>> {
     along.chain(bars).chain(latencies).collect()
 }
 
-/// Draws one bar for each row, with its range and target.
 fn bars_of(rows: &[&Row]) -> Result<String> {
     let bound = |row: &&Row| match row.must {
         Some(Bound::AtLeast(bound) | Bound::AtMost(bound)) => Some(bound),

@@ -24,7 +24,6 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the profiles asked for: without names those that are standard.
     pub(crate) fn profiles(&self) -> Result<Vec<Profile>> {
         let mut all = self.all()?;
         if self.only.is_empty() {
@@ -33,7 +32,6 @@ impl Chosen {
         Ok(all)
     }
 
-    /// Returns the profiles asked for: without names all there are.
     pub(crate) fn all(&self) -> Result<Vec<Profile>> {
         let mut known = Profile::embedded()?;
         for path in &self.profile {
@@ -62,7 +60,6 @@ impl Chosen {
         chosen.collect()
     }
 
-    /// Returns the programs that were named.
     pub(crate) fn given(&self) -> Result<Given> {
         Given::parse(&self.program)
     }

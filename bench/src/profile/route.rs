@@ -29,12 +29,10 @@ impl Route {
         }
     }
 
-    /// Makes `count` routes to one backend.
     pub(crate) fn table(count: u32, backend: SocketAddr) -> Vec<Self> {
         (0..count).map(|nth| Self::numbered(nth, backend)).collect()
     }
 
-    /// Returns what templates know of it.
     pub(crate) fn facts(&self) -> Value {
         json!({
             "name": self.name,

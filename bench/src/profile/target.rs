@@ -119,12 +119,10 @@ impl Target {
         self.address
     }
 
-    /// Returns the clock that began when its program was started.
     pub(crate) fn started(&self) -> Stopwatch {
         self.started
     }
 
-    /// Returns its routes, in the order in which they came.
     pub(crate) fn routes(&self) -> &[Route] {
         &self.routes
     }
@@ -142,7 +140,6 @@ impl Target {
         started.or(running).map(Tree::of)
     }
 
-    /// Tells whether it can be told of one more name.
     pub(crate) fn changes(&self) -> bool {
         self.profile.apply.is_some()
     }
@@ -215,7 +212,6 @@ impl Target {
         fs::rename(&from, &to).with_context(|| format!("replacing {}", to.display()))
     }
 
-    /// Adds the end of its log to an error.
     pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         match &self.child {
             Some(child) => error.context(format!("the log ends:\n{}", child.log_tail(LINES))),
@@ -237,7 +233,6 @@ impl Target {
     }
 }
 
-/// What templates know but for the routes.
 fn facts(
     profile: &Profile,
     setting: &Setting<'_>,

@@ -18,7 +18,6 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Finds `root` and everything below it.
     pub(crate) fn of(root: u32) -> Self {
         let mut pids = vec![root];
         let mut next = 0;
@@ -33,7 +32,6 @@ impl Tree {
         self.pids.len()
     }
 
-    /// Returns the CPU time of all together.
     pub(crate) fn cpu_time(&self) -> Result<Duration> {
         self.sum(cpu_time)
     }
@@ -51,7 +49,6 @@ impl Tree {
     }
 }
 
-/// Returns the processes that threads of `pid` have started.
 fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();

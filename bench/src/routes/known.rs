@@ -7,7 +7,6 @@ use crate::report::{Bound, DIRECT, Figure, Known, Run};
 const OURS: &str = "rhizome";
 const YAML: &str = "rhizome-yaml";
 
-/// Returns what is known of a figure, beside the others of the run.
 pub(crate) fn known(run: &Run, setup: &str, case: &str, figure: Figure) -> Known {
     if setup != OURS && setup != YAML {
         return Known::default();

@@ -26,7 +26,6 @@ use crate::tls::idle;
 use crate::tls::opening::{Opening, Words};
 use crate::tls::window::Meter;
 
-/// Values of one repetition.
 pub(super) type Found = Vec<(Figure, f64)>;
 
 /// Starts `profile` with so many names, and changes them. What was found before an error stays.
@@ -225,7 +224,6 @@ fn mib(tree: &Tree) -> Result<f64> {
     Ok(tree.resident_kib()? as f64 / 1024.0)
 }
 
-/// Held while the table changes.
 const HELD: usize = 100;
 /// Between two pings, so that they take a small part of the processors only: each of the held is
 /// pinged some thirty times a second.

@@ -11,9 +11,7 @@ pub(crate) const MAX: Figure = Figure::lower("max", "µs");
 pub(crate) const FAILED: Figure = Figure::lower("failed", "count");
 pub(crate) const PROXY_BUSY: Figure = Figure::lower("proxy busy", "%");
 pub(crate) const THROUGHPUT: Figure = Figure::higher("throughput", "Gb/s");
-/// CPU time of the proxy for 10⁹ bytes.
 pub(crate) const CPU_PER_GB: Figure = Figure::lower("proxy cpu", "s/GB");
-/// CPU time of the whole machine for 10⁹ bytes.
 pub(crate) const ALL_CPU_PER_GB: Figure = Figure::lower("all cpu", "s/GB");
 pub(crate) const EMPTY: Figure = Figure::lower("resident empty", "MiB");
 pub(crate) const HELD: Figure = Figure::lower("resident held", "MiB");

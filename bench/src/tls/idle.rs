@@ -42,7 +42,6 @@ pub(crate) fn each(
     Ok((held - before) / count as f64)
 }
 
-/// Opens `count` connections, leaves them idle, and closes them.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,
@@ -67,7 +66,6 @@ pub(crate) fn run(
     })
 }
 
-/// Opens `count` connections; also returns what was resident before.
 fn fill(
     address: SocketAddr,
     opening: &Opening,
@@ -113,7 +111,6 @@ fn all_closed(backend: &Backend) -> Result<()> {
 const FIRST: usize = 50;
 /// For what is done behind the scenes once a connection is there, or gone.
 const REST: Duration = Duration::from_millis(300);
-/// How long idleness is watched.
 const IDLE: Duration = Duration::from_millis(1000);
 /// Allocators that give memory back do so within seconds.
 const GIVE_BACK: Duration = Duration::from_secs(5);

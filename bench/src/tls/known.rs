@@ -10,7 +10,6 @@
 use super::figure as of;
 use crate::report::{Bound, DIRECT, Figure, Known, Run};
 
-/// Returns what is known of a figure, beside the others of the run.
 pub(crate) fn known(run: &Run, setup: &str, case: &str, figure: Figure) -> Known {
     if !is_ours(setup) {
         return Known::default();
@@ -70,7 +69,6 @@ fn streams(case: &str) -> Option<usize> {
     digits.parse().ok()
 }
 
-/// In the name of a case of new connections.
 pub(super) const CONNS: &str = "conns";
 /// At the end of the name of a case where everything runs on one processor.
 pub(super) const ONE_CPU: &str = "rtt, one cpu";

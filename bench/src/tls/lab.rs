@@ -25,7 +25,6 @@ use crate::profile::{Case, Listener, Profile, Route, Setting, Target};
 use crate::programs::Given;
 use crate::report::{Figure, Run};
 
-/// What all cases have in common, and what was found.
 pub(crate) struct Lab<'a> {
     pub(crate) asked: &'a Tls,
     pub(crate) place: Place<'a>,
@@ -235,7 +234,6 @@ impl Lab<'_> {
     }
 }
 
-/// Both ends and what is between.
 struct Through<'a> {
     subject: Subject<'a>,
     target: &'a Target,

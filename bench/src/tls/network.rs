@@ -6,7 +6,6 @@ use std::io::{Write, stderr};
 use anyhow::{Context, Result};
 use testkit::netns::{Namespace, Place, privileges};
 
-/// Makes it, as root.
 pub(crate) fn make() -> Result<Namespace> {
     let namespace = Namespace::new("bench-tls")?;
     namespace.run(|| {

@@ -67,7 +67,6 @@ impl Opening {
         }
     }
 
-    /// Makes that of a client that asks for `name` and nothing else.
     pub(crate) fn by_name(name: &str) -> Self {
         Self {
             before: Vec::new(),
@@ -114,7 +113,6 @@ impl Words {
         Ok(stream)
     }
 
-    /// Says them on a connection that is just open.
     pub(super) async fn say(&self, stream: &mut tokio::net::TcpStream) -> Result<()> {
         stream.write_all(&self.first).await?;
         if let Some(then) = &self.then {
@@ -130,7 +128,6 @@ impl Words {
 }
 
 impl Opening {
-    /// Opens a connection on which a byte has come back, and which echoes what follows.
     pub(crate) fn echoing(&self, address: SocketAddr) -> Result<TcpStream> {
         let mut stream = self.canned(Command::Echo, b"!").dial(address)?;
         let mut byte = [0; 1];
@@ -150,7 +147,6 @@ fn is_accepted(head: &[u8]) -> Result<bool> {
     Ok(head.ends_with(b"\r\n\r\n"))
 }
 
-/// `HTTP/1.1 200`.
 const STATUS: usize = 12;
 
 /// Who the PROXY header says the client is: an address for documentation.

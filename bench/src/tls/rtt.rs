@@ -14,7 +14,6 @@ use super::window::{Meter, Spent};
 use crate::backend::Command;
 use crate::latency::Latencies;
 
-/// Sends and receives for a while.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,

@@ -37,7 +37,6 @@ pub(crate) struct Spent {
     pub(crate) wall: Duration,
     /// CPU time of the proxy's processes; `None` when there are none, or they are not known.
     pub(crate) proxy: Option<Duration>,
-    /// CPU time of the whole machine.
     pub(crate) machine: Duration,
     /// Share of one processor that was neither the proxy's nor ours.
     pub(crate) others: f64,
@@ -53,7 +52,6 @@ struct Machine {
 }
 
 impl Meter {
-    /// Looks up the processes of `target`.
     pub(crate) fn of(target: &Target) -> Self {
         Self {
             tree: target.tree(),
@@ -61,7 +59,6 @@ impl Meter {
         }
     }
 
-    /// Returns the time since it was made.
     pub(crate) fn now(&self) -> Duration {
         self.clock.elapsed()
     }
@@ -84,7 +81,6 @@ impl Meter {
 }
 
 impl Reading {
-    /// Returns what was spent since `before`.
     pub(crate) fn since(&self, before: &Self) -> Spent {
         let wall = self.at.saturating_sub(before.at);
         let proxy = self
@@ -115,7 +111,6 @@ impl Spent {
         self.others > DISTURBED
     }
 
-    /// Returns the share of one processor that the proxy had, in percent.
     pub(crate) fn proxy_percent(&self) -> Option<f64> {
         let wall = self.wall.as_secs_f64();
         Some(self.proxy?.as_secs_f64() / wall * 100.0)

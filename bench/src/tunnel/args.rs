@@ -79,17 +79,14 @@ impl Tunnel {
         self.only.clone()
     }
 
-    /// Tells whether `case` was asked for.
     pub(crate) fn has(&self, case: Case) -> bool {
         self.cases.is_empty() || self.cases.contains(&case)
     }
 
-    /// Returns the length of a transfer.
     pub(crate) fn length(&self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// Returns the length of a transfer over the long line.
     pub(crate) fn long_length(&self) -> Duration {
         Duration::from_secs(self.long_seconds.into())
     }

@@ -23,16 +23,13 @@ use super::setup::{Kind, Setup};
 use super::{figure, known};
 use crate::report::{Figure, Run};
 
-/// Where tunnels are laid, and what was found.
 pub(crate) struct Lab {
     pub(crate) short: Network,
-    /// With a line that can be impaired.
     pub(crate) long: Network,
     pub(crate) programs: Programs,
     pub(crate) run: Run,
 }
 
-/// Returns whether `case` can be measured of `setup`.
 pub(crate) fn fits(setup: Setup, case: Case) -> bool {
     let ours = matches!(setup.kind(), Kind::Rhizome { .. });
     match case {
@@ -50,7 +47,6 @@ fn wide(setup: Setup) -> bool {
 }
 
 impl Lab {
-    /// Measures a fresh tunnel where there is no delay.
     pub(crate) fn short(&mut self, asked: &Asked, setup: Setup, bulk: bool) -> Result<()> {
         let mut tunnel = Tunnel::prepare(setup, &self.short, &self.programs)?;
         let took = tunnel.dial(&self.short)?;
@@ -102,7 +98,6 @@ impl Lab {
         Ok(())
     }
 
-    /// Measures how long a tunnel takes to come up where UDP is swallowed.
     pub(crate) fn blocked(&mut self, setup: Setup) -> Result<()> {
         self.impair(Impairment::swallowing(BlackHole::Udp))?;
         let mut tunnel = Tunnel::prepare(setup, &self.long, &self.programs)?;
@@ -112,7 +107,6 @@ impl Lab {
         Ok(())
     }
 
-    /// Measures a fresh tunnel over the long line, with or without loss.
     pub(crate) fn long(&mut self, asked: &Asked, setup: Setup, lossy: bool) -> Result<()> {
         if let Some(rate) = asked.rate {
             return self.narrow(asked, setup, rate);
@@ -194,7 +188,6 @@ fn load(asked: &Asked, streams: u32, length: Duration) -> Bulk {
     }
 }
 
-/// Moves bytes through a tunnel, with pings beside them.
 fn bulk_load(
     run: &mut Run,
     network: &Network,
@@ -244,5 +237,4 @@ fn micros(pings: &Pings, quantile: f64) -> f64 {
     pings.latencies.quantile(quantile).as_secs_f64() * 1e6
 }
 
-/// One way of the long line.
 const HALF: Duration = Duration::from_millis(25);

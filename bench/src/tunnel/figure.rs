@@ -16,7 +16,6 @@ pub(crate) const GATEWAY_IDLE: Figure = Figure::lower("gateway resident", "MiB")
 /// What arrived, all streams together.
 pub(crate) const THROUGHPUT: Figure = Figure::higher("throughput", "Mb/s");
 pub(crate) const NEIGHBOR: Figure = Figure::higher("the neighbor's", "Mb/s");
-/// CPU time of both ends, for 10⁹ bytes.
 pub(crate) const CPU_ENDS: Figure = Figure::lower("cpu of both ends", "s/GB");
 pub(crate) const CPU_ALL: Figure = Figure::lower("cpu with gateway", "s/GB");
 /// Segments of the inner streams that were sent again.

@@ -22,7 +22,6 @@ pub(crate) struct Bulk {
     pub(crate) length: Duration,
     /// From the client to the server.
     pub(crate) reverse: bool,
-    /// The congestion control of the streams.
     pub(crate) congestion: &'static str,
 }
 
@@ -35,7 +34,6 @@ pub(crate) struct Moved {
     pub(crate) retransmits: f64,
 }
 
-/// Moves bytes to `inner`. Logs go to `dir`.
 pub(crate) fn run(network: &Network, inner: Inner, dir: &Path, bulk: Bulk) -> Result<Moved> {
     between([&network.server, &network.client], inner, PORT, dir, bulk)
 }

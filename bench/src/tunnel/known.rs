@@ -11,7 +11,6 @@ use super::figure as of;
 use super::setup::Setup;
 use crate::report::{Bound, Figure, Known, Run};
 
-/// Returns what is known of a figure, beside the others of the run.
 pub(crate) fn known(run: &Run, setup: &str, case: &str, figure: Figure) -> Known {
     let Some(ours) = OURS.iter().find(|ours| ours.name() == setup) else {
         return Known::default();
@@ -25,7 +24,6 @@ pub(crate) fn known(run: &Run, setup: &str, case: &str, figure: Figure) -> Known
     }
 }
 
-/// The strongest peer of the same kind.
 fn peer(ours: Setup, case: &str) -> Setup {
     if ours != Setup::RhizomeTcp {
         return Setup::WireguardGo2023;
@@ -74,25 +72,15 @@ fn recorded(peer: Setup, case: &str, figure: Figure) -> Option<f64> {
     RECORDED.iter().find(same).map(|row| row.3)
 }
 
-/// Pings through the idle tunnel.
 pub(super) const IDLE: &str = "idle";
-/// The same while UDP is blocked.
 pub(super) const BLOCKED: &str = "UDP blocked";
-/// One stream.
 pub(super) const BULK_1: &str = "bulk ×1";
-/// Eight streams.
 pub(super) const BULK_8: &str = "bulk ×8";
-/// Before the tunnel is loaded.
 pub(super) const LONG: &str = "50 ms";
-/// One stream over the long line.
 pub(super) const LONG_1: &str = "50 ms ×1";
-/// Eight.
 pub(super) const LONG_8: &str = "50 ms ×8";
-/// Before the tunnel is loaded.
 pub(super) const LOSS: &str = "50 ms, 1 % lost";
-/// One stream over the long line that loses.
 pub(super) const LOSS_1: &str = "50 ms, 1 % lost ×1";
-/// Eight.
 pub(super) const LOSS_8: &str = "50 ms, 1 % lost ×8";
 
 const OURS: [Setup; 4] = [

@@ -26,7 +26,6 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Makes them, joined by cables.
     pub(crate) fn short() -> Result<Self> {
         let network = Self::new()?;
         let [near, far] = network.ends();
@@ -34,7 +33,6 @@ impl Network {
         network.finish()
     }
 
-    /// Makes them, with a line between client and gateway that can be impaired.
     pub(crate) fn long() -> Result<Self> {
         let mut network = Self::new()?;
         let [near, far] = network.ends();
@@ -90,19 +88,15 @@ impl Network {
     }
 }
 
-/// The client's address.
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 
 /// An address of the shoot's, behind the client.
 pub(crate) const POD: Ipv4Addr = Ipv4Addr::new(100, 96, 0, 11);
 
-/// The gateway's address toward the client.
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
-/// The gateway's address toward the server.
 pub(crate) const GATEWAY_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-/// The server's address.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 const SEED: u64 = 1;

@@ -21,7 +21,6 @@ use testkit::tempdir::TempDir;
 use super::network::{GATEWAY, Network, SERVER};
 use super::running::{Guard, Inner, Near, Parts, Role};
 
-/// Starts the far end, and the gateway when it is used.
 pub(super) fn prepare(network: &Network, dir: &TempDir, tcp: bool) -> Result<Parts> {
     let path = dir.path();
     let authority = Authority::new("openvpn")?;

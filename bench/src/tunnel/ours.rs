@@ -37,7 +37,6 @@ pub(crate) struct Programs {
     pub(crate) set: Value,
 }
 
-/// Starts the server, and the gateway if asked for.
 pub(super) fn prepare(
     programs: &Programs,
     network: &Network,

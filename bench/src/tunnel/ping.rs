@@ -28,7 +28,6 @@ pub(crate) struct Pings {
 }
 
 impl Pings {
-    /// Returns the share without an answer, in percent.
     pub(crate) fn lost(&self) -> f64 {
         let lost = self.sent as f64 - self.latencies.count() as f64;
         100.0 * lost / self.sent.max(1) as f64
@@ -188,7 +187,6 @@ fn number(packet: &[u8], id: u16) -> Option<u16> {
 const LENGTH: usize = 64;
 const MOST: usize = 60_000;
 
-/// The time between two requests.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(10);
 
 /// After this a request that others wait for is taken to be lost.

@@ -52,7 +52,6 @@ impl Guard {
 /// Where load goes that goes through a tunnel, seen from the far end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inner {
-    /// An address of the near end.
     pub(crate) address: Ipv4Addr,
     /// The device that sockets have to be bound to, if routes are for its sockets alone.
     pub(crate) device: Option<&'static str>,
@@ -68,16 +67,13 @@ impl Inner {
     }
 }
 
-/// How the near end is started.
 pub(super) enum Near {
     None,
-    /// By a command; its log goes to the file.
     Command(Command, PathBuf),
     /// By a command, and by what it is told then.
     Wireguard(wireguard::Near),
 }
 
-/// What a kind of tunnel has prepared.
 pub(super) struct Parts {
     pub(super) running: Vec<(Role, Guard)>,
     pub(super) inner: Inner,
@@ -92,7 +88,6 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Starts everything but the near end.
     pub(crate) fn prepare(setup: Setup, network: &Network, programs: &Programs) -> Result<Self> {
         network.set_congestion(setup.congestion())?;
         let dir = TempDir::new("bench-tunnel")?;
@@ -156,13 +151,11 @@ impl Tunnel {
             .transpose()
     }
 
-    /// Tells whether there is a process between the ends.
     pub(crate) fn has_gateway(&self) -> bool {
         let mut roles = self.parts.running.iter().map(|(role, _)| *role);
         roles.any(|role| role == Role::Gateway)
     }
 
-    /// Adds the ends of all logs to an error.
     pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         let tails = self.parts.running.iter_mut().map(|(role, guard)| {
             let tail = guard.child().log_tail(LINES);

@@ -46,12 +46,10 @@ pub(crate) enum Kind {
     Rhizome {
         /// `udp`, `tcp` or `auto`.
         transport: &'static str,
-        /// Through our gateway.
         gateway: bool,
     },
     Wireguard(Program),
     Openvpn {
-        /// By TCP, through Envoy.
         tcp: bool,
     },
 }

@@ -15,7 +15,6 @@ use testkit::tempdir::TempDir;
 use super::network::{Network, SERVER};
 use super::running::{Guard, Inner, Near as NearEnd, Parts, Role};
 
-/// The near end, not started yet.
 pub(super) struct Near {
     program: Program,
     key: PathBuf,

@@ -16,13 +16,11 @@ use testkit::tempdir::TempDir;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) name: String,
-    /// How many pieces of work it is.
     pub(super) times: u64,
     pub(super) instructions: u64,
 }
 
 impl Count {
-    /// Returns the instructions of one piece of work.
     pub(super) fn each(&self) -> f64 {
         self.instructions as f64 / self.times.max(1) as f64
     }
@@ -62,7 +60,6 @@ fn workload(line: &str) -> Option<(&str, u64)> {
     Some((name, times.parse().ok()?))
 }
 
-/// Reads the one total of a file with one kind of event.
 fn total(text: &str) -> Result<u64> {
     text.lines()
         .find_map(|line| line.strip_prefix("totals: "))

@@ -19,7 +19,6 @@ pub(super) struct Ceilings {
 pub(super) enum Verdict {
     /// So many percent below: the ceiling is loose.
     Cheaper(f64),
-    /// So many percent above.
     Dearer(f64),
     New,
     Same,
@@ -66,7 +65,6 @@ impl Ceilings {
         }
     }
 
-    /// Returns the names of which nothing was counted.
     pub(super) fn without<'a>(&'a self, counts: &'a [Count]) -> impl Iterator<Item = &'a str> {
         let names = self.by_name.keys().map(String::as_str);
         names.filter(|name| counts.iter().all(|count| count.name != *name))

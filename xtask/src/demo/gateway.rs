@@ -15,7 +15,6 @@ use super::process;
 use super::shoot::Shoot;
 use crate::workspace::Programs;
 
-/// Writes the configuration and starts the gateway in the seed.
 pub(super) fn start(programs: &Programs, seed: &Namespace, dir: &Path) -> Result<ChildGuard> {
     let program = programs.get("sni-proxy")?;
     process::start((seed, dir), ("sni-proxy", program), CONFIG, || {
@@ -36,7 +35,6 @@ pub(super) fn metric(seed: &Namespace, name: &str) -> Result<f64> {
     process::metric(seed, PROBES, name, &[])
 }
 
-/// Returns the status of a probe.
 pub(super) fn probe(seed: &Namespace, path: &str) -> Result<u16> {
     process::probe(seed, PROBES, path)
 }
@@ -84,7 +82,6 @@ pub(super) fn write_routes(
     replace_routes(dir, &text)
 }
 
-/// Puts `text` in the place of the routes' file.
 pub(super) fn replace_routes(dir: &Path, text: &str) -> Result<()> {
     process::replace(&dir.join("routes.yaml"), text)
 }
@@ -97,7 +94,6 @@ pub(super) const NODE: SocketAddr = SocketAddr::new(GATEWAY, 8443);
 pub(super) const VPN: SocketAddr = SocketAddr::new(GATEWAY, 8132);
 /// Where they come in by datagrams.
 pub(super) const WIREGUARD: SocketAddr = SocketAddr::new(GATEWAY, 51820);
-/// Inside the seed.
 pub(super) const PROBES: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15021);
 /// How long it accepts after SIGTERM, and how long what it accepted may go on then.

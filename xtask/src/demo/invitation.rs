@@ -11,7 +11,6 @@ use super::tunnel;
 use super::walk::Stage;
 use crate::console::Console;
 
-/// Prints commands that can be typed as they are.
 pub(super) fn print(console: &Console, stage: &Stage) {
     let dir = &stage.dir;
     console.heading("It is still running. In another terminal:");

@@ -69,7 +69,6 @@ impl Credentials {
     }
 }
 
-/// Starts the kubelet's stand-in on the node.
 pub(super) fn start_kubelet(shoot: &Shoot, node: &Namespace) -> Result<Kubelet> {
     let identity = shoot.kubelets.server(&[NODE.to_string()])?;
     let listener = Place::In(node).bind(KUBELET)?;
@@ -94,7 +93,6 @@ pub(super) fn write_registry(dir: &Path, credentials: &Credentials, host: &str) 
     Ok(registry)
 }
 
-/// Starts the server in the seed, for the clusters of `registry`.
 pub(super) fn start_server(
     stage: &Stage,
     credentials: &Credentials,
@@ -151,12 +149,10 @@ pub(super) fn start_agent(
     })
 }
 
-/// Returns a metric of the server, summed over its labels.
 pub(super) fn metric(seed: &Namespace, name: &str) -> Result<f64> {
     process::metric(seed, PROBES, name, &[])
 }
 
-/// The node, as the API server calls it.
 pub(super) const NODE_NAME: &str = "node-a";
 pub(super) const KUBELET: SocketAddr = SocketAddr::new(NODE, 10250);
 /// Where agents come in, and where API servers do by mTLS.

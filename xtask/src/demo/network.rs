@@ -59,7 +59,6 @@ fn machines(wire: &Namespace, letter: char, host: u8) -> Result<Machines> {
     Ok(Machines { node, pod })
 }
 
-/// Makes a machine with a cable to the wire.
 fn plug(wire: &Namespace, label: &str, host: u8) -> Result<Namespace> {
     let machine = Namespace::new(label)?;
     cable(machine.end("eth0"), wire.end(label))?;
@@ -68,7 +67,6 @@ fn plug(wire: &Namespace, label: &str, host: u8) -> Result<Namespace> {
     Ok(machine)
 }
 
-/// The gateway's address on the wire.
 pub(super) const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 /// The API servers' addresses inside the seed; no machine on the wire has a route to them.
 pub(super) const API_SERVERS: [IpAddr; 2] = [

@@ -32,7 +32,6 @@ impl Mode {
     }
 }
 
-/// Starts the proxy of `shoot` on `node`.
 pub(super) fn start(
     programs: &Programs,
     node: &Namespace,
@@ -66,5 +65,4 @@ pub(super) fn start(
     })
 }
 
-/// Inside the node.
 const PROBES: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 16910);

@@ -39,12 +39,10 @@ pub(super) fn spawn(
     Ok(child)
 }
 
-/// Tells whether a probe is answered with 200.
 pub(super) fn is_ok(place: &Namespace, probes: SocketAddr, path: &str) -> bool {
     matches!(probe(place, probes, path), Ok(200))
 }
 
-/// Returns the status of a probe.
 pub(super) fn probe(place: &Namespace, probes: SocketAddr, path: &str) -> Result<u16> {
     let target = Target::plain(probes).timeout(Duration::from_secs(1));
     Ok(place.run(|| http::get(&target, path))??.status)

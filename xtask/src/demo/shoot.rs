@@ -16,18 +16,14 @@ use super::watcher::Watcher;
 #[derive(Debug)]
 pub(super) struct Shoot {
     pub(super) letter: char,
-    /// The host name that users know.
     pub(super) host: String,
     /// The name of its control plane's namespace, in Gardener's form.
     pub(super) technical_id: String,
-    /// The name of its cluster of endpoints.
     pub(super) cluster: String,
-    /// Where its API server listens, inside the seed.
     pub(super) endpoint: SocketAddr,
     /// The address of its API server's Service, by which PROXY headers tell it apart.
     pub(super) service: IpAddr,
     pub(super) authority_pem: String,
-    /// Signs its kubelets' certificates.
     pub(super) kubelets: Authority,
     _server: ApiServer,
 }
@@ -55,7 +51,6 @@ impl Shoot {
         })
     }
 
-    /// Returns a target that trusts this shoot's authority only.
     pub(super) fn target(&self, addr: SocketAddr) -> Target {
         Target::tls(addr, &self.authority_pem).timeout(REQUEST_LIMIT)
     }

@@ -42,7 +42,6 @@ pub(super) struct Tunnel {
 pub(super) struct Credentials {
     authority: Authority,
     authority_file: PathBuf,
-    /// Signs what is inside the shoot.
     inside_file: PathBuf,
     api_server: Identity,
     api_server_files: IdentityFiles,
@@ -220,7 +219,6 @@ impl Side {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
     }
 
-    /// Returns the status of its `/readyz`.
     pub(super) fn ready(self, place: &Namespace) -> Result<u16> {
         process::probe(place, self.probes(), "/readyz")
     }
@@ -242,7 +240,6 @@ impl Side {
     }
 }
 
-/// Makes the server's namespace, with a cable to the seed.
 pub(super) fn lay(seed: &Namespace) -> Result<Namespace> {
     let place = Namespace::new("vpn-server")?;
     let near = seed.end("pods0");
@@ -290,7 +287,6 @@ fn destination(shoot: &Shoot) -> String {
     )
 }
 
-/// A web server in shoot a's pod.
 pub(super) const POD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(100, 96, 0, 10)), 8443);
 pub(super) const POD_NAME: &str = "the pod of shoot a";
 /// The server's address in the seed, which is the pod's in the shoot.
@@ -303,9 +299,7 @@ const PODS: &str = "100.96.0.0/24";
 pub(super) const SERVICE: &str = "vpn-seed-server";
 /// Where API servers ask for connections.
 pub(super) const PROXY: SocketAddr = SocketAddr::new(SERVER, 9443);
-/// Inside the tunnel.
 pub(super) const SERVER_INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 123, 1));
 const CLIENT_INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 123, 64));
-/// The client's device on the node.
 pub(super) const DEVICE: &str = "rhizome0";
 const ROUTE: u32 = 17;

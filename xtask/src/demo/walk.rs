@@ -29,7 +29,6 @@ mod tunnel;
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) programs: Programs,
-    /// Of configurations, keys and logs.
     pub(super) dir: PathBuf,
     pub(super) nodes: [ChildGuard; 2],
     pub(super) konnectivity: Option<Konnectivity>,
@@ -207,7 +206,6 @@ fn timed_out(error: &anyhow::Error) -> bool {
 }
 
 impl Stage {
-    /// Starts the gateway in the place of the one before.
     fn start_gateway(&mut self) -> Result<()> {
         self.gateway = gateway::start(&self.programs, &self.network.seed, &self.dir)?;
         Ok(())
@@ -226,18 +224,15 @@ impl Stage {
         shoot.target(gateway::TLS).server_name(&shoot.host)
     }
 
-    /// Asks a shoot for its name as a user does.
     fn ask_by_name(&self, shoot: &Shoot) -> Result<String> {
         let target = self.by_name(shoot);
         self.network.user.run(|| shoot.ask(&target))?
     }
 
-    /// Watches a shoot as a user does.
     fn watch_by_name(&self, shoot: &Shoot) -> Result<Watcher> {
         shoot.watch(Place::In(&self.network.user), &self.by_name(shoot))
     }
 
-    /// Watches a shoot as one of its pods does.
     fn watch_from_pod(&self, index: usize, mode: Mode) -> Result<Watcher> {
         let shoot = &self.shoots[index];
         let target = shoot.target(SocketAddr::new(mode.address(shoot), 443));

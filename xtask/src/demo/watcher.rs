@@ -13,7 +13,6 @@ use testkit::wait::Deadline;
 pub(super) struct Watcher {
     /// Numbers of events, and why there are no more.
     arrivals: Receiver<Result<u64, String>>,
-    /// How many events there were, and the number of the last.
     seen: Cell<(u64, u64)>,
 }
 

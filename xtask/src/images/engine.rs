@@ -56,7 +56,6 @@ pub(super) struct Built {
 }
 
 impl Engine {
-    /// Finds the one that was asked for, or any.
     pub(super) fn find(wanted: Option<EngineName>, out: &Path, say: &dyn Fn(&str)) -> Result<Self> {
         let daemon = || {
             let mut info = Command::new("docker");
@@ -80,7 +79,6 @@ impl Engine {
         }
     }
 
-    /// Builds the image `name` of the program in `context`.
     pub(super) fn build(
         &self,
         name: &str,
@@ -159,7 +157,6 @@ impl Engine {
         command::run(run.args(words))
     }
 
-    /// Returns an image's user and program.
     fn inspect(&self, tag: &str) -> Result<(String, String)> {
         let mut inspect = self.command("inspect");
         let config = match self {

@@ -127,7 +127,6 @@ fn breach(path: &str, what: &str) -> Breach {
 
 const MAX_LINES: usize = 600;
 
-/// Crates that are pure functions of bytes and time.
 const CORES: &[&str] = &[
     "preamble",
     "route",
@@ -136,7 +135,6 @@ const CORES: &[&str] = &[
     "tunnel-proto",
 ];
 
-/// What such a crate may not depend on.
 const IMPURE: &[&str] = &[
     "hickory-resolver",
     "hickory-server",

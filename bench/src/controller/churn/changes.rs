@@ -31,9 +31,7 @@ pub(super) struct Plan {
     pub(super) count: usize,
 }
 
-/// What was seen of it through all gateways.
 pub(super) struct Seen {
-    /// Delays of API servers that moved.
     pub(super) moved: Latencies,
     pub(super) named: Latencies,
     /// Changes a second, as they were written.
@@ -89,7 +87,6 @@ fn write(cluster: &Cluster<'_>, plan: &Plan, tell: Vec<SyncSender<Awaited>>) -> 
     Ok(plan.count as f64 / clock.elapsed().max(due).as_secs_f64())
 }
 
-/// What is written, and how it is known to be in effect.
 struct Change {
     path: String,
     object: Value,
@@ -130,7 +127,6 @@ impl Change {
     }
 }
 
-/// A change that is not in effect yet.
 struct Awaited {
     words: Words,
     name: String,
@@ -178,6 +174,5 @@ fn watch(gateway: SocketAddr, changes: &Receiver<Awaited>) -> Result<(Latencies,
 const MOVED: u8 = shoots::FIRST + 2;
 /// Changes that a watcher has not taken notice of; the writer waits when there are more.
 const UNDER_WAY: usize = 64;
-/// Between two questions.
 const INTERVAL: Duration = Duration::from_millis(2);
 const LIMIT: Duration = Duration::from_secs(10);

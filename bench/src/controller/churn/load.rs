@@ -78,7 +78,6 @@ impl Hold {
     }
 }
 
-/// Holds them, until its input ends.
 pub(crate) fn hold(asked: &Hold) -> Result<ExitCode> {
     limits::raise()?;
     let port = shoots::port(asked.nth, asked.of);
@@ -144,7 +143,6 @@ fn wait_line() -> Result<()> {
     Ok(())
 }
 
-/// Between two new ones.
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Names that new ones go by, in turn.
 const NAMES: usize = 1000;

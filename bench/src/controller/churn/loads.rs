@@ -15,7 +15,6 @@ use testkit::netns::Place;
 
 use super::load::Hold;
 
-/// A running one; dropping it ends it.
 pub(super) struct Load {
     child: Child,
     input: Option<ChildStdin>,
@@ -23,7 +22,6 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Starts it in `place`.
     pub(super) fn start(place: Place<'_>, hold: &Hold) -> Result<Self> {
         let own = std::env::current_exe().context("asking where we are")?;
         let mut command = place.command(own);

@@ -6,7 +6,6 @@ use super::figure as of;
 use super::{Lab, MIB, Target};
 use crate::konnectivity::load::{self, Direction, Load, Outcome};
 
-/// Moves `bytes` on each of `streams` tunnels one way.
 pub(crate) fn bulk(
     lab: &mut Lab,
     target: &Target,
@@ -31,7 +30,6 @@ pub(crate) fn bulk(
     Ok(())
 }
 
-/// Sends 64 bytes there and back.
 pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
     let echo = lab.backend.address();
     let before = target.usage()?;
@@ -40,7 +38,6 @@ pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
     add(lab, target, &named("rtt", load), &outcome, &before)
 }
 
-/// Dials, exchanges eight bytes and closes.
 pub(crate) fn dials(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
     let echo = lab.backend.address();
     let before = target.usage()?;

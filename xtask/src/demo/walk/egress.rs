@@ -28,7 +28,6 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     end_agent(console, stage, &way, reader)
 }
 
-/// Starts kubelet, server, route and agent.
 fn start(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let host = host(stage);
     let [shoot, other] = &stage.shoots;
@@ -64,7 +63,6 @@ fn start(console: &mut Console, stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// What an API server would ask, asked by the demo itself.
 fn by_connect(console: &mut Console, stage: &Stage) -> Option<Target> {
     let pair = stage.konnectivity.as_ref()?;
     let way = pair.credentials.by_connect(&stage.shoots[0].kubelets);
@@ -183,7 +181,6 @@ fn pair(stage: &mut Stage) -> Result<&mut Konnectivity> {
     stage.konnectivity.as_mut().context("no pair")
 }
 
-/// Returns what leads agents to their server.
 pub(super) fn route(stage: &Stage) -> Extra {
     let cluster = host(stage);
     Extra {
@@ -198,7 +195,6 @@ fn host(stage: &Stage) -> String {
     format!("konnectivity.{}.demo.example.com", stage.shoots[0].letter)
 }
 
-/// What is read of an answer at a time.
 const LARGE: usize = 10 << 20;
 const REQUESTS: usize = 100;
 /// Far above what it takes, and far below what a reader that stands still would make of it.

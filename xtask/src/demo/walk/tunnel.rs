@@ -55,7 +55,6 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Starts server, routes and client, with UDP closed.
 fn start(console: &mut Console, stage: &mut Stage) -> Result<Firewall> {
     let [shoot, other] = &stage.shoots;
     let (seed, machines) = (&stage.network.seed, &stage.network.shoots[0]);
@@ -256,7 +255,6 @@ fn credentials(stage: &Stage) -> Result<&Credentials> {
     Ok(&stage.tunnel.as_ref().context("no tunnel")?.credentials)
 }
 
-/// Fails unless the client uses `transport`.
 fn expect(node: &Namespace, transport: &str) -> Result<()> {
     ensure!(
         Side::Client.uses(node, transport),
@@ -276,5 +274,4 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// A way that opened is noticed within four seconds and one that died within two; the rest is for
 /// a slow machine.
 const MOVE_LIMIT: Duration = Duration::from_secs(15);
-/// Many times what an answer takes.
 const KNOCK: Duration = Duration::from_secs(1);
