@@ -1,7 +1,7 @@
 //! One tenant as it is served: who its peers are, what they may use, how they reach it.
 //!
 //! ```text
-//!   a.yaml, or flags ──▶ TenantSpec ──▶ Difference to the one before: keep, adjust, or cut
+//!   a.yaml, or flags ──▶ TenantSpec ──▶ compared with the one before: keep or cut its peers
 //! ```
 //!
 //! Plain values that never change; a changed tenant is another value.
@@ -137,10 +137,11 @@ impl TenantSpec {
         self.agent_certificates.is_none() && self.tokens.is_none()
     }
 
-    /// Returns what changed since `older`, a definition of the same tenant.
-    pub(crate) fn changes_since(&self, older: &Self) -> Changes {
-        let kept = |now: Option<&CertificateSpec>, before: Option<&CertificateSpec>| match before {
-            Some(before) => now.is_some_and(|now| now.keeps(before)),
+    /// Whether every peer of `older`, a definition of the same tenant, is still one: no identity,
+    /// account, or all authorities of a port were taken away.
+    pub(crate) fn keeps_peers_of(&self, older: &Self) -> bool {
+        let certificates_kept = |port| match older.certificates(port) {
+            Some(before) => (self.certificates(port)).is_some_and(|now| now.keeps(before)),
             None => true,
         };
         // Keys may differ: they rotate.
@@ -150,35 +151,6 @@ impl TenantSpec {
         });
         // Who came without showing anything has nothing that a new rule could know them by.
         let open_kept = self.admits_any_agent() || !older.admits_any_agent();
-        Changes {
-            agents: !tokens_kept
-                || !open_kept
-                || !kept(
-                    self.agent_certificates.as_ref(),
-                    older.agent_certificates.as_ref(),
-                ),
-            frontends: !kept(
-                self.frontend_certificates.as_ref(),
-                older.frontend_certificates.as_ref(),
-            ),
-            limits: self.limits != older.limits,
-            strategies: self.strategies != older.strategies,
-            uds: self.uds != older.uds,
-        }
+        tokens_kept && open_kept && Port::ALL.into_iter().all(certificates_kept)
     }
-}
-
-/// What a new definition of a tenant means for what goes on in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
-    /// An identity, an account or all authorities of agents were taken away: cut their streams.
-    pub(crate) agents: bool,
-    /// The same of frontends that came by certificate.
-    pub(crate) frontends: bool,
-    /// The limits are others.
-    pub(crate) limits: bool,
-    /// The strategies are others.
-    pub(crate) strategies: bool,
-    /// The socket of frontends appeared, went, moved, or speaks otherwise.
-    pub(crate) uds: bool,
 }

@@ -17,7 +17,7 @@ use testkit::tempdir::TempDir;
 use super::authorities::provider;
 use super::file::TenantFile;
 use super::identity::IdentityRefused;
-use super::spec::{Changes, Identities};
+use super::spec::Identities;
 use super::*;
 
 mod files;
@@ -33,14 +33,14 @@ const C: &str = "c.kn.example.com";
 const SERVICE: &str = "konnectivity-server";
 
 /// A directory with the server's certificates and, in `registry`, the tenants.
-struct Site {
+pub(crate) struct Site {
     dir: TempDir,
     tls: TlsParams,
     server_ca: String,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = TempDir::new("registry").unwrap();
         let authority = Authority::new("servers").unwrap();
         let server = authority.server(&[A, B, C, SERVICE]).unwrap();
@@ -67,7 +67,7 @@ impl Site {
         self.dir.join("registry")
     }
 
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
         self.dir.write(format!("registry/{name}"), text).unwrap();
     }
 
@@ -83,7 +83,7 @@ impl Site {
         authority
     }
 
-    fn open(&self) -> Registry {
+    pub(crate) fn open(&self) -> Registry {
         Registry::open(&self.registry_dir(), &self.tls).unwrap()
     }
 
@@ -154,7 +154,7 @@ fn broken(registry: &Registry) -> Vec<String> {
 }
 
 /// One tenant that every peer belongs to.
-fn whole() -> SingleParams {
+pub(crate) fn whole() -> SingleParams {
     SingleParams {
         spec: TenantSpec {
             id: TenantId::new("default"),

@@ -69,9 +69,8 @@ impl Context {
     /// Returns the tenant of a peer that was let in by `spec`, if it still is served and would
     /// let it in now.
     pub(crate) fn tenant(&self, spec: &TenantSpec) -> Option<Arc<Tenant>> {
-        let tenant = self.lock().get(&spec.id).cloned()?;
-        let changes = tenant.spec().changes_since(spec);
-        (!changes.agents && !changes.frontends).then_some(tenant)
+        let tenant = self.tenant_of_socket(&spec.id)?;
+        tenant.spec().keeps_peers_of(spec).then_some(tenant)
     }
 
     /// Returns a tenant, if it is still served.
@@ -95,10 +94,8 @@ impl Context {
     pub(crate) fn sync(&self, wanted: &Tenants) {
         let mut tenants = self.lock();
         tenants.retain(|id, tenant| {
-            let stays = wanted.get(id).is_some_and(|spec| {
-                let changes = spec.changes_since(&tenant.spec());
-                !changes.agents && !changes.frontends
-            });
+            let wanted = wanted.get(id);
+            let stays = wanted.is_some_and(|spec| spec.keeps_peers_of(&tenant.spec()));
             if !stays {
                 tracing::info!(tenant = %id, "tenant removed");
                 tenant.remove("the tenant is no longer served");

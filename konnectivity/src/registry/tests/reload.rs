@@ -7,20 +7,16 @@ use std::time::Duration;
 use super::*;
 use crate::token::KeySet;
 
-/// Returns what changed of the one tenant that did.
-fn changes(registry: &Registry, before: &Tenants) -> Changes {
+/// Returns whether the one tenant that changed keeps its peers.
+fn keeps_peers(registry: &Registry, before: &Tenants) -> bool {
     let current = registry.current();
-    assert_eq!(current.len(), before.len());
-    let changed: Vec<_> = current
-        .all()
-        .filter_map(|spec| Some((spec, before.get(&spec.id)?)))
-        .filter(|(spec, older)| spec != older)
-        .map(|(spec, older)| spec.changes_since(older))
-        .collect();
-    match changed.as_slice() {
-        [changes] => *changes,
-        other => panic!("not one changed cluster: {other:?}"),
-    }
+    assert_eq!(current.all().count(), before.all().count());
+    let both = current.all().zip(before.all());
+    let changed: Vec<_> = both.filter(|(spec, older)| spec != older).collect();
+    let [(spec, older)] = changed.as_slice() else {
+        panic!("not one changed tenant: {changed:?}");
+    };
+    spec.keeps_peers_of(older)
 }
 
 #[test]
@@ -90,7 +86,7 @@ fn a_broken_authority_key_set_or_kubeconfig_keeps_its_tenant_too() {
     let more = KEYS.replace("one", "another");
     site.write("keys.jwks", &more);
     registry.reload();
-    assert_eq!(changes(&registry, &before), Changes::default());
+    assert!(keeps_peers(&registry, &before));
     let current = registry.current();
     let spec = current.get(&TenantId::new("a")).unwrap();
     let keys = spec.tokens.as_ref().unwrap().keys.clone();
@@ -110,7 +106,7 @@ fn a_removed_file_removes_its_tenant() {
 
     let current = registry.current();
     let left: Vec<_> = current.all().map(|spec| spec.id.as_str()).collect();
-    assert_eq!((before.len(), left), (2, vec!["a"]));
+    assert_eq!((before.all().count(), left), (2, vec!["a"]));
     assert!(current.by_server_name(B).is_none());
     let client = site.nameless(Some(&agent_of(&b, "b")));
     let met = meet(&current, Port::Agents, B, &client);
@@ -210,40 +206,27 @@ fn two_tenants_may_swap_what_they_claim_at_once() {
 }
 
 #[test]
-fn changes_are_reported() {
+fn peers_are_kept_unless_what_names_them_is_taken_away() {
     let site = Site::new();
     let old = site.add("a");
     let new = Authority::new("new").unwrap();
     let registry = site.open();
-    let mut before = registry.current();
-    let mut step = |name: &str, text: String| {
+    let limits = definition("a") + "limits: { agents: 1 }\n";
+    let agents = limits.replace(&format!("{AGENT}a\""), "urn:other\"");
+    let frontends = agents.replace(&format!("{AGENT}a/api"), "urn:api");
+    for (name, text, kept) in [
+        ("a.yaml", limits.as_str(), true),
+        ("a.crt", &(old.pem().to_owned() + new.pem()), true),
+        ("a.crt", new.pem(), true),
+        ("a.crt", old.pem(), false),
+        ("a.yaml", &agents, false),
+        ("a.yaml", &frontends, false),
+    ] {
+        let before = registry.current();
         site.write(name, text);
         registry.reload();
-        let changes = changes(&registry, &before);
-        before = registry.current();
-        changes
-    };
-
-    let none = Changes::default();
-    let agents_only = Changes {
-        agents: true,
-        ..none
-    };
-    let limits = definition("a") + "limits: { agents: 1 }\n";
-    let expected = Changes {
-        limits: true,
-        ..none
-    };
-    assert_eq!(step("a.yaml", limits.clone()), expected);
-    assert_eq!(step("a.crt", old.pem().to_owned() + new.pem()), none);
-    assert_eq!(step("a.crt", new.pem().to_owned()), none);
-    let replaced = Changes {
-        frontends: true,
-        ..agents_only
-    };
-    assert_eq!(step("a.crt", old.pem().to_owned()), replaced);
-    let agents = limits.replace(&format!("{AGENT}a\""), "urn:other\"");
-    assert_eq!(step("a.yaml", agents), agents_only);
+        assert_eq!(keeps_peers(&registry, &before), kept, "{name}: {text}");
+    }
 }
 
 #[test]
