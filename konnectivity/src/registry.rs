@@ -17,7 +17,7 @@ mod load;
 mod spec;
 mod tenants;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tls;
 mod values;
 
@@ -214,22 +214,15 @@ impl Registry {
         let mut unsettled = None;
         loop {
             tokio::time::sleep(unsettled.as_ref().map_or(POLL, |_| SETTLE)).await;
-            unsettled = self.look(unsettled).await;
+            let registry = self.clone();
+            // Away from this thread: there may be thousands of files.
+            let looked = tokio::task::spawn_blocking(move || registry.look(unsettled));
+            unsettled = looked.await.unwrap_or_default();
         }
-    }
-
-    /// Looks at the files, away from this thread when they are many.
-    async fn look(&self, unsettled: Option<Unsettled>) -> Option<Unsettled> {
-        if self.current().len() <= MANY {
-            return self.look_now(unsettled);
-        }
-        let registry = self.clone();
-        let looked = tokio::task::spawn_blocking(move || registry.look_now(unsettled));
-        looked.await.unwrap_or_default()
     }
 
     /// A file that is still being written is not read, unless that never ends.
-    fn look_now(&self, unsettled: Option<Unsettled>) -> Option<Unsettled> {
+    fn look(&self, unsettled: Option<Unsettled>) -> Option<Unsettled> {
         let mut known = self.known();
         let survey = known.survey();
         match unsettled {
@@ -296,5 +289,3 @@ const POLL: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_millis(200);
 /// At this look they are read in any case.
 const SETTLE_ROUNDS: usize = 5;
-/// More tenants than this are looked at by another thread: 100 are less than a millisecond.
-const MANY: usize = 100;

@@ -95,10 +95,8 @@ impl Known {
     /// Makes the snapshot of what is active.
     pub(super) fn snapshot(&self, ports: &Arc<TlsPorts>, older: Option<&Tenants>) -> Tenants {
         let specs = self.in_force.values().cloned();
-        match &self.source {
-            Source::Directory(_) => Tenants::new(specs, ports.clone(), older),
-            Source::Single(_) => Tenants::single(specs, ports.clone(), older),
-        }
+        let single = matches!(self.source, Source::Single(_));
+        Tenants::new(specs, single, ports.clone(), older)
     }
 
     /// Looks at what is there.

@@ -48,10 +48,11 @@ struct Entry {
 }
 
 impl Tenants {
-    /// Makes the snapshot of a registry. Settings of tenants that are the same as in `older` are
-    /// taken over.
+    /// Makes a snapshot; with `single`, every peer belongs to the one tenant there is. Settings of
+    /// tenants that are the same as in `older` are taken over.
     pub(super) fn new(
         specs: impl IntoIterator<Item = Arc<TenantSpec>>,
+        single: bool,
         ports: Arc<TlsPorts>,
         older: Option<&Self>,
     ) -> Self {
@@ -70,36 +71,21 @@ impl Tenants {
             entries.insert(spec.id.clone(), Entry { spec, tls });
         }
         Self {
+            single: (entries.values().next())
+                .filter(|_| single)
+                .map(|entry| entry.spec.clone()),
             any_tokens: entries.values().any(|entry| entry.spec.tokens.is_some()),
             entries,
             by_name,
-            single: None,
             index: Arc::new(index),
             ports,
             unions: Default::default(),
         }
     }
 
-    /// Makes the snapshot of the one tenant that every peer belongs to.
-    pub(super) fn single(
-        specs: impl IntoIterator<Item = Arc<TenantSpec>>,
-        ports: Arc<TlsPorts>,
-        older: Option<&Self>,
-    ) -> Self {
-        let mut tenants = Self::new(specs, ports, older);
-        let only = tenants.all().next().cloned();
-        tenants.single = only;
-        tenants
-    }
-
     /// Returns all tenants, ordered by id.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<TenantSpec>> {
         self.entries.values().map(|entry| &entry.spec)
-    }
-
-    /// Returns how many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
     }
 
     /// Returns the tenant `id`.

@@ -22,7 +22,7 @@ fn thousands_of_tenants_are_told_apart() {
     }
     let registry = site.open();
     let tenants = registry.current();
-    assert_eq!(tenants.len(), TENANTS);
+    assert_eq!(tenants.all().count(), TENANTS);
     assert_eq!(registry.broken(), []);
 
     for number in [0, 1, 19, 1000, 1999] {
@@ -48,6 +48,6 @@ fn thousands_of_tenants_are_told_apart() {
     site.remove("shoot-7.yaml");
     registry.reload();
     let left = registry.current();
-    assert_eq!(left.len() + 1, tenants.len());
+    assert_eq!(left.all().count() + 1, TENANTS);
     assert!(left.get(&TenantId::new("shoot-7")).is_none());
 }
