@@ -458,24 +458,15 @@ const FIRST_AGENT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
-    use knp_proto::{Extensions, Link, LinkConfig, Strategy, TenantLimits};
+    use knp_proto::{Extensions, Link, LinkConfig};
 
     use super::*;
+    use crate::registry::tests::whole;
 
     fn tenant(has_lease: bool) -> Arc<Tenant> {
-        let spec = TenantSpec {
-            id: TenantId::new("foo"),
-            server_names: Vec::new(),
-            strategies: vec![Strategy::Default],
-            server_count: 1,
-            limits: TenantLimits::default(),
-            agent_certificates: None,
-            tokens: None,
-            frontend_certificates: None,
-            uds: None,
-        };
+        let spec = Arc::new(whole().spec);
         let metrics = ServerMetrics::new(&telemetry::Registry::new(), false);
-        Tenant::new(Arc::new(spec), &Budget::new(1 << 20), &metrics, has_lease)
+        Tenant::new(spec, &Budget::new(1 << 20), &metrics, has_lease)
     }
 
     fn join(tenant: &Arc<Tenant>) -> Joined {

@@ -6,12 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::HeaderValue;
 use knp_proto::TenantId;
 use serde_json::{Value, json};
-use testkit::certs::Authority;
-use testkit::tempdir::TempDir;
 use tokio::runtime::Handle;
 
 use crate::metrics::ServerMetrics;
-use crate::registry::{FrontendMode, PairPaths, Registry, TenantSpec, TlsParams};
+use crate::registry::tests::Site;
+use crate::registry::{Registry, TenantSpec};
 use crate::token::fixture::{AGENT, Issuer, encode};
 use crate::token::tests::reviews::{Reviewer, vouch};
 use crate::token::{Candidate, TokenRefused, choose};
@@ -20,7 +19,7 @@ use crate::server::tokens::Tokens;
 
 /// A registry whose tenants are known by tokens and nothing else.
 struct Stage {
-    dir: TempDir,
+    site: Site,
     registry: Registry,
     tokens: Tokens,
 }
@@ -28,28 +27,15 @@ struct Stage {
 impl Stage {
     /// Makes tenants by name, issuer's URL and issuer; the audience is always `kn`.
     fn new(tenants: &[(&str, &str, &Issuer)]) -> Self {
-        let dir = TempDir::new("tokens").unwrap();
+        let site = Site::new();
         for (name, url, issuer) in tenants {
-            define(&dir, name, url, issuer);
+            define(&site, name, url, issuer);
         }
-        let authority = Authority::new("server").unwrap();
-        let files = authority.server(&["kn.example.com"]).unwrap();
-        let files = files.write(dir.path(), "server").unwrap();
-        let tls = TlsParams {
-            agents_pair: Some(PairPaths {
-                cert: files.cert,
-                key: files.key,
-            }),
-            frontends_pair: None,
-            frontend_mode: FrontendMode::Grpc,
-            only_tls13: false,
-            cipher_suites: Vec::new(),
-        };
-        let registry = Registry::open(&dir.join("clusters"), &tls).unwrap();
+        let registry = site.open();
         let metrics = ServerMetrics::new(&telemetry::Registry::new(), false);
         let tokens = Tokens::new(registry.clone(), metrics, Handle::current());
         Self {
-            dir,
+            site,
             registry,
             tokens,
         }
@@ -70,15 +56,14 @@ impl Stage {
 }
 
 /// Makes a tenant, perhaps anew, whose tokens are of `issuer`.
-fn define(dir: &TempDir, name: &str, url: &str, issuer: &Issuer) {
+fn define(site: &Site, name: &str, url: &str, issuer: &Issuer) {
     let file = format!("{name}.jwks");
-    dir.write(format!("clusters/{file}"), issuer.jwks())
-        .unwrap();
-    define_by(dir, name, url, "jwks", &file);
+    site.write(&file, issuer.jwks());
+    define_by(site, name, url, "jwks", &file);
 }
 
 /// Makes a tenant anew whose tokens are checked by `means`.
-fn define_by(dir: &TempDir, name: &str, url: &str, means: &str, path: &str) {
+fn define_by(site: &Site, name: &str, url: &str, means: &str, path: &str) {
     let tenant = json!({
         "agents": { "tokens": {
             "issuer": url, "audience": "kn", means: path,
@@ -86,8 +71,7 @@ fn define_by(dir: &TempDir, name: &str, url: &str, means: &str, path: &str) {
         } },
         "frontends": { "uds": { "path": format!("{name}.sock"), "mode": "grpc" } },
     });
-    let file = format!("clusters/{name}.yaml");
-    dir.write(file, tenant.to_string()).unwrap();
+    site.write(&format!("{name}.yaml"), tenant.to_string());
 }
 
 /// Returns what a good token says at this moment.
@@ -135,7 +119,7 @@ async fn keys_that_are_replaced_take_over() {
     let [before, after] = [&old, &new].map(|issuer| issuer.token(&claims("https://a")));
     assert_eq!(stage.check(None, &before).await.as_deref(), Ok("a"));
     assert_eq!(stage.check(None, &after).await, Err(TokenRefused::Key));
-    define(&stage.dir, "a", "https://a", &new);
+    define(&stage.site, "a", "https://a", &new);
     stage.registry.reload();
     assert_eq!(stage.check(None, &after).await.as_deref(), Ok("a"));
     assert_eq!(stage.check(None, &before).await, Err(TokenRefused::Key));
@@ -182,7 +166,7 @@ async fn guesses_are_limited_for_the_api_server_that_is_asked_and_no_other() {
     let path = reviewer.kubeconfig();
     let kubeconfig = path.to_str().unwrap();
     for (name, url) in [("a", "https://a"), ("b", "https://b")] {
-        define_by(&stage.dir, name, url, "kubeconfig", kubeconfig);
+        define_by(&stage.site, name, url, "kubeconfig", kubeconfig);
     }
     stage.registry.reload();
     assert_eq!(stage.registry.broken(), []);
