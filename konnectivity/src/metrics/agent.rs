@@ -51,8 +51,6 @@ pub(super) struct Inner {
     endpoint_connections: Gauge,
     pub(super) lease_list_latency: HistogramFamily,
     pub(super) lease_lists: CounterFamily,
-    /// Upstream has it, and counts watches among the lists: it stays at nothing there as well.
-    _lease_watches: CounterFamily,
     link: LinkMetrics,
     links: Arc<LinkFamilies>,
     server_connections: Gauge,
@@ -66,7 +64,82 @@ impl AgentMetrics {
     /// # Panics
     /// When they are registered already.
     pub(crate) fn new(registry: &Registry) -> Self {
-        let inner = Inner::new(registry);
+        let counter = |name, help, labels| registry.counter(name, help, labels);
+        let gauge = |name, help| registry.gauge(name, help, &[]).with(&[]);
+        let streams = StreamFamilies::new(
+            registry,
+            "konnectivity_network_proxy_agent_stream_packets_total",
+            "konnectivity_network_proxy_agent_stream_errors_total",
+        );
+        let links = Arc::new(LinkFamilies::new(registry));
+        let (received, sent) = (streams.segment("to_agent"), streams.segment("from_agent"));
+        let lease_labels = &["http_response_code", "reason"];
+        // Upstream has it, and counts watches among the lists: it stays at nothing there as well.
+        let _ = counter(
+            "konnectivity_network_proxy_agent_lease_watches_total",
+            "Requests to watch the servers' leases, by answer.",
+            lease_labels,
+        );
+        let inner = Inner {
+            connects: with_all(
+                counter(
+                    "rhizome_konnectivity_connects_total",
+                    "Attempts to connect to a server, by result.",
+                    &["result"],
+                ),
+                &ConnectResult::ALL.map(ConnectResult::as_str),
+            ),
+            destinations_refused: counter(
+                "rhizome_konnectivity_refused_destinations_total",
+                "Dials to a destination that is not allowed.",
+                &[],
+            )
+            .with(&[]),
+            dial_duration: registry
+                .histogram(
+                    "konnectivity_network_proxy_agent_dial_duration_seconds",
+                    "Time to connect to a destination, in seconds.",
+                    &[],
+                    &LATENCY,
+                )
+                .with(&[]),
+            dial_failures: counter(
+                "konnectivity_network_proxy_agent_endpoint_dial_failure_total",
+                "Destinations that could not be connected to, by reason.",
+                &["reason"],
+            ),
+            draining: gauge("rhizome_konnectivity_draining", "1 while the agent drains."),
+            endpoint_connections: gauge(
+                "konnectivity_network_proxy_agent_open_endpoint_connections",
+                "Connections to destinations.",
+            ),
+            lease_list_latency: registry.histogram(
+                "konnectivity_network_proxy_agent_lease_list_latency_seconds",
+                "Time to list the servers' leases, in seconds.",
+                &["http_response_code"],
+                &LATENCY,
+            ),
+            lease_lists: counter(
+                "konnectivity_network_proxy_agent_lease_lists_total",
+                "Requests to list the servers' leases, by answer.",
+                lease_labels,
+            ),
+            link: LinkMetrics::new(received, sent, &links, None, None),
+            links,
+            server_connections: gauge(
+                "konnectivity_network_proxy_agent_open_server_connections",
+                "Streams to servers.",
+            ),
+            server_count: gauge(
+                "konnectivity_network_proxy_agent_known_server_count",
+                "Servers there are to connect to.",
+            ),
+            server_failures: counter(
+                "konnectivity_network_proxy_agent_server_connection_failure_count",
+                "Streams to a server that broke, all as from_server; deprecated, see stream_errors_total.",
+                &["direction"],
+            ),
+        };
         Self {
             inner: Arc::new(inner),
         }
@@ -127,85 +200,5 @@ impl AgentMetrics {
     /// Sets that the agent is draining.
     pub(crate) fn draining(&self) {
         self.inner.draining.set(1);
-    }
-}
-
-impl Inner {
-    fn new(registry: &Registry) -> Self {
-        let counter = |name, help, labels| registry.counter(name, help, labels);
-        let gauge = |name, help| registry.gauge(name, help, &[]).with(&[]);
-        let streams = StreamFamilies::new(
-            registry,
-            "konnectivity_network_proxy_agent_stream_packets_total",
-            "konnectivity_network_proxy_agent_stream_errors_total",
-        );
-        let links = Arc::new(LinkFamilies::new(registry));
-        let (received, sent) = (streams.segment("to_agent"), streams.segment("from_agent"));
-        let lease_labels = &["http_response_code", "reason"];
-        Self {
-            connects: with_all(
-                counter(
-                    "rhizome_konnectivity_connects_total",
-                    "Attempts to connect to a server, by result.",
-                    &["result"],
-                ),
-                &ConnectResult::ALL.map(ConnectResult::as_str),
-            ),
-            destinations_refused: counter(
-                "rhizome_konnectivity_refused_destinations_total",
-                "Dials to a destination that is not allowed.",
-                &[],
-            )
-            .with(&[]),
-            dial_duration: registry
-                .histogram(
-                    "konnectivity_network_proxy_agent_dial_duration_seconds",
-                    "Time to connect to a destination, in seconds.",
-                    &[],
-                    &LATENCY,
-                )
-                .with(&[]),
-            dial_failures: counter(
-                "konnectivity_network_proxy_agent_endpoint_dial_failure_total",
-                "Destinations that could not be connected to, by reason.",
-                &["reason"],
-            ),
-            draining: gauge("rhizome_konnectivity_draining", "1 while the agent drains."),
-            endpoint_connections: gauge(
-                "konnectivity_network_proxy_agent_open_endpoint_connections",
-                "Connections to destinations.",
-            ),
-            lease_list_latency: registry.histogram(
-                "konnectivity_network_proxy_agent_lease_list_latency_seconds",
-                "Time to list the servers' leases, in seconds.",
-                &["http_response_code"],
-                &LATENCY,
-            ),
-            lease_lists: counter(
-                "konnectivity_network_proxy_agent_lease_lists_total",
-                "Requests to list the servers' leases, by answer.",
-                lease_labels,
-            ),
-            _lease_watches: counter(
-                "konnectivity_network_proxy_agent_lease_watches_total",
-                "Requests to watch the servers' leases, by answer.",
-                lease_labels,
-            ),
-            link: LinkMetrics::new(received, sent, &links, None, None),
-            links,
-            server_connections: gauge(
-                "konnectivity_network_proxy_agent_open_server_connections",
-                "Streams to servers.",
-            ),
-            server_count: gauge(
-                "konnectivity_network_proxy_agent_known_server_count",
-                "Servers there are to connect to.",
-            ),
-            server_failures: counter(
-                "konnectivity_network_proxy_agent_server_connection_failure_count",
-                "Streams to a server that broke, all as from_server; deprecated, see stream_errors_total.",
-                &["direction"],
-            ),
-        }
     }
 }
