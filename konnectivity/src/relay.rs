@@ -15,6 +15,7 @@ mod watch;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -139,13 +140,8 @@ enum Writing {
     Shut,
 }
 
-/// What one step of a direction came to.
-enum Step {
-    /// There may be more to do.
-    Again,
-    /// It is over.
-    End(RelayEnd),
-}
+/// Whether there may be more to do in one direction, or all is over.
+type Step = ControlFlow<RelayEnd>;
 
 impl<S: Stream> Relay<'_, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RelayEnd> {
@@ -153,11 +149,11 @@ impl<S: Stream> Relay<'_, S> {
         for _ in 0..TURN {
             let (out, into) = (self.poll_out(cx), self.poll_in(cx));
             match (out, into) {
-                (Poll::Ready(Step::End(end)), _) | (_, Poll::Ready(Step::End(end))) => {
+                (Poll::Ready(Break(end)), _) | (_, Poll::Ready(Break(end))) => {
                     return Poll::Ready(end);
                 }
                 (Poll::Pending, Poll::Pending) => return self.poll_watch(cx),
-                (Poll::Ready(Step::Again), _) | (_, Poll::Ready(Step::Again)) => {
+                (Poll::Ready(Continue(())), _) | (_, Poll::Ready(Continue(()))) => {
                     self.watch.progress();
                 }
             }
@@ -201,7 +197,7 @@ impl<S: Stream> Relay<'_, S> {
                     return Poll::Ready(self.after_reading());
                 }
                 Ok(read) => self.outgoing = read,
-                Err(error) => return Poll::Ready(Step::End(RelayEnd::Socket(error))),
+                Err(error) => return Poll::Ready(Break(RelayEnd::Socket(error))),
             }
         }
         let piece = self.outgoing.split_to(room.min(self.outgoing.len()));
@@ -212,10 +208,10 @@ impl<S: Stream> Relay<'_, S> {
             Err(WriteError::Closed | WriteError::Gone(_)) => self.reading = false,
             Err(_) => {
                 let end = RelayEnd::Tunnel(EndReason::LocalClosed);
-                return Poll::Ready(Step::End(end));
+                return Poll::Ready(Break(end));
             }
         }
-        Poll::Ready(Step::Again)
+        Poll::Ready(Continue(()))
     }
 
     /// Returns whether an end of file is the peer's end. Behind a write that failed by a reset it is
@@ -234,9 +230,9 @@ impl<S: Stream> Relay<'_, S> {
             Writing::Broken(error) => {
                 let error = error.take();
                 let error = error.unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
-                Step::End(RelayEnd::Socket(error))
+                Break(RelayEnd::Socket(error))
             }
-            Writing::Open | Writing::Shutting | Writing::Shut => Step::Again,
+            Writing::Open | Writing::Shutting | Writing::Shut => Continue(()),
         }
     }
 
@@ -259,17 +255,17 @@ impl<S: Stream> Relay<'_, S> {
                         Writing::Open | Writing::Shutting => Writing::Shutting,
                         Writing::Broken(_) | Writing::Shut => Writing::Shut,
                     };
-                    return Poll::Ready(Step::Again);
+                    return Poll::Ready(Continue(()));
                 }
                 Poll::Ready(TunnelRead::Ended(reason)) => {
-                    return Poll::Ready(Step::End(RelayEnd::Tunnel(reason)));
+                    return Poll::Ready(Break(RelayEnd::Tunnel(reason)));
                 }
                 Poll::Pending => return self.poll_flush(cx),
             }
         }
         if let Writing::Broken(_) = self.writing {
             self.drop_incoming();
-            return Poll::Ready(Step::Again);
+            return Poll::Ready(Continue(()));
         }
         ready!(self.flow.poll_ready(cx));
         let written = Pin::new(&mut *self.socket).poll_write(cx, &self.incoming);
@@ -291,14 +287,14 @@ impl<S: Stream> Relay<'_, S> {
             Err(error) => self.broken(error),
         }
         Poll::Ready(match self.reading {
-            true => Step::Again,
+            true => Continue(()),
             false => self.after_reading(),
         })
     }
 
     fn poll_ended(&self, cx: &Context<'_>) -> Poll<Step> {
         let reason = ready!(self.tunnel.poll_ended(cx));
-        Poll::Ready(Step::End(RelayEnd::Tunnel(reason)))
+        Poll::Ready(Break(RelayEnd::Tunnel(reason)))
     }
 
     /// The socket takes no more. What it has said, or still says, is worth hearing: the answer of
@@ -330,7 +326,7 @@ impl<S: Stream> Relay<'_, S> {
                 Ok(()) => self.unflushed = false,
                 Err(error) => {
                     self.broken(error);
-                    return Poll::Ready(Step::Again);
+                    return Poll::Ready(Continue(()));
                 }
             }
         }
@@ -345,7 +341,7 @@ impl<S: Stream> Relay<'_, S> {
             tracing::trace!(%error, "a socket that was to be told the end is gone");
         }
         self.writing = Writing::Shut;
-        Poll::Ready(Step::Again)
+        Poll::Ready(Continue(()))
     }
 }
 
