@@ -248,34 +248,28 @@ async fn admit(
 }
 
 fn agent_id(headers: &HeaderMap) -> Result<AgentId, Refused> {
-    let given = texts(headers, "agentid");
-    match given.as_slice() {
+    match texts(headers, "agentid").as_slice() {
         [one] if one.len() <= MAX_AGENT_ID => Ok(AgentId::new(one)),
-        _ => {
-            let text = format!(
-                "expected one agent ID in the context, got [{}]",
-                shown(&given)
-            );
+        given => {
+            let given = shown(given);
+            let text = format!("expected one agent ID in the context, got [{given}]");
             Err(refused(GrpcCode::UNKNOWN, "agent_id", text))
         }
     }
 }
 
 fn identifiers(headers: &HeaderMap) -> Result<Identifiers, Refused> {
-    let given = texts(headers, "agentidentifiers");
-    let text = match given.as_slice() {
-        [] => "",
-        [one] => one,
-        _ => {
-            let text = format!(
-                "expected at most one set of agent IDs in the context, got [{}]",
-                shown(&given)
-            );
-            return Err(refused(GrpcCode::UNKNOWN, "identifiers", text));
+    let parsed = match texts(headers, "agentidentifiers").as_slice() {
+        [] => return Ok(Identifiers::default()),
+        [one] => Identifiers::parse(one).map_err(|error| error.to_string()),
+        given => {
+            let given = shown(given);
+            Err(format!(
+                "expected at most one set of agent IDs in the context, got [{given}]"
+            ))
         }
     };
-    let parsed = Identifiers::parse(text);
-    parsed.map_err(|error| refused(GrpcCode::UNKNOWN, "identifiers", error.to_string()))
+    parsed.map_err(|text| refused(GrpcCode::UNKNOWN, "identifiers", text))
 }
 
 /// Returns all values of a key; one that is no text counts as an empty one.

@@ -10,7 +10,7 @@ use knp_proto::TenantId;
 use serde_json::{Value, json};
 use serve::Phase;
 use telemetry::admin::Extra;
-use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
+use telemetry::{ClusterStatus, Fact, Process, Status};
 
 use super::context::Context;
 use super::health::{self, TenantState};
@@ -122,13 +122,17 @@ impl View {
         // Those in trouble first.
         tenants.sort_by_key(|tenant| tenant.is_ready());
         tenants.truncate(SHOWN);
+        let row = |tenant: &Arc<Tenant>| ClusterStatus {
+            name: tenant.id().to_string(),
+            ..ClusterStatus::default()
+        };
         Status {
             facts: vec![
                 fact("server id", self.cx.server_id.clone()),
                 fact("tunnels", self.cx.tunnels.len().to_string()),
                 fact("buffered bytes", self.cx.budget.used().to_string()),
             ],
-            clusters: tenants.iter().map(|tenant| row(tenant)).collect(),
+            clusters: tenants.iter().map(row).collect(),
             clusters_total: total,
             ..Status::default()
         }
@@ -138,14 +142,6 @@ impl View {
 fn fact(name: &str, value: String) -> Fact {
     let name = name.to_owned();
     Fact { name, value }
-}
-
-fn row(tenant: &Tenant) -> ClusterStatus {
-    ClusterStatus {
-        name: tenant.id().to_string(),
-        endpoints: Vec::<EndpointStatus>::new(),
-        ..ClusterStatus::default()
-    }
 }
 
 fn described(tenant: &Tenant) -> Value {

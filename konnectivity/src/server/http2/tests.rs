@@ -50,10 +50,13 @@ async fn echo(stream: Stream) {
     }
 }
 
-/// What is read until the server closes.
-async fn rest(mut io: DuplexStream) -> Vec<u8> {
+/// Serves a client that sends these bytes, and returns what it reads until the server closes.
+async fn answer(sent: &[u8], cut: impl Future) -> Vec<u8> {
+    let (mut near, far) = duplex(10_000);
+    near.write_all(sent).await.unwrap();
+    serve(far, cut).await;
     let mut bytes = Vec::new();
-    io.read_to_end(&mut bytes).await.unwrap();
+    near.read_to_end(&mut bytes).await.unwrap();
     bytes
 }
 
@@ -96,31 +99,25 @@ async fn call(client: h2::client::SendRequest<Bytes>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_silent_is_given_up() {
-    let (mut near, far) = duplex(10_000);
-    near.write_all(BEGIN).await.unwrap();
-    serve(far, std::future::pending::<()>()).await;
+    let answer = answer(BEGIN, std::future::pending::<()>()).await;
     // It was asked.
     let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0];
-    assert!(rest(near).await.windows(9).any(|bytes| bytes == ping));
+    assert!(answer.windows(9).any(|bytes| bytes == ping));
 }
 
 #[tokio::test]
 async fn a_client_is_told_what_it_did_wrong() {
-    let (mut near, far) = duplex(10_000);
     let push = [0, 0, 0, 5, 4, 0, 0, 0, 1];
-    near.write_all(&[BEGIN, &push].concat()).await.unwrap();
-    serve(far, std::future::pending::<()>()).await;
+    let answer = answer(&[BEGIN, &push].concat(), std::future::pending::<()>()).await;
     let goaway = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-    assert!(rest(near).await.windows(14).any(|bytes| bytes == goaway));
+    assert!(answer.windows(14).any(|bytes| bytes == goaway));
 }
 
 #[tokio::test]
 async fn a_connection_that_is_cut_says_goodbye() {
-    let (mut near, far) = duplex(10_000);
-    near.write_all(BEGIN).await.unwrap();
-    serve(far, std::future::ready(())).await;
+    let answer = answer(BEGIN, std::future::ready(())).await;
     let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    assert!(rest(near).await.ends_with(&goaway));
+    assert!(answer.ends_with(&goaway));
 }
 
 #[tokio::test]
