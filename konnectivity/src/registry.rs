@@ -74,28 +74,20 @@ pub(crate) struct SingleParams {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum RegistryError {
-    /// Authorities cannot be used.
     #[error("using the authorities in {}", path.display())]
     Authorities {
-        /// The bundle.
         path: PathBuf,
-        /// What is wrong with it.
         #[source]
         source: BundleError,
     },
-    /// The directory cannot be read.
     #[error("reading the registry {}", path.display())]
     Directory {
-        /// The directory.
         path: PathBuf,
-        /// Why not.
         #[source]
         source: std::io::Error,
     },
-    /// A port's certificate or key cannot be used.
     #[error("using a port's certificate")]
     Pair(#[source] TlsError),
-    /// The allowed versions and suites leave nothing to speak.
     #[error("choosing TLS versions and cipher suites")]
     Suites(#[source] rustls::Error),
 }
@@ -177,17 +169,15 @@ impl Registry {
 
     /// Counts the readings of the ports' certificates.
     pub(crate) fn count_pairs_in(&self, metrics: &::tls::Metrics) {
-        for port in Port::ALL {
-            if let Some(pair) = self.inner.ports.pair(port) {
-                pair.count_in(metrics, port.as_str());
-            }
+        for (port, pair) in self.pairs() {
+            pair.count_in(metrics, port.as_str());
         }
     }
 
     /// Reads everything again now, whether it seems changed or not. Blocks while it reads, for less
     /// than a millisecond a tenant: with thousands of them, call it from a thread of its own.
     pub(crate) fn reload(&self) {
-        for pair in self.pairs() {
+        for (_, pair) in self.pairs() {
             if let Err(error) = pair.reload() {
                 let error = telemetry::chain(&error);
                 tracing::warn!(%error, "certificate refused, keeping the previous one");
@@ -255,10 +245,9 @@ impl Registry {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pairs(&self) -> impl Iterator<Item = &ServerTls> {
-        Port::ALL
-            .into_iter()
-            .filter_map(|port| self.inner.ports.pair(port))
+    fn pairs(&self) -> impl Iterator<Item = (Port, &ServerTls)> {
+        let pair = |port| Some((port, self.inner.ports.pair(port)?));
+        Port::ALL.into_iter().filter_map(pair)
     }
 }
 

@@ -45,25 +45,18 @@ pub(crate) struct Authorities {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum BundleError {
-    /// A certificate is none that can be trusted.
     #[error("certificate {number} of the bundle")]
     Authority {
-        /// Which one, from 1.
         number: usize,
-        /// What is wrong with it.
         #[source]
         source: rustls::Error,
     },
-    /// There is no certificate in PEM.
     #[error("no PEM certificate")]
     Empty,
-    /// It is not PEM (RFC 7468) throughout.
     #[error("reading PEM")]
     Pem(#[source] pem::Error),
-    /// The file cannot be read.
     #[error("reading the file")]
     Read(#[source] io::Error),
-    /// The authorities cannot judge client certificates.
     #[error("verifying client certificates")]
     Verifier(#[source] rustls::server::VerifierBuilderError),
 }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use settings::{ByteSize, ConfigError, ConfigErrors, RelPath};
 
 use super::authorities::{Authorities, digest, read_bounded};
-use super::spec::{CertificateSpec, FrontendMode, Identities, TenantSpec, TokenSpec, UdsSpec};
+use super::spec::{CertificateSpec, FrontendMode, TenantSpec, TokenSpec, UdsSpec};
 use super::values;
 use crate::api_server::check_kubeconfig;
 use crate::token::{KeySet, TokenRules};
@@ -322,7 +322,7 @@ impl CertificatesFile {
         }
         Some(CertificateSpec {
             authorities: authorities?,
-            identities: Identities::Uris(self.identities.into_iter().collect()),
+            identities: Some(self.identities.into_iter().collect()),
         })
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 
-use super::spec::{Identities, Port, TenantSpec};
+use super::spec::{Port, TenantSpec};
 use super::tenants::{Claim, MAX_CLAIMS, Tenants, claims_of, uris};
 
 /// Whose peer a connection is.
@@ -35,28 +35,21 @@ pub(crate) enum Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum IdentityRefused {
-    /// Several tenants, or both roles of one, know the certificate.
     #[error("the certificate is that of several tenants or roles")]
     Ambiguous,
-    /// What was presented is no certificate.
     #[error("the certificate cannot be read")]
     Malformed,
     /// No certificate was presented, and there is no other way.
     #[error("no certificate")]
     NoCertificate,
-    /// An agent's server name means another tenant than the certificate.
     #[error("the server name means another tenant than the certificate")]
     OtherTenant,
-    /// No tenant has the certificate's URIs.
     #[error("no tenant knows a URI of the certificate")]
     UnknownIdentity,
-    /// An agent's server name means no tenant.
     #[error("the server name means no tenant")]
     UnknownServerName,
-    /// A URI is known, and its tenant's authorities do not vouch for it now.
     #[error("the authorities of the certificate's tenant do not vouch for it")]
     Unverified,
-    /// An agent on the frontends' port, or the reverse.
     #[error("the certificate is for the other port")]
     WrongRole,
 }
@@ -150,23 +143,16 @@ impl Tenants {
             // No certificate was requested; one that comes all the same is ignored.
             return self.uncertified(port, Some(spec));
         };
-        match &certificates.identities {
-            Identities::Any => shown
-                .vouched_by(&Claim {
-                    spec: spec.clone(),
-                    port,
-                })
-                .then(|| Peer::Certified(spec.clone()))
-                .ok_or(IdentityRefused::Unverified),
-            Identities::Uris(_) => {
-                let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
-                let claims = claims_of(spec, &uris);
-                if claims.is_empty() && !self.index().claims(&uris).is_empty() {
-                    return Err(IdentityRefused::OtherTenant);
-                }
-                one_of(port, &claims, shown)
-            }
+        if certificates.identities.is_none() {
+            let spec = spec.clone();
+            return one_of(port, &[Claim { spec, port }], shown);
         }
+        let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
+        let claims = claims_of(spec, &uris);
+        if claims.is_empty() && !self.index().claims(&uris).is_empty() {
+            return Err(IdentityRefused::OtherTenant);
+        }
+        one_of(port, &claims, shown)
     }
 
     /// The frontend's server name means `spec`: that tenant if the certificate fits it, otherwise

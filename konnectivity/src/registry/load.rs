@@ -16,7 +16,7 @@ use std::sync::Arc;
 use knp_proto::TenantId;
 
 use super::authorities::Authorities;
-use super::spec::{CertificateSpec, Identities, TenantSpec};
+use super::spec::{CertificateSpec, TenantSpec};
 use super::tenants::Tenants;
 use super::tls::TlsPorts;
 use super::{Loaded, RegistryError, SingleParams, file, values};
@@ -334,7 +334,7 @@ fn read_single(
         })?;
         Ok(Some(CertificateSpec {
             authorities: Arc::new(authorities),
-            identities: Identities::Any,
+            identities: None,
         }))
     };
     Ok(TenantSpec {

@@ -61,41 +61,26 @@ pub(crate) struct TokenSpec {
     pub(crate) kubeconfig_digest: Option<[u8; 32]>,
 }
 
-/// Which of the certificates that an authority vouched for are a tenant's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Identities {
-    /// All of them, as upstream has it. Only where there is a single tenant.
-    Any,
-    /// Those with one of these URIs among their alternative names.
-    Uris(BTreeSet<String>),
-}
-
-impl Identities {
-    /// Whether every peer of `older` is still one.
-    fn covers(&self, older: &Self) -> bool {
-        match (self, older) {
-            (Self::Any, Self::Any | Self::Uris(_)) => true,
-            (Self::Uris(_), Self::Any) => false,
-            (Self::Uris(now), Self::Uris(before)) => now.is_superset(before),
-        }
-    }
-}
-
 /// How certificates name a tenant on one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateSpec {
     /// Who vouches; several during a rotation.
     pub(crate) authorities: Arc<Authorities>,
-    /// For whom.
-    pub(crate) identities: Identities,
+    /// For whom: those with one of these URIs among their alternative names. Where there is a single
+    /// tenant, `None` means all, as upstream has it.
+    pub(crate) identities: Option<BTreeSet<String>>,
 }
 
 impl CertificateSpec {
     /// Whether peers that came in by `older` are still welcome. Authorities rotate one by one, so
     /// one in common is enough; replaced outright they are another tenant's.
     fn keeps(&self, older: &Self) -> bool {
-        self.identities.covers(&older.identities)
-            && self.authorities.shares_one_with(&older.authorities)
+        let covered = match (&self.identities, &older.identities) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(now), Some(before)) => now.is_superset(before),
+        };
+        covered && self.authorities.shares_one_with(&older.authorities)
     }
 }
 
@@ -129,6 +114,11 @@ impl TenantSpec {
             Port::Agents => self.agent_certificates.as_ref(),
             Port::Frontends => self.frontend_certificates.as_ref(),
         }
+    }
+
+    /// Returns the URIs by which certificates are known on `port`, unless all of them are.
+    pub(super) fn uris(&self, port: Port) -> Option<&BTreeSet<String>> {
+        self.certificates(port)?.identities.as_ref()
     }
 
     /// Whether agents need to show nothing, as with upstream's server without a CA. Only where

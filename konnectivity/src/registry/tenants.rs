@@ -24,7 +24,7 @@ use rustls::{CertificateError, ServerConfig};
 use tls::SubjectAltName;
 
 use super::authorities::Authorities;
-use super::spec::{Identities, Port, TenantSpec};
+use super::spec::{Port, TenantSpec};
 use super::tls::{TlsPorts, Trust};
 
 /// An immutable snapshot of the tenants.
@@ -188,18 +188,10 @@ pub(super) struct Claim {
 impl Index {
     fn add(&mut self, spec: &Arc<TenantSpec>) {
         for port in Port::ALL {
-            let Some(certificates) = spec.certificates(port) else {
-                continue;
-            };
-            match &certificates.identities {
-                Identities::Any => {}
-                Identities::Uris(uris) => {
-                    for uri in uris {
-                        let spec = spec.clone();
-                        let claims = self.by_uri.entry(uri.clone()).or_default();
-                        claims.push(Claim { spec, port });
-                    }
-                }
+            for uri in spec.uris(port).into_iter().flatten() {
+                let spec = spec.clone();
+                let claims = self.by_uri.entry(uri.clone()).or_default();
+                claims.push(Claim { spec, port });
             }
         }
     }
@@ -256,10 +248,7 @@ impl Index {
 
 /// Returns the roles in which one tenant knows any of `uris`.
 pub(super) fn claims_of(spec: &Arc<TenantSpec>, uris: &BTreeSet<String>) -> Vec<Claim> {
-    let knows = |port: &Port| match spec.certificates(*port).map(|given| &given.identities) {
-        Some(Identities::Uris(known)) => !known.is_disjoint(uris),
-        Some(Identities::Any) | None => false,
-    };
+    let knows = |port: &Port| (spec.uris(*port)).is_some_and(|known| !known.is_disjoint(uris));
     let claim = |port| Claim {
         spec: spec.clone(),
         port,

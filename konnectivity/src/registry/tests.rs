@@ -17,7 +17,6 @@ use testkit::tempdir::TempDir;
 use super::authorities::provider;
 use super::file::TenantFile;
 use super::identity::IdentityRefused;
-use super::spec::Identities;
 use super::*;
 
 mod files;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use knp_proto::TenantId;
 
 use crate::registry::authorities::Print;
-use crate::registry::spec::{Identities, Port, TenantSpec};
+use crate::registry::spec::{Port, TenantSpec};
 use crate::token::TokenRules;
 
 /// Something that belongs to one tenant, and to one role in it.
@@ -129,14 +129,12 @@ fn claims(spec: &TenantSpec) -> Vec<(Claim, &'static str)> {
             Port::Agents => "agents.certificates.identities",
             Port::Frontends => "frontends.certificates.identities",
         };
-        let certificates = spec.certificates(port);
-        let Some(Identities::Uris(uris)) = certificates.map(|given| &given.identities) else {
+        let Some(certificates) = spec.certificates(port) else {
             continue;
         };
-        for uri in uris {
-            let authorities = certificates.map(|given| given.authorities.prints());
-            for authority in authorities.into_iter().flatten() {
-                let (authority, uri) = (*authority, uri.clone());
+        for uri in certificates.identities.iter().flatten() {
+            for &authority in certificates.authorities.prints() {
+                let uri = uri.clone();
                 claims.push((Claim::Certificate { authority, uri }, key));
             }
         }
