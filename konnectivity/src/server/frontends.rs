@@ -77,17 +77,9 @@ impl Frontend {
         }
     }
 
-    /// Counts a tunnel as open for as long as what is returned lives.
+    /// Records a tunnel as open for as long as what is returned lives.
     pub(crate) fn open(&self, dialed: &Dialed) -> Open {
-        let established = self.tenant.metrics().established();
-        let duration = self.cx.metrics.connection_duration.clone();
-        self.cx.tunnels.open(
-            self.tenant.id(),
-            &dialed.agent,
-            dialed.tunnel.connect_id(),
-            established,
-            duration,
-        )
+        Open::new(&self.cx, &self.tenant, dialed)
     }
 
     /// Writes the access-log line of one tunnel, or of a connection that got none.

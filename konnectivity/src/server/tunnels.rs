@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use knp_proto::{AgentId, ConnectId, TenantId};
 use serde_json::json;
-use telemetry::metrics::Histogram;
 use tokio::time::Instant;
 
+use super::context::Context;
+use super::tenant::{Dialed, Tenant};
 use crate::metrics::Held;
 
-/// All open tunnels of the process. Clones are the same.
-#[derive(Clone, Default)]
-pub(crate) struct Tunnels(Arc<Mutex<Table>>);
+/// All open tunnels of the process.
+#[derive(Default)]
+pub(crate) struct Tunnels(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
@@ -31,43 +32,36 @@ struct Entry {
 
 /// A tunnel that is open. Dropping it ends the record.
 pub(crate) struct Open {
-    tunnels: Tunnels,
+    cx: Arc<Context>,
     number: u64,
     since: Instant,
-    duration: Histogram,
     _held: Held,
 }
 
-impl Tunnels {
-    /// Records a tunnel; `held` and `duration` see its end.
-    pub(crate) fn open(
-        &self,
-        tenant: &TenantId,
-        agent: &AgentId,
-        connect_id: ConnectId,
-        held: Held,
-        duration: Histogram,
-    ) -> Open {
+impl Open {
+    /// Records a tunnel of `tenant`.
+    pub(crate) fn new(cx: &Arc<Context>, tenant: &Tenant, dialed: &Dialed) -> Self {
         let since = Instant::now();
-        let mut table = self.lock();
-        let number = table.next;
-        table.next += 1;
         let entry = Entry {
-            tenant: tenant.clone(),
-            agent: agent.clone(),
-            connect_id,
+            tenant: tenant.id().clone(),
+            agent: dialed.agent.clone(),
+            connect_id: dialed.tunnel.connect_id(),
             since,
         };
+        let mut table = cx.tunnels.lock();
+        let number = table.next;
+        table.next += 1;
         table.open.insert(number, entry);
-        Open {
-            tunnels: self.clone(),
+        Self {
+            cx: Arc::clone(cx),
             number,
             since,
-            duration,
-            _held: held,
+            _held: tenant.metrics().established(),
         }
     }
+}
 
+impl Tunnels {
     /// Returns how many there are.
     pub(crate) fn len(&self) -> usize {
         self.lock().open.len()
@@ -96,7 +90,8 @@ impl Tunnels {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.tunnels.lock().open.remove(&self.number);
-        self.duration.observe(self.since.elapsed().as_secs_f64());
+        self.cx.tunnels.lock().open.remove(&self.number);
+        let lived = self.since.elapsed();
+        self.cx.metrics.connection_duration.observe_duration(lived);
     }
 }
