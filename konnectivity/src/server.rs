@@ -279,20 +279,18 @@ async fn cut_later(drain: Drain, hard: Drain) {
 }
 
 fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Failure> {
-    let mut ports = vec![Port::Agents];
-    let mut params = vec![ListenerParams {
-        name: "agents".to_owned(),
-        address: config.agents,
-        tcp: params::tcp(Port::Agents),
-    }];
-    if let Some(address) = config.frontends {
-        ports.push(Port::Frontends);
-        params.push(ListenerParams {
-            name: "frontends".to_owned(),
-            address,
-            tcp: params::tcp(Port::Frontends),
-        });
-    }
+    let addresses = [Some(config.agents), config.frontends];
+    let with_address = Port::ALL.into_iter().zip(addresses);
+    let (ports, params): (Vec<_>, Vec<_>) = with_address
+        .filter_map(|(port, address)| {
+            let params = ListenerParams {
+                name: port.as_str().to_owned(),
+                address: address?,
+                tcp: params::tcp(port),
+            };
+            Some((port, params))
+        })
+        .unzip();
     let bound = bind_all(&params, config.workers, Vec::new())?;
     Ok((ports, bound))
 }
