@@ -132,22 +132,17 @@ pub(crate) type Message = Chain<Bytes, Bytes>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum StreamError {
-    /// The stream is over.
     #[error("the HTTP/2 stream")]
     End(#[from] StreamEnd),
-    /// The framing is broken.
     #[error("reading a message")]
     Frame(#[from] FrameError),
     /// HTTP/2 says so.
     #[error("the HTTP/2 stream")]
     Http2(#[from] h2::Error),
-    /// There is no memory for what came.
     #[error("no memory for so large a message")]
     Memory,
-    /// A message is no packet.
     #[error("reading a packet")]
     Packet(#[from] PacketError),
-    /// The stream ended within a message.
     #[error("the stream ended within a message")]
     Truncated,
 }
@@ -216,7 +211,10 @@ impl PacketSender {
             match ready!(self.stream.poll_capacity(cx)) {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Poll::Ready(Err(error.into())),
-                None => return Poll::Ready(Err(closed().into())),
+                None => {
+                    let closed = h2::Error::from(h2::Reason::CANCEL);
+                    return Poll::Ready(Err(closed.into()));
+                }
             }
         }
     }
@@ -391,10 +389,6 @@ fn percent_encoded(message: &str) -> String {
         }
     }
     encoded
-}
-
-fn closed() -> h2::Error {
-    h2::Error::from(h2::Reason::CANCEL)
 }
 
 /// Payloads up to this are copied behind their head: one frame less costs more than that.

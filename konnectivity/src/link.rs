@@ -87,7 +87,6 @@ struct Waiting {
 /// Why there is no tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DialError {
-    /// The dial ended without a connection.
     #[error("the dial ended: {}", .0.reason())]
     Ended(EndReason),
     /// The dial was not begun.

@@ -56,13 +56,11 @@ pub(crate) enum LinkEnd {
     /// This side ended it.
     #[error("closed: {0}")]
     Closed(&'static str),
-    /// The peer ended the stream, a server with a status.
     #[error("the peer ended the stream: {}", .0.as_deref().unwrap_or("no status"))]
     Finished(Option<String>),
     /// The peer misbehaves.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// Pings were not answered.
     #[error("the peer did not answer a ping in time")]
     Silent,
     /// The stream broke.

@@ -32,16 +32,13 @@ use crate::relay::Scratch;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum End {
-    /// The client closed it.
     #[error("the client closed the connection")]
     Closed,
     /// The client broke the protocol.
     #[error(transparent)]
     Protocol(#[from] ConnectionError),
-    /// The client did not answer a ping in time.
     #[error("the client did not answer a ping in time")]
     Silent,
-    /// The socket failed.
     #[error("the socket")]
     Socket(#[from] io::Error),
 }

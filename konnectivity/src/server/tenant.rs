@@ -90,25 +90,15 @@ pub(crate) struct Dialed {
 pub(crate) enum TunnelError {
     /// The agent could not connect; its words.
     #[error("{error}")]
-    Answered {
-        /// The agent's text.
-        error: String,
-    },
-    /// The agent's stream ended before it answered.
+    Answered { error: String },
     #[error("Backend context error: the agent's stream has ended")]
     Lost,
-    /// No agent is there to be asked.
     #[error("No agent available")]
     NoAgent,
-    /// A limit of the tenant.
     #[error("{0}")]
     Refused(DialRefused),
-    /// The agent did not answer in time.
     #[error("Backend dial timeout: no answer within {limit:?}")]
-    Timeout {
-        /// The time it had.
-        limit: Duration,
-    },
+    Timeout { limit: Duration },
 }
 
 impl TunnelError {
