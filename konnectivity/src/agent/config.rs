@@ -5,7 +5,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use knp_proto::{Identifiers, LinkConfig, TenantLimits};
+use schemars::JsonSchema;
+use serde::Serialize;
 use telemetry::EndpointAddr;
 
 use super::dial::DialParams;
@@ -46,7 +49,7 @@ pub struct AgentConfig {
     pub limits: TenantLimits,
     /// Time between pings, if it was set; else it is chosen by what the server is.
     pub keepalive: Option<Duration>,
-    /// The server's host: a name or an address, which its certificate must have.
+    /// The server's host: a name or an address without brackets, which its certificate must have.
     pub server_host: String,
     /// The server's port.
     pub server_port: u16,
@@ -67,13 +70,13 @@ pub struct ConnectParams {
     pub source: CountSource,
 }
 
-/// Which count of servers is believed when leases are counted too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How the number of servers is determined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum CountSource {
-    /// That of the leases where they are counted, else what servers say.
-    #[default]
+    /// By leases if they are counted, else by what servers report.
     Default,
-    /// The larger one.
+    /// The larger of both.
     Max,
 }
 

@@ -3,7 +3,7 @@
 //! Upstream's flags have upstream's names and, except for pings, upstream's defaults.
 //! `agent_config` checks what they mean together.
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -13,6 +13,7 @@ use super::read::Flags;
 use super::shared::{
     BufferFlags, ENDPOINTS, IDLE, IdleFlags, LIMITS, LogFlags, RunFlags, SERVERS, SHUTDOWN,
 };
+use crate::agent::CountSource;
 
 const AGENT: &str = "This agent";
 
@@ -57,7 +58,7 @@ pub(crate) struct AgentFlags {
     pub(crate) sync_forever: bool,
     /// How the number of servers is determined.
     #[arg(long, default_value = "default", help_heading = SERVERS)]
-    pub(crate) server_count_source: CountWord,
+    pub(crate) server_count_source: CountSource,
     /// Count servers by their leases.
     #[arg(long, help_heading = SERVERS)]
     pub(crate) count_server_leases: bool,
@@ -171,16 +172,6 @@ impl Flags for AgentFlags {
         }
         Ok(effective)
     }
-}
-
-/// How the number of servers is determined.
-#[derive(Clone, Copy, Debug, ValueEnum, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum CountWord {
-    /// By leases if they are counted, else by what servers report.
-    Default,
-    /// The larger of both.
-    Max,
 }
 
 const EXAMPLES: &str = "\

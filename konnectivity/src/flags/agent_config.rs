@@ -6,11 +6,9 @@ use knp_proto::{Identifiers, LinkConfig, TenantLimits};
 use serde_json::Value;
 use telemetry::EndpointAddr;
 
-use super::agent::{AgentFlags, CountWord};
+use super::agent::AgentFlags;
 use super::checks::{Checks, path, unbracketed};
-use crate::agent::{
-    AgentConfig, AllowedRange, ConnectParams, CountSource, DialParams, DrainParams,
-};
+use crate::agent::{AgentConfig, AllowedRange, ConnectParams, DialParams, DrainParams};
 use crate::lease::LeaseCountParams;
 
 /// Minimum time between pings of a server; that of upstream's library too.
@@ -140,9 +138,6 @@ fn connect(flags: &AgentFlags, checks: &mut Checks<'_>) -> ConnectParams {
         interval,
         interval_cap,
         forever: flags.sync_forever,
-        source: match flags.server_count_source {
-            CountWord::Default => CountSource::Default,
-            CountWord::Max => CountSource::Max,
-        },
+        source: flags.server_count_source,
     }
 }
