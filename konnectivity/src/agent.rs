@@ -36,6 +36,7 @@ use tokio::time::sleep;
 pub use config::{AgentConfig, ConnectParams, CountSource, DrainParams};
 pub use dial::{AllowedRange, AllowedRangeError, DialParams};
 pub use trust::TrustError;
+pub(crate) use trust::load as load_trust;
 
 use board::Board;
 use health::Health;

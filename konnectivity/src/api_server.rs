@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
-use ring::digest::{Context, Digest, SHA256};
+use ring::digest::{Context, SHA256};
 use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -33,23 +33,11 @@ pub(crate) enum ApiServerError {
     #[error("using the pod's service account, as no kubeconfig is named")]
     InCluster(#[source] Box<kube::config::InClusterError>),
     /// The kubeconfig cannot be understood.
-    #[error("using the kubeconfig {}", path.display())]
-    Kubeconfig {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: KubeconfigFault,
-    },
+    #[error("using the kubeconfig {0}")]
+    Kubeconfig(PathBuf, #[source] KubeconfigFault),
     /// The kubeconfig, or a file that it names, cannot be read.
-    #[error("reading {}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// What went wrong.
-        #[source]
-        source: io::Error,
-    },
+    #[error("reading {0}")]
+    Read(PathBuf, #[source] io::Error),
 }
 
 /// What is wrong with a kubeconfig. Nothing of its contents but names is in the text.
@@ -92,40 +80,46 @@ pub(crate) fn check_kubeconfig(bytes: &[u8]) -> Result<(), KubeconfigFault> {
     check(&Kubeconfig::from_yaml(text)?)
 }
 
+/// Checks the kubeconfig at `path`, which may be none, as [`check_kubeconfig`] does.
+///
+/// # Errors
+/// It cannot be read, or what is wrong with it.
+pub(crate) fn check_file(path: Option<&PathBuf>) -> Result<(), ApiServerError> {
+    let Some(path) = path else {
+        return Ok(());
+    };
+    let refused = |source| ApiServerError::Kubeconfig(path.clone(), source);
+    check_kubeconfig(&read(path)?).map_err(refused)
+}
+
 /// Checks what is used of a kubeconfig: the cluster and the user of its current context.
 fn check(file: &Kubeconfig) -> Result<(), KubeconfigFault> {
     let name = file.current_context.as_ref();
     let name = name.ok_or(KubeconfigError::CurrentContextNotSet)?;
-    let mut contexts = file.contexts.iter();
-    let context = contexts
+    let context = (file.contexts.iter())
         .find(|context| &context.name == name)
         .and_then(|context| context.context.as_ref())
         .ok_or_else(|| KubeconfigError::LoadContext(name.clone()))?;
-    let mut clusters = file.clusters.iter();
-    let cluster = clusters
+    let cluster = (file.clusters.iter())
         .find(|cluster| cluster.name == context.cluster)
         .and_then(|cluster| cluster.cluster.as_ref())
         .ok_or_else(|| KubeconfigError::LoadClusterOfContext(context.cluster.clone()))?;
     let server = cluster.server.as_ref();
-    let server = server.ok_or(KubeconfigError::MissingClusterUrl)?;
-    let uri: Result<http::Uri, _> = server.parse();
-    uri.map_err(KubeconfigError::ParseClusterUrl)?;
+    let uri = server.ok_or(KubeconfigError::MissingClusterUrl)?.parse();
+    let _: http::Uri = uri.map_err(KubeconfigError::ParseClusterUrl)?;
     let mut users = file.auth_infos.iter();
-    let user = users
-        .find(|user| Some(&user.name) == context.user.as_ref())
-        .and_then(|named| Some((&named.name, named.auth_info.as_ref()?)));
-    let program = user.and_then(|(name, user)| {
-        let key = match (&user.exec, &user.auth_provider) {
-            (Some(_), _) => "exec",
-            (None, Some(_)) => "auth-provider",
-            (None, None) => return None,
-        };
-        Some((name.clone(), key))
-    });
-    match program {
-        Some((user, key)) => Err(KubeconfigFault::Program { user, key }),
-        None => Ok(()),
-    }
+    let named = users.find(|user| Some(&user.name) == context.user.as_ref());
+    let Some((named, user)) = named.and_then(|named| Some((named, named.auth_info.as_ref()?)))
+    else {
+        return Ok(());
+    };
+    let key = match (&user.exec, &user.auth_provider) {
+        (Some(_), _) => "exec",
+        (None, Some(_)) => "auth-provider",
+        (None, None) => return Ok(()),
+    };
+    let user = named.name.clone();
+    Err(KubeconfigFault::Program { user, key })
 }
 
 /// One API server, and the account it is spoken to with. Clones are the same.
@@ -141,17 +135,20 @@ pub(crate) struct ApiServer {
 struct State {
     /// When the files were looked at last.
     looked: Option<Instant>,
-    /// What the client was made of.
-    print: Option<Digest>,
-    client: Option<Client>,
+    made: Option<Made>,
+}
+
+/// A client, numbered, and the digest of what it was made of.
+#[derive(Clone)]
+struct Made {
+    client: Client,
+    digest: Vec<u8>,
     generation: u64,
 }
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State")
-            .field("generation", &self.generation)
-            .finish_non_exhaustive()
+        f.debug_struct("State").finish_non_exhaustive()
     }
 }
 
@@ -172,50 +169,52 @@ impl ApiServer {
     /// Why none could be made, when none was before.
     pub(crate) async fn client(&self) -> Result<(Client, u64), ApiServerError> {
         let mut state = self.state.lock().await;
-        let now = Instant::now();
+        let (now, previous) = (Instant::now(), state.made.clone());
         let fresh = state.looked.is_some_and(|at| now < at + LOOK_PERIOD);
-        if let (true, Some(client)) = (fresh, &state.client) {
-            return Ok((client.clone(), state.generation));
+        if let (true, Some(made)) = (fresh, &previous) {
+            return Ok((made.client.clone(), made.generation));
         }
-        let read = self.read().await;
+        let made = self.make(previous.as_ref()).await;
         state.looked = Some(now);
-        let made = read.and_then(|(config, print)| {
-            if state.client.is_some() && same(state.print, print) {
-                return Ok(None);
-            }
-            let client = make(config)?;
-            Ok(Some((client, print)))
-        });
-        match (made, state.client.clone()) {
-            (Ok(None), Some(client)) => Ok((client, state.generation)),
-            (Ok(None), None) => unreachable!("a client is kept only where there is one"),
-            (Ok(Some((client, print))), _) => {
-                state.client = Some(client.clone());
-                state.print = Some(print);
-                state.generation += 1;
-                Ok((client, state.generation))
-            }
-            (Err(error), Some(client)) => {
+        let made = match (made, previous) {
+            (Ok(made), _) => made,
+            (Err(error), Some(previous)) => {
                 tracing::warn!(error = %telemetry::chain(&error), "keeping the previous kubeconfig");
-                Ok((client, state.generation))
+                previous
             }
-            (Err(error), None) => Err(error),
-        }
+            (Err(error), None) => return Err(error),
+        };
+        state.made = Some(made.clone());
+        Ok((made.client, made.generation))
     }
 
-    async fn read(&self) -> Result<(Config, Digest), ApiServerError> {
+    /// Returns a client by what the files say now: the `previous` one if they say the same.
+    async fn make(&self, previous: Option<&Made>) -> Result<Made, ApiServerError> {
+        let (mut config, digest) = self.read().await?;
+        if let Some(previous) = previous.filter(|previous| previous.digest == digest) {
+            return Ok(previous.clone());
+        }
+        config.connect_timeout = Some(CONNECT_LIMIT);
+        // Who asks says how often; a review that is repeated in secret would outlive its limit.
+        config.default_retry = false;
+        let client = Client::try_from(config);
+        Ok(Made {
+            client: client.map_err(|source| ApiServerError::Client(Box::new(source)))?,
+            digest,
+            generation: previous.map_or(1, |previous| previous.generation + 1),
+        })
+    }
+
+    async fn read(&self) -> Result<(Config, Vec<u8>), ApiServerError> {
         let Some(path) = &self.kubeconfig else {
             let config = Config::incluster()
                 .map_err(|source| ApiServerError::InCluster(Box::new(source)))?;
             // The account's files are read again by the client itself.
-            return Ok((config, Context::new(&SHA256).finish()));
+            return Ok((config, Vec::new()));
         };
         let mut context = Context::new(&SHA256);
         add(&mut context, path)?;
-        let refused = |source| ApiServerError::Kubeconfig {
-            path: path.to_path_buf(),
-            source,
-        };
+        let refused = |source| ApiServerError::Kubeconfig(path.to_path_buf(), source);
         let file = Kubeconfig::read_from(path).map_err(|error| refused(error.into()))?;
         check(&file).map_err(refused)?;
         for named in files(&file) {
@@ -224,46 +223,32 @@ impl ApiServer {
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(file, &options).await;
         let config = config.map_err(|error| refused(error.into()))?;
-        Ok((config, context.finish()))
+        Ok((config, context.finish().as_ref().to_vec()))
     }
-}
-
-/// Returns whether a client made of `before` would be made of the same now.
-fn same(before: Option<Digest>, now: Digest) -> bool {
-    before.is_some_and(|before| before.as_ref() == now.as_ref())
-}
-
-fn make(mut config: Config) -> Result<Client, ApiServerError> {
-    config.connect_timeout = Some(CONNECT_LIMIT);
-    // Who asks says how often; a review that is repeated in secret would outlive its limit.
-    config.default_retry = false;
-    Client::try_from(config).map_err(|source| ApiServerError::Client(Box::new(source)))
 }
 
 /// Returns the files that a kubeconfig names. Its tokens' are read again by the client itself.
 fn files(config: &Kubeconfig) -> Vec<&str> {
-    let clusters = config
-        .clusters
-        .iter()
-        .filter_map(|named| named.cluster.as_ref())
-        .filter_map(|cluster| cluster.certificate_authority.as_deref());
-    let users = config
-        .auth_infos
-        .iter()
-        .filter_map(|named| named.auth_info.as_ref())
-        .flat_map(|user| [&user.client_certificate, &user.client_key])
-        .filter_map(Option::as_deref);
-    clusters.chain(users).collect()
+    let clusters = config.clusters.iter();
+    let clusters = clusters.filter_map(|named| named.cluster.as_ref());
+    let authorities = clusters.map(|cluster| &cluster.certificate_authority);
+    let users = config.auth_infos.iter();
+    let users = users.filter_map(|named| named.auth_info.as_ref());
+    let pairs = users.flat_map(|user| [&user.client_certificate, &user.client_key]);
+    let all = authorities.chain(pairs);
+    all.filter_map(|path| path.as_deref()).collect()
 }
 
 fn add(context: &mut Context, path: &Path) -> Result<(), ApiServerError> {
-    let contents = read_limited(path, MAX_FILE_BYTES).map_err(|source| ApiServerError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let contents = read(path)?;
     context.update(&(contents.len() as u64).to_be_bytes());
     context.update(&contents);
     Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ApiServerError> {
+    let contents = read_limited(path, MAX_FILE_BYTES);
+    contents.map_err(|source| ApiServerError::Read(path.to_owned(), source))
 }
 
 /// Reads a file of at most `limit` bytes.
@@ -346,23 +331,16 @@ mod tests {
         let dir = TempDir::new("api-server-program").unwrap();
         let path = dir.join("kubeconfig");
         let ran = dir.join("ran");
-        let version = "client.authentication.k8s.io/v1";
-        for (key, user) in [
-            (
-                "exec",
-                format!(
-                    "{{exec: {{apiVersion: {version}, command: touch, args: [\"{}\"]}}}}",
-                    ran.display()
-                ),
-            ),
-            (
-                "auth-provider",
-                format!(
-                    "{{auth-provider: {{name: gcp, config: {{cmd-path: touch, cmd-args: \"{}\"}}}}}}",
-                    ran.display()
-                ),
-            ),
-        ] {
+        let shown = ran.display();
+        let exec = format!(
+            "exec: {{apiVersion: client.authentication.k8s.io/v1, command: touch, \
+             args: [\"{shown}\"]}}"
+        );
+        let provider = format!(
+            "auth-provider: {{name: gcp, config: {{cmd-path: touch, cmd-args: \"{shown}\"}}}}"
+        );
+        for (key, user) in [("exec", exec), ("auth-provider", provider)] {
+            let user = format!("{{{user}}}");
             dir.replace("kubeconfig", with_user(&user)).unwrap();
             let api = ApiServer::new(Some(path.clone()));
             let error = api.client().await.map(drop).unwrap_err();

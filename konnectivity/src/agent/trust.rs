@@ -45,32 +45,20 @@ pub enum TrustError {
 #[non_exhaustive]
 pub(crate) enum TokenError {
     /// The file holds something that no header can.
-    #[error("the token in {path} holds bytes that cannot be sent")]
-    NoHeader { path: PathBuf },
+    #[error("the token in {0} holds bytes that cannot be sent")]
+    NoHeader(PathBuf),
     /// The file cannot be read.
-    #[error("reading the token {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error("reading the token {0}")]
+    Read(PathBuf, #[source] io::Error),
 }
 
-impl AgentConfig {
-    /// Reads what the agent trusts and shows, as it would at start.
-    ///
-    /// # Errors
-    /// See [`TrustError`].
-    pub fn check_trust(&self) -> Result<(), TrustError> {
-        load(self).map(drop)
-    }
-}
-
-/// Reads the TLS settings.
-pub(super) fn load(config: &AgentConfig) -> Result<ClientTls, TrustError> {
+/// Reads what the agent trusts and shows: its TLS settings.
+pub(crate) fn load(config: &AgentConfig) -> Result<ClientTls, TrustError> {
     let ca = match &config.ca {
         Some(ca) => ca.clone(),
-        None => system_bundle().ok_or(TrustError::NoSystemBundle)?,
+        None => (SYSTEM_BUNDLES.iter().map(PathBuf::from))
+            .find(|path| path.is_file())
+            .ok_or(TrustError::NoSystemBundle)?,
     };
     let extras = config.alpn.iter().filter(|name| *name != "h2");
     let alpn = std::iter::once(b"h2".to_vec())
@@ -84,26 +72,14 @@ pub(super) fn load(config: &AgentConfig) -> Result<ClientTls, TrustError> {
     })?)
 }
 
-fn system_bundle() -> Option<PathBuf> {
-    let known = SYSTEM_BUNDLES.iter().map(Path::new);
-    known
-        .into_iter()
-        .find(|path| path.is_file())
-        .map(Path::to_owned)
-}
-
 /// Reads the token and returns it as a header. White space around it, such as the end of the line,
 /// is not part of it.
 pub(super) fn authorization(path: &Path) -> Result<HeaderValue, TokenError> {
-    let contents = read_limited(path, MAX_TOKEN_BYTES).map_err(|source| TokenError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
-    let token = contents.trim_ascii();
-    let value = [b"Bearer ", token].concat();
-    let mut value = HeaderValue::from_bytes(&value).map_err(|_| TokenError::NoHeader {
-        path: path.to_owned(),
-    })?;
+    let contents = read_limited(path, MAX_TOKEN_BYTES)
+        .map_err(|source| TokenError::Read(path.to_owned(), source))?;
+    let value = [b"Bearer ", contents.trim_ascii()].concat();
+    let mut value =
+        HeaderValue::from_bytes(&value).map_err(|_| TokenError::NoHeader(path.to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -4,12 +4,11 @@
 //! For `--check`. Opens no connection.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
 
 use serve::Failure;
 
-use crate::agent::AgentConfig;
-use crate::api_server::{ApiServerError, MAX_FILE_BYTES, check_kubeconfig, read_limited};
+use crate::agent::{AgentConfig, load_trust};
+use crate::api_server::{ApiServerError, check_file};
 use crate::process::Verify;
 use crate::registry::Registry;
 
@@ -34,8 +33,10 @@ impl Verify for ServerConfig {
                 let registry = Registry::single((**params).clone(), &self.tls);
                 registry.map_err(Failure::configuration)?;
                 let tokens = params.spec.tokens.as_ref();
-                kubeconfig(tokens.and_then(|tokens| tokens.kubeconfig.as_ref()))?;
-                kubeconfig(lease.as_ref().and_then(|own| own.kubeconfig.as_ref()))
+                let lease = lease.as_ref().and_then(|own| own.kubeconfig.as_ref());
+                let tokens = tokens.and_then(|tokens| tokens.kubeconfig.as_ref());
+                let checked = check_file(tokens).and_then(|()| check_file(lease));
+                checked.map_err(Failure::configuration)
             }
         }
     }
@@ -44,27 +45,14 @@ impl Verify for ServerConfig {
 /// The first file that cannot be used is the error.
 impl Verify for AgentConfig {
     fn verify(&self) -> Result<(), Failure> {
-        self.check_trust().map_err(Failure::configuration)?;
+        load_trust(self).map_err(Failure::configuration)?;
         if let Some(path) = &self.token {
-            let read = File::open(path);
-            read.map_err(|source| read_error(path, source))?;
+            let read = |source| ApiServerError::Read(path.clone(), source);
+            let opened = File::open(path).map_err(read);
+            opened.map_err(Failure::configuration)?;
         }
-        kubeconfig(self.leases.as_ref().and_then(|own| own.kubeconfig.as_ref()))
+        let leases = self.leases.as_ref();
+        let kubeconfig = leases.and_then(|own| own.kubeconfig.as_ref());
+        check_file(kubeconfig).map_err(Failure::configuration)
     }
-}
-
-fn read_error(path: &Path, source: std::io::Error) -> Failure {
-    let path = path.to_owned();
-    Failure::configuration(ApiServerError::Read { path, source })
-}
-
-fn kubeconfig(path: Option<&PathBuf>) -> Result<(), Failure> {
-    let Some(path) = path else {
-        return Ok(());
-    };
-    let text = read_limited(path, MAX_FILE_BYTES).map_err(|source| read_error(path, source))?;
-    check_kubeconfig(&text).map_err(|source| {
-        let path = path.clone();
-        Failure::configuration(ApiServerError::Kubeconfig { path, source })
-    })
 }
