@@ -40,7 +40,7 @@ pub(crate) use trust::load as load_trust;
 
 use board::Board;
 use health::Health;
-use worker::{Orders, Phase, Task};
+use worker::{Orders, Phase, Task, begin_drain};
 
 use crate::lease::LeaseCount;
 use crate::metrics::{AGENT_BUILD, AgentMetrics};
@@ -48,7 +48,7 @@ use crate::metrics::{AGENT_BUILD, AgentMetrics};
 /// A running agent. Dropping it ends it.
 struct Agent {
     config: Arc<AgentConfig>,
-    orders: Arc<watch::Sender<Orders>>,
+    orders: watch::Sender<Orders>,
     tls: ClientTls,
     workers: Workers<Task>,
     tasks: JoinSet<()>,
@@ -70,7 +70,7 @@ impl Agent {
         tls.count_in(&tls::Metrics::new(&registry), "servers");
         let endpoints = BoundEndpoints::bind(config.health.clone(), config.admin.clone())?;
         let board = Board::default();
-        let orders = Arc::new(watch::Sender::new(Orders::default()));
+        let orders = watch::Sender::new(Orders::default());
         let mut tasks = JoinSet::new();
         let leases = match &config.leases {
             Some(params) => {
@@ -101,10 +101,7 @@ impl Agent {
         let mut workers = Workers::prepare("data", 1, PoolParams::COPYING, &drain, run)
             .map_err(|error| Failure::with_code(1, format!("starting the data thread: {error}")))?;
         workers.start(vec![task]);
-        let orders_of_health = Arc::clone(&orders);
-        let health = Health::new(Arc::clone(&config), board, move || {
-            begin_drain(&orders_of_health);
-        });
+        let health = Health::new(Arc::clone(&config), board, orders.clone());
         let health: Arc<dyn Process> = Arc::new(health);
         let watched = tls.clone();
         tasks.spawn(async move { watched.watch().await });
@@ -116,11 +113,6 @@ impl Agent {
             endpoints: endpoints.serve(&health, registry, log),
             config,
         })
-    }
-
-    /// Begins to drain. Called again, it does nothing more.
-    fn drain(&self) {
-        begin_drain(&self.orders);
     }
 
     /// Reads certificates, authorities and the resolver's configuration again.
@@ -162,7 +154,7 @@ impl Agent {
                     }
                     Signal::Stop => {
                         signalled = true;
-                        self.drain();
+                        begin_drain(&self.orders);
                     }
                 }
             }
@@ -191,17 +183,6 @@ pub fn run(config: AgentConfig, log: LogControl) -> Result<(), Failure> {
         let agent = Agent::start(config, log)?;
         agent.run(async || signals.next().await).await
     })
-}
-
-fn begin_drain(orders: &watch::Sender<Orders>) {
-    orders.send_if_modified(|orders| {
-        let begins = orders.phase == Phase::Serving;
-        if begins {
-            tracing::info!("draining");
-            orders.phase = Phase::Draining;
-        }
-        begins
-    });
 }
 
 #[cfg(test)]

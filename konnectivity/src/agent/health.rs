@@ -13,10 +13,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use telemetry::admin::Extra;
 use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::board::{Board, View};
 use super::config::AgentConfig;
+use super::worker::{Orders, begin_drain};
 use crate::endpoints;
 
 /// Answers for the agent.
@@ -24,21 +26,21 @@ pub(super) struct Health {
     config: Arc<AgentConfig>,
     board: Board,
     started: Instant,
-    drain: Box<dyn Fn() + Send + Sync>,
+    orders: watch::Sender<Orders>,
 }
 
 impl Health {
-    /// Answers from `board`; `drain` begins to drain.
+    /// Answers from `board`, and begins to drain by `orders`.
     pub(super) fn new(
         config: Arc<AgentConfig>,
         board: Board,
-        drain: impl Fn() + Send + Sync + 'static,
+        orders: watch::Sender<Orders>,
     ) -> Self {
         Self {
             config,
             board,
             started: Instant::now(),
-            drain: Box::new(drain),
+            orders,
         }
     }
 
@@ -107,7 +109,7 @@ impl Process for Health {
     }
 
     fn drain(&self) {
-        (self.drain)();
+        begin_drain(&self.orders);
     }
 
     fn status(&self) -> Status {

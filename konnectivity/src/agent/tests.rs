@@ -20,7 +20,7 @@ use crate::process::Parsed;
 const LIMIT: Duration = Duration::from_secs(20);
 const CUT: &str = "ended by a second signal";
 
-/// A running agent, its files, and who vouches for its servers.
+/// A running agent and its files.
 struct Running {
     agent: Option<Agent>,
     runtime: tokio::runtime::Runtime,
@@ -48,18 +48,17 @@ impl Pki {
 fn configured(dir: &TempDir, pki: &Pki, port: u16, more: &[&str]) -> AgentConfig {
     let ca = dir.write("ca.crt", pki.authority.pem()).unwrap();
     let token = dir.write("token", "a.b.c\n").unwrap();
-    let mut args: Vec<OsString> = vec!["konnectivity-agent".into()];
-    args.extend([
-        format!("--ca-cert={}", ca.display()).into(),
-        format!("--service-account-token-path={}", token.display()).into(),
-        format!("--proxy-server-port={port}").into(),
-        "--agent-id=agent-1".into(),
-        "--agent-identifiers=host=node-1&ipv4=10.0.0.1".into(),
-        "--health-server-host=127.0.0.1".into(),
-        "--health-server-port=0".into(),
-        "--admin-server-port=0".into(),
-    ]);
-    args.extend(more.iter().map(OsString::from));
+    let (ca, token) = (ca.display(), token.display());
+    let own = format!(
+        "konnectivity-agent --ca-cert={ca} --service-account-token-path={token} \
+         --proxy-server-port={port} --agent-id=agent-1 --health-server-host=127.0.0.1 \
+         --agent-identifiers=host=node-1&ipv4=10.0.0.1 --health-server-port=0 \
+         --admin-server-port=0"
+    );
+    let args = own
+        .split(' ')
+        .chain(more.iter().copied())
+        .map(OsString::from);
     let parsed = flags::agent(args, &Environment::default()).unwrap();
     let Parsed::Configured(setup) = parsed else {
         panic!("no configuration");
@@ -71,11 +70,8 @@ impl Running {
     fn start(pki: &Pki, port: u16, more: &[&str]) -> Self {
         let dir = TempDir::new("agent").unwrap();
         let config = configured(&dir, pki, port, more);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
         let agent = runtime.block_on(async { Agent::start(config, LogControl::detached()) });
         Self {
             agent: Some(agent.unwrap()),
@@ -89,10 +85,10 @@ impl Running {
     }
 
     /// Lets it run with signals from `next`; what is returned hears how it ended.
-    fn run<N>(&mut self, next: N) -> mpsc::Receiver<Result<(), String>>
-    where
-        N: AsyncFnMut() -> Signal + Send + 'static,
-    {
+    fn run(
+        &mut self,
+        next: impl AsyncFnMut() -> Signal + Send + 'static,
+    ) -> mpsc::Receiver<Result<(), String>> {
         let (told, ended) = mpsc::channel();
         let agent = self.agent.take().unwrap();
         let runtime = self.runtime.handle().clone();
@@ -118,33 +114,29 @@ impl Running {
     }
 }
 
-fn answer(address: &EndpointAddr, path: &str) -> (u16, String) {
+fn target(address: &EndpointAddr) -> Target {
     let EndpointAddr::Tcp(address) = address else {
         panic!("no address");
     };
-    let answer = testkit::http::get(&Target::plain(*address), path).unwrap();
+    Target::plain(*address)
+}
+
+fn answer(address: &EndpointAddr, path: &str) -> (u16, String) {
+    let answer = testkit::http::get(&target(address), path).unwrap();
     (answer.status, String::from_utf8(answer.body).unwrap())
 }
 
 #[test]
 fn log_nonsense_is_refused_and_changes_nothing() {
     let running = Running::start(&Pki::new(), 1, &[]);
-    let EndpointAddr::Tcp(address) = &running.agent().endpoints.admin else {
-        panic!("no address");
-    };
     let put = |filter: &str| {
-        let mut connection = Connection::open(&Target::plain(*address)).unwrap();
+        let target = target(&running.agent().endpoints.admin);
+        let mut connection = Connection::open(&target).unwrap();
         connection.request("PUT", "/log", Some(filter)).unwrap()
     };
     assert_eq!(put("info,konnectivity=debug").status, 200);
-    for nonsense in [
-        "",
-        "5",
-        "nonsense",
-        "v=5",
-        "nonsense=debug",
-        "konnectivity=",
-    ] {
+    let wrong = "5 nonsense v=5 nonsense=debug konnectivity=";
+    for nonsense in wrong.split(' ').chain([""]) {
         assert_eq!(put(nonsense).status, 400, "{nonsense:?}");
         let now = running.admin("/log").1;
         assert_eq!(now, "info,konnectivity=debug\n", "{nonsense:?}");
@@ -227,23 +219,21 @@ fn failures_are_told_in_the_words_of_go() {
     let address = format!("127.0.0.1:{}", closed[0]);
     for (target, text) in [
         (
-            address.as_str(),
-            format!("dial tcp {address}: connect: connection refused"),
+            &*address,
+            format!(" {address}: connect: connection refused"),
         ),
-        (
-            "x.invalid:80",
-            "dial tcp: lookup x.invalid: no such host".to_owned(),
-        ),
+        ("x.invalid:80", ": lookup x.invalid: no such host".into()),
         (
             "nonsense",
-            "dial tcp: address nonsense: missing port in address".to_owned(),
+            ": address nonsense: missing port in address".into(),
         ),
         (
             "10.9.8.7:1",
-            "dial tcp 10.9.8.7:1: destination 10.9.8.7:1 is not allowed".to_owned(),
+            " 10.9.8.7:1: destination 10.9.8.7:1 is not allowed".into(),
         ),
     ] {
         let random = link.ask(target).unwrap();
+        let text = format!("dial tcp{text}");
         assert_eq!(link.answer(random, LIMIT).unwrap(), Err(text));
     }
     let (_, metrics) = running.get("/metrics");
@@ -258,32 +248,28 @@ fn failures_are_told_in_the_words_of_go() {
 }
 
 #[test]
-fn a_link_is_counted_and_so_is_the_status_it_ends_with() {
-    let (running, server, link) = connected(&[]);
-    running.wait_counted("rhizome_konnectivity_links 1");
-    server.refuse(true);
-    link.wire.finish_with(8, "too many agents").unwrap();
-    running.wait_counted("rhizome_konnectivity_links 0");
-    running.wait_counted(
-        "konnectivity_network_proxy_agent_stream_errors_total{segment=\"to_agent\",\
-         code=\"ResourceExhausted\",packet_type=\"Unknown\"} 1",
-    );
-    running.wait_counted(
-        "konnectivity_network_proxy_agent_server_connection_failure_count\
-         {direction=\"from_server\"} 1",
-    );
-}
-
-#[test]
-fn a_link_that_ends_as_it_should_is_no_error() {
-    let (running, server, link) = connected(&[]);
-    running.wait_counted("rhizome_konnectivity_links 1");
-    server.refuse(true);
-    link.wire.finish_with(0, "").unwrap();
-    running.wait_counted("rhizome_konnectivity_links 0");
-    let (_, metrics) = running.get("/metrics");
-    assert!(!metrics.contains("stream_errors_total{"), "{metrics}");
-    assert!(!metrics.contains("failure_count{"), "{metrics}");
+fn a_link_is_counted_and_so_is_the_status_it_ends_with_unless_it_is_0() {
+    for (status, text, failed) in [(8, "too many agents", true), (0, "", false)] {
+        let (running, server, link) = connected(&[]);
+        running.wait_counted("rhizome_konnectivity_links 1");
+        server.refuse(true);
+        link.wire.finish_with(status, text).unwrap();
+        running.wait_counted("rhizome_konnectivity_links 0");
+        if failed {
+            running.wait_counted(
+                "konnectivity_network_proxy_agent_stream_errors_total{segment=\"to_agent\",\
+                 code=\"ResourceExhausted\",packet_type=\"Unknown\"} 1",
+            );
+            running.wait_counted(
+                "konnectivity_network_proxy_agent_server_connection_failure_count\
+                 {direction=\"from_server\"} 1",
+            );
+        }
+        let (_, metrics) = running.get("/metrics");
+        for family in ["stream_errors_total{", "failure_count{"] {
+            assert_eq!(metrics.contains(family), failed, "{metrics}");
+        }
+    }
 }
 
 #[test]
@@ -295,16 +281,10 @@ fn operators_see_links_and_are_told_that_there_are_no_profiles() {
     assert_eq!(snapshot["links"][0]["server"], "s1");
     let (status, text) = running.admin("/debug/pprof/heap");
     assert_eq!((status, text.as_str()), (404, endpoints::NO_PROFILES));
-    assert_eq!(
-        running.admin("/debug/pprofile"),
-        (404, "no such endpoint\n".to_owned())
-    );
-    assert!(
-        running
-            .admin("/metrics")
-            .1
-            .contains("rhizome_konnectivity_links 1")
-    );
+    let (status, text) = running.admin("/debug/pprofile");
+    assert_eq!((status, text.as_str()), (404, "no such endpoint\n"));
+    let (_, metrics) = running.admin("/metrics");
+    assert!(metrics.contains("rhizome_konnectivity_links 1"));
 }
 
 #[test]
@@ -332,7 +312,7 @@ fn a_drained_agent_serves_what_comes_and_ends_once_idle() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100s"]);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = link.dial(&echo.addr().to_string()).unwrap();
-    running.agent().drain();
+    begin_drain(&running.agent().orders);
     let drain = |packet: &Packet| matches!(packet, Packet::Drain);
     link.wire.find("DRAIN", LIMIT, drain).unwrap();
     let ended = running.run(std::future::pending);
@@ -353,7 +333,7 @@ fn an_agent_whose_time_is_up_ends_with_its_tunnels() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100ms"]);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     link.dial(&echo.addr().to_string()).unwrap();
-    running.agent().drain();
+    begin_drain(&running.agent().orders);
     let ended = running.run(std::future::pending);
     assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Ok(()));
     echo.wait_closed(LIMIT).unwrap();
@@ -364,7 +344,7 @@ fn an_operators_drain_is_no_signal() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100s"]);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = link.dial(&echo.addr().to_string()).unwrap();
-    running.agent().drain();
+    begin_drain(&running.agent().orders);
     let (signal, mut signals) = tokio::sync::mpsc::channel(1);
     let (asked, asks) = mpsc::channel();
     let ended = running.run(async move || {
@@ -409,22 +389,15 @@ fn exit_code_is_64_only_for_config_errors() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = EndpointAddr::Tcp(listener.local_addr().unwrap());
     let wrong = dir.write("wrong.crt", "no certificate").unwrap();
-    for (config, code) in [
-        (
-            AgentConfig {
-                ca: Some(wrong),
-                ..config.clone()
-            },
-            64,
-        ),
-        (
-            AgentConfig {
-                health: taken,
-                ..config
-            },
-            1,
-        ),
-    ] {
+    let bad_file = AgentConfig {
+        ca: Some(wrong),
+        ..config.clone()
+    };
+    let taken_port = AgentConfig {
+        health: taken,
+        ..config
+    };
+    for (config, code) in [(bad_file, 64), (taken_port, 1)] {
         let failure = Agent::start(config, LogControl::detached()).err().unwrap();
         assert_eq!(failure.code(), code, "{failure:?}");
     }

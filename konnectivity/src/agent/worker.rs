@@ -61,6 +61,18 @@ pub(super) enum Phase {
     Ending,
 }
 
+/// Begins to drain. Called again, it does nothing more.
+pub(super) fn begin_drain(orders: &watch::Sender<Orders>) {
+    orders.send_if_modified(|orders| {
+        let begins = orders.phase == Phase::Serving;
+        if begins {
+            tracing::info!("draining");
+            orders.phase = Phase::Draining;
+        }
+        begins
+    });
+}
+
 /// What the thread is given.
 pub(super) struct Task {
     pub(super) config: Arc<AgentConfig>,
@@ -76,6 +88,8 @@ type Attempt = Pin<Box<dyn Future<Output = Result<Opened, OpenError>>>>;
 struct Worker {
     links: Rc<Links>,
     board: Board,
+    orders: watch::Receiver<Orders>,
+    leases: watch::Receiver<Option<u32>>,
     connector: Connector,
     attempt: Option<Attempt>,
     running: JoinSet<LinkEnd>,
@@ -92,23 +106,16 @@ struct Worker {
 
 /// Serves until the agent is drained, or told to end.
 pub(super) async fn run(task: Task) {
-    let Task {
-        config,
-        tls,
-        metrics,
-        board,
-        mut orders,
-        mut leases,
-    } = task;
+    let config = task.config;
     let budget = Budget::new(config.limits.buffered_bytes);
-    metrics.budget(&budget);
+    task.metrics.budget(&budget);
     let tenant = Tenant::new(TenantId::new("agent"), config.limits, budget);
     let link = LinkConfig {
         // The dialler is first, and has the better text.
         dial_timeout: config.dial.timeout + DIAL_MARGIN,
         ..config.link
     };
-    let tunnels = Tunnels::new(Dialer::new(config.dial.clone()), metrics);
+    let tunnels = Tunnels::new(Dialer::new(config.dial.clone()), task.metrics);
     let chance = RandomState::new();
     let mut worker = Worker {
         connector: Connector::new(config.connect, now()),
@@ -116,10 +123,12 @@ pub(super) async fn run(task: Task) {
             config,
             tenant,
             params: link,
-            tls,
+            tls: task.tls,
             tunnels,
         }),
-        board,
+        board: task.board,
+        orders: task.orders,
+        leases: task.leases,
         attempt: None,
         running: JoinSet::new(),
         servers: HashMap::new(),
@@ -131,25 +140,19 @@ pub(super) async fn run(task: Task) {
         draining_since: None,
     };
     while worker.phase < Phase::Ending {
-        worker.step(&mut orders, &mut leases).await;
+        worker.step().await;
     }
     worker.end().await;
 }
 
 impl Worker {
     /// Waits for the next thing that happens, and acts on it.
-    async fn step(
-        &mut self,
-        orders: &mut watch::Receiver<Orders>,
-        leases: &mut watch::Receiver<Option<u32>>,
-    ) {
+    async fn step(&mut self) {
         self.publish();
-        let due = (self.attempt.is_none())
-            .then(|| self.connector.due())
-            .flatten();
+        let due = self.connector.due().filter(|_| self.attempt.is_none());
         tokio::select! {
-            changed = orders.changed() => {
-                let told = *orders.borrow_and_update();
+            changed = self.orders.changed() => {
+                let told = *self.orders.borrow_and_update();
                 // The sender of orders is gone: nothing else would end this thread.
                 let phase = if changed.is_err() { Phase::Ending } else { told.phase };
                 self.obey(phase);
@@ -160,8 +163,8 @@ impl Worker {
                 self.opened(opened);
             }
             Some(ended) = self.running.join_next_with_id() => self.ended(ended),
-            Ok(()) = leases.changed() => {
-                let count = *leases.borrow_and_update();
+            Ok(()) = self.leases.changed() => {
+                let count = *self.leases.borrow_and_update();
                 let random = self.random();
                 self.connector.counted(now(), random, count);
             }
