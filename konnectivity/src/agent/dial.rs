@@ -13,7 +13,8 @@ mod error;
 mod names;
 mod target;
 
-use std::net::{IpAddr, SocketAddr};
+use std::cmp::Reverse;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use serve::{RaceError, alternate_families, race};
@@ -109,7 +110,6 @@ impl Dialer {
         first: u64,
         limit: Duration,
     ) -> Result<TcpStream, DialError> {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
         let target = Target {
             network: Network::Tcp,
             host: Host::parse(host),
@@ -159,7 +159,6 @@ impl Dialer {
             fault,
         };
         let (name, found) = match &target.host {
-            Host::Address(ip, 0) => (ip.to_string(), vec![SocketAddr::new(*ip, port)]),
             Host::Address(ip, zone) => {
                 let mut address = SocketAddr::new(*ip, port);
                 if let SocketAddr::V6(v6) = &mut address {
@@ -168,12 +167,12 @@ impl Dialer {
                 (ip.to_string(), vec![address])
             }
             Host::Local => {
-                use std::net::{Ipv4Addr, Ipv6Addr};
-                let found = vec![
-                    (Ipv4Addr::LOCALHOST, port).into(),
-                    (Ipv6Addr::LOCALHOST, port).into(),
+                let both = [
+                    IpAddr::from(Ipv4Addr::LOCALHOST),
+                    Ipv6Addr::LOCALHOST.into(),
                 ];
-                (String::new(), found)
+                let found = both.map(|ip| SocketAddr::new(ip, port));
+                (String::new(), found.to_vec())
             }
             Host::Name(name) => {
                 let found = timeout_at(deadline, self.names.addresses(name)).await;
@@ -217,7 +216,8 @@ async fn connect(
     };
     let failures = failed.into_iter().map(|(_, error)| error);
     let failures = failures.chain(pending.into_iter().map(timeout));
-    let specific = failures.reduce(DialError::or_more_specific);
+    // Of equals the first.
+    let specific = failures.min_by_key(|error| Reverse(error.weight()));
     Err(specific.unwrap_or_else(|| timeout(SocketAddr::from(([0, 0, 0, 0], 0)))))
 }
 

@@ -10,6 +10,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use rustix::io::Errno;
+
 /// A failed dial. Its text is what the server is told; `network` is `tcp`, `tcp4` or `tcp6`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -82,58 +84,39 @@ pub(crate) enum LookupFault {
 impl DialError {
     /// Returns whether this is a time-out, as Go sees it: the metric's label.
     pub(crate) fn is_timeout(&self) -> bool {
+        self.weight() == Weight::Timeout
+    }
+
+    /// Returns how much this explains, among failures at different addresses.
+    pub(super) fn weight(&self) -> Weight {
         match self {
-            Self::Connect { error, .. } => {
-                // Go takes ETIMEDOUT and EAGAIN for time-outs.
-                let timed_out = rustix::io::Errno::TIMEDOUT.raw_os_error();
-                let again = rustix::io::Errno::AGAIN.raw_os_error();
-                error
-                    .raw_os_error()
-                    .is_some_and(|errno| errno == timed_out || errno == again)
-            }
-            Self::Lookup { fault, .. } => *fault == LookupFault::Timeout,
-            Self::Timeout { .. } => true,
+            Self::Connect { error, .. } => match Errno::from_io_error(error) {
+                Some(Errno::CONNREFUSED) => Weight::Refused,
+                // Go takes these for time-outs.
+                Some(Errno::AGAIN | Errno::TIMEDOUT) => Weight::Timeout,
+                Some(
+                    Errno::ADDRNOTAVAIL
+                    | Errno::AFNOSUPPORT
+                    | Errno::HOSTUNREACH
+                    | Errno::NETDOWN
+                    | Errno::NETUNREACH,
+                ) => Weight::Unreachable,
+                _ => Weight::Other,
+            },
+            Self::Lookup { fault, .. } if *fault == LookupFault::Timeout => Weight::Timeout,
+            Self::Timeout { .. } => Weight::Timeout,
             Self::Address { .. }
             | Self::Forbidden { .. }
+            | Self::Lookup { .. }
             | Self::TooMany { .. }
-            | Self::UnknownNetwork { .. } => false,
-        }
-    }
-
-    /// Returns the one of two failures at different addresses that tells more; of equals this one.
-    pub(super) fn or_more_specific(self, other: Self) -> Self {
-        if other.weight() > self.weight() {
-            other
-        } else {
-            self
-        }
-    }
-
-    fn weight(&self) -> Weight {
-        use rustix::io::Errno;
-        if self.is_timeout() {
-            return Weight::Timeout;
-        }
-        let Self::Connect { error, .. } = self else {
-            return Weight::Other;
-        };
-        match Errno::from_io_error(error) {
-            Some(Errno::CONNREFUSED) => Weight::Refused,
-            Some(
-                Errno::ADDRNOTAVAIL
-                | Errno::AFNOSUPPORT
-                | Errno::HOSTUNREACH
-                | Errno::NETDOWN
-                | Errno::NETUNREACH,
-            ) => Weight::Unreachable,
-            _ => Weight::Other,
+            | Self::UnknownNetwork { .. } => Weight::Other,
         }
     }
 }
 
 /// How much a failure at one of several addresses explains why none was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Weight {
+pub(super) enum Weight {
     /// There is no way to that address: so it is with IPv6 on a node that has none.
     Unreachable,
     /// No answer came from there.
@@ -147,7 +130,6 @@ enum Weight {
 /// Returns Go's text for a system call's error: lower case and without the number, the same
 /// whatever C library this is built with.
 fn errno_text(error: &io::Error) -> String {
-    use rustix::io::Errno;
     let known = match Errno::from_io_error(error) {
         Some(Errno::ACCESS) => "permission denied",
         Some(Errno::ADDRINUSE) => "address already in use",
@@ -188,59 +170,46 @@ fn unnumbered(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn connect(call: &'static str, errno: rustix::io::Errno) -> DialError {
-        DialError::Connect {
-            network: "tcp",
-            address: "127.0.0.1:1".parse().unwrap(),
-            call,
-            error: errno.into(),
-        }
-    }
-
     #[test]
     fn the_texts_are_those_of_go() {
-        use rustix::io::Errno;
-        for (error, expected) in [
+        for (call, errno, text, timeout) in [
+            ("connect", Errno::CONNREFUSED, "connection refused", false),
             (
-                connect("connect", Errno::CONNREFUSED),
-                "dial tcp 127.0.0.1:1: connect: connection refused",
+                "connect",
+                Errno::NETUNREACH,
+                "network is unreachable",
+                false,
             ),
-            (
-                connect("connect", Errno::NETUNREACH),
-                "dial tcp 127.0.0.1:1: connect: network is unreachable",
-            ),
-            (
-                connect("connect", Errno::HOSTUNREACH),
-                "dial tcp 127.0.0.1:1: connect: no route to host",
-            ),
-            (
-                connect("connect", Errno::TIMEDOUT),
-                "dial tcp 127.0.0.1:1: connect: connection timed out",
-            ),
-            (
-                connect("socket", Errno::MFILE),
-                "dial tcp 127.0.0.1:1: socket: too many open files",
-            ),
-            (
-                connect("connect", Errno::INVAL),
-                "dial tcp 127.0.0.1:1: connect: invalid argument",
-            ),
+            ("connect", Errno::HOSTUNREACH, "no route to host", false),
+            ("connect", Errno::TIMEDOUT, "connection timed out", true),
+            ("socket", Errno::MFILE, "too many open files", false),
+            ("connect", Errno::INVAL, "invalid argument", false),
         ] {
+            let error = DialError::Connect {
+                network: "tcp",
+                address: "127.0.0.1:1".parse().unwrap(),
+                call,
+                error: errno.into(),
+            };
+            let expected = format!("dial tcp 127.0.0.1:1: {call}: {text}");
             assert_eq!(error.to_string(), expected);
+            assert_eq!(error.is_timeout(), timeout, "{text}");
         }
-        let lookup = |fault| DialError::Lookup {
-            network: "tcp",
-            host: "x.invalid".to_owned(),
-            fault,
-        };
-        assert_eq!(
-            lookup(LookupFault::NoSuchHost).to_string(),
-            "dial tcp: lookup x.invalid: no such host"
-        );
-        assert_eq!(
-            lookup(LookupFault::Timeout).to_string(),
-            "dial tcp: lookup x.invalid: i/o timeout"
-        );
+        for (fault, text, timeout) in [
+            (LookupFault::NoSuchHost, "no such host", false),
+            (LookupFault::Timeout, "i/o timeout", true),
+        ] {
+            let host = "x.invalid".to_owned();
+            let network = "tcp";
+            let error = DialError::Lookup {
+                network,
+                host,
+                fault,
+            };
+            let expected = format!("dial tcp: lookup x.invalid: {text}");
+            assert_eq!(error.to_string(), expected);
+            assert_eq!(error.is_timeout(), timeout, "{text}");
+        }
     }
 
     #[test]
@@ -248,11 +217,5 @@ mod tests {
         assert_eq!(unnumbered("Broken pipe (os error 32)"), "broken pipe");
         assert_eq!(unnumbered(""), "");
         assert_eq!(unnumbered("already lower"), "already lower");
-    }
-
-    #[test]
-    fn time_outs_are_told_from_the_rest() {
-        assert!(connect("connect", rustix::io::Errno::TIMEDOUT).is_timeout());
-        assert!(!connect("connect", rustix::io::Errno::CONNREFUSED).is_timeout());
     }
 }
