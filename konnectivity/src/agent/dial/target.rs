@@ -61,16 +61,11 @@ impl Target {
     /// # Errors
     /// [`DialError::UnknownNetwork`] and [`DialError::Address`], in Go's words.
     pub(crate) fn parse(protocol: &str, address: &str) -> Result<Self, DialError> {
-        let network = match protocol {
-            "tcp" => Network::Tcp,
-            "tcp4" => Network::Tcp4,
-            "tcp6" => Network::Tcp6,
-            other => {
-                return Err(DialError::UnknownNetwork {
-                    network: other.chars().take(MAX_SHOWN).collect(),
-                });
-            }
-        };
+        let network = (Network::ALL.into_iter())
+            .find(|network| network.as_str() == protocol)
+            .ok_or_else(|| DialError::UnknownNetwork {
+                network: protocol.chars().take(MAX_SHOWN).collect(),
+            })?;
         let wrong = |address: &str, fault| DialError::Address {
             network: network.as_str(),
             address: address.chars().take(MAX_SHOWN).collect(),
@@ -78,19 +73,15 @@ impl Target {
         };
         let (host, port) = split(address).map_err(|fault| wrong(address, fault))?;
         let digits = port.bytes().all(|byte| byte.is_ascii_digit());
-        let number = if port.is_empty() {
-            Some(0)
-        } else {
-            port.parse().ok()
+        let number = match port {
+            "" => Some(0),
+            port => port.parse().ok().filter(|_| digits),
         };
-        match number {
-            Some(port) if digits => Ok(Self {
-                network,
-                host: Host::parse(host),
-                port,
-            }),
-            _ => Err(wrong(port, "invalid port")),
-        }
+        Ok(Self {
+            network,
+            host: Host::parse(host),
+            port: number.ok_or_else(|| wrong(port, "invalid port"))?,
+        })
     }
 }
 
@@ -153,14 +144,11 @@ mod tests {
     #[test]
     fn reads_what_go_reads() {
         let address = |text: &str| Host::Address(text.parse().unwrap(), 0);
+        let link_local = Host::Address("fe80::1".parse().unwrap(), 3);
         for (text, host, port) in [
             ("10.0.0.1:443", address("10.0.0.1"), 443),
             ("[fd00::1]:1", address("fd00::1"), 1),
-            (
-                "[fe80::1%3]:1",
-                Host::Address("fe80::1".parse().unwrap(), 3),
-                1,
-            ),
+            ("[fe80::1%3]:1", link_local, 1),
             ("db.example:5432", name("db.example"), 5432),
             ("[db.example]:5432", name("db.example"), 5432),
             ("x:", name("x"), 0),
@@ -175,34 +163,25 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong_as_go_does() {
-        for (text, expected) in [
-            ("x", "dial tcp: address x: missing port in address"),
-            ("", "dial tcp: address : missing port in address"),
-            ("[::1]", "dial tcp: address [::1]: missing port in address"),
-            ("::1", "dial tcp: address ::1: too many colons in address"),
-            (
-                "a:b:1",
-                "dial tcp: address a:b:1: too many colons in address",
-            ),
-            ("[::1", "dial tcp: address [::1: missing ']' in address"),
-            (
-                "[::1]:1:2",
-                "dial tcp: address [::1]:1:2: too many colons in address",
-            ),
-            ("a]:1", "dial tcp: address a]:1: unexpected ']' in address"),
-            ("a[:1", "dial tcp: address a[:1: unexpected '[' in address"),
-            ("x:65536", "dial tcp: address 65536: invalid port"),
-            ("x:+1", "dial tcp: address +1: invalid port"),
+        for (text, shown, fault) in [
+            ("x", "x", "missing port in address"),
+            ("", "", "missing port in address"),
+            ("[::1]", "[::1]", "missing port in address"),
+            ("::1", "::1", "too many colons in address"),
+            ("a:b:1", "a:b:1", "too many colons in address"),
+            ("[::1", "[::1", "missing ']' in address"),
+            ("[::1]:1:2", "[::1]:1:2", "too many colons in address"),
+            ("a]:1", "a]:1", "unexpected ']' in address"),
+            ("a[:1", "a[:1", "unexpected '[' in address"),
+            ("x:65536", "65536", "invalid port"),
+            ("x:+1", "+1", "invalid port"),
         ] {
-            assert_eq!(
-                Target::parse("tcp", text).unwrap_err().to_string(),
-                expected
-            );
+            let error = Target::parse("tcp", text).unwrap_err();
+            let expected = format!("dial tcp: address {shown}: {fault}");
+            assert_eq!(error.to_string(), expected);
         }
-        assert_eq!(
-            Target::parse("unix", "/run/x").unwrap_err().to_string(),
-            "dial unix: unknown network unix"
-        );
+        let error = Target::parse("unix", "/run/x").unwrap_err();
+        assert_eq!(error.to_string(), "dial unix: unknown network unix");
     }
 
     #[test]
