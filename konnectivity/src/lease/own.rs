@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use tokio::sync::watch;
@@ -82,12 +82,11 @@ impl ServerLease {
             () = sweeping => {}
             () = stop => {}
         }
-        match timeout(DELETE_LIMIT, self.own.delete()).await {
-            Ok(Ok(())) => tracing::info!(lease = self.own.name, "lease deleted"),
-            Ok(Err(error)) => {
+        match within(DELETE_LIMIT, self.own.delete()).await {
+            Ok(()) => tracing::info!(lease = self.own.name, "lease deleted"),
+            Err(error) => {
                 tracing::warn!(error = %telemetry::chain(&error), "deleting the own lease failed");
             }
-            Err(_) => tracing::warn!("deleting the own lease timed out"),
         }
     }
 }
@@ -105,25 +104,19 @@ impl Own {
     async fn keep(&mut self, tried: &watch::Sender<()>) {
         let mut pause = RETRY_PERIOD;
         loop {
-            let done = match timeout(REQUEST_LIMIT, self.renew()).await {
-                Ok(Ok(())) => true,
-                Ok(Err(error)) => {
-                    tracing::warn!(error = %telemetry::chain(&error), "renewing the own lease failed");
-                    false
-                }
-                Err(_) => {
-                    tracing::warn!("renewing the own lease timed out");
-                    false
-                }
-            };
+            let renewed = within(REQUEST_LIMIT, self.renew()).await;
             let _ = tried.send(());
-            if done {
-                pause = RETRY_PERIOD;
-                sleep(RENEW_PERIOD).await;
-            } else {
-                self.held = None;
-                sleep(pause).await;
-                pause = (pause * 2).min(RENEW_PERIOD / 2);
+            match renewed {
+                Ok(()) => {
+                    pause = RETRY_PERIOD;
+                    sleep(RENEW_PERIOD).await;
+                }
+                Err(error) => {
+                    tracing::warn!(error = %telemetry::chain(&error), "renewing the own lease failed");
+                    self.held = None;
+                    sleep(pause).await;
+                    pause = (pause * 2).min(RENEW_PERIOD / 2);
+                }
             }
         }
     }
@@ -142,7 +135,8 @@ impl Own {
                 leases.replace(&self.name, &params, &renewed).await
             }
             None => {
-                let lease = self.params.lease(&self.name, now);
+                let mut lease = self.params.renewed(Lease::default(), now);
+                lease.metadata.name = Some(self.name.clone());
                 leases.create(&params, &lease).await
             }
         };
@@ -174,18 +168,6 @@ impl Own {
 }
 
 impl ServerLeaseParams {
-    /// Returns a new lease, acquired at `now`.
-    fn lease(&self, name: &str, now: MicroTime) -> Lease {
-        let lease = Lease {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                ..ObjectMeta::default()
-            },
-            spec: None,
-        };
-        self.renewed(lease, now)
-    }
-
     /// Returns `lease` as it is once this server has renewed it at `now`.
     fn renewed(&self, mut lease: Lease, now: MicroTime) -> Lease {
         let labels = lease.metadata.labels.get_or_insert_default();
@@ -207,11 +189,21 @@ impl ServerLeaseParams {
 /// Why something about leases could not be done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(super) enum LeaseError {
+enum LeaseError {
     #[error(transparent)]
     Client(ApiServerError),
+    #[error("no answer within {0:?}")]
+    Late(Duration),
     #[error("asking the API server about leases")]
     Request(#[source] Box<kube::Error>),
+}
+
+async fn within<F>(limit: Duration, request: F) -> Result<(), LeaseError>
+where
+    F: Future<Output = Result<(), LeaseError>>,
+{
+    let answer = timeout(limit, request).await;
+    answer.unwrap_or(Err(LeaseError::Late(limit)))
 }
 
 fn refused(error: kube::Error) -> LeaseError {
@@ -249,14 +241,10 @@ mod tests {
 
     #[test]
     fn a_renewal_keeps_the_acquisition_and_foreign_labels() {
-        let mut lease = params().lease("l", at(100));
-        lease
-            .metadata
-            .labels
-            .as_mut()
-            .unwrap()
-            .insert("foreign".to_owned(), "kept".to_owned());
-        let renewed = params().renewed(lease, at(115));
+        let mut lease = params().renewed(Lease::default(), at(100));
+        let labels = lease.metadata.labels.as_mut().unwrap();
+        labels.insert("foreign".to_owned(), "kept".to_owned());
+        let renewed = params().renewed(lease.clone(), at(115));
         let spec = renewed.spec.unwrap();
         assert_eq!(spec.acquire_time, Some(at(100)));
         assert_eq!(spec.renew_time, Some(at(115)));
@@ -264,11 +252,7 @@ mod tests {
         let labels = renewed.metadata.labels.unwrap();
         assert_eq!(labels["foreign"], "kept");
         assert_eq!(labels["k8s-app"], "konnectivity-server");
-    }
-
-    #[test]
-    fn a_lease_of_another_holder_is_acquired_anew() {
-        let mut lease = params().lease("l", at(100));
+        // That of another holder is acquired anew.
         lease.spec.as_mut().unwrap().holder_identity = Some("two".to_owned());
         let taken = params().renewed(lease, at(115)).spec.unwrap();
         assert_eq!(taken.holder_identity.as_deref(), Some("one"));

@@ -120,30 +120,14 @@ const PERIOD: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::coordination::v1::LeaseSpec;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-
     use super::*;
-
-    fn lease(name: &str, renewed: i64) -> Lease {
-        Lease {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                ..ObjectMeta::default()
-            },
-            spec: Some(LeaseSpec {
-                renew_time: Some(MicroTime(Timestamp::from_second(renewed).unwrap())),
-                lease_duration_seconds: Some(30),
-                ..LeaseSpec::default()
-            }),
-        }
-    }
+    use crate::lease::validity::tests::{at, lease};
 
     #[test]
     fn the_own_lease_counts_and_is_never_swept() {
-        let now = Timestamp::from_second(200).unwrap();
-        let leases = vec![lease("own", 100), lease("valid", 190), lease("dead", 100)];
-        let (valid, expired) = divide(leases, "own", now);
+        let leases = [("own", 100), ("valid", 190), ("dead", 100)];
+        let leases = leases.map(|(name, renewed)| lease(name, None, Some(renewed), Some(30)));
+        let (valid, expired) = divide(leases.into(), "own", at(200));
         assert_eq!(valid, 2);
         let names: Vec<_> = expired.into_iter().map(|one| one.metadata.name).collect();
         assert_eq!(names, [Some("dead".to_owned())]);

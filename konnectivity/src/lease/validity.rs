@@ -52,19 +52,19 @@ pub(super) mod tests {
 
     #[test]
     fn lease_is_valid_for_its_duration() {
-        for (acquired, renewed) in [(Some(0), Some(100)), (Some(100), None)] {
-            let lease = lease("a", acquired, renewed, Some(30));
-            assert!(is_valid(&lease, at(129)));
-            assert!(!is_valid(&lease, at(130)));
+        for (acquired, renewed, lasts, second, expected) in [
+            (Some(0), Some(100), Some(30), 129, true),
+            (Some(0), Some(100), Some(30), 130, false),
+            (Some(100), None, Some(30), 129, true),
+            (Some(100), None, Some(30), 130, false),
+            // Without times or duration, or until a moment that is none.
+            (None, None, Some(30), 0, false),
+            (Some(0), Some(0), None, 0, false),
+            (Some(253_402_207_200), None, Some(i32::MAX), 0, false),
+        ] {
+            let lease = lease("a", acquired, renewed, lasts);
+            assert_eq!(is_valid(&lease, at(second)), expected, "{lease:?}");
         }
-    }
-
-    #[test]
-    fn a_lease_without_times_or_duration_is_not_valid() {
-        assert!(!is_valid(&lease("a", None, None, Some(30)), at(0)));
-        assert!(!is_valid(&lease("a", Some(0), Some(0), None), at(0)));
         assert!(!is_valid(&Lease::default(), at(0)));
-        let endless = lease("a", Some(253_402_207_200), None, Some(i32::MAX));
-        assert!(!is_valid(&endless, at(0)), "no such moment");
     }
 }
