@@ -61,48 +61,31 @@ mod tests {
     use super::super::shared::LogWord;
     use super::*;
 
-    fn filter(verbosity: i32, modules: &[&str], log: Option<&str>) -> (String, usize) {
-        let flags = LogFlags {
-            log_format: LogWord::Text,
-            v: verbosity,
-            vmodule: modules.iter().map(|&name| name.to_owned()).collect(),
-        };
-        let mut warnings = Vec::new();
-        let text = directives(&flags, log, &mut warnings);
-        (text, warnings.len())
-    }
-
     #[test]
-    fn default_verbosity_is_info() {
-        for verbosity in [-1, 0, 1, 4] {
-            assert_eq!(filter(verbosity, &[], None), ("info".to_owned(), 0));
+    fn directives_follow_v_vmodule_and_rust_log() {
+        let debug = "info,connect=debug,knp_proto=debug,konnectivity=debug,serve=debug,tls=debug";
+        let modules = "info,konnectivity::server=debug,knp_proto::link=trace,tls=debug";
+        for (v, vmodule, rust_log, expected, warns) in [
+            (-1, "", None, "info", false),
+            (0, "", None, "info", false),
+            (1, "", None, "info", false),
+            (4, "", None, "info", false),
+            (5, "", None, debug, false),
+            (8, "", None, &debug.replace("debug", "trace"), false),
+            (2, "server=6,knp_proto::link=8,tls=5", None, modules, false),
+            (2, "tunnel*=6,x,=1,a=b", None, "info", true),
+            (9, "a=b", Some("warn"), "warn", false),
+            (0, "", Some(" "), "info", false),
+        ] {
+            let vmodule = vmodule.split_terminator(',').map(str::to_owned).collect();
+            let flags = LogFlags {
+                log_format: LogWord::Text,
+                v,
+                vmodule,
+            };
+            let mut warnings = Vec::new();
+            let text = directives(&flags, rust_log, &mut warnings);
+            assert_eq!((text.as_str(), warnings.len()), (expected, warns.into()));
         }
-    }
-
-    #[test]
-    fn verbosity_applies_to_own_crates() {
-        let (text, _) = filter(5, &[], None);
-        assert!(text.starts_with("info,") && text.contains(",konnectivity=debug"));
-        assert!(filter(8, &[], None).0.contains("konnectivity=trace"));
-    }
-
-    #[test]
-    fn vmodule_sets_single_modules() {
-        let (text, warnings) = filter(2, &["server=6", "knp_proto::link=8", "tls=5"], None);
-        assert_eq!(
-            text,
-            "info,konnectivity::server=debug,knp_proto::link=trace,tls=debug"
-        );
-        assert_eq!(warnings, 0);
-        assert_eq!(
-            filter(2, &["tunnel*=6", "x", "=1", "a=b"], None),
-            ("info".to_owned(), 1)
-        );
-    }
-
-    #[test]
-    fn rust_log_wins() {
-        assert_eq!(filter(9, &["a=b"], Some("warn")), ("warn".to_owned(), 0));
-        assert_eq!(filter(0, &[], Some(" ")), ("info".to_owned(), 0));
     }
 }
