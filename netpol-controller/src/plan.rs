@@ -114,7 +114,6 @@ const MAX_MESSAGE_BYTES: usize = 900;
 
 impl Problem {
     /// Makes a problem; a message that is too long for an Event is cut.
-    #[must_use]
     pub fn new(object: ObjectRef, reason: Reason, message: &str) -> Self {
         let mut text = message.to_owned();
         if text.len() > MAX_MESSAGE_BYTES {

@@ -149,7 +149,6 @@ pub struct Routed {
 }
 
 /// Returns the routes into `namespace`.
-#[must_use]
 pub fn group(state: &ClusterState, settings: &RouteSettings, namespace: &str) -> Group {
     let cx = Context {
         state,

@@ -66,7 +66,6 @@ impl Claims {
     }
 
     /// Returns the Service that owns a policy; `None` when no Service asks for it.
-    #[must_use]
     pub fn owner(&self, policy: &ObjectKey) -> Option<&ObjectKey> {
         let first = self.claimants.get(policy)?.first()?;
         Some(&first.1)

@@ -25,7 +25,6 @@ const DIGITS: usize = 5;
 
 /// Returns the key, without its prefix, by which a pod's label asks for access: as it is up to 63
 /// bytes, otherwise its first 57, a hyphen and the first five digits of its SHA-256.
-#[must_use]
 pub fn shorten(name: &str) -> Cow<'_, str> {
     if name.len() <= MAX_KEY_BYTES {
         return Cow::Borrowed(name);

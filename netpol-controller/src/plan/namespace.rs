@@ -71,7 +71,6 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// Reads the addresses from the Endpoints `default/kubernetes`.
-    #[must_use]
     pub fn of(state: &ClusterState) -> Self {
         let endpoints = state
             .endpoints
@@ -97,7 +96,6 @@ pub struct NamespacePlan {
 }
 
 /// Plans the general policies of a namespace; nothing when it is not there or being deleted.
-#[must_use]
 pub fn namespace(
     state: &ClusterState,
     settings: &NamespaceSettings,

@@ -125,7 +125,6 @@ impl ServicePlan {
     /// Returns whether a policy of this Service that exists must be left exactly as it is, because
     /// what decides it cannot be understood: not changed even if it is among the wanted ones, and
     /// not deleted. A wanted one that does not exist is created all the same.
-    #[must_use]
     pub fn keeps(&self, observed: &ObjectKey) -> bool {
         self.frozen.covers(observed, || self.wants(observed))
     }
@@ -146,7 +145,6 @@ impl ServicePlan {
 
 /// Returns whether a Service gets policies: it is there, selects pods, is not going away, nor is
 /// its namespace, which the settings select.
-#[must_use]
 pub fn handled(state: &ClusterState, settings: &PolicySettings, key: &ObjectKey) -> bool {
     let Some(service) = state.services.get(key) else {
         return false;
@@ -166,7 +164,6 @@ pub fn handled(state: &ClusterState, settings: &PolicySettings, key: &ObjectKey)
 ///
 /// A Service that is not [`handled`] gets none. One whose namespace is not known yet gets none
 /// either, but keeps those it has.
-#[must_use]
 pub fn service(
     state: &ClusterState,
     settings: &PolicySettings,

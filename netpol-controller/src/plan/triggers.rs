@@ -14,7 +14,6 @@ use crate::state::{
 };
 
 /// Returns the Services whose policies an object decides about, as it is known now.
-#[must_use]
 pub fn services_of(
     state: &ClusterState,
     settings: &PolicySettings,

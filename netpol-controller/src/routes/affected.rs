@@ -16,7 +16,6 @@ use crate::state::{
 };
 
 /// Returns the groups that an object is about, as it is known now.
-#[must_use]
 pub fn groups_of(
     state: &ClusterState,
     settings: &RouteSettings,
@@ -46,7 +45,6 @@ pub fn groups_of(
 }
 
 /// Returns all groups that there may be something to say about.
-#[must_use]
 pub fn all_groups(state: &ClusterState) -> BTreeSet<Arc<str>> {
     let mut groups: BTreeSet<Arc<str>> = BTreeSet::new();
     let mut last: Option<&Arc<str>> = None;

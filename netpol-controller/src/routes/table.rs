@@ -108,7 +108,6 @@ impl Table {
     }
 
     /// Returns the routes of a group that it has on a gateway.
-    #[must_use]
     pub fn accepted(&self, gateway: usize, group: &str) -> &[RouteSpec] {
         let entry = self.groups.get(group);
         entry
@@ -118,7 +117,6 @@ impl Table {
 
     /// Returns the clusters of a group on a gateway, sorted by name; no other group has one of
     /// them.
-    #[must_use]
     pub fn clusters(&self, gateway: usize, group: &str) -> &[ClusterSpec] {
         let entry = self.groups.get(group);
         let own = entry.and_then(|entry| entry.group.gateways.get(gateway));
@@ -131,7 +129,6 @@ impl Table {
     }
 
     /// Returns the problems of a group, sorted and distinct.
-    #[must_use]
     pub fn problems(&self, group: &str) -> Vec<Problem> {
         let Some(entry) = self.groups.get(group) else {
             return Vec::new();
@@ -142,7 +139,6 @@ impl Table {
     }
 
     /// Returns the ports of a Service's pods that gateways lead to.
-    #[must_use]
     pub fn routed(&self, service: &ObjectKey) -> &[Routed] {
         let entry = self.groups.get(&service.namespace);
         let own = entry.and_then(|entry| entry.group.routed.get(service));
@@ -289,7 +285,6 @@ impl Changed {
 
 impl Group {
     /// Returns whether there is nothing in it.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         let mut gateways = self.gateways.iter();
         self.problems.is_empty()

@@ -14,7 +14,6 @@ use super::{ClusterState, GatewayListener, ObjectKey, ParentRef, RouteBackend, T
 
 impl GatewayListener {
     /// Returns whether it passes TLS on.
-    #[must_use]
     pub fn passes(&self) -> bool {
         self.protocol == "TLS" && self.tls.mode == "Passthrough"
     }
@@ -42,7 +41,6 @@ impl RouteBackend {
 impl ClusterState {
     /// Returns the names under which a listener of the `Gateway` called `gateway` takes a route
     /// that is bound to it as `parent` says; none when it does not take it. They are normal.
-    #[must_use]
     pub fn accepted_names(
         &self,
         (key, route): (&ObjectKey, &TlsRoute),

@@ -77,7 +77,6 @@ pub enum FilterPatch {
 
 impl FilterPatch {
     /// Returns the filter chain, if it is one.
-    #[must_use]
     pub fn chain(&self) -> Option<&ChainPatch> {
         if let Self::Chain(chain) = self {
             return Some(chain);
@@ -86,7 +85,6 @@ impl FilterPatch {
     }
 
     /// Returns the restriction, if it is one.
-    #[must_use]
     pub fn restriction(&self) -> Option<&Restriction> {
         if let Self::Restrict(restriction) = self {
             return Some(restriction);
@@ -161,13 +159,11 @@ impl ValuePattern {
     }
 
     /// Returns whether the whole value matches.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         self.regex.is_match(value)
     }
 
     /// Returns the expression.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -193,7 +189,6 @@ pub struct ClusterName {
 
 impl ClusterName {
     /// Reads a name; `None` when it is another cluster's, or a subset's.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (port, rest) = text.strip_prefix("outbound|")?.split_once('|')?;
         let host = rest.strip_prefix('|')?;

@@ -1,4 +1,5 @@
 //! Objects of the Gateway API, cut down to TLS passthrough.
+#![expect(missing_docs, reason = "the fields are those of the objects")]
 
 use std::collections::BTreeSet;
 
@@ -13,9 +14,7 @@ pub type Gateway = Object<GatewaySpec>;
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct GatewaySpec {
-    /// The gateway's infrastructure.
     pub infrastructure: Infrastructure,
-    /// Its listeners.
     pub listeners: Vec<GatewayListener>,
 }
 
@@ -31,17 +30,13 @@ pub struct Infrastructure {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewayListener {
-    /// Its name.
     pub name: String,
     /// The name it is for; empty for all.
     pub hostname: String,
-    /// Its port.
     pub port: u16,
     /// Its protocol as it is written: `TLS`, `HTTPS`, `TCP` and so on.
     pub protocol: String,
-    /// Its TLS settings.
     pub tls: ListenerTls,
-    /// From which namespaces it takes routes.
     pub allowed_routes: AllowedRoutes,
 }
 
@@ -57,7 +52,6 @@ pub struct ListenerTls {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct AllowedRoutes {
-    /// The namespaces.
     pub namespaces: RouteNamespaces,
 }
 
@@ -83,7 +77,6 @@ pub struct TlsRouteSpec {
     /// The `Gateway`s it is bound to.
     #[serde(rename = "parentRefs")]
     pub parents: Vec<ParentRef>,
-    /// Its rules.
     pub rules: Vec<TlsRule>,
 }
 
@@ -104,7 +97,6 @@ pub struct ParentRef {
     pub kind: String,
     /// Its namespace; empty is the route's.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// The listener's name; empty for all.
     pub section_name: String,
@@ -114,7 +106,6 @@ pub struct ParentRef {
 
 impl ParentRef {
     /// Returns the `Gateway` that a route in `namespace` means, if it means one.
-    #[must_use]
     pub fn gateway(&self, namespace: &str) -> Option<ObjectKey> {
         let kind = matches!(self.kind.as_str(), "" | "Gateway");
         let namespace = match self.namespace.as_str() {
@@ -145,9 +136,7 @@ pub struct RouteBackend {
     pub kind: String,
     /// Its namespace; empty is the route's. Another one needs a `ReferenceGrant`.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Port of the Service.
     pub port: Option<u16>,
     /// Its share; `None` is 1.
     pub weight: Option<u32>,

@@ -2,6 +2,7 @@
 //!
 //! Understands the fields that decide where a connection goes; which combinations can be served is
 //! the translation's matter.
+#![expect(missing_docs, reason = "the fields are those of the objects")]
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,6 @@ const DOMAIN: &str = ".svc.cluster.local";
 /// Returns the Service that an object in `namespace` means by a host: a full name
 /// (`name.namespace.svc.cluster.local`), or a bare one, of its own namespace. Anything else with a
 /// dot is not a Service's name to Istio either.
-#[must_use]
 pub fn service_of_host(host: &str, namespace: &str) -> Option<ObjectKey> {
     let (name, namespace) = match host.strip_suffix(DOMAIN) {
         Some(rest) => rest.split_once('.')?,
@@ -38,11 +38,8 @@ pub struct VirtualServiceSpec {
     pub gateways: Vec<String>,
     /// Namespaces that see it; empty when absent.
     pub export_to: Vec<String>,
-    /// Its HTTP routes.
     pub http: Vec<HttpRoute>,
-    /// Its TLS routes.
     pub tls: Vec<VirtualRoute>,
-    /// Its TCP routes.
     pub tcp: Vec<VirtualRoute>,
 }
 
@@ -110,7 +107,6 @@ pub struct VirtualRoute {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct WeightedDestination {
-    /// The destination.
     pub destination: RouteDestination,
     /// Its share; 0 when absent.
     pub weight: u32,
@@ -122,16 +118,13 @@ pub struct WeightedDestination {
 pub struct RouteDestination {
     /// Name of the Service, as it is written.
     pub host: String,
-    /// Port of the Service.
     pub port: Option<PortNumber>,
-    /// Subset, defined by a `DestinationRule`.
     pub subset: Option<String>,
 }
 
 /// A port in an object of Istio.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 pub struct PortNumber {
-    /// Its number.
     #[serde(default)]
     pub number: u16,
 }
@@ -140,11 +133,8 @@ pub struct PortNumber {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TlsMatch {
-    /// Server names.
     pub sni_hosts: Vec<String>,
-    /// Port of the gateway.
     pub port: Option<u16>,
-    /// Destination prefixes.
     pub destination_subnets: Vec<String>,
     /// Gateways, in place of the `VirtualService`'s.
     pub gateways: Vec<String>,
@@ -163,7 +153,6 @@ pub type IstioGateway = Object<IstioGatewaySpec>;
 pub struct IstioGatewaySpec {
     /// Labels of the gateway's pods.
     pub selector: Labels,
-    /// Its ports.
     pub servers: Vec<IstioServer>,
 }
 
@@ -171,9 +160,7 @@ pub struct IstioGatewaySpec {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct IstioServer {
-    /// The port.
     pub port: ServerPort,
-    /// How it treats TLS.
     pub tls: Option<ServerTls>,
     /// Names, with an optional `namespace/` in front.
     pub hosts: Vec<String>,
@@ -181,7 +168,6 @@ pub struct IstioServer {
 
 impl IstioServer {
     /// Returns `tls.mode` as it is written; empty when there is no `tls`.
-    #[must_use]
     pub fn tls_mode(&self) -> &str {
         match &self.tls {
             None => "",
@@ -196,7 +182,6 @@ impl IstioServer {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct ServerPort {
-    /// Its number.
     pub number: u16,
     /// Protocol as it is written: `TLS`, `HTTPS`, `TCP`, `HTTP`.
     pub protocol: String,
@@ -206,7 +191,6 @@ pub struct ServerPort {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct ServerTls {
-    /// The mode as it is written.
     pub mode: String,
 }
 
@@ -221,7 +205,6 @@ pub struct DestinationRuleSpec {
     pub host: String,
     /// Namespaces that see it; empty when absent.
     pub export_to: Vec<String>,
-    /// `trafficPolicy`, as it is written.
     pub traffic_policy: Value,
 }
 

@@ -38,20 +38,17 @@ telemetry::labels! {
 
 impl Kind {
     /// Returns the API group; empty for the core group.
-    #[must_use]
     pub fn group(self) -> &'static str {
         self.as_str().split_once('.').map_or("", |(_, group)| group)
     }
 
     /// Returns the name of the resource in URLs.
-    #[must_use]
     pub fn plural(self) -> &'static str {
         let word = self.as_str();
         word.split_once('.').map_or(word, |(plural, _)| plural)
     }
 
     /// Returns the supported versions, the preferred one first.
-    #[must_use]
     pub const fn versions(self) -> &'static [&'static str] {
         match self {
             Self::DestinationRule | Self::IstioGateway | Self::VirtualService => {
@@ -72,7 +69,6 @@ impl Kind {
     }
 
     /// Returns the kind as objects write it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::DestinationRule => "DestinationRule",

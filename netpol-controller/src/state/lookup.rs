@@ -4,7 +4,6 @@ use super::{ClusterState, Kind, ObjectKey, ObjectRef};
 
 impl ClusterState {
     /// Returns the keys of all objects of a kind.
-    #[must_use]
     pub fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
         let bare = |name: &std::sync::Arc<str>| ObjectKey {
             namespace: "".into(),
@@ -29,7 +28,6 @@ impl ClusterState {
     }
 
     /// Returns how many objects of a kind are known; NetworkPolicies are not kept here.
-    #[must_use]
     pub fn count(&self, kind: Kind) -> usize {
         match kind {
             Kind::DestinationRule => self.destination_rules.len(),
@@ -50,7 +48,6 @@ impl ClusterState {
     }
 
     /// Returns the unique id of an object; empty when it is not known.
-    #[must_use]
     pub fn uid(&self, object: &ObjectRef) -> String {
         let key = &object.key;
         let uid = match object.kind {

@@ -15,7 +15,6 @@ use super::Kind;
 pub type Labels = BTreeMap<String, String>;
 
 /// Returns whether labels have all those of a selector.
-#[must_use]
 pub fn has_labels(labels: &Labels, selector: &Labels) -> bool {
     selector
         .iter()
@@ -33,7 +32,6 @@ pub struct ObjectKey {
 
 impl ObjectKey {
     /// Makes a key.
-    #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.into(),
@@ -42,7 +40,6 @@ impl ObjectKey {
     }
 
     /// Returns the key of an object.
-    #[must_use]
     pub fn of(object: &DynamicObject) -> Self {
         let text = |value: &Option<String>| value.as_deref().unwrap_or_default().into();
         Self {

@@ -35,13 +35,11 @@ impl Pods {
     }
 
     /// Returns a pod's labels as far as they are kept.
-    #[must_use]
     pub fn labels_of(&self, pod: &ObjectKey) -> Option<&Arc<Labels>> {
         self.of_pod.get(pod)
     }
 
     /// Returns how many pods in a namespace have exactly these labels.
-    #[must_use]
     pub fn count(&self, namespace: &str, labels: &Labels) -> usize {
         let sets = self.sets.get(namespace);
         sets.and_then(|sets| sets.get(labels).copied())
@@ -49,7 +47,6 @@ impl Pods {
     }
 
     /// Returns the namespaces that have a pod which the selector selects.
-    #[must_use]
     pub fn namespaces_of(&self, selector: &LabelSelector) -> BTreeSet<Arc<str>> {
         let has =
             |sets: &BTreeMap<Arc<Labels>, usize>| sets.keys().any(|own| selector.matches(own));
@@ -65,13 +62,11 @@ impl Pods {
     }
 
     /// Returns how many pods are known.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.of_pod.len()
     }
 
     /// Returns whether no pod is known.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.of_pod.is_empty()
     }

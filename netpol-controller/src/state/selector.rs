@@ -60,7 +60,6 @@ telemetry::labels! {
 
 impl LabelSelector {
     /// Selects what has all of these labels.
-    #[must_use]
     pub fn of_labels(labels: impl IntoIterator<Item = (String, String)>) -> Self {
         Self {
             match_labels: labels.into_iter().collect(),
@@ -69,7 +68,6 @@ impl LabelSelector {
     }
 
     /// Returns whether an object with these labels is selected.
-    #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
         let all = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         self.match_labels.iter().all(all)
@@ -138,7 +136,6 @@ fn check_label(key: &str, value: &str) -> Result<(), String> {
 }
 
 /// Returns whether a label may have this key: a name, with a DNS name and a slash in front or not.
-#[must_use]
 pub fn is_label_key(key: &str) -> bool {
     match key.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_label_name(name),
@@ -148,7 +145,6 @@ pub fn is_label_key(key: &str) -> bool {
 
 /// Returns whether an object may have this name: DNS labels in lower case joined by dots, at most
 /// 253 bytes (RFC 1123).
-#[must_use]
 pub fn is_subdomain(name: &str) -> bool {
     let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let label = |label: &str| {

@@ -17,19 +17,16 @@ pub enum Sources {
 
 impl Sources {
     /// Returns the set without an address.
-    #[must_use]
     pub fn none() -> Self {
         Self::Only(Vec::new())
     }
 
     /// Returns whether no address is in it.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::none()
     }
 
     /// Returns whether it excludes no client, as authors of filters mean it: all of IPv4 is enough.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         match self {
             Self::All => true,
@@ -38,7 +35,6 @@ impl Sources {
     }
 
     /// Returns the addresses that are in either.
-    #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::All, _) | (_, Self::All) => Self::All,
@@ -50,7 +46,6 @@ impl Sources {
     }
 
     /// Returns the addresses that are in both.
-    #[must_use]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::All, both) | (both, Self::All) => both,
