@@ -2,15 +2,14 @@
 //!
 //! ```text
 //!     add ──▶ fresh ───take──▶ running ──done──▶ (forgotten)
-//!                                 │ failed: after a pause
-//!             again ◀─────────────┘
+//!             failed ◀────────────┘ failed: due after a pause
 //! ```
 //!
-//! Keys that failed have a lane of their own, of which no more than half run at a time: what fails
-//! slowly must not hold up what would succeed. Knows no clock: `now` is an argument. As large as
-//! there are keys.
+//! Of the keys that failed no more than half of the limit run at a time: what fails slowly must
+//! not hold up what would succeed. Knows no clock: `now` is an argument. As large as there are
+//! keys.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -28,174 +27,140 @@ const EVENT_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Queue<K> {
     /// Most keys that are worked on at a time.
-    most: usize,
-    fresh: VecDeque<K>,
-    /// Keys that failed and are due.
-    again: VecDeque<K>,
-    /// Since when keys of both lanes are to be worked on.
-    since: BTreeMap<K, Instant>,
-    running: BTreeMap<K, Running>,
-    failures: BTreeMap<K, Failures>,
-    /// Keys that failed, by when they are due; each once.
-    paused: BTreeSet<(Instant, K)>,
+    max_running: usize,
+    entries: BTreeMap<K, Entry>,
+    /// Keys that wait and did not fail, by when something happened to them.
+    fresh: BTreeSet<(Instant, K)>,
+    /// Keys that failed and wait, by when they are due.
+    failed: BTreeSet<(Instant, K)>,
+    /// How many keys that failed are worked on.
+    retrying: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Running {
-    since: Instant,
-    /// When something happened to the key meanwhile.
-    again: Option<Instant>,
-    /// It failed before.
-    failed: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Failures {
-    count: u32,
+struct Entry {
     /// Since when it is to be worked on.
     since: Instant,
-    /// When it is due, while it is paused.
+    /// Failures in a row.
+    failures: u32,
+    /// When it is due; `None` while it is worked on.
     due: Option<Instant>,
+    /// When something happened to it while it was worked on.
+    again: Option<Instant>,
 }
 
 impl<K: Clone + Ord> Queue<K> {
-    /// Makes an empty queue of which `most` keys are worked on at a time.
-    pub(crate) fn new(most: usize) -> Self {
+    /// Makes an empty queue of which `max_running` keys are worked on at a time.
+    pub(crate) fn new(max_running: usize) -> Self {
         Self {
-            most,
-            fresh: VecDeque::new(),
-            again: VecDeque::new(),
-            since: BTreeMap::new(),
-            running: BTreeMap::new(),
-            failures: BTreeMap::new(),
-            paused: BTreeSet::new(),
+            max_running,
+            entries: BTreeMap::new(),
+            fresh: BTreeSet::new(),
+            failed: BTreeSet::new(),
+            retrying: 0,
         }
     }
 
     /// Adds a key that something happened to at `now`. A key that waits already stays where it is;
     /// one that is paused is due in [`EVENT_PAUSE`] at the latest.
     pub(crate) fn add(&mut self, key: K, now: Instant) {
-        if let Some(running) = self.running.get_mut(&key) {
-            running.again.get_or_insert(now);
-        } else if let Some(due) = self.failures.get(&key).and_then(|own| own.due) {
-            self.pause(&key, due.min(now + EVENT_PAUSE));
-        } else if !self.since.contains_key(&key) {
-            self.since.insert(key.clone(), now);
-            self.fresh.push_back(key);
+        let Some(entry) = self.entries.get_mut(&key) else {
+            let entry = Entry {
+                since: now,
+                failures: 0,
+                due: Some(now),
+                again: None,
+            };
+            self.entries.insert(key.clone(), entry);
+            self.fresh.insert((now, key));
+            return;
+        };
+        match entry.due {
+            None => _ = entry.again.get_or_insert(now),
+            Some(due) if entry.failures > 0 => self.pause(key, due.min(now + EVENT_PAUSE)),
+            Some(_) => {}
         }
     }
 
     /// Ends all pauses: what made keys fail may be over.
     pub(crate) fn hasten(&mut self, now: Instant) {
-        for (_, key) in std::mem::take(&mut self.paused) {
-            self.pause(&key, now);
+        for (_, key) in std::mem::take(&mut self.failed) {
+            self.pause(key, now);
         }
     }
 
-    fn pause(&mut self, key: &K, due: Instant) {
-        if let Some(failures) = self.failures.get_mut(key) {
-            if let Some(before) = failures.due.replace(due) {
-                self.paused.remove(&(before, key.clone()));
+    fn pause(&mut self, key: K, due: Instant) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            if let Some(before) = entry.due.replace(due) {
+                self.failed.remove(&(before, key.clone()));
             }
-            self.paused.insert((due, key.clone()));
+            self.failed.insert((due, key));
         }
     }
 
     /// Removes and returns the next key, if the limit allows. It counts as running until
     /// [`Queue::done`].
     pub(crate) fn take(&mut self, now: Instant) -> Option<K> {
-        self.wake(now);
-        if self.running.len() >= self.most {
-            return None;
-        }
-        let key = match self.fresh.pop_front() {
-            Some(key) => key,
-            None if self.retries() < self.max_retries() => self.again.pop_front()?,
-            None => return None,
+        let (_, key) = if self.ready() {
+            self.fresh.pop_first()?
+        } else {
+            self.next_due().filter(|due| *due <= now)?;
+            self.failed.pop_first()?
         };
-        let running = Running {
-            since: self.since.remove(&key).unwrap_or(now),
-            again: None,
-            failed: self.failures.contains_key(&key),
-        };
-        self.running.insert(key.clone(), running);
+        let entry = self.entries.get_mut(&key)?;
+        entry.due = None;
+        self.retrying += usize::from(entry.failures > 0);
         Some(key)
     }
 
     /// Ends the work on a key. One that failed is due again after a pause; one that something
     /// happened to meanwhile at once. Returns since when it was to be worked on.
     pub(crate) fn done(&mut self, key: &K, failed: bool, now: Instant) -> Option<Instant> {
-        let running = self.running.remove(key)?;
+        let entry = self.entries.get_mut(key).filter(|own| own.due.is_none())?;
+        let (since, again) = (entry.since, entry.again.take());
+        self.retrying -= usize::from(entry.failures > 0);
         if failed {
-            let failures = self.failures.entry(key.clone()).or_insert(Failures {
-                count: 0,
-                since: running.since,
-                due: None,
-            });
-            let pause = FIRST_PAUSE * 2_u32.saturating_pow(failures.count.min(16));
-            failures.count += 1;
-            let most = running.again.map_or(MAX_PAUSE, |_| EVENT_PAUSE);
-            self.pause(key, now + pause.min(most));
+            let pause = FIRST_PAUSE * 2_u32.saturating_pow(entry.failures.min(16));
+            entry.failures += 1;
+            let max = again.map_or(MAX_PAUSE, |_| EVENT_PAUSE);
+            self.pause(key.clone(), now + pause.min(max));
         } else {
-            self.failures.remove(key);
-            if let Some(again) = running.again {
+            self.entries.remove(key);
+            if let Some(again) = again {
                 self.add(key.clone(), again);
             }
         }
-        Some(running.since)
+        Some(since)
     }
 
     /// Returns when the next key that failed is due; `None` while the limit is reached.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let room = self.running.len() < self.most && self.retries() < self.max_retries();
-        self.paused.first().map(|(due, _)| *due).filter(|_| room)
+        let free = self.has_capacity() && self.retrying < (self.max_running / 2).max(1);
+        self.failed.first().map(|(due, _)| *due).filter(|_| free)
     }
 
-    /// Returns whether a key could be taken now, those whose pause ends apart.
+    /// Returns whether a key that did not fail could be taken now.
     pub(crate) fn ready(&self) -> bool {
-        let retry = !self.again.is_empty() && self.retries() < self.max_retries();
-        self.running.len() < self.most && (!self.fresh.is_empty() || retry)
+        self.has_capacity() && !self.fresh.is_empty()
+    }
+
+    fn has_capacity(&self) -> bool {
+        self.entries.len() - self.fresh.len() - self.failed.len() < self.max_running
     }
 
     /// Returns the keys that wait, those that failed included.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
-        let paused = self.paused.iter().map(|(_, key)| key);
-        self.fresh.iter().chain(&self.again).chain(paused)
+        self.fresh.iter().chain(&self.failed).map(|(_, key)| key)
     }
 
     /// Forgets what waits; what is worked on goes on.
     pub(crate) fn clear(&mut self) {
         self.fresh.clear();
-        self.again.clear();
-        self.since.clear();
-        self.paused.clear();
-        self.failures.clear();
-        for running in self.running.values_mut() {
-            running.again = None;
+        self.failed.clear();
+        self.entries.retain(|_, own| own.due.is_none());
+        for entry in self.entries.values_mut() {
+            entry.again = None;
         }
-    }
-
-    /// Moves keys whose pause is over to their lane.
-    fn wake(&mut self, now: Instant) {
-        while let Some((due, _)) = self.paused.first()
-            && *due <= now
-            && let Some((_, key)) = self.paused.pop_first()
-        {
-            let since = self.failures.get_mut(&key).map_or(now, |failures| {
-                failures.due = None;
-                failures.since
-            });
-            self.since.insert(key.clone(), since);
-            self.again.push_back(key);
-        }
-    }
-
-    fn retries(&self) -> usize {
-        self.running.values().filter(|own| own.failed).count()
-    }
-
-    fn max_retries(&self) -> usize {
-        (self.most / 2).max(1)
     }
 }
 
