@@ -10,17 +10,17 @@
 //! An API server that is away changes nothing: the watches go on trying. Kinds whose definitions
 //! are installed later are watched from then on. Looks into no object.
 
-use std::collections::BTreeSet;
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::Duration;
 
+use backon::ExponentialBuilder;
 use futures_util::{Stream, StreamExt};
 use kube::api::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
+use kube::discovery::Discovery;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::runtime::watcher::{self, Config, Event, ExponentialBackoff, watcher};
 use kube::{Client, Error, ResourceExt};
 use telemetry::Throttle;
 use tokio::sync::mpsc;
@@ -41,6 +41,7 @@ const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
 const WATCH_LASTS: u32 = 60;
 
 /// Time between attempts to watch while there is no API server: it doubles, up to the second.
+/// Short, to resume soon after the API server returns.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(4));
 
 /// Messages that wait for the reconciler; a watch that is ahead waits.
@@ -246,48 +247,17 @@ pub(crate) async fn served(
     client: &Client,
     needs: Needs,
 ) -> Result<BTreeMap<Kind, ApiResource>, Error> {
-    let groups = client.list_api_groups().await?;
-    let mut versions: BTreeSet<(String, String)> = groups
-        .groups
-        .into_iter()
-        .flat_map(|group| {
-            let name = group.name;
-            let versions = group.versions.into_iter();
-            versions.map(move |version| (name.clone(), version.version))
-        })
-        .collect();
-    versions.insert((String::new(), "v1".to_owned()));
-    let mut plurals: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
-    let mut found = BTreeMap::new();
-    for kind in Kind::ALL.into_iter().filter(|kind| needs.kind(*kind)) {
-        for version in kind.versions() {
-            let at = (kind.group(), *version);
-            if !versions.contains(&(at.0.to_owned(), at.1.to_owned())) {
-                continue;
-            }
-            let known = match plurals.entry(at) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(free) => free.insert(resources(client, at.0, at.1).await?),
-            };
-            if known.contains(kind.plural()) {
-                let gvk = GroupVersionKind::gvk(at.0, at.1, kind.name());
-                found.insert(kind, ApiResource::from_gvk_with_plural(&gvk, kind.plural()));
-                break;
-            }
-        }
-    }
-    Ok(found)
-}
-
-async fn resources(client: &Client, group: &str, version: &str) -> Result<BTreeSet<String>, Error> {
-    let list = if group.is_empty() {
-        client.list_core_api_resources(version).await?
-    } else {
-        client
-            .list_api_group_resources(&format!("{group}/{version}"))
-            .await?
-    };
-    Ok(list.resources.into_iter().map(|one| one.name).collect())
+    let needed = || Kind::ALL.into_iter().filter(|kind| needs.kind(*kind));
+    let groups: Vec<&str> = needed().map(Kind::group).collect();
+    let known = Discovery::new(client.clone()).filter(&groups).run().await?;
+    let found = needed().filter_map(|kind| {
+        let mut versions = kind.versions().iter();
+        let (resource, _) = versions.find_map(|version| {
+            known.resolve_gvk(&GroupVersionKind::gvk(kind.group(), version, kind.name()))
+        })?;
+        Some((kind, resource))
+    });
+    Ok(found.collect())
 }
 
 /// The watch of one kind.
@@ -330,7 +300,11 @@ impl Watch {
         whole: fn(K) -> DynamicObject,
     ) {
         let throttle = Throttle::new(Duration::from_secs(30));
-        let mut events = pin!(events.backoff(Pauses::default()));
+        let pauses = ExponentialBuilder::new()
+            .with_min_delay(PAUSES.0)
+            .with_max_delay(PAUSES.1)
+            .without_max_times();
+        let mut events = pin!(events.backoff(ExponentialBackoff::from(pauses)));
         while let Some(event) = events.next().await {
             let kind = self.kind;
             let message = match event {
@@ -369,27 +343,6 @@ fn lasting(kind: Kind) -> Config {
     }
 }
 
-/// Pauses between attempts to watch: short, to resume soon after the API server returns.
-#[derive(Debug, Default)]
-struct Pauses(u32);
-
-impl Iterator for Pauses {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let (first, longest) = PAUSES;
-        let pause = first * 2_u32.saturating_pow(self.0);
-        self.0 = (self.0 + 1).min(8);
-        Some(pause.min(longest))
-    }
-}
-
-impl Backoff for Pauses {
-    fn reset(&mut self) {
-        self.0 = 0;
-    }
-}
-
 /// Drops unused metadata that may be large.
 fn slim(mut object: DynamicObject) -> DynamicObject {
     object.metadata.managed_fields = None;
@@ -397,19 +350,4 @@ fn slim(mut object: DynamicObject) -> DynamicObject {
         .annotations_mut()
         .remove("kubectl.kubernetes.io/last-applied-configuration");
     object
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_limit_and_restart_on_success() {
-        let mut pauses = Pauses::default();
-        let some: Vec<_> = pauses.by_ref().take(12).collect();
-        assert_eq!(some[..2], [PAUSES.0, PAUSES.0 * 2]);
-        assert_eq!(some[11], PAUSES.1);
-        pauses.reset();
-        assert_eq!(pauses.next(), Some(PAUSES.0));
-    }
 }
