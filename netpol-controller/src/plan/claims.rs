@@ -106,10 +106,7 @@ impl Claims {
 
 fn conflict(service: &ObjectKey, owner: &ObjectKey, policies: &[ObjectKey]) -> Problem {
     let names = list(policies.iter().map(ToString::to_string), policies.len());
-    let object = ObjectRef {
-        kind: Kind::Service,
-        key: service.clone(),
-    };
+    let object = ObjectRef::new(Kind::Service, service);
     let message = format!("Service {owner}, which is older, owns NetworkPolicies: {names}");
     Problem::new(object, Reason::PolicyConflict, &message)
 }

@@ -138,10 +138,7 @@ impl Routes<'_> {
     }
 
     fn problem(&mut self, kind: Kind, key: &ObjectKey, what: &str) {
-        let object = ObjectRef {
-            kind,
-            key: key.clone(),
-        };
+        let object = ObjectRef::new(kind, key);
         let message = format!("{what}: it gets no NetworkPolicies");
         let problem = Problem::new(object, Reason::RouteNotTranslated, &message);
         self.problems.push(problem);

@@ -190,10 +190,7 @@ impl ShootRanges {
         }
         let Some(networks) = state.shoots.get(namespace) else {
             problems.push(Problem {
-                object: ObjectRef {
-                    kind: Kind::Namespace,
-                    key: ObjectKey::new("", namespace),
-                },
+                object: ObjectRef::new(Kind::Namespace, &ObjectKey::new("", namespace)),
                 reason: Reason::MissingCluster,
                 message: format!(
                     "there is no Cluster {namespace}: {ALLOW_TO_PRIVATE_NETWORKS} does not except \

@@ -363,10 +363,7 @@ impl<'a> Planner<'a> {
     }
 
     fn problem(&mut self, reason: Reason, message: &str) {
-        let object = ObjectRef {
-            kind: Kind::Service,
-            key: self.key.clone(),
-        };
+        let object = ObjectRef::new(Kind::Service, self.key);
         self.problems.insert(Problem::new(object, reason, message));
     }
 

@@ -74,10 +74,7 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn new(kind: Kind, key: &ObjectKey, created: i64) -> Self {
-        let object = ObjectRef {
-            kind,
-            key: key.clone(),
-        };
+        let object = ObjectRef::new(kind, key);
         Self { object, created }
     }
 

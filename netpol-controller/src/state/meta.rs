@@ -67,6 +67,14 @@ pub struct ObjectRef {
     pub key: ObjectKey,
 }
 
+impl ObjectRef {
+    /// Refers to the object of this kind and key.
+    pub fn new(kind: Kind, key: &ObjectKey) -> Self {
+        let key = key.clone();
+        Self { kind, key }
+    }
+}
+
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.name(), self.key)
