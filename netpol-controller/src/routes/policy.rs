@@ -5,61 +5,43 @@
 //! and what concerns HTTP, mean nothing here. TLS is never added: what passes is TLS already, from
 //! end to end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use route::{Balance, OutlierParams, ProxyVersion, TcpOptions};
+use route::{Balance, ClusterSpec, OutlierParams, ProxyVersion, TcpOptions};
 use serde_json::Value;
 use settings::GoDuration;
 
-use super::claims::Target;
+use super::claims::{Target, Times};
 use super::{GatewayEntry, ROOT_NAMESPACE, select};
 use crate::state::{
     ClusterState, DestinationRule, Kind, Mention, ObjectKey, ObjectRef, Protocol, service_of_host,
 };
 
-/// What a rule says; `None` leaves the default.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Policy {
-    pub(super) balance: Option<Balance>,
-    pub(super) zone_aware: Option<bool>,
-    pub(super) connect_timeout: Option<Duration>,
-    pub(super) max_connections: Option<u32>,
-    pub(super) tcp: Option<TcpOptions>,
-    pub(super) idle_timeout: Option<Duration>,
-    pub(super) max_connection_age: Option<Duration>,
-    /// `Some(None)` = endpoints are never ejected.
-    pub(super) outlier: Option<Option<OutlierParams>>,
-    pub(super) proxy_protocol: Option<ProxyVersion>,
-}
-
 /// Settings of a rule that are served in another way.
 pub(super) type Adapted = Vec<(ObjectRef, String)>;
 
-impl Policy {
-    /// Returns what the rule for a port says, as a gateway sees it.
-    pub(super) fn find(
-        state: &ClusterState,
-        entry: &GatewayEntry,
-        target: &Target,
-    ) -> (Self, Adapted) {
-        if target.protocol != Protocol::Tcp {
-            return (Self::default(), Vec::new());
-        }
-        let Some((key, rule)) = rule_for(state, entry, &target.service) else {
-            return (Self::default(), Vec::new());
-        };
-        let mut reader = Reader {
-            policy: Self::default(),
-            wrong: Vec::new(),
-        };
-        reader.read(of_port(&rule.traffic_policy, target.port));
-        let object = ObjectRef {
-            kind: Kind::DestinationRule,
-            key: key.clone(),
-        };
-        let adapted = reader.wrong.into_iter().map(|what| (object.clone(), what));
-        (reader.policy, adapted.collect())
-    }
+/// Sets in a cluster what the rule for its port says, as a gateway sees it. Returns the timeouts
+/// of its routes.
+pub(super) fn apply(
+    state: &ClusterState,
+    entry: &GatewayEntry,
+    target: &Target,
+    cluster: &mut ClusterSpec,
+) -> (Times, Adapted) {
+    let rule = (target.protocol == Protocol::Tcp).then(|| rule_for(state, entry, &target.service));
+    let Some((key, rule)) = rule.flatten() else {
+        return (Times::default(), Vec::new());
+    };
+    let mut reader = Reader {
+        cluster,
+        times: Times::default(),
+        wrong: Vec::new(),
+    };
+    reader.read(of_port(&rule.traffic_policy, target.port));
+    let object = ObjectRef::new(Kind::DestinationRule, key);
+    let adapted = reader.wrong.into_iter().map(|what| (object.clone(), what));
+    (reader.times, adapted.collect())
 }
 
 /// Returns whether a rule is about exactly this Service and seen by the gateway.
@@ -102,12 +84,13 @@ fn of_port(policy: &Value, port: u16) -> &Value {
     own.next().unwrap_or(policy)
 }
 
-struct Reader {
-    policy: Policy,
+struct Reader<'c> {
+    cluster: &'c mut ClusterSpec,
+    times: Times,
     wrong: Vec<String>,
 }
 
-impl Reader {
+impl Reader<'_> {
     fn read(&mut self, policy: &Value) {
         self.tcp(&policy["connectionPool"]["tcp"]);
         self.balance(&policy["loadBalancer"]);
@@ -120,7 +103,7 @@ impl Reader {
         }
         // Istio's default of a `proxyProtocol` without a version is version 1.
         let proxy = &policy["proxyProtocol"];
-        self.policy.proxy_protocol = proxy.is_object().then(|| {
+        self.cluster.send_proxy_protocol = proxy.is_object().then(|| {
             if proxy["version"] == "V2" {
                 ProxyVersion::V2
             } else {
@@ -130,34 +113,38 @@ impl Reader {
     }
 
     fn tcp(&mut self, tcp: &Value) {
-        self.policy.max_connections = self.number(tcp, "maxConnections");
-        self.policy.connect_timeout = self.duration(tcp, "connectTimeout");
-        self.policy.idle_timeout = self.duration(tcp, "idleTimeout");
-        self.policy.max_connection_age = self.duration(tcp, "maxConnectionDuration");
+        if let Some(max) = self.number(tcp, "maxConnections") {
+            self.cluster.max_connections = max;
+        }
+        let timeout = self.duration(tcp, "connectTimeout");
+        if let Some(timeout) = timeout.filter(|timeout| !timeout.is_zero()) {
+            self.cluster.connect_timeout = timeout;
+        }
+        self.times.idle_timeout = self.duration(tcp, "idleTimeout");
+        self.times.max_connection_age = self.duration(tcp, "maxConnectionDuration");
         let keepalive = &tcp["tcpKeepalive"];
         if keepalive.is_object() {
-            let default = TcpOptions::default();
-            self.policy.tcp = Some(TcpOptions {
-                keepalive: self
-                    .duration(keepalive, "time")
-                    .unwrap_or(default.keepalive),
-                keepalive_interval: self
-                    .duration(keepalive, "interval")
-                    .unwrap_or(default.keepalive_interval),
-                keepalive_probes: self
-                    .number(keepalive, "probes")
-                    .filter(|probes| *probes > 0)
-                    .unwrap_or(default.keepalive_probes),
-                ..default
-            });
+            let mut options = TcpOptions::default();
+            if let Some(time) = self.duration(keepalive, "time") {
+                options.keepalive = time;
+            }
+            if let Some(interval) = self.duration(keepalive, "interval") {
+                options.keepalive_interval = interval;
+            }
+            if let Some(probes) = self.number(keepalive, "probes").filter(|own| *own > 0) {
+                options.keepalive_probes = probes;
+            }
+            self.cluster.tcp = Some(Arc::new(options));
         }
     }
 
     fn balance(&mut self, balancer: &Value) {
-        self.policy.zone_aware = balancer["localityLbSetting"]["enabled"].as_bool();
+        if let Some(enabled) = balancer["localityLbSetting"]["enabled"].as_bool() {
+            self.cluster.zone_aware = enabled;
+        }
         let hash = &balancer["consistentHash"];
         if hash["useSourceIp"] == Value::Bool(true) {
-            self.policy.balance = Some(Balance::Maglev);
+            self.cluster.balance = Balance::Maglev;
         } else if hash.is_object() {
             let what =
                 "loadBalancer.consistentHash: only useSourceIp is known, the default is used";
@@ -165,11 +152,9 @@ impl Reader {
         }
         match balancer["simple"].as_str() {
             None | Some("UNSPECIFIED") => {}
-            Some("LEAST_CONN" | "LEAST_REQUEST") => {
-                self.policy.balance = Some(Balance::LeastRequest);
-            }
-            Some("RANDOM") => self.policy.balance = Some(Balance::Random),
-            Some("ROUND_ROBIN") => self.policy.balance = Some(Balance::RoundRobin),
+            Some("LEAST_CONN" | "LEAST_REQUEST") => self.cluster.balance = Balance::LeastRequest,
+            Some("RANDOM") => self.cluster.balance = Balance::Random,
+            Some("ROUND_ROBIN") => self.cluster.balance = Balance::RoundRobin,
             Some(other) => self.wrong.push(format!(
                 "loadBalancer.simple {other} is not known, the default is used"
             )),
@@ -190,7 +175,7 @@ impl Reader {
         };
         let mut params = OutlierParams::default();
         if failures == Some(0) {
-            self.policy.outlier = Some(None);
+            self.cluster.outlier = None;
             return;
         }
         if let Some(failures) = failures {
@@ -202,7 +187,7 @@ impl Reader {
         if let Some(percent) = self.number(outlier, "maxEjectionPercent") {
             params.max_ejected_percent = u8::try_from(percent.min(100)).unwrap_or(100);
         }
-        self.policy.outlier = Some(Some(params));
+        self.cluster.outlier = Some(params);
     }
 
     fn number(&mut self, message: &Value, name: &str) -> Option<u32> {

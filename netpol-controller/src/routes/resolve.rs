@@ -11,9 +11,8 @@ use std::sync::Arc;
 
 use route::{ClusterSpec, EndpointAddress, EndpointSpec, RouteSpec};
 
-use super::claims::{Claim, Claims, Context, Target};
-use super::policy::Policy;
-use super::{GatewayGroup, Group, Routed, SourcedRoute};
+use super::claims::{Claim, Claims, Context, Target, Times};
+use super::{GatewayGroup, Group, Routed, SourcedRoute, policy};
 use crate::plan::Reason;
 use crate::state::{ClusterState, ObjectKey, Service, ServicePort, Sources};
 
@@ -31,17 +30,19 @@ pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
     let mut routed: BTreeMap<ObjectKey, BTreeSet<Routed>> = BTreeMap::new();
     let mut group = Group::default();
     for ((_, entry), claims) in cx.gateways().zip(by_gateway) {
-        let mut clusters: BTreeMap<Target, (ClusterSpec, Policy)> = BTreeMap::new();
+        let mut clusters: BTreeMap<Target, (ClusterSpec, Times)> = BTreeMap::new();
         let mut routes = Vec::with_capacity(claims.len());
         for claim in claims {
-            let (spec, policy) = clusters.entry(claim.target.clone()).or_insert_with(|| {
-                let (policy, adapted) = Policy::find(cx.state, entry, &claim.target);
+            let (spec, times) = clusters.entry(claim.target.clone()).or_insert_with(|| {
+                let mut spec = ClusterSpec::new(claim.target.cluster());
+                spec.endpoints = endpoints(cx.state, &claim.target);
+                let (times, adapted) = policy::apply(cx.state, entry, &claim.target, &mut spec);
                 for (rule, message) in adapted {
                     reports.problem(&rule, Reason::RouteAdapted, &message);
                 }
-                (cluster(cx.state, &claim.target, &policy), policy)
+                (spec, times)
             });
-            routes.push(route(&claim, spec, policy));
+            routes.push(route(&claim, spec, *times));
             match routed_port(cx.state, &claim) {
                 Ok(port) => {
                     let service = claim.target.service.clone();
@@ -64,10 +65,10 @@ pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
     group
 }
 
-fn route(claim: &Claim, cluster: &ClusterSpec, policy: &Policy) -> SourcedRoute {
+fn route(claim: &Claim, cluster: &ClusterSpec, times: Times) -> SourcedRoute {
     let mut spec = RouteSpec::new(claim.matches.clone(), cluster.name.clone());
-    spec.idle_timeout = claim.times.idle_timeout.or(policy.idle_timeout);
-    spec.max_connection_age = claim.times.max_connection_age.or(policy.max_connection_age);
+    spec.idle_timeout = claim.times.idle_timeout.or(times.idle_timeout);
+    spec.max_connection_age = claim.times.max_connection_age.or(times.max_connection_age);
     if let Sources::Only(ranges) = &claim.sources {
         spec.allow_sources.clone_from(ranges);
     }
@@ -96,24 +97,10 @@ fn routed_port(state: &ClusterState, claim: &Claim) -> Result<Routed, String> {
     })
 }
 
-/// Returns the cluster of a port. It has no endpoints when there is no such Service or port.
+/// Returns the endpoints of a port; none when there is no such Service or port.
 ///
-/// Endpoints of the gateway's own zone come first unless a rule says otherwise. That is all that a
+/// Those of the gateway's own zone come first unless a rule says otherwise. That is all that a
 /// Service could ask for by `trafficDistribution` or `topology-mode`, so these are not read.
-fn cluster(state: &ClusterState, target: &Target, policy: &Policy) -> ClusterSpec {
-    let mut spec = ClusterSpec::new(target.cluster());
-    spec.endpoints = endpoints(state, target);
-    spec.balance = policy.balance.unwrap_or(spec.balance);
-    spec.zone_aware = policy.zone_aware.unwrap_or(spec.zone_aware);
-    let timeout = policy.connect_timeout.filter(|timeout| !timeout.is_zero());
-    spec.connect_timeout = timeout.unwrap_or(spec.connect_timeout);
-    spec.max_connections = policy.max_connections.unwrap_or(spec.max_connections);
-    spec.outlier = policy.outlier.clone().unwrap_or(spec.outlier);
-    spec.send_proxy_protocol = policy.proxy_protocol;
-    spec.tcp = policy.tcp.clone().map(Arc::new);
-    spec
-}
-
 fn endpoints(state: &ClusterState, target: &Target) -> Vec<EndpointSpec> {
     let Some(service) = state.services.get(&target.service) else {
         return Vec::new();
