@@ -10,16 +10,30 @@ fn route(source: &str, created: i64, matches: RouteMatch, cluster: &str) -> Sour
     let (namespace, name) = source.split_once('/').unwrap();
     SourcedRoute {
         spec: RouteSpec::new(matches, cluster),
-        source: ObjectRef {
-            kind: Kind::VirtualService,
-            key: ObjectKey::new(namespace, name),
-        },
+        source: ObjectRef::new(Kind::VirtualService, &ObjectKey::new(namespace, name)),
         created,
     }
 }
 
+/// A route that a Service asks for.
+fn annotated(source: &str, created: i64, matches: RouteMatch, cluster: &str) -> SourcedRoute {
+    let mut own = route(source, created, matches, cluster);
+    own.source.kind = Kind::Service;
+    own
+}
+
 fn names(names: &[&str]) -> RouteMatch {
     RouteMatch::ServerNames(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+/// A destination with its port behind a space, `10.1.0.0/16 443`.
+fn to(text: &str) -> RouteMatch {
+    let (prefix, port) = match text.split_once(' ') {
+        Some((prefix, port)) => (prefix, Some(port.parse().unwrap())),
+        None => (text, None),
+    };
+    let prefixes = vec![prefix.parse().unwrap()];
+    RouteMatch::Destinations { prefixes, port }
 }
 
 fn of(routes: Vec<SourcedRoute>) -> Group {
@@ -32,26 +46,27 @@ fn of(routes: Vec<SourcedRoute>) -> Group {
     }
 }
 
+fn put(table: &mut Table, own: SourcedRoute) -> Changed {
+    let group = own.source.key.namespace.clone();
+    table.put(&group, of(vec![own]))
+}
+
 fn accepted(table: &Table, group: &str) -> Vec<RouteMatch> {
-    table
-        .accepted(0, group)
-        .iter()
-        .map(|route| route.matches.clone())
-        .collect()
+    let routes = table.accepted(0, group).iter();
+    routes.map(|route| route.matches.clone()).collect()
+}
+
+fn reported(table: &Table, group: &str) -> Vec<String> {
+    let all = table.problems(group).into_iter();
+    all.map(|problem| problem.message).collect()
 }
 
 #[test]
 fn older_object_wins_and_younger_keeps_rest() {
     let mut table = Table::default();
-    table.put(
-        "young",
-        of(vec![route("young/x", 2, names(&["a", "b"]), "young")]),
-    );
+    put(&mut table, route("young/x", 2, names(&["a", "b"]), "young"));
     assert_eq!(accepted(&table, "young"), [names(&["a", "b"])]);
-    let changed = table.put(
-        "old",
-        of(vec![route("old/x", 1, names(&["b", "c"]), "old")]),
-    );
+    let changed = put(&mut table, route("old/x", 1, names(&["b", "c"]), "old"));
     let both = BTreeSet::from(["old".into(), "young".into()]);
     assert_eq!(changed.routes, both);
     assert_eq!(accepted(&table, "old"), [names(&["b", "c"])]);
@@ -62,31 +77,59 @@ fn older_object_wins_and_younger_keeps_rest() {
     assert_eq!(problem.reason, Reason::RouteConflict);
     assert!(problem.message.contains("old/x"), "{}", problem.message);
     assert_eq!(table.problems("old"), []);
-}
-
-#[test]
-fn released_claim_goes_to_the_younger() {
-    let mut table = Table::default();
-    table.put("old", of(vec![route("old/x", 1, names(&["a"]), "old")]));
-    table.put(
-        "young",
-        of(vec![route("young/x", 2, names(&["a"]), "young")]),
-    );
-    assert_eq!(accepted(&table, "young"), []);
+    // What it releases goes to the younger.
     let changed = table.put("old", Group::default());
     assert!(changed.routes.contains("young") && changed.problems.contains("young"));
-    assert_eq!(accepted(&table, "young"), [names(&["a"])]);
+    assert_eq!(accepted(&table, "young"), [names(&["a", "b"])]);
     assert_eq!(table.problems("young"), []);
     assert_eq!(table.groups().count(), 1);
 }
 
 #[test]
-fn same_age_conflict_is_decided_by_name() {
-    let mut table = Table::default();
-    table.put("b", of(vec![route("b/x", 1, names(&["n"]), "b")]));
-    table.put("a", of(vec![route("a/x", 1, names(&["n"]), "a")]));
-    assert_eq!(accepted(&table, "a"), [names(&["n"])]);
-    assert_eq!(accepted(&table, "b"), []);
+fn matches_are_claimed_one_by_one() {
+    let wireguard = |key: u8, id| RouteMatch::WireGuard {
+        public_keys: vec![[key; 32]],
+        route_id: id,
+    };
+    let n = || names(&["n"]);
+    // By age: each claim, what is left of it, and how many conflicts there are.
+    for claims in [
+        &[(n(), Some(n()), 0), (n(), None, 1)][..],
+        // A tunnel keeps its keys when its route id is claimed.
+        &[
+            (wireguard(1, Some(17)), Some(wireguard(1, Some(17))), 0),
+            (wireguard(2, Some(17)), Some(wireguard(2, None)), 1),
+            (wireguard(1, Some(17)), None, 2),
+        ],
+        // Ports and prefixes are distinct matches.
+        &[
+            (to("10.0.0.1"), Some(to("10.0.0.1")), 0),
+            (to("10.0.0.1 443"), Some(to("10.0.0.1 443")), 0),
+            (to("10.0.0.0/24"), Some(to("10.0.0.0/24")), 0),
+            (to("10.0.0.1"), None, 1),
+        ],
+    ] {
+        // Of the same age, the first name counts.
+        for same_age in [false, true] {
+            let mut table = Table::default();
+            for (index, (matches, ..)) in claims.iter().enumerate().rev() {
+                let name = format!("g{index}");
+                let age = if same_age {
+                    1
+                } else {
+                    i64::try_from(index).unwrap()
+                };
+                let own = route(&format!("{name}/x"), age, matches.clone(), &name);
+                put(&mut table, own);
+            }
+            for (index, (matches, left, conflicts)) in claims.iter().enumerate() {
+                let name = format!("g{index}");
+                let left = Vec::from_iter(left.clone());
+                assert_eq!(accepted(&table, &name), left, "{matches:?}");
+                assert_eq!(table.problems(&name).len(), *conflicts, "{matches:?}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -102,70 +145,22 @@ fn two_that_say_the_same_are_no_conflict() {
 }
 
 #[test]
-fn tunnel_keeps_keys_when_route_id_is_claimed() {
-    let wireguard = |key: u8, id| RouteMatch::WireGuard {
-        public_keys: vec![[key; 32]],
-        route_id: id,
-    };
-    let mut table = Table::default();
-    table.put("a", of(vec![route("a/x", 1, wireguard(1, Some(17)), "a")]));
-    table.put("b", of(vec![route("b/x", 2, wireguard(2, Some(17)), "b")]));
-    table.put("c", of(vec![route("c/x", 3, wireguard(1, Some(17)), "c")]));
-    assert_eq!(accepted(&table, "b"), [wireguard(2, None)]);
-    assert_eq!(accepted(&table, "c"), []);
-    assert_eq!(table.problems("c").len(), 2);
-}
-
-#[test]
-fn ports_and_prefixes_are_distinct_matches() {
-    let to = |prefix: &str, port| RouteMatch::Destinations {
-        prefixes: vec![prefix.parse().unwrap()],
-        port,
-    };
-    let mut table = Table::default();
-    let four = [
-        ("10.0.0.1", None),
-        ("10.0.0.1", Some(443)),
-        ("10.0.0.0/24", None),
-        ("10.0.0.1", None),
-    ];
-    for (index, (prefix, port)) in four.into_iter().enumerate() {
-        let name = format!("g{index}");
-        let created = i64::try_from(index).unwrap();
-        let own = route(&format!("{name}/x"), created, to(prefix, port), &name);
-        table.put(&name, of(vec![own]));
-    }
-    let has = [0, 1, 2, 3].map(|index| accepted(&table, &format!("g{index}")).len());
-    assert_eq!(has, [1, 1, 1, 0]);
-}
-
-#[test]
 fn gateways_have_tables_of_their_own() {
     let mut table = Table::default();
-    let on = |gateway: usize, source: &str, cluster: &str| {
-        let mut gateways = vec![GatewayGroup::default(), GatewayGroup::default()];
-        gateways[gateway]
-            .routes
-            .push(route(source, 1, names(&["n"]), cluster));
-        Group {
-            gateways,
-            ..Group::default()
-        }
-    };
-    table.put("a", on(0, "a/x", "a"));
-    table.put("b", on(1, "b/x", "b"));
-    assert_eq!(
-        (table.accepted(0, "a").len(), table.accepted(1, "b").len()),
-        (1, 1)
-    );
+    let mut other = of(vec![route("b/x", 1, names(&["n"]), "b")]);
+    other.gateways.insert(0, GatewayGroup::default());
+    put(&mut table, route("a/x", 1, names(&["n"]), "a"));
+    table.put("b", other);
+    let both = [table.accepted(0, "a"), table.accepted(1, "b")];
+    assert_eq!(both.map(<[_]>::len), [1, 1]);
 }
 
 #[test]
 fn unchanged_group_changes_nothing() {
     let mut table = Table::default();
-    let group = of(vec![route("a/x", 1, names(&["n"]), "a")]);
-    assert_ne!(table.put("a", group.clone()), Changed::default());
-    assert_eq!(table.put("a", group), Changed::default());
+    let own = route("a/x", 1, names(&["n"]), "a");
+    assert_ne!(put(&mut table, own.clone()), Changed::default());
+    assert_eq!(put(&mut table, own), Changed::default());
 }
 
 /// Names that lie within one another, or not.
@@ -208,29 +203,8 @@ fn group_of(index: usize, routes: &[(i64, Vec<usize>, usize)]) -> Group {
     of(routes.collect())
 }
 
-/// A route that a Service asks for.
-fn annotated(source: &str, created: i64, matches: RouteMatch, cluster: &str) -> SourcedRoute {
-    let mut own = route(source, created, matches, cluster);
-    own.source.kind = Kind::Service;
-    own
-}
-
-fn put(table: &mut Table, own: SourcedRoute) -> Changed {
-    let group = own.source.key.namespace.clone();
-    table.put(&group, of(vec![own]))
-}
-
-fn reported(table: &Table, group: &str) -> Vec<String> {
-    let all = table.problems(group).into_iter();
-    all.map(|problem| problem.message).collect()
-}
-
 #[test]
 fn annotation_cannot_narrow_an_older_claim() {
-    let to = |text: &str, port| RouteMatch::Destinations {
-        prefixes: vec![text.parse().unwrap()],
-        port,
-    };
     let name = |name| names(&[name]);
     for (wide, narrow, taken) in [
         (name("*.example.com"), name("api.a.example.com"), true),
@@ -241,24 +215,16 @@ fn annotation_cannot_narrow_an_older_claim() {
         (name("*.example.com"), name("an-example.com"), false),
         (name("a.example.com"), name("b.a.example.com"), false),
         (name("*"), name("a.example.com"), false),
-        (to("10.0.0.0/8", None), to("10.1.0.0/16", Some(443)), true),
-        (to("10.0.0.0/8", Some(443)), to("10.1.0.0/16", None), true),
-        (
-            to("10.0.0.0/8", Some(443)),
-            to("10.1.0.0/16", Some(443)),
-            true,
-        ),
-        (
-            to("10.0.0.0/8", Some(443)),
-            to("10.1.0.0/16", Some(444)),
-            false,
-        ),
-        (to("10.0.0.1", None), to("10.0.0.1", Some(443)), true),
-        (to("10.0.0.1", Some(443)), to("10.0.0.1", None), false),
-        (to("10.1.0.0/16", None), to("10.0.0.0/8", None), false),
-        (to("0.0.0.0/0", None), to("10.0.0.1", Some(443)), false),
-        (to("fd00::/8", None), to("fd00::1", None), true),
-        (to("fd00::/8", None), to("10.0.0.1", None), false),
+        (to("10.0.0.0/8"), to("10.1.0.0/16 443"), true),
+        (to("10.0.0.0/8 443"), to("10.1.0.0/16"), true),
+        (to("10.0.0.0/8 443"), to("10.1.0.0/16 443"), true),
+        (to("10.0.0.0/8 443"), to("10.1.0.0/16 444"), false),
+        (to("10.0.0.1"), to("10.0.0.1 443"), true),
+        (to("10.0.0.1 443"), to("10.0.0.1"), false),
+        (to("10.1.0.0/16"), to("10.0.0.0/8"), false),
+        (to("0.0.0.0/0"), to("10.0.0.1 443"), false),
+        (to("fd00::/8"), to("fd00::1"), true),
+        (to("fd00::/8"), to("10.0.0.1"), false),
     ] {
         for first in [annotated, route] {
             let mut table = Table::default();
@@ -270,31 +236,17 @@ fn annotation_cannot_narrow_an_older_claim() {
             assert_eq!(reported(&table, "young").len(), 1 - left);
         }
         // No conflict for the older object, within a namespace, or for other kinds of objects.
-        for (old, young, what) in [
-            (
-                "old/x",
-                "young/x",
-                annotated("young/x", 0, narrow.clone(), "young"),
-            ),
-            (
-                "same/x",
-                "same/y",
-                annotated("same/y", 2, narrow.clone(), "young"),
-            ),
-            (
-                "old/x",
-                "young/x",
-                route("young/x", 2, narrow.clone(), "young"),
-            ),
+        let young = |source, created| annotated(source, created, narrow.clone(), "young");
+        for (old, own) in [
+            ("old/x", young("young/x", 0)),
+            ("same/x", young("same/y", 2)),
+            ("old/x", route("young/x", 2, narrow.clone(), "young")),
         ] {
             let mut table = Table::default();
             table.put("g0", of(vec![annotated(old, 1, wide.clone(), "old")]));
-            table.put("g1", of(vec![what]));
-            assert_eq!(
-                accepted(&table, "g1").len(),
-                1,
-                "{wide:?} {narrow:?} {young}"
-            );
+            let what = format!("{wide:?} {own:?}");
+            table.put("g1", of(vec![own]));
+            assert_eq!(accepted(&table, "g1").len(), 1, "{what}");
         }
     }
 }
@@ -302,14 +254,10 @@ fn annotation_cannot_narrow_an_older_claim() {
 #[test]
 fn narrower_claim_reports_the_wider_owner() {
     let mut table = Table::default();
-    put(
-        &mut table,
-        route("old/x", 1, names(&["*.example.com"]), "old"),
-    );
-    put(
-        &mut table,
-        annotated("young/x", 2, names(&["api.a.example.com"]), "young"),
-    );
+    let wide = names(&["*.example.com"]);
+    put(&mut table, route("old/x", 1, wide, "old"));
+    let narrow = names(&["api.a.example.com"]);
+    put(&mut table, annotated("young/x", 2, narrow, "young"));
     assert_eq!(
         reported(&table, "young"),
         [
@@ -323,10 +271,8 @@ fn narrower_claim_reports_the_wider_owner() {
 fn barred_claimant_returns_when_unbarred() {
     let mut table = Table::default();
     let exact = || names(&["api.a.example.com"]);
-    put(
-        &mut table,
-        route("old/x", 1, names(&["*.example.com"]), "old"),
-    );
+    let wide = names(&["*.example.com"]);
+    put(&mut table, route("old/x", 1, wide, "old"));
     put(&mut table, annotated("evil/x", 2, exact(), "evil"));
     // A wildcard of another object bars no claimant.
     let between = annotated("other/x", 3, names(&["*.a.example.com"]), "other");
@@ -341,10 +287,8 @@ fn barred_claimant_returns_when_unbarred() {
     let changed = table.put("old", Group::default());
     for group in ["evil", "other"] {
         assert!(changed.routes.contains(group) && changed.problems.contains(group));
-        assert_eq!(
-            (accepted(&table, group).len(), reported(&table, group).len()),
-            (1, 0)
-        );
+        assert_eq!(accepted(&table, group).len(), 1);
+        assert_eq!(reported(&table, group), [""; 0]);
     }
 }
 
