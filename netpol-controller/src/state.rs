@@ -48,6 +48,7 @@ pub use self::kind::Kind;
 use self::meta::Parse;
 pub use self::meta::{Labels, Object, ObjectKey, ObjectRef, ParseError, has_labels};
 pub use self::pods::Pods;
+pub(crate) use self::selector::parse_items;
 pub use self::selector::{LabelSelector, Operator, Requirement, is_label_key, is_subdomain};
 
 /// The objects, by kind.

@@ -4,9 +4,10 @@
 
 use std::fmt;
 
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use crate::state::{Protocol, TargetPort};
+use crate::state::{Protocol, TargetPort, parse_items};
 
 /// A port, or several, that pods may be reached at.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -46,10 +47,8 @@ impl Port {
     /// Returns it as policies have it.
     pub(super) fn to_json(&self) -> Value {
         let mut port = json!({"protocol": self.protocol.unwrap_or_default().as_str()});
-        match &self.target {
-            None => {}
-            Some(TargetPort::Name(name)) => port["port"] = json!(name),
-            Some(TargetPort::Number(number)) => port["port"] = json!(number),
+        if let Some(target) = &self.target {
+            port["port"] = json!(target);
         }
         if let Some(end) = self.end {
             port["endPort"] = json!(end);
@@ -57,26 +56,13 @@ impl Port {
         port
     }
 
-    fn parse(item: &Value) -> Result<Self, String> {
-        let none = Map::new();
-        let fields = match item {
-            Value::Null => &none,
-            Value::Object(fields) => fields,
-            Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-                return Err("not an object".to_owned());
-            }
-        };
-        for field in fields.keys() {
-            if !["endPort", "port", "protocol"].contains(&field.as_str()) {
-                return Err(format!("unknown field {field:?}"));
-            }
-        }
-        let given = |field: &str| fields.get(field).filter(|value| !value.is_null());
-        let target = given("port").map(target).transpose()?;
+    fn parse(item: Value) -> Result<Self, String> {
+        let item: Option<Item> = serde_json::from_value(item).map_err(|error| error.to_string())?;
+        let item = item.unwrap_or_default();
         let port = Self {
-            protocol: given("protocol").map(protocol).transpose()?,
-            end: given("endPort").map(number).transpose()?,
-            target,
+            protocol: item.protocol,
+            target: item.port.map(|port| target(&port)).transpose()?,
+            end: item.end_port.map(|port| number(&port)).transpose()?,
         };
         port.checked()
     }
@@ -106,6 +92,15 @@ impl fmt::Display for Port {
     }
 }
 
+/// An item of a list, as it is written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct Item {
+    end_port: Option<Value>,
+    port: Option<Value>,
+    protocol: Option<Protocol>,
+}
+
 /// Most ports in one list. Each port of an alias costs two policies in every namespace of clients;
 /// Gardener's longest lists have five.
 const MAX_PORTS: usize = 100;
@@ -116,25 +111,12 @@ const MAX_PORTS: usize = 100;
 /// # Errors
 /// What is wrong, and at which column or in which item.
 pub(super) fn parse_list(text: &str) -> Result<Vec<Port>, String> {
-    let items = match serde_json::from_str(text) {
-        Ok(Value::Array(items)) => items,
-        Ok(Value::Null) => Vec::new(),
-        Ok(_) => return Err("not a list".to_owned()),
-        Err(error) => return Err(error.to_string()),
-    };
-    if items.len() > MAX_PORTS {
-        let count = items.len();
+    let ports = parse_items(text, Port::parse)?;
+    if ports.len() > MAX_PORTS {
+        let count = ports.len();
         return Err(format!("{count} ports, there may be {MAX_PORTS}"));
     }
-    let parsed = items.iter().zip(1..).map(|(item, position)| {
-        Port::parse(item).map_err(|error| format!("item {position}: {error}"))
-    });
-    parsed.collect()
-}
-
-fn protocol(value: &Value) -> Result<Protocol, String> {
-    let found = Protocol::ALL.into_iter().find(|one| value == one.as_str());
-    found.ok_or_else(|| format!("protocol {value} is none of TCP, UDP, SCTP"))
+    Ok(ports)
 }
 
 fn number(value: &Value) -> Result<u16, String> {
@@ -209,7 +191,7 @@ mod tests {
             ("{}", "not a list"),
             ("[{},", "column 4"),
             ("[[]]", "item 1: not an object"),
-            (r#"[{},{"Port":1}]"#, r#"item 2: unknown field "Port""#),
+            (r#"[{},{"Port":1}]"#, "item 2: unknown field `Port`"),
             (r#"[{"port":0}]"#, "0 is not a port number"),
             (r#"[{"port":65536}]"#, "65536 is not a port number"),
             (r#"[{"port":80.5}]"#, "80.5 is not a port number"),
@@ -219,7 +201,7 @@ mod tests {
             (r#"[{"port":"Https"}]"#, "is not a port name"),
             (r#"[{"port":"a--b"}]"#, "is not a port name"),
             (r#"[{"port":"a-name-too-long-"}]"#, "is not a port name"),
-            (r#"[{"port":1,"protocol":"tcp"}]"#, "none of TCP"),
+            (r#"[{"port":1,"protocol":"tcp"}]"#, "unknown variant `tcp`"),
             (r#"[{"port":9,"endPort":8}]"#, "endPort 8 is below port 9"),
             (r#"[{"port":"http","endPort":8}]"#, "needs a numeric port"),
             (r#"[{"endPort":8}]"#, "needs a numeric port"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::networking::v1::{IngressServiceBackend, IngressSpec};
 use kube::core::DynamicObject;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::meta::{Parse, annotations, created, part, part_at};
 use super::{Kind, LabelSelector, Labels, Mention, Mentions, ObjectKey, ParseError};
@@ -49,7 +49,7 @@ telemetry::labels! {
 }
 
 /// A port of a pod, by number or by the name a container gives it.
-#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(untagged)]
 pub enum TargetPort {
     /// Its number.

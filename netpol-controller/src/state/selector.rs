@@ -80,16 +80,7 @@ impl LabelSelector {
     /// # Errors
     /// What is wrong, and at which column or in which item.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
-        let items = match serde_json::from_str(text) {
-            Ok(Value::Array(items)) => items,
-            Ok(Value::Null) => Vec::new(),
-            Ok(_) => return Err("not a list".to_owned()),
-            Err(error) => return Err(error.to_string()),
-        };
-        let parsed = items.into_iter().zip(1..).map(|(item, number)| {
-            Self::parse(item).map_err(|error| format!("item {number}: {error}"))
-        });
-        parsed.collect()
+        parse_items(text, Self::parse)
     }
 
     fn parse(mut item: Value) -> Result<Self, String> {
@@ -123,6 +114,31 @@ impl LabelSelector {
         }
         Ok(())
     }
+}
+
+/// Reads a JSON list of objects, as an annotation has it; `null` is an empty one.
+///
+/// # Errors
+/// What is wrong, and at which column or in which item.
+pub(crate) fn parse_items<T>(
+    text: &str,
+    parse: impl Fn(Value) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let items = match serde_json::from_str(text) {
+        Ok(Value::Array(items)) => items,
+        Ok(Value::Null) => Vec::new(),
+        Ok(_) => return Err("not a list".to_owned()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let parsed = items.into_iter().zip(1..).map(|(item, number)| {
+        // serde would also fill a struct from a list.
+        let parsed = match item {
+            item if item.is_object() || item.is_null() => parse(item),
+            _ => Err("not an object".to_owned()),
+        };
+        parsed.map_err(|error| format!("item {number}: {error}"))
+    });
+    parsed.collect()
 }
 
 fn check_label(key: &str, value: &str) -> Result<(), String> {
@@ -274,6 +290,7 @@ mod tests {
             ("[{},", "column 4"),
             ("{}", "not a list"),
             ("[{},7]", "item 2"),
+            ("[[]]", "item 1: not an object"),
             (r#"[{"matchlabels":{}}]"#, "item 1: unknown field"),
             (
                 r#"[{"matchExpressions":[{"key":"a","operator":"Like"}]}]"#,

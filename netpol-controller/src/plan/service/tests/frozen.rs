@@ -145,7 +145,7 @@ fn bad_ports_of_an_alias_freeze_its_policies() {
         (r#"[{"protocol":"TCP"}]"#, "item 1: no port"),
         (
             r#"[{"port":8080},{"port":"x","protocol":"ICMP"}]"#,
-            "item 2: protocol",
+            "item 2: unknown variant `ICMP`",
         ),
     ] {
         let plan = planned(&[
