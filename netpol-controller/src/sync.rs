@@ -8,10 +8,10 @@
 //! One key is worked on once at a time. A failed write is tried again later and stops no other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -351,21 +351,15 @@ impl Task {
             written: Vec::new(),
             failed: false,
         };
-        let mut waiting = self.writes.into_iter();
-        let mut running = FuturesUnordered::new();
-        loop {
-            while running.len() < PARALLEL
-                && writer.leads()
-                && let Some(write) = waiting.next()
-            {
-                running.push(one(writer, metrics, write));
-            }
-            let Some(result) = running.next().await else {
-                break;
-            };
+        let mut unfinished = self.writes.len();
+        let due = stream::iter(self.writes).take_while(|_| ready(writer.leads()));
+        let writes = due.map(|write| one(writer, metrics, write));
+        let mut results = writes.buffer_unordered(PARALLEL);
+        while let Some(result) = results.next().await {
+            unfinished -= 1;
             job.take(result);
         }
-        job.failed |= waiting.next().is_some();
+        job.failed |= unfinished > 0;
         if let Some(last) = self.last {
             let stored = |own: &Written| matches!(own, Written::Stored { .. });
             if writer.leads() && (self.others || job.written.iter().any(stored)) {
