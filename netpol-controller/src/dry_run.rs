@@ -11,7 +11,7 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
-use similar::{ChangeTag, TextDiff};
+use similar::TextDiff;
 
 use crate::config::{Config, Environment};
 use crate::controller::{StartError, client, needs};
@@ -198,20 +198,9 @@ fn difference(write: &Write, before: Option<DynamicObject>) -> String {
         }
     };
     let [verb, _] = write.labels();
-    let mut text = format!("# {verb} NetworkPolicy {}\n", write.key());
-    for group in TextDiff::from_lines(&old, &new).grouped_ops(3) {
-        for operation in group {
-            for change in TextDiff::from_lines(&old, &new).iter_changes(&operation) {
-                let sign = match change.tag() {
-                    ChangeTag::Delete => '-',
-                    ChangeTag::Equal => ' ',
-                    ChangeTag::Insert => '+',
-                };
-                let _ = write!(text, "{sign} {change}");
-            }
-        }
-    }
-    text
+    let diff = TextDiff::from_lines(&old, &new);
+    let (key, diff) = (write.key(), diff.unified_diff());
+    format!("# {verb} NetworkPolicy {key}\n{diff}")
 }
 
 /// What of a policy a person reviews: its name, labels, annotations and specification.

@@ -194,12 +194,12 @@ fn the_rest_is_due(stage: &Stage, api: &mut Api) {
         "# update NetworkPolicy b/ingress-to-kept-tcp-80\n",
         "# delete NetworkPolicy b/ingress-to-gone-tcp-80\n",
         "# delete NetworkPolicy b/egress-to-gone-tcp-80\n",
-        "+     matchLabels:\n+       app: kept\n",
+        "+    matchLabels:\n+      app: kept\n",
         "# 1 to create, 1 to update, 2 to delete; nothing was written\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
-    assert!(!text.contains("- note"), "{text}");
+    assert!(!text.contains("-note"), "{text}");
     assert_eq!(
         versions(&api.policies()),
         versions(&before),
