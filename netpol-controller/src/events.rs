@@ -26,10 +26,7 @@ use crate::state::ObjectRef;
 /// How long the same object and reason are not reported again.
 const QUIET: Duration = Duration::from_secs(600);
 
-/// Objects and reasons that are remembered; beyond it the oldest are forgotten, and reported again.
-const REMEMBERED: usize = 16 * 1024;
-
-/// Events that wait to be written; more are dropped and counted.
+/// Events that wait to be written; more are dropped, counted and tried again.
 const QUEUE: usize = 1024;
 
 /// Time between two writes.
@@ -57,10 +54,17 @@ pub(crate) struct PendingEvent {
 #[derive(Debug)]
 pub(crate) struct Recorder {
     events: mpsc::Sender<PendingEvent>,
-    reported: BTreeMap<(ObjectRef, Reason), Instant>,
-    /// Problems that were not reported yet: too soon, or too many.
-    postponed: BTreeSet<(ObjectRef, Reason)>,
+    /// The last report of each object and reason.
+    reported: BTreeMap<(ObjectRef, Reason), Report>,
     metrics: Metrics,
+}
+
+#[derive(Debug)]
+struct Report {
+    at: Instant,
+    message: String,
+    /// There is another message since.
+    held_back: bool,
 }
 
 impl Recorder {
@@ -78,87 +82,54 @@ impl Recorder {
         Self {
             events,
             reported: BTreeMap::new(),
-            postponed: BTreeSet::new(),
             metrics,
         }
     }
 
-    /// Reports the problems of objects; `uid` returns an object's unique id.
-    pub(crate) fn report(
+    /// Reports what is new among all current problems; `uid` returns an object's unique id.
+    pub(crate) fn report<'p>(
         &mut self,
-        problems: &[Problem],
+        problems: impl Iterator<Item = &'p Problem>,
         uid: impl Fn(&ObjectRef) -> String,
         now: Instant,
     ) {
-        let mut texts: BTreeMap<(&ObjectRef, Reason), BTreeSet<&str>> = BTreeMap::new();
+        let mut texts: BTreeMap<(ObjectRef, Reason), BTreeSet<&str>> = BTreeMap::new();
         for problem in problems {
-            let key = (&problem.object, problem.reason);
+            let key = (problem.object.clone(), problem.reason);
             texts.entry(key).or_default().insert(&problem.message);
         }
-        for ((object, reason), messages) in texts {
-            let key = (object.clone(), reason);
-            let quiet = self.reported.get(&key).is_some_and(|at| now < *at + QUIET);
-            if quiet {
-                self.metrics.events.with(&["held-back"]).inc();
-                self.postpone(key);
-                continue;
+        let quiet = |last: &Report| now < last.at + QUIET;
+        self.reported
+            .retain(|key, last| texts.contains_key(key) || quiet(last));
+        for (key, messages) in texts {
+            let message = joined(&messages);
+            match self.reported.get_mut(&key) {
+                Some(last) if last.message == message => continue,
+                Some(last) if quiet(last) => {
+                    if !std::mem::replace(&mut last.held_back, true) {
+                        self.metrics.events.with(&["held-back"]).inc();
+                    }
+                    continue;
+                }
+                Some(_) | None => {}
             }
-            let note = PendingEvent {
-                object: object.clone(),
-                uid: uid(object),
-                reason,
-                message: joined(&messages),
+            let event = PendingEvent {
+                object: key.0.clone(),
+                uid: uid(&key.0),
+                reason: key.1,
+                message: message.clone(),
             };
-            if self.events.try_send(note).is_err() {
+            if self.events.try_send(event).is_err() {
                 self.metrics.events.with(&["dropped"]).inc();
-                self.postpone(key);
                 continue;
             }
-            self.remember(key, now);
+            let report = Report {
+                at: now,
+                message,
+                held_back: false,
+            };
+            self.reported.insert(key, report);
         }
-    }
-
-    /// Reports what was postponed, as far as it still holds: `problems` are all current ones.
-    pub(crate) fn record_postponed(
-        &mut self,
-        problems: impl Iterator<Item = Problem>,
-        uid: impl Fn(&ObjectRef) -> String,
-        now: Instant,
-    ) {
-        let quiet = |key| self.reported.get(key).is_some_and(|at| now < *at + QUIET);
-        let due: BTreeSet<_> = self
-            .postponed
-            .iter()
-            .filter(|key| !quiet(key))
-            .cloned()
-            .collect();
-        if due.is_empty() {
-            return;
-        }
-        self.postponed.retain(|key| !due.contains(key));
-        let due: Vec<Problem> = problems
-            .filter(|problem| due.contains(&(problem.object.clone(), problem.reason)))
-            .collect();
-        self.report(&due, uid, now);
-    }
-
-    fn postpone(&mut self, key: (ObjectRef, Reason)) {
-        if self.postponed.len() < REMEMBERED {
-            self.postponed.insert(key);
-        }
-    }
-
-    fn remember(&mut self, key: (ObjectRef, Reason), now: Instant) {
-        if self.reported.len() >= REMEMBERED {
-            self.reported.retain(|_, at| now < *at + QUIET);
-        }
-        if self.reported.len() >= REMEMBERED
-            && let Some(oldest) = self.reported.iter().min_by_key(|(_, at)| **at)
-        {
-            let oldest = oldest.0.clone();
-            self.reported.remove(&oldest);
-        }
-        self.reported.insert(key, now);
     }
 }
 

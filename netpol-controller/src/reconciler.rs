@@ -40,7 +40,7 @@ const BATCH: usize = 4096;
 /// How long kinds that are served later may take to be listed before the others go on.
 const HOLD: Duration = Duration::from_secs(5);
 
-/// How often metrics and the status are updated while nothing changes.
+/// How often metrics, the status and Events are updated while nothing changes.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
 
 /// What the reconciler is made of.
@@ -195,9 +195,7 @@ impl Reconciler {
             if self.leading {
                 let (state, problems) = (&self.state, self.problems.values().flatten());
                 let uid = |object: &ObjectRef| state.uid(object);
-                self.parts
-                    .recorder
-                    .record_postponed(problems.cloned(), uid, now);
+                self.parts.recorder.report(problems, uid, now);
             }
             self.report();
         }
@@ -257,7 +255,7 @@ impl Reconciler {
             message: telemetry::chain(error).to_string(),
         });
         let source = Source::Object(kind, key.clone());
-        self.note(source, problem.into_iter().collect(), Instant::now());
+        self.note(source, problem.into_iter().collect());
         let Ok(changed) = applied else {
             // The previous version stays in effect: one invalid object affects no other.
             if kind == Kind::Service && !self.state.services.contains_key(&key) {
@@ -281,11 +279,7 @@ impl Reconciler {
         }
         self.enqueue_object(kind, key);
         self.state.remove(kind, key);
-        self.note(
-            Source::Object(kind, key.clone()),
-            Vec::new(),
-            Instant::now(),
-        );
+        self.note(Source::Object(kind, key.clone()), Vec::new());
         if kind == Kind::Service && self.unreadable.remove(key) && self.leading {
             self.sync.add_service(key.clone(), Instant::now());
         }
@@ -348,8 +342,6 @@ impl Reconciler {
         self.problems
             .retain(|source, _| matches!(source, Source::Group(_) | Source::Object(..)));
         if leading {
-            let problems: Vec<_> = self.problems.values().flatten().cloned().collect();
-            self.record_events(&problems, Instant::now());
             self.enqueue_all();
         }
     }
@@ -449,7 +441,7 @@ impl Reconciler {
         }
         let outcome = publisher.translate(&self.state, std::mem::take(&mut self.groups));
         for (group, problems) in outcome.problems {
-            self.note(Source::Group(group), problems, now);
+            self.note(Source::Group(group), problems);
         }
         if self.leading {
             for service in outcome.services {
@@ -489,7 +481,7 @@ impl Reconciler {
                 sync::Key::Namespace(name) => Source::Namespace(name),
                 sync::Key::Service(key) => Source::Service(key),
             };
-            self.note(source, problems, now);
+            self.note(source, problems);
         }
     }
 
@@ -514,25 +506,12 @@ impl Reconciler {
         }
     }
 
-    fn note(&mut self, source: Source, problems: Vec<Problem>, now: Instant) {
-        let before = self.problems.get(&source);
-        if before.map_or(problems.is_empty(), |before| *before == problems) {
-            return;
-        }
-        if self.leading {
-            self.record_events(&problems, now);
-        }
+    fn note(&mut self, source: Source, problems: Vec<Problem>) {
         if problems.is_empty() {
             self.problems.remove(&source);
         } else {
             self.problems.insert(source, problems);
         }
-    }
-
-    fn record_events(&mut self, problems: &[Problem], now: Instant) {
-        let state = &self.state;
-        let uid = |object: &ObjectRef| state.uid(object);
-        self.parts.recorder.report(problems, uid, now);
     }
 
     // Status and metrics.
