@@ -26,7 +26,7 @@ use crate::metrics::{BUILD, Metrics};
 use crate::publish::Publisher;
 use crate::reconciler::{Parts, Reconciler};
 use crate::resolve::{self, Resolved};
-use crate::status::{Answers, Shared, Summary};
+use crate::status::{Answers, Summary};
 use crate::watch::{self as watches, Needs, Watches};
 use crate::write::Writer;
 
@@ -125,7 +125,7 @@ impl Controller {
         let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone())?;
         let mut tasks = JoinSet::new();
         let (stop, stopped) = watch::channel(false);
-        let (mut publisher, mut server, mut reloads) = (None, None, None);
+        let (mut server, mut reloads) = (None, None);
         if let Some(routing) = &config.routing {
             let tls = routing.tls.clone().map(tls::ServerTls::load).transpose()?;
             let params = crate::publish::server_params(routing, tls.clone());
@@ -133,22 +133,21 @@ impl Controller {
             let listener = listen(routing.address).await?;
             let local = listener.local_addr().unwrap_or(routing.address);
             tracing::info!(address = %local, "serving xds");
-            publisher = Some(Publisher::new(routing, &serving));
             let answering = serving.clone();
             let until = ended(stopped.clone());
             tasks.spawn(async move { answering.serve(listener, until).await });
             (server, reloads) = (Some(serving), tls);
         }
-        let shared = Arc::new(Shared::default());
+        let publisher = Publisher::new(config.routing.as_ref(), server.as_ref());
         // The first summary lists the gateways already, before the reconciler publishes its own.
-        shared.set(Summary {
-            gateways: publisher.as_ref().map(Publisher::summary),
+        let (summary, last) = watch::channel(Arc::new(Summary {
+            gateways: publisher.summary(),
             ..Summary::default()
-        });
+        }));
         telemetry::process::register(&registry, BUILD);
         log.register(&registry);
         let answers: Arc<dyn Process> = Arc::new(Answers {
-            shared: Arc::clone(&shared),
+            summary: last,
             config: config.effective(),
             started: Instant::now(),
             clients: server,
@@ -175,7 +174,7 @@ impl Controller {
             recorder: Recorder::start(client, identity, metrics.clone()),
             publisher,
             metrics,
-            shared,
+            summary,
         });
         let (failing, failed) = oneshot::channel();
         tasks.spawn(async move {

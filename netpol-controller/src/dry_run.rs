@@ -65,17 +65,11 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
         }
         None => ApiServer::of(&state),
     };
-    let mut publisher = config.routing.as_ref().map(Publisher::detached);
-    let mut problems = Vec::new();
-    if let Some(publisher) = &mut publisher {
-        let groups = crate::routes::all_groups(&state);
-        let outcome = publisher.translate(&state, groups);
-        problems.extend(outcome.problems.into_iter().flat_map(|(_, own)| own));
-    }
-    let routed = |key: &ObjectKey| {
-        let publisher = publisher.as_ref();
-        publisher.map_or_else(Vec::new, |own| own.routed(key))
-    };
+    let mut publisher = Publisher::new(config.routing.as_ref(), None);
+    let outcome = publisher.translate(&state, crate::routes::all_groups(&state));
+    let problems = outcome.problems.into_iter();
+    let mut problems: Vec<_> = problems.flat_map(|(_, own)| own).collect();
+    let routed = |key: &ObjectKey| publisher.routed(key);
     let mut sync = PolicySync::new(config);
     let known = PlanInputs {
         state: &state,
@@ -104,14 +98,12 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
         let (object, reason, message) = (&problem.object, problem.reason, &problem.message);
         let _ = writeln!(text, "# {object}: {reason}: {message}");
     }
-    if let Some(publisher) = &publisher {
-        for (name, own) in publisher.summary() {
-            let (routes, clusters) = (own.routes, own.clusters);
-            let _ = writeln!(
-                text,
-                "# gateway {name}: {routes} routes, {clusters} clusters"
-            );
-        }
+    for (name, own) in publisher.summary() {
+        let (routes, clusters) = (own.routes, own.clusters);
+        let _ = writeln!(
+            text,
+            "# gateway {name}: {routes} routes, {clusters} clusters"
+        );
     }
     let [create, update, delete] = counts;
     let _ = writeln!(

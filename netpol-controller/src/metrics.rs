@@ -107,6 +107,11 @@ impl Metrics {
     }
 }
 
+/// Returns a count as a gauge has it.
+pub(crate) fn count(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 /// Returns every family that a running controller exposes, sorted by name.
 #[must_use]
 pub fn describe_metrics() -> Vec<Description> {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use xds::{Audience, GatewayHandle, GatewayParams, Resource, ResourceType};
 
 use crate::config::{Config, RoutingConfig};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, count};
 use crate::plan::{self, Problem, RoutedPort};
 use crate::routes::{self, RouteSettings, Table};
 use crate::state::{ClusterState, ObjectKey};
@@ -92,25 +92,18 @@ pub(crate) fn server_params(
 }
 
 impl Publisher {
-    /// Publishes on `server`, which was made of the parameters of the same configuration.
-    pub(crate) fn new(routing: &RoutingConfig, server: &xds::Server) -> Self {
-        Self::to(routing, |name| server.gateway(name))
-    }
-
-    /// Translates, and publishes nowhere.
-    pub(crate) fn detached(routing: &RoutingConfig) -> Self {
-        Self::to(routing, |_| None)
-    }
-
-    fn to(routing: &RoutingConfig, handle: impl Fn(&str) -> Option<GatewayHandle>) -> Self {
-        let gateways = routing.settings.gateways.iter().map(|entry| {
+    /// Publishes on `server`, which was made of the parameters of the same configuration; without
+    /// one it translates only. Without routing there are no gateways, and nothing to do.
+    pub(crate) fn new(routing: Option<&RoutingConfig>, server: Option<&xds::Server>) -> Self {
+        let settings = routing.map(|own| own.settings.clone()).unwrap_or_default();
+        let gateways = settings.gateways.iter().map(|entry| {
             let params = GatewayParams {
                 tls: Some(entry.ports.tls),
                 node: Some(entry.ports.node),
                 vpn: Some(entry.ports.vpn),
                 ..GatewayParams::default()
             };
-            let handle = handle(&entry.name);
+            let handle = server.and_then(|server| server.gateway(&entry.name));
             if let Some(handle) = &handle {
                 handle.update(xds::base(&params), Vec::new());
             }
@@ -127,7 +120,7 @@ impl Publisher {
         });
         Self {
             gateways: gateways.collect(),
-            settings: routing.settings.clone(),
+            settings,
             table: Table::default(),
         }
     }
@@ -138,6 +131,9 @@ impl Publisher {
         state: &ClusterState,
         groups: BTreeSet<Arc<str>>,
     ) -> Outcome {
+        if self.gateways.is_empty() {
+            return Outcome::default();
+        }
         let mut changed = routes::Changed::default();
         for name in groups {
             let group = routes::group(state, &self.settings, &name);
@@ -245,6 +241,9 @@ impl Publisher {
         config: &Config,
         metrics: &Metrics,
     ) {
+        if self.gateways.is_empty() {
+            return;
+        }
         for (name, figures) in summary {
             metrics.routes.with(&[name]).set(count(figures.routes));
             let withheld = metrics.withheld.with(&[name]);
@@ -345,8 +344,4 @@ fn named(withheld: &[xds::Withheld]) -> Vec<String> {
 fn keys(resources: &[Resource]) -> BTreeSet<ResourceKey> {
     let all = resources.iter();
     all.map(|own| (own.kind, Arc::clone(&own.name))).collect()
-}
-
-fn count(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -24,12 +24,12 @@ use crate::affected::Affected;
 use crate::config::Config;
 use crate::events::Recorder;
 use crate::lease::Leadership;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, count};
 use crate::observed::{self, ObservedPolicies};
 use crate::plan::{ApiServer, Problem, Reason};
 use crate::publish::Publisher;
 use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
-use crate::status::{Shared, Summary};
+use crate::status::Summary;
 use crate::sync::{self, Job, PlanInputs, PolicySync};
 use crate::watch::Message;
 use crate::write::Writer;
@@ -52,9 +52,10 @@ pub(crate) struct Parts {
     pub(crate) resolved: watch::Receiver<crate::resolve::Resolved>,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
-    pub(crate) publisher: Option<Publisher>,
+    pub(crate) publisher: Publisher,
     pub(crate) metrics: Metrics,
-    pub(crate) shared: Arc<Shared>,
+    /// The last summary of all this, for probes and operators.
+    pub(crate) summary: watch::Sender<Arc<Summary>>,
 }
 
 /// The task's state.
@@ -123,12 +124,11 @@ impl Reconciler {
         self.lead();
         self.report();
         loop {
-            let publisher = self.parts.publisher.as_ref();
             let free = self.synced && !self.holds(Instant::now());
             let due = [
                 Some(self.reported + STATUS_PERIOD),
                 self.sync.queue.next_due().filter(|_| free && self.leading),
-                publisher.and_then(Publisher::next_due).filter(|_| free),
+                self.parts.publisher.next_due().filter(|_| free),
             ];
             let due = due.into_iter().flatten().min().unwrap_or(self.reported);
             // Keys are ready, so the loop does not block.
@@ -176,21 +176,19 @@ impl Reconciler {
         if self.synced && !self.holds(now) {
             self.translate(now);
             if std::mem::take(&mut self.unsettled) {
-                let publisher = self.parts.publisher.as_ref();
-                self.sync.settle(&self.state, |key| {
-                    publisher.map_or_else(Vec::new, |own| own.routed(key))
-                });
+                let routed = |key: &ObjectKey| self.parts.publisher.routed(key);
+                self.sync.settle(&self.state, routed);
             }
-            if let Some(publisher) = &mut self.parts.publisher {
-                publisher.publish_whole(now);
-            }
+            self.parts.publisher.publish_whole(now);
             if self.leading {
                 self.start_jobs(now);
             }
         }
-        if now >= self.reported + STATUS_PERIOD
-            || self.parts.shared.wants(self.synced, self.leading)
-        {
+        let changed = {
+            let last = self.parts.summary.borrow();
+            last.synced != self.synced || last.leading != self.leading
+        };
+        if now >= self.reported + STATUS_PERIOD || changed {
             self.reported = now;
             if self.leading {
                 let (state, problems) = (&self.state, self.problems.values().flatten());
@@ -247,10 +245,7 @@ impl Reconciler {
             synced.then(|| Affected::by(state, config, kind, &key))
         });
         let problem = applied.as_ref().err().map(|error| Problem {
-            object: ObjectRef {
-                kind,
-                key: key.clone(),
-            },
+            object: ObjectRef::new(kind, &key),
             reason: Reason::NotUnderstood,
             message: telemetry::chain(error).to_string(),
         });
@@ -307,7 +302,7 @@ impl Reconciler {
         if kind == Kind::NetworkPolicy {
             return self.observed.keys().cloned().collect();
         }
-        self.state.keys(kind)
+        self.state.keys(kind).collect()
     }
 
     fn check_synced(&mut self, now: Instant) {
@@ -319,15 +314,13 @@ impl Reconciler {
         tracing::info!(
             services = self.state.services.len(),
             namespaces = self.state.namespaces.len(),
-            pods = self.state.pods.len(),
+            pods = self.state.pods.keys().len(),
             policies = self.observed.len(),
             "caches synced"
         );
         self.enqueue_all();
         self.translate(now);
-        if let Some(publisher) = &self.parts.publisher {
-            publisher.complete();
-        }
+        self.parts.publisher.complete();
     }
 
     fn lead(&mut self) {
@@ -355,8 +348,7 @@ impl Reconciler {
         }
         self.enqueue_affected(Affected::by(&self.state, &self.parts.config, kind, key));
         if self.leading && kind == Kind::Namespace && self.has_gateway(&key.name) {
-            let publisher = self.parts.publisher.iter();
-            for service in publisher.flat_map(Publisher::routed_services) {
+            for service in self.parts.publisher.routed_services() {
                 self.sync.add_service(service.clone(), Instant::now());
             }
         }
@@ -432,14 +424,11 @@ impl Reconciler {
     // Actions.
 
     fn translate(&mut self, now: Instant) {
-        let Some(publisher) = &mut self.parts.publisher else {
-            self.groups.clear();
-            return;
-        };
         if self.groups.is_empty() {
             return;
         }
-        let outcome = publisher.translate(&self.state, std::mem::take(&mut self.groups));
+        let groups = std::mem::take(&mut self.groups);
+        let outcome = self.parts.publisher.translate(&self.state, groups);
         for (group, problems) in outcome.problems {
             self.note(Source::Group(group), problems);
         }
@@ -451,10 +440,7 @@ impl Reconciler {
     }
 
     fn start_jobs(&mut self, now: Instant) {
-        let routed = |key: &ObjectKey| {
-            let publisher = self.parts.publisher.as_ref();
-            publisher.map_or_else(Vec::new, |own| own.routed(key))
-        };
+        let routed = |key: &ObjectKey| self.parts.publisher.routed(key);
         let resolved = self.parts.resolved.borrow().clone();
         let api_server = ApiServer {
             resolved: resolved.addresses,
@@ -520,13 +506,13 @@ impl Reconciler {
         let metrics = &self.parts.metrics;
         metrics.leading.with(&[]).set(i64::from(self.leading));
         for kind in Kind::ALL {
-            let count = if kind == Kind::NetworkPolicy {
+            let objects = if kind == Kind::NetworkPolicy {
                 self.observed.len()
             } else {
-                self.state.count(kind)
+                self.state.keys(kind).len()
             };
-            if count > 0 || self.state.served.contains(&kind) {
-                metrics.objects.with(&[kind.as_str()]).set(count_of(count));
+            if objects > 0 || self.state.served.contains(&kind) {
+                metrics.objects.with(&[kind.as_str()]).set(count(objects));
             }
         }
         self.sync.report(metrics);
@@ -543,14 +529,12 @@ impl Reconciler {
         });
         for (reason, objects) in &objects {
             let gauge = metrics.problems.with(&[reason.as_str()]);
-            gauge.set(count_of(objects.len()));
+            gauge.set(count(objects.len()));
         }
-        let gateways = self.parts.publisher.as_ref().map(|publisher| {
-            let summary = publisher.summary();
-            publisher.report(&summary, &self.state, &self.parts.config, metrics);
-            summary
-        });
-        self.parts.shared.set(Summary {
+        let (publisher, config) = (&self.parts.publisher, &self.parts.config);
+        let gateways = publisher.summary();
+        publisher.report(&gateways, &self.state, config, metrics);
+        let summary = Summary {
             synced: self.synced,
             leading: self.leading,
             services: self.state.services.len(),
@@ -560,10 +544,7 @@ impl Reconciler {
             unlisted: self.unlisted.clone(),
             problems: self.problems.values().flatten().cloned().collect(),
             gateways,
-        });
+        };
+        self.parts.summary.send_replace(Arc::new(summary));
     }
-}
-
-fn count_of(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

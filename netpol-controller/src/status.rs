@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use telemetry::{Fact, Process, Status};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::metrics::BUILD;
@@ -32,8 +33,8 @@ pub(crate) struct Summary {
     /// Kinds that have not been listed yet; `None` before it is known which there are.
     pub(crate) unlisted: Option<BTreeSet<Kind>>,
     pub(crate) problems: Vec<Problem>,
-    /// By name, for each gateway; `None` when routes are not served.
-    pub(crate) gateways: Option<BTreeMap<String, GatewaySummary>>,
+    /// By name, for each gateway; none when routes are not served.
+    pub(crate) gateways: BTreeMap<String, GatewaySummary>,
 }
 
 /// What one gateway is given.
@@ -47,31 +48,9 @@ pub(crate) struct GatewaySummary {
     pub(crate) withheld: Vec<String>,
 }
 
-/// The last summary.
-#[derive(Debug, Default)]
-pub(crate) struct Shared(Mutex<Arc<Summary>>);
-
-impl Shared {
-    /// Returns the last summary.
-    pub(crate) fn get(&self) -> Arc<Summary> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Replaces it.
-    pub(crate) fn set(&self, summary: Summary) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(summary);
-    }
-
-    /// Returns whether the last summary says something else of these two.
-    pub(crate) fn wants(&self, synced: bool, leading: bool) -> bool {
-        let summary = self.get();
-        summary.synced != synced || summary.leading != leading
-    }
-}
-
 /// What the endpoints ask.
 pub(crate) struct Answers {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) summary: watch::Receiver<Arc<Summary>>,
     pub(crate) config: Value,
     pub(crate) started: Instant,
     pub(crate) clients: Option<xds::Server>,
@@ -83,7 +62,7 @@ impl Process for Answers {
     }
 
     fn ready(&self) -> Result<(), String> {
-        let summary = self.shared.get();
+        let summary = Arc::clone(&self.summary.borrow());
         if summary.synced {
             return Ok(());
         }
@@ -101,7 +80,7 @@ impl Process for Answers {
     }
 
     fn snapshot(&self) -> Value {
-        let summary = self.shared.get();
+        let summary = Arc::clone(&self.summary.borrow());
         let problem = |problem: &Problem| {
             json!({
                 "object": problem.object.to_string(),
@@ -118,7 +97,7 @@ impl Process for Answers {
             "waiting": summary.waiting,
             "problems": summary.problems.iter().take(LISTED).map(problem).collect::<Vec<_>>(),
             "problemsTotal": summary.problems.len(),
-            "gateways": summary.gateways.as_ref().unwrap_or(&BTreeMap::new()),
+            "gateways": summary.gateways,
             "clients": self.clients.as_ref().map(xds::Server::clients_json),
         })
     }
@@ -136,7 +115,7 @@ impl Process for Answers {
     fn drain(&self) {}
 
     fn status(&self) -> Status {
-        let summary = self.shared.get();
+        let summary = Arc::clone(&self.summary.borrow());
         let fact = |name: &str, value: String| Fact {
             name: name.to_owned(),
             value,
@@ -151,7 +130,7 @@ impl Process for Answers {
             fact("waiting", summary.waiting.to_string()),
             fact("problems", summary.problems.len().to_string()),
         ];
-        for (name, gateway) in summary.gateways.iter().flatten() {
+        for (name, gateway) in &summary.gateways {
             let figures = format!("{} routes, {} clusters", gateway.routes, gateway.clusters);
             facts.push(fact(&format!("gateway {name}"), figures));
         }

@@ -1,49 +1,31 @@
-//! What is known of any kind: keys, counts and unique ids.
+//! What is known of any kind: keys and unique ids.
+
+use std::sync::Arc;
 
 use super::{ClusterState, Kind, ObjectKey, ObjectRef};
 
 impl ClusterState {
-    /// Returns the keys of all objects of a kind.
-    pub fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
-        let bare = |name: &std::sync::Arc<str>| ObjectKey {
+    /// Returns the keys of all objects of a kind; NetworkPolicies are not kept here.
+    pub fn keys(&self, kind: Kind) -> Box<dyn ExactSizeIterator<Item = ObjectKey> + '_> {
+        let bare = |name: &Arc<str>| ObjectKey {
             namespace: "".into(),
-            name: std::sync::Arc::clone(name),
+            name: Arc::clone(name),
         };
         match kind {
-            Kind::DestinationRule => self.destination_rules.keys().cloned().collect(),
-            Kind::EndpointSlice => self.slices.keys().cloned().collect(),
-            Kind::Endpoints => self.endpoints.keys().cloned().collect(),
-            Kind::EnvoyFilter => self.envoy_filters.keys().cloned().collect(),
-            Kind::Gateway => self.gateways.keys().cloned().collect(),
-            Kind::Ingress => self.ingresses.keys().cloned().collect(),
-            Kind::IstioGateway => self.istio_gateways.keys().cloned().collect(),
-            Kind::Namespace => self.namespaces.keys().map(bare).collect(),
-            Kind::NetworkPolicy => Vec::new(),
-            Kind::Pod => self.pods.keys().cloned().collect(),
-            Kind::Service => self.services.keys().cloned().collect(),
-            Kind::Shoot => self.shoots.keys().map(bare).collect(),
-            Kind::TlsRoute => self.tls_routes.keys().cloned().collect(),
-            Kind::VirtualService => self.virtual_services.keys().cloned().collect(),
-        }
-    }
-
-    /// Returns how many objects of a kind are known; NetworkPolicies are not kept here.
-    pub fn count(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::DestinationRule => self.destination_rules.len(),
-            Kind::EndpointSlice => self.slices.len(),
-            Kind::Endpoints => self.endpoints.len(),
-            Kind::EnvoyFilter => self.envoy_filters.len(),
-            Kind::Gateway => self.gateways.len(),
-            Kind::Ingress => self.ingresses.len(),
-            Kind::IstioGateway => self.istio_gateways.len(),
-            Kind::Namespace => self.namespaces.len(),
-            Kind::NetworkPolicy => 0,
-            Kind::Pod => self.pods.len(),
-            Kind::Service => self.services.len(),
-            Kind::Shoot => self.shoots.len(),
-            Kind::TlsRoute => self.tls_routes.len(),
-            Kind::VirtualService => self.virtual_services.len(),
+            Kind::DestinationRule => Box::new(self.destination_rules.keys().cloned()),
+            Kind::EndpointSlice => Box::new(self.slices.keys().cloned()),
+            Kind::Endpoints => Box::new(self.endpoints.keys().cloned()),
+            Kind::EnvoyFilter => Box::new(self.envoy_filters.keys().cloned()),
+            Kind::Gateway => Box::new(self.gateways.keys().cloned()),
+            Kind::Ingress => Box::new(self.ingresses.keys().cloned()),
+            Kind::IstioGateway => Box::new(self.istio_gateways.keys().cloned()),
+            Kind::Namespace => Box::new(self.namespaces.keys().map(bare)),
+            Kind::NetworkPolicy => Box::new(std::iter::empty()),
+            Kind::Pod => Box::new(self.pods.keys().cloned()),
+            Kind::Service => Box::new(self.services.keys().cloned()),
+            Kind::Shoot => Box::new(self.shoots.keys().map(bare)),
+            Kind::TlsRoute => Box::new(self.tls_routes.keys().cloned()),
+            Kind::VirtualService => Box::new(self.virtual_services.keys().cloned()),
         }
     }
 

@@ -57,18 +57,8 @@ impl Pods {
     }
 
     /// Returns the keys of all pods.
-    pub fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &ObjectKey> {
         self.of_pod.keys()
-    }
-
-    /// Returns how many pods are known.
-    pub fn len(&self) -> usize {
-        self.of_pod.len()
-    }
-
-    /// Returns whether no pod is known.
-    pub fn is_empty(&self) -> bool {
-        self.of_pod.is_empty()
     }
 
     pub(super) fn remove(&mut self, key: &ObjectKey) {
