@@ -48,56 +48,16 @@ pub(super) async fn run(
         more_since: None,
     };
     match variant {
-        Variant::Delta => flow.open::<Delta>(params, channel, first).await,
-        Variant::Full => flow.open::<Full>(params, channel, first).await,
-    }
-}
-
-/// The messages of a variant.
-trait Messages {
-    const PATH: &'static str;
-    type Request: Message + 'static;
-    type Response: Message + Default + 'static;
-
-    fn request(request: Request) -> Option<Self::Request>;
-    fn response(response: Self::Response) -> Response;
-}
-
-struct Delta;
-
-impl Messages for Delta {
-    const PATH: &'static str = DELTA_PATH;
-    type Request = DeltaDiscoveryRequest;
-    type Response = DeltaDiscoveryResponse;
-
-    fn request(request: Request) -> Option<Self::Request> {
-        match request {
-            Request::Delta(request) => Some(request),
-            Request::Full(_) => None,
+        Variant::Delta => {
+            flow.open::<DeltaDiscoveryRequest, DeltaDiscoveryResponse>(
+                params, channel, DELTA_PATH, first,
+            )
+            .await
         }
-    }
-
-    fn response(response: Self::Response) -> Response {
-        Response::Delta(response)
-    }
-}
-
-struct Full;
-
-impl Messages for Full {
-    const PATH: &'static str = FULL_PATH;
-    type Request = DiscoveryRequest;
-    type Response = DiscoveryResponse;
-
-    fn request(request: Request) -> Option<Self::Request> {
-        match request {
-            Request::Full(request) => Some(request),
-            Request::Delta(_) => None,
+        Variant::Full => {
+            flow.open::<DiscoveryRequest, DiscoveryResponse>(params, channel, FULL_PATH, first)
+                .await
         }
-    }
-
-    fn response(response: Self::Response) -> Response {
-        Response::Full(response)
     }
 }
 
@@ -118,22 +78,27 @@ struct Flow<'a, S> {
 }
 
 impl<S: Sink> Flow<'_, S> {
-    async fn open<M: Messages>(
+    async fn open<Q, R>(
         mut self,
         params: &ClientParams,
         mut channel: Channel,
+        path: &'static str,
         first: Vec<Request>,
-    ) -> End {
-        let (requests, receiver) = mpsc::channel(OUTBOX.max(first.len()));
-        for request in first.into_iter().filter_map(M::request) {
+    ) -> End
+    where
+        Q: From<Request> + Message + 'static,
+        R: Default + Into<Response> + Message + 'static,
+    {
+        let (requests, receiver) = mpsc::channel::<Q>(OUTBOX.max(first.len()));
+        for request in first {
             // The channel has capacity for all of them.
-            let _ = requests.try_send(request);
+            let _ = requests.try_send(request.into());
         }
         let most = self.limits.message_bytes;
         let origin = params.server.origin();
-        let opened = channel.open(origin, M::PATH, receiver, most).await;
+        let opened = channel.open::<Q, R>(origin, path, receiver, most).await;
         let end = match opened {
-            Ok(responses) => self.serve::<M>(responses, &requests).await,
+            Ok(responses) => self.serve(responses, &requests).await,
             Err(status) => Err(status),
         };
         let answered = self.answered;
@@ -143,10 +108,10 @@ impl<S: Sink> Flow<'_, S> {
         }
     }
 
-    async fn serve<M: Messages>(
+    async fn serve<Q: From<Request>, R: Into<Response> + Message>(
         &mut self,
-        mut responses: Streaming<M::Response>,
-        requests: &mpsc::Sender<M::Request>,
+        mut responses: Streaming<R>,
+        requests: &mpsc::Sender<Q>,
     ) -> Result<(), Status> {
         let mut confirm = interval(self.limits.confirm);
         confirm.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -161,15 +126,15 @@ impl<S: Sink> Flow<'_, S> {
             tokio::select! {
                 permit = requests.reserve(), if !self.outbox.is_empty() => {
                     let permit = permit.map_err(|_| Status::unavailable("the connection ended"))?;
-                    if let Some(request) = self.outbox.pop_front().and_then(M::request) {
-                        permit.send(request);
+                    if let Some(request) = self.outbox.pop_front() {
+                        permit.send(request.into());
                     }
                 }
                 response = responses.message(), if self.outbox.len() < OUTBOX => {
                     let Some(response) = response? else {
                         return Ok(());
                     };
-                    let more = self.gather::<M>(response, &mut responses).await?;
+                    let more = self.gather(response, &mut responses).await;
                     self.take(more).await;
                 }
                 _ = confirm.tick() => self.confirm(),
@@ -180,18 +145,18 @@ impl<S: Sink> Flow<'_, S> {
     }
 
     /// Gathers responses that belong to the same change.
-    async fn gather<M: Messages>(
+    async fn gather<R: Into<Response> + Message>(
         &mut self,
-        first: M::Response,
-        responses: &mut Streaming<M::Response>,
-    ) -> Result<Vec<Response>, Status> {
+        first: R,
+        responses: &mut Streaming<R>,
+    ) -> Vec<Response> {
         if !std::mem::replace(&mut self.answered, true) {
             self.metrics.connect("ok");
             self.metrics.connected.set(1);
         }
         let end = Instant::now() + self.limits.gather;
-        let mut gathered = vec![M::response(first)];
-        let mut bytes: usize = gathered.iter().map(Response::bytes).sum();
+        let mut bytes = first.encoded_len();
+        let mut gathered = vec![first.into()];
         while bytes < self.limits.gather_bytes && gathered.len() < OUTBOX {
             let gap = (Instant::now() + self.limits.gather / GAPS).min(end);
             let Ok(next) = timeout_at(gap, responses.message()).await else {
@@ -201,11 +166,10 @@ impl<S: Sink> Flow<'_, S> {
             let Ok(Some(next)) = next else {
                 break;
             };
-            let next = M::response(next);
-            bytes += next.bytes();
-            gathered.push(next);
+            bytes += next.encoded_len();
+            gathered.push(next.into());
         }
-        Ok(gathered)
+        gathered
     }
 
     async fn take(&mut self, responses: Vec<Response>) {

@@ -18,11 +18,46 @@ pub(super) enum Variant {
     Full,
 }
 
-/// A request of either variant.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Request {
-    Delta(DeltaDiscoveryRequest),
-    Full(DiscoveryRequest),
+/// A request of either variant; what a variant has no field for is left out.
+#[derive(Debug)]
+pub(super) struct Request {
+    kind: ResourceType,
+    node: Option<Node>,
+    /// Incremental: further names; state of the world: all names.
+    names: Vec<String>,
+    unsubscribe: Vec<String>,
+    /// What there is of an earlier stream: versions by name.
+    versions: BTreeMap<String, String>,
+    version: String,
+    nonce: String,
+    error: Option<RpcStatus>,
+}
+
+impl From<Request> for DeltaDiscoveryRequest {
+    fn from(request: Request) -> Self {
+        Self {
+            node: request.node,
+            type_url: request.kind.type_url().to_owned(),
+            resource_names_subscribe: request.names,
+            resource_names_unsubscribe: request.unsubscribe,
+            initial_resource_versions: request.versions,
+            response_nonce: request.nonce,
+            error_detail: request.error,
+        }
+    }
+}
+
+impl From<Request> for DiscoveryRequest {
+    fn from(request: Request) -> Self {
+        Self {
+            version_info: request.version,
+            node: request.node,
+            resource_names: request.names,
+            type_url: request.kind.type_url().to_owned(),
+            response_nonce: request.nonce,
+            error_detail: request.error,
+        }
+    }
 }
 
 /// One stream.
@@ -77,10 +112,8 @@ impl Session {
             user_agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             client_features: vec![LISTENER_PARTS.to_owned()],
         };
-        match requests.first_mut() {
-            Some(Request::Delta(first)) => first.node = Some(node),
-            Some(Request::Full(first)) => first.node = Some(node),
-            None => {}
+        if let Some(first) = requests.first_mut() {
+            first.node = Some(node);
         }
         (session, requests)
     }
@@ -98,10 +131,16 @@ impl Session {
             // Resources without a subscription are not sent again, so they would never be accepted.
             self.refused
                 .retain(|(of, name)| *of != kind || name.is_empty() || asked.names.contains(name));
-            Some(match self.variant {
-                Variant::Delta => delta_subscription(kind, &old, &asked.names, first, held),
-                Variant::Full => self.full_request(kind, None),
-            })
+            let mut request = self.request(kind);
+            if self.variant == Variant::Delta {
+                let new = &self.types[kind as usize].names;
+                request.names = new.difference(&old).map(ToString::to_string).collect();
+                request.unsubscribe = old.difference(new).map(ToString::to_string).collect();
+            }
+            if first {
+                request.versions = versions(kind, held);
+            }
+            Some(request)
         });
         requests.collect()
     }
@@ -115,18 +154,13 @@ impl Session {
             asked.answered = true;
         }
         self.note_refused(update, verdict.is_err());
-        let error = verdict.as_ref().err().map(|text| RpcStatus {
-            code: tonic::Code::InvalidArgument as i32,
-            message: text.clone(),
-        });
-        match self.variant {
-            Variant::Full => self.full_request(update.kind, error),
-            Variant::Delta => Request::Delta(DeltaDiscoveryRequest {
-                type_url: update.kind.type_url().to_owned(),
-                response_nonce: update.nonce.clone(),
-                error_detail: error,
-                ..DeltaDiscoveryRequest::default()
+        Request {
+            nonce: update.nonce.clone(),
+            error: verdict.as_ref().err().map(|text| RpcStatus {
+                code: tonic::Code::InvalidArgument as i32,
+                message: text.clone(),
             }),
+            ..self.request(update.kind)
         }
     }
 
@@ -163,54 +197,37 @@ impl Session {
 
     fn ask_for_all(&mut self, kind: ResourceType, held: &HeldResources) -> Request {
         self.types[kind as usize].asked = true;
-        match self.variant {
-            Variant::Full => self.full_request(kind, None),
-            Variant::Delta => Request::Delta(DeltaDiscoveryRequest {
-                type_url: kind.type_url().to_owned(),
-                initial_resource_versions: versions(kind, held),
-                ..DeltaDiscoveryRequest::default()
-            }),
+        Request {
+            versions: versions(kind, held),
+            ..self.request(kind)
         }
     }
 
-    fn full_request(&self, kind: ResourceType, error: Option<RpcStatus>) -> Request {
+    /// A request that says nothing new; in the state-of-the-world variant it has to repeat what
+    /// was asked for and accepted before.
+    fn request(&self, kind: ResourceType) -> Request {
         let asked = &self.types[kind as usize];
-        Request::Full(DiscoveryRequest {
-            version_info: asked.version.clone(),
+        let mut request = Request {
+            kind,
             node: None,
-            resource_names: asked.names.iter().map(ToString::to_string).collect(),
-            type_url: kind.type_url().to_owned(),
-            response_nonce: asked.nonce.clone(),
-            error_detail: error,
-        })
+            names: Vec::new(),
+            unsubscribe: Vec::new(),
+            versions: BTreeMap::new(),
+            version: String::new(),
+            nonce: String::new(),
+            error: None,
+        };
+        if self.variant == Variant::Full {
+            request.names = asked.names.iter().map(ToString::to_string).collect();
+            request.version.clone_from(&asked.version);
+            request.nonce.clone_from(&asked.nonce);
+        }
+        request
     }
 }
 
 /// Bounds the set: only whether it is empty is ever asked.
 const MAX_REFUSED: usize = 10_000;
-
-fn delta_subscription(
-    kind: ResourceType,
-    old: &BTreeSet<Arc<str>>,
-    new: &BTreeSet<Arc<str>>,
-    first: bool,
-    held: &HeldResources,
-) -> Request {
-    let names = |from: &BTreeSet<Arc<str>>, without: &BTreeSet<Arc<str>>| {
-        from.difference(without).map(ToString::to_string).collect()
-    };
-    Request::Delta(DeltaDiscoveryRequest {
-        type_url: kind.type_url().to_owned(),
-        resource_names_subscribe: names(new, old),
-        resource_names_unsubscribe: names(old, new),
-        initial_resource_versions: if first {
-            versions(kind, held)
-        } else {
-            BTreeMap::new()
-        },
-        ..DeltaDiscoveryRequest::default()
-    })
-}
 
 fn versions(kind: ResourceType, held: &HeldResources) -> BTreeMap<String, String> {
     let raw = held.stored().lock();

@@ -6,18 +6,73 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use prost::Message;
 
 use crate::decode::{Decoded, MAX_RESOURCES, decode, resource_name};
 use crate::grpc::MORE_FOLLOWS;
 use crate::proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse};
 use crate::resource::ResourceType;
 
-/// A response as it came.
+/// A response of either variant, as it came.
 #[derive(Clone, Debug)]
-pub(super) enum Response {
-    Delta(DeltaDiscoveryResponse),
-    Full(DiscoveryResponse),
+pub(super) struct Response {
+    type_url: String,
+    nonce: String,
+    /// State of the world: the version of the whole.
+    version: String,
+    resources: Vec<RawResource>,
+    removed: Vec<String>,
+    /// Whether it is of the state-of-the-world variant.
+    full: bool,
+}
+
+/// A resource before it is understood.
+#[derive(Clone, Debug)]
+struct RawResource {
+    type_url: String,
+    name: Option<String>,
+    version: String,
+    body: Bytes,
+}
+
+impl From<DeltaDiscoveryResponse> for Response {
+    fn from(delta: DeltaDiscoveryResponse) -> Self {
+        let resources = delta.resources.into_iter().map(|one| {
+            let any = one.resource.unwrap_or_default();
+            RawResource {
+                type_url: any.type_url,
+                name: Some(one.name).filter(|name| !name.is_empty()),
+                version: one.version,
+                body: any.value,
+            }
+        });
+        Self {
+            type_url: delta.type_url,
+            nonce: delta.nonce,
+            version: delta.system_version_info,
+            resources: resources.collect(),
+            removed: delta.removed_resources,
+            full: false,
+        }
+    }
+}
+
+impl From<DiscoveryResponse> for Response {
+    fn from(full: DiscoveryResponse) -> Self {
+        let resources = full.resources.into_iter().map(|any| RawResource {
+            type_url: any.type_url,
+            name: None,
+            version: full.version_info.clone(),
+            body: any.value,
+        });
+        Self {
+            type_url: full.type_url,
+            nonce: full.nonce,
+            resources: resources.collect(),
+            version: full.version_info,
+            removed: Vec::new(),
+            full: true,
+        }
+    }
 }
 
 /// A response that was understood, or not.
@@ -49,52 +104,33 @@ pub(super) struct Item {
     pub(super) decoded: Decoded,
 }
 
-impl Response {
-    /// How many bytes it has when it travels.
-    pub(super) fn bytes(&self) -> usize {
-        match self {
-            Self::Delta(delta) => delta.encoded_len(),
-            Self::Full(full) => full.encoded_len(),
-        }
-    }
-
-    fn type_url(&self) -> &str {
-        match self {
-            Self::Delta(delta) => &delta.type_url,
-            Self::Full(full) => &full.type_url,
-        }
-    }
-}
-
 /// Decodes a response; `None` when its type was not subscribed. Other tasks on the same
 /// thread run every [`YIELD_INTERVAL`] resources.
 pub(super) async fn decode_response(response: Response) -> Option<Update> {
-    let kind = ResourceType::from_type_url(response.type_url())?;
+    let kind = ResourceType::from_type_url(&response.type_url)?;
     let mut update = Update {
         kind,
-        nonce: String::new(),
-        version: String::new(),
-        more_follows: false,
+        more_follows: response.nonce.ends_with(MORE_FOLLOWS),
+        nonce: response.nonce,
+        version: response.version,
         set: Vec::new(),
         unread: Vec::new(),
-        removed: Vec::new(),
-        listed: false,
+        removed: response.removed.into_iter().map(Into::into).collect(),
+        listed: response.full && kind.is_root(),
         fault: None,
     };
-    let bodies = update.take(response);
-    update.more_follows = update.nonce.ends_with(MORE_FOLLOWS);
-    if bodies.len() + update.removed.len() > MAX_RESOURCES {
+    if response.resources.len() + update.removed.len() > MAX_RESOURCES {
         update.removed.clear();
         update.unread.push("".into());
         update.refuse(&format!("more than {MAX_RESOURCES} resources"));
         return Some(update);
     }
-    for (count, travelling) in bodies.into_iter().enumerate() {
+    for (count, resource) in response.resources.into_iter().enumerate() {
         if count % YIELD_INTERVAL == YIELD_INTERVAL - 1 {
             tokio::task::yield_now().await;
         }
-        let name = travelling.name.clone();
-        match travelling.decode_response(kind) {
+        let name = resource.name.clone();
+        match resource.decode(kind) {
             Ok(item) => update.set.push(item),
             Err(why) => {
                 update.unread.push(name.unwrap_or_default().into());
@@ -109,16 +145,8 @@ pub(super) async fn decode_response(response: Response) -> Option<Update> {
 /// Resources decoded between two yields: about a millisecond.
 const YIELD_INTERVAL: usize = 256;
 
-/// A resource before it is understood.
-struct RawResource {
-    type_url: String,
-    name: Option<String>,
-    version: String,
-    body: Bytes,
-}
-
 impl RawResource {
-    fn decode_response(self, kind: ResourceType) -> Result<Item, String> {
+    fn decode(self, kind: ResourceType) -> Result<Item, String> {
         if self.type_url != kind.type_url() {
             return Err(format!(
                 "a resource of type {} in a response of type {}",
@@ -141,44 +169,6 @@ impl RawResource {
 }
 
 impl Update {
-    /// Reads the response's own fields, and returns the resources in it.
-    fn take(&mut self, response: Response) -> Vec<RawResource> {
-        match response {
-            Response::Delta(delta) => {
-                self.nonce = delta.nonce;
-                self.version = delta.system_version_info;
-                self.removed = delta
-                    .removed_resources
-                    .into_iter()
-                    .map(Into::into)
-                    .collect();
-                let resources = delta.resources.into_iter().map(|one| {
-                    let any = one.resource.unwrap_or_default();
-                    RawResource {
-                        type_url: any.type_url,
-                        name: Some(one.name).filter(|name| !name.is_empty()),
-                        version: one.version,
-                        body: any.value,
-                    }
-                });
-                resources.collect()
-            }
-            Response::Full(full) => {
-                self.nonce = full.nonce;
-                self.listed = self.kind.is_root();
-                let resources = full.resources.into_iter().map(|any| RawResource {
-                    type_url: any.type_url,
-                    name: None,
-                    version: full.version_info.clone(),
-                    body: any.value,
-                });
-                let resources = resources.collect();
-                self.version = full.version_info;
-                resources
-            }
-        }
-    }
-
     /// Refuses what says different things of one resource.
     fn refuse_ambiguous(&mut self) {
         let mut seen = BTreeSet::new();

@@ -225,13 +225,13 @@ fn delta(kind: ResourceType, resources: &[Resource], removed: &[&str]) -> Update
         removed_resources: removed.iter().map(ToString::to_string).collect(),
         ..DeltaDiscoveryResponse::default()
     };
-    decoded(Response::Delta(response)).unwrap()
+    decoded(response).unwrap()
 }
 
 /// Decodes a response, without other tasks to yield to.
-fn decoded(response: Response) -> Option<Update> {
+fn decoded(response: impl Into<Response>) -> Option<Update> {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.unwrap().block_on(decode_response(response))
+    runtime.unwrap().block_on(decode_response(response.into()))
 }
 
 fn full(kind: ResourceType, resources: &[Resource]) -> Update {
@@ -242,7 +242,7 @@ fn full(kind: ResourceType, resources: &[Resource]) -> Update {
         version_info: "v".into(),
         ..DiscoveryResponse::default()
     };
-    decoded(Response::Full(response)).unwrap()
+    decoded(response).unwrap()
 }
 
 fn any(resource: &Resource) -> Any {
@@ -340,13 +340,13 @@ fn resource_type_must_match_its_response() {
         }],
         ..DeltaDiscoveryResponse::default()
     };
-    let update = decoded(Response::Delta(response)).unwrap();
+    let update = decoded(response).unwrap();
     assert!(update.fault.unwrap().contains("Listener"));
     let unknown = DeltaDiscoveryResponse {
         type_url: "type.googleapis.com/something.Else".into(),
         ..DeltaDiscoveryResponse::default()
     };
-    assert!(decoded(Response::Delta(unknown)).is_none());
+    assert!(decoded(unknown).is_none());
 }
 
 #[test]
