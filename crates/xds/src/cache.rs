@@ -17,8 +17,6 @@ use bytes::Bytes;
 use prost::Message;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
-use crate::resource::ResourceType;
-
 /// A cache that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the cache {}", path.display())]
@@ -78,35 +76,27 @@ pub(crate) struct Content {
     pub(crate) written: SystemTime,
 }
 
-/// A resource in the cache.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) kind: ResourceType,
-    pub(crate) name: String,
-    pub(crate) version: String,
-    pub(crate) body: Bytes,
-}
-
 #[derive(Clone, Eq, Message, PartialEq)]
 struct CacheFile {
     #[prost(message, repeated, tag = "1")]
-    entries: Vec<CacheEntry>,
+    entries: Vec<Entry>,
     #[prost(string, tag = "2")]
     server: String,
     #[prost(string, tag = "3")]
     cluster: String,
 }
 
+/// A resource in the cache.
 #[derive(Clone, Eq, Message, PartialEq)]
-struct CacheEntry {
+pub(crate) struct Entry {
     #[prost(string, tag = "1")]
-    type_url: String,
+    pub(crate) type_url: String,
     #[prost(string, tag = "2")]
-    name: String,
+    pub(crate) name: String,
     #[prost(string, tag = "3")]
-    version: String,
+    pub(crate) version: String,
     #[prost(bytes = "bytes", tag = "4")]
-    body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 /// Reads a cache; `None` when there is no file.
@@ -133,29 +123,14 @@ fn read_content(path: &Path, origin: &Origin) -> Result<Option<Content>, CacheFa
     if found != *origin {
         return Err(CacheFault::Other(found));
     }
-    let entries = file.entries.into_iter().map(|entry| {
-        let kind = ResourceType::from_type_url(&entry.type_url).ok_or(CacheFault::Foreign)?;
-        Ok(Entry {
-            kind,
-            name: entry.name,
-            version: entry.version,
-            body: entry.body,
-        })
-    });
-    let entries = entries.collect::<Result<_, CacheFault>>()?;
+    let entries = file.entries;
     Ok(Some(Content { entries, written }))
 }
 
 /// Writes a cache in the place of what is there.
 pub(crate) fn write(path: &Path, origin: &Origin, entries: Vec<Entry>) -> io::Result<()> {
-    let entries = entries.into_iter().map(|entry| CacheEntry {
-        type_url: entry.kind.type_url().to_owned(),
-        name: entry.name,
-        version: entry.version,
-        body: entry.body,
-    });
     let file = CacheFile {
-        entries: entries.collect(),
+        entries,
         server: origin.server.clone(),
         cluster: origin.cluster.clone(),
     };
@@ -247,19 +222,24 @@ mod tests {
     use testkit::tempdir::TempDir;
 
     use super::*;
+    use crate::resource::ResourceType;
+
+    fn origin_of(server: &str, cluster: &str) -> Origin {
+        Origin {
+            server: server.into(),
+            cluster: cluster.into(),
+        }
+    }
 
     fn origin() -> Origin {
-        Origin {
-            server: "https://a:1".into(),
-            cluster: "blue".into(),
-        }
+        origin_of("https://a:1", "blue")
     }
 
     fn entries() -> Vec<Entry> {
         ResourceType::ALL
             .into_iter()
             .map(|kind| Entry {
-                kind,
+                type_url: kind.type_url().to_owned(),
                 name: format!("name of {kind:?}"),
                 version: "v".into(),
                 body: Bytes::from_static(b"\0body\xff"),
@@ -288,12 +268,8 @@ mod tests {
         let dir = TempDir::new("xds-cache").unwrap();
         let path = dir.join("cache");
         write(&path, &origin(), entries()).unwrap();
-        let other = |server: &str, cluster: &str| Origin {
-            server: server.into(),
-            cluster: cluster.into(),
-        };
-        for other in [other("https://b:1", "blue"), other("https://a:1", "green")] {
-            let error = read(&path, &other).unwrap_err();
+        for (server, cluster) in [("https://b:1", "blue"), ("https://a:1", "green")] {
+            let error = read(&path, &origin_of(server, cluster)).unwrap_err();
             assert!(matches!(error.fault, CacheFault::Other(_)), "{error}");
         }
     }

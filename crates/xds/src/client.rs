@@ -22,7 +22,7 @@ mod update;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -178,19 +178,28 @@ pub fn load_cache(
     own: &[OwnListener],
     start: State,
 ) -> Result<Option<Cached>, CacheError> {
-    let Some(content) = cache::read(path, &origin(server, cluster))? else {
+    let mut held = HeldResources::new(start, own.to_vec());
+    let Some(written) = prime(&mut held, path, &origin(server, cluster))? else {
         return Ok(None);
     };
-    let mut state = start;
-    for entry in content.entries {
-        let decoded = crate::decode(entry.kind, &entry.name, &entry.body);
-        let decoded = decoded.map_err(|error| CacheError::new(path, error))?;
-        state.set(&entry.name, decoded);
-    }
-    let table = state.table(own);
+    let table = held.table();
     let table = table.map_err(|error| CacheError::new(path, error))?;
-    let age = content.written.elapsed().unwrap_or_default();
+    let age = written.elapsed().unwrap_or_default();
     Ok(Some(Cached { table, age }))
+}
+
+/// Loads what is in a cache; returns when it was written, or `None` when there is no file.
+fn prime(
+    held: &mut HeldResources,
+    path: &Path,
+    origin: &cache::Origin,
+) -> Result<Option<SystemTime>, CacheError> {
+    let Some(content) = cache::read(path, origin)? else {
+        return Ok(None);
+    };
+    let primed = held.prime(content.entries);
+    primed.map_err(|fault| CacheError::new(path, fault))?;
+    Ok(Some(content.written))
 }
 
 impl ClientParams {
@@ -212,12 +221,7 @@ fn load_state(params: &ClientParams) -> HeldResources {
         return held;
     };
     cache::tidy(path);
-    let primed = cache::read(path, &params.origin()).and_then(|content| {
-        let entries = content.map(|content| content.entries);
-        let primed = held.prime(entries.unwrap_or_default());
-        primed.map_err(|error| CacheError::new(path, error))
-    });
-    if let Err(error) = primed {
+    if let Err(error) = prime(&mut held, path, &params.origin()) {
         tracing::warn!(error = %telemetry::chain(&error), "ignoring the resource cache");
     }
     held

@@ -15,8 +15,8 @@ use prost::Message;
 
 use super::Sink;
 use super::update::Update;
-use crate::cache::Entry;
-use crate::decode::{OwnListener, State, decode};
+use crate::cache::{CacheFault, Entry};
+use crate::decode::{OwnListener, State, Table, TableError, decode};
 use crate::proto::discovery::NameOnly;
 use crate::resource::ResourceType;
 
@@ -78,7 +78,7 @@ impl Raw {
         let all = ResourceType::ALL.into_iter().zip(&self.types);
         let entries = all.flat_map(|(kind, items)| {
             items.iter().map(move |(name, item)| Entry {
-                kind,
+                type_url: kind.type_url().to_owned(),
                 name: name.to_string(),
                 version: item.version.clone(),
                 body: item.body.clone(),
@@ -102,21 +102,26 @@ impl HeldResources {
     }
 
     /// Loads the cache's resources, so that the server need not send them again.
-    pub(super) fn prime(&mut self, entries: Vec<Entry>) -> Result<(), crate::DecodeError> {
+    pub(super) fn prime(&mut self, entries: Vec<Entry>) -> Result<(), CacheFault> {
         let mut state = self.state.clone();
         let mut types: [BTreeMap<_, _>; ResourceType::ALL.len()] = Default::default();
         for entry in entries {
-            let decoded = decode(entry.kind, &entry.name, &entry.body)?;
+            let kind = ResourceType::from_type_url(&entry.type_url).ok_or(CacheFault::Foreign)?;
+            let decoded = decode(kind, &entry.name, &entry.body)?;
             state.set(&entry.name, decoded);
             let item = RawItem {
                 version: entry.version,
                 body: entry.body,
             };
-            types[entry.kind as usize].insert(entry.name.into(), item);
+            types[kind as usize].insert(entry.name.into(), item);
         }
         self.state = state;
         self.stored.lock().types = types;
         Ok(())
+    }
+
+    pub(super) fn table(&self) -> Result<Table, TableError> {
+        self.state.table(&self.own)
     }
 
     pub(super) fn stored(&self) -> &Stored {

@@ -111,8 +111,10 @@ impl Client {
             }
             ("kept", _) => {
                 let raw = self.held.stored().lock();
-                let entries = raw.entries().into_iter();
-                let kept = entries.map(|entry| format!("{}/{}", letter_of(entry.kind), entry.name));
+                let kept = raw.entries().into_iter().map(|entry| {
+                    let kind = ResourceType::from_type_url(&entry.type_url).unwrap();
+                    format!("{}/{}", letter_of(kind), entry.name)
+                });
                 assert_eq!(kept.collect::<Vec<_>>(), words, "{at}");
             }
             ("refuse", []) => self.sink.refuses = true,
