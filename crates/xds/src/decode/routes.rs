@@ -25,11 +25,12 @@ pub(super) struct Routes<'s> {
 }
 
 /// A route of a resource.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Found<'s> {
     /// Name of the resource.
     pub(super) origin: &'s Arc<str>,
-    pub(super) matches: Matches<'s>,
+    /// What it matches, all of one kind.
+    pub(super) keys: Vec<Item<'s>>,
     pub(super) listeners: ListenerSet,
     /// Clients that may use it; empty = all.
     pub(super) sources: &'s [IpPrefix],
@@ -37,19 +38,8 @@ pub(super) struct Found<'s> {
     pub(super) limits: Limits,
 }
 
-/// What a route matches.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Matches<'s> {
-    Connect(&'s str),
-    Destinations(&'s [IpPrefix], Option<u16>),
-    /// Any name.
-    Everything,
-    Names(&'s [String]),
-    WireGuard(&'s [[u8; 32]], Option<u32>),
-}
-
 /// One thing that a route matches.
-type Item<'s> = MatchKey<&'s str>;
+pub(super) type Item<'s> = MatchKey<&'s str>;
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
@@ -61,21 +51,23 @@ struct Known {
 
 impl<'s> Routes<'s> {
     /// Adds a route.
-    pub(super) fn add(&mut self, found: Found<'s>) -> Result<(), TableError> {
+    pub(super) fn add(&mut self, mut found: Found<'s>) -> Result<(), TableError> {
         if let Some(retries) = found.limits.retries {
             let most = self.retries.entry(found.cluster).or_default();
             *most = retries.max(*most);
         }
-        let mut keys = Vec::new();
-        found.matches.keys(|key| keys.push(key));
+        let mut keys = std::mem::take(&mut found.keys);
+        let Some(matches) = route_match(&keys) else {
+            return Ok(());
+        };
         let mut earlier = keys
             .iter()
             .filter_map(|key| Some((key, self.known.get(key)?)));
         let Some((key, first)) = earlier.next() else {
-            self.push(&found, found.matches.to_owned(), &keys);
+            self.push(&found, matches, &keys);
             return Ok(());
         };
-        let same = self.specs[first.route].matches == found.matches.to_owned();
+        let same = self.specs[first.route].matches == matches;
         let mut apart = true;
         for (key, known) in std::iter::once((key, first)).chain(earlier) {
             let wireguard = matches!(key, Item::PublicKey(_) | Item::RouteId(_));
@@ -99,7 +91,7 @@ impl<'s> Routes<'s> {
                 let known = self.known.get(key);
                 known.is_none_or(|known| !known.listeners.intersects(found.listeners))
             });
-            if let Some(matches) = only(&keys) {
+            if let Some(matches) = route_match(&keys) {
                 self.push(&found, matches, &keys);
             }
         }
@@ -161,66 +153,35 @@ impl<'s> Routes<'s> {
     }
 }
 
-impl<'s> Matches<'s> {
-    fn keys(self, mut each: impl FnMut(Item<'s>)) {
-        match self {
-            Self::Connect(value) => each(Item::Connect(value)),
-            Self::Destinations(prefixes, port) => {
-                for prefix in prefixes {
-                    each(Item::Destination(*prefix, port));
-                }
+/// Returns the match of these keys, all of which are of one kind; `None` without any.
+fn route_match(keys: &[Item<'_>]) -> Option<RouteMatch> {
+    let mut matched = match keys.first()? {
+        Item::Connect(_) => RouteMatch::ConnectDestinations(Vec::new()),
+        Item::Destination(_, port) => RouteMatch::Destinations {
+            prefixes: Vec::new(),
+            port: *port,
+        },
+        Item::Name(_) => RouteMatch::ServerNames(Vec::new()),
+        Item::PublicKey(_) | Item::RouteId(_) => RouteMatch::WireGuard {
+            public_keys: Vec::new(),
+            route_id: None,
+        },
+    };
+    for key in keys {
+        match (&mut matched, *key) {
+            (RouteMatch::ConnectDestinations(all), Item::Connect(text))
+            | (RouteMatch::ServerNames(all), Item::Name(text)) => all.push(text.to_owned()),
+            (RouteMatch::Destinations { prefixes, .. }, Item::Destination(prefix, _)) => {
+                prefixes.push(prefix);
             }
-            Self::Everything => each(Item::Name("*")),
-            Self::Names(names) => names.iter().for_each(|name| each(Item::Name(name))),
-            Self::WireGuard(keys, id) => {
-                id.into_iter().for_each(|id| each(Item::RouteId(id)));
-                keys.iter().for_each(|key| each(Item::PublicKey(*key)));
+            (RouteMatch::WireGuard { public_keys, .. }, Item::PublicKey(key)) => {
+                public_keys.push(key);
             }
+            (RouteMatch::WireGuard { route_id, .. }, Item::RouteId(id)) => *route_id = Some(id),
+            _ => {}
         }
     }
-
-    fn to_owned(self) -> RouteMatch {
-        match self {
-            Self::Connect(value) => RouteMatch::ConnectDestinations(vec![value.to_owned()]),
-            Self::Destinations(prefixes, port) => RouteMatch::Destinations {
-                prefixes: prefixes.to_vec(),
-                port,
-            },
-            Self::Everything => RouteMatch::ServerNames(vec!["*".to_owned()]),
-            Self::Names(names) => RouteMatch::ServerNames(names.to_vec()),
-            Self::WireGuard(keys, route_id) => RouteMatch::WireGuard {
-                public_keys: keys.to_vec(),
-                route_id,
-            },
-        }
-    }
-}
-
-/// Returns the match of just these keys, all of which are of one route; `None` without any.
-fn only(keys: &[Item<'_>]) -> Option<RouteMatch> {
-    match *keys.first()? {
-        Item::Connect(value) => Some(Matches::Connect(value).to_owned()),
-        Item::Destination(_, port) => {
-            let prefixes = keys.iter().filter_map(|key| match key {
-                Item::Destination(prefix, _) => Some(*prefix),
-                Item::Connect(_) | Item::Name(_) | Item::PublicKey(_) | Item::RouteId(_) => None,
-            });
-            let prefixes = prefixes.collect();
-            Some(RouteMatch::Destinations { prefixes, port })
-        }
-        Item::Name(_) => {
-            let names = keys.iter().filter_map(|key| match key {
-                Item::Name(name) => Some((*name).to_owned()),
-                Item::Connect(_)
-                | Item::Destination(..)
-                | Item::PublicKey(_)
-                | Item::RouteId(_) => None,
-            });
-            Some(RouteMatch::ServerNames(names.collect()))
-        }
-        // These are united or refused whole.
-        Item::PublicKey(_) | Item::RouteId(_) => None,
-    }
+    Some(matched)
 }
 
 #[cfg(test)]
@@ -232,7 +193,7 @@ mod tests {
     fn add<'s>(routes: &mut Routes<'s>, origin: &'s Arc<str>, names: &'s [String], index: usize) {
         let found = Found {
             origin,
-            matches: Matches::Names(names),
+            keys: names.iter().map(|name| Item::Name(name)).collect(),
             listeners: ListenerSet::only(index),
             sources: &[],
             cluster: "c",

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use route::{ClusterSpec, IpPrefix, ListenerSet, TableSpec, TcpOptions};
 
@@ -12,7 +12,7 @@ use crate::decode::connect::ConnectRoutes;
 use crate::decode::listener::{
     Chain, Handler, HttpHandler, HttpRoutes, Limits, ListenerConfig, Transport,
 };
-use crate::decode::routes::{Found, Matches, Routes};
+use crate::decode::routes::{Found, Item, Routes};
 use crate::decode::state::State;
 use crate::resource::ResourceType;
 
@@ -156,10 +156,10 @@ impl<'s> Builder<'s> {
         for chain in &listener.chains {
             let unfit = match &chain.handler {
                 Handler::Tcp(target) => match tcp_match(protocol, chain) {
-                    Ok(matches) => {
+                    Ok(keys) => {
                         self.routes.add(Found {
                             origin: name,
-                            matches,
+                            keys,
                             listeners: ListenerSet::only(index),
                             sources: &chain.allow_sources,
                             cluster: &target.cluster,
@@ -221,7 +221,7 @@ impl<'s> Builder<'s> {
             let limits = route.rule.limits;
             self.routes.add(Found {
                 origin,
-                matches: Matches::Connect(route.value),
+                keys: vec![Item::Connect(route.value)],
                 listeners: ListenerSet::only(index),
                 sources,
                 cluster: route.cluster,
@@ -250,9 +250,11 @@ impl<'s> Builder<'s> {
             return Ok(());
         };
         for (name, config) in &*state.wireguard {
+            let id = config.route_id.map(Item::RouteId).into_iter();
+            let keys = config.public_keys.iter().copied().map(Item::PublicKey);
             self.routes.add(Found {
                 origin: name,
-                matches: Matches::WireGuard(&config.public_keys, config.route_id),
+                keys: id.chain(keys).collect(),
                 listeners,
                 sources: &config.allow_sources,
                 cluster: &config.target.cluster,
@@ -309,16 +311,18 @@ fn find_own(name: &str, listener: &ListenerConfig, own: &[OwnListener]) -> Optio
 }
 
 /// Returns what a chain matches that leads to a cluster, or why it is not for such a listener.
-fn tcp_match(protocol: OwnProtocol, chain: &Chain) -> Result<Matches<'_>, &'static str> {
+fn tcp_match(protocol: OwnProtocol, chain: &Chain) -> Result<Vec<Item<'_>>, &'static str> {
     let matches = &chain.matches;
+    let names = || matches.server_names.iter().map(|name| Item::Name(name));
+    let destination = |prefix| Item::Destination(prefix, matches.port);
     let by_destination = !matches.prefixes.is_empty() || matches.port.is_some();
     match protocol {
         OwnProtocol::Tls if by_destination => Err("a tls listener knows no destinations"),
         OwnProtocol::Tls if matches.transport == Transport::Raw => {
             Err("a tls listener takes only TLS")
         }
-        OwnProtocol::Tls if matches.server_names.is_empty() => Ok(Matches::Everything),
-        OwnProtocol::Tls => Ok(Matches::Names(&matches.server_names)),
+        OwnProtocol::Tls if matches.server_names.is_empty() => Ok(vec![Item::Name("*")]),
+        OwnProtocol::Tls => Ok(names().collect()),
         OwnProtocol::Node if !matches.server_names.is_empty() => {
             Err("a node listener knows no server names")
         }
@@ -326,9 +330,13 @@ fn tcp_match(protocol: OwnProtocol, chain: &Chain) -> Result<Matches<'_>, &'stat
             Err("a node listener does not tell TLS from others")
         }
         OwnProtocol::Node if matches.prefixes.is_empty() => {
-            Ok(Matches::Destinations(&EVERYWHERE, matches.port))
+            let all: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+            let all = all
+                .into_iter()
+                .filter_map(|addr| IpPrefix::new(addr, 0).ok());
+            Ok(all.map(destination).collect())
         }
-        OwnProtocol::Node => Ok(Matches::Destinations(&matches.prefixes, matches.port)),
+        OwnProtocol::Node => Ok(matches.prefixes.iter().copied().map(destination).collect()),
         OwnProtocol::Connect => Err("a connect listener takes only HTTP"),
         OwnProtocol::WireGuard => Err("a wireguard listener takes no TCP"),
     }
@@ -350,10 +358,3 @@ fn http_fits(protocol: OwnProtocol, chain: &Chain) -> Result<(), &'static str> {
         OwnProtocol::WireGuard => Err("a wireguard listener takes no TCP"),
     }
 }
-
-/// The prefixes of all addresses.
-static EVERYWHERE: LazyLock<Vec<IpPrefix>> = LazyLock::new(|| {
-    let unspecified: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-    let prefixes = unspecified.map(|addr| IpPrefix::new(addr, 0));
-    prefixes.into_iter().flatten().collect()
-});
