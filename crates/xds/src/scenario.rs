@@ -2,7 +2,9 @@
 //!
 //! What commands there are is the tests' own.
 
-use crate::resource::ResourceType;
+use std::sync::Arc;
+
+use crate::resource::{Audience, Resource, ResourceType};
 
 /// A command of a scenario.
 pub(crate) struct Command<'s> {
@@ -25,6 +27,39 @@ pub(crate) fn commands(script: &str) -> impl Iterator<Item = Command<'_>> {
             words: words.collect(),
         })
     })
+}
+
+/// What is set in a store and what is removed from it.
+type Change = (Vec<Resource>, Vec<(ResourceType, Audience, Arc<str>)>);
+
+/// Parses one change: `C/a=1` sets, `parts:C/a=1` sets for one audience, `-C/a` removes, and
+/// `parts:-C/a` removes for one audience.
+pub(crate) fn change(words: &[&str]) -> Change {
+    let (mut set, mut removed) = (Vec::new(), Vec::new());
+    for word in words {
+        let (audience, item) = match word.split_once(':') {
+            Some(("parts", item)) => (Audience::Parts, item),
+            Some(("whole", item)) => (Audience::Whole, item),
+            _ => (Audience::All, *word),
+        };
+        let (kind, rest) = item.split_once('/').unwrap();
+        if let Some(kind) = kind.strip_prefix('-') {
+            removed.push((kind_of(kind), audience, rest.into()));
+        } else {
+            let (name, body) = rest.split_once('=').unwrap();
+            set.push(resource(audience, kind_of(kind), name, body));
+        }
+    }
+    (set, removed)
+}
+
+pub(crate) fn resource(audience: Audience, kind: ResourceType, name: &str, body: &str) -> Resource {
+    Resource {
+        kind,
+        name: name.into(),
+        body: body.as_bytes().to_vec().into(),
+        audience,
+    }
 }
 
 /// The letters that types are named by in scenarios.

@@ -212,23 +212,12 @@ pub(crate) const MAX_CHANGES: usize = 16_384;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::change;
 
-    fn resource(name: &str, body: &str, audience: Audience) -> Resource {
-        Resource {
-            kind: ResourceType::Listener,
-            name: name.into(),
-            body: Bytes::copy_from_slice(body.as_bytes()),
-            audience,
-        }
-    }
-
-    fn removal(name: &str, audience: Audience) -> (ResourceType, Audience, Arc<str>) {
-        (ResourceType::Listener, audience, name.into())
-    }
-
-    fn body(store: &Store, audience: Audience, name: &str) -> Option<Bytes> {
-        let content = store.visible(ResourceType::Listener, audience, name)?;
-        Some(content.body.clone())
+    /// Applies a change as in scenarios, and returns whether anything is different.
+    fn apply(store: &mut Store, words: &str) -> bool {
+        let (set, removed) = change(&words.split(' ').collect::<Vec<_>>());
+        store.update(set, removed)
     }
 
     fn changed(store: &Store, cursor: u64) -> Vec<&str> {
@@ -239,73 +228,57 @@ mod tests {
     #[test]
     fn class_sees_its_own_and_shared_resources() {
         let mut store = Store::default();
-        store.update(
-            vec![
-                resource("a", "all", Audience::All),
-                resource("b", "parts", Audience::Parts),
-                resource("b", "whole", Audience::Whole),
-                resource("c", "all", Audience::All),
-                resource("c", "whole", Audience::Whole),
-            ],
-            vec![],
+        apply(
+            &mut store,
+            "L/a=all parts:L/b=parts whole:L/b=whole L/c=all whole:L/c=whole",
         );
-        let names = |audience| {
+        for (audience, expected) in [
+            (Audience::Parts, ["a=all", "b=parts", "c=all"]),
+            (Audience::Whole, ["a=all", "b=whole", "c=whole"]),
+        ] {
             let all = store.all_visible(ResourceType::Listener, audience);
-            all.map(|(name, content)| (name.to_string(), content.body.clone()))
-                .collect::<Vec<_>>()
-        };
-        let pairs = |list: [(&str, &str); 3]| {
-            list.map(|(name, body)| (name.to_owned(), Bytes::copy_from_slice(body.as_bytes())))
-                .to_vec()
-        };
-        assert_eq!(
-            names(Audience::Parts),
-            pairs([("a", "all"), ("b", "parts"), ("c", "all")])
-        );
-        assert_eq!(
-            names(Audience::Whole),
-            pairs([("a", "all"), ("b", "whole"), ("c", "whole")])
-        );
-    }
-
-    #[test]
-    fn an_identical_body_is_no_change() {
-        let mut store = Store::default();
-        assert!(store.update(vec![resource("a", "1", Audience::All)], vec![]));
-        let seq = store.seq();
-        assert!(!store.update(vec![resource("a", "1", Audience::All)], vec![]));
-        assert!(!store.update(vec![], vec![removal("b", Audience::All)]));
-        assert!(!store.update(vec![], vec![removal("a", Audience::Parts)]));
-        assert_eq!(store.seq(), seq);
-        assert!(store.update(vec![resource("a", "2", Audience::All)], vec![]));
-        assert_eq!(changed(&store, seq), ["a"]);
+            let all = all.map(|(name, content)| {
+                format!("{name}={}", std::str::from_utf8(&content.body).unwrap())
+            });
+            assert_eq!(all.collect::<Vec<_>>(), expected);
+        }
     }
 
     #[test]
     fn every_change_is_listed_in_order() {
         let mut store = Store::default();
-        store.update(vec![resource("a", "1", Audience::All)], vec![]);
-        store.update(vec![resource("b", "1", Audience::All)], vec![]);
-        store.update(vec![resource("a", "2", Audience::All)], vec![]);
-        assert_eq!(changed(&store, 1), ["b", "a"]);
-        store.update(vec![], vec![removal("b", Audience::All)]);
-        assert_eq!(changed(&store, 3), ["b"]);
-        assert!(!store.update(vec![], vec![removal("b", Audience::All)]));
-        store.update(vec![resource("b", "3", Audience::All)], vec![]);
-        assert_eq!(changed(&store, 2), ["a", "b", "b"]);
-        assert_eq!(body(&store, Audience::Whole, "b").unwrap(), "3");
+        for (words, different) in [
+            ("L/a=1", true),
+            ("L/a=1", false),
+            ("-L/b", false),
+            ("parts:-L/a", false),
+            ("L/b=1", true),
+            ("L/a=2", true),
+            ("-L/b", true),
+            ("-L/b", false),
+            ("L/b=3", true),
+        ] {
+            assert_eq!(apply(&mut store, words), different, "{words}");
+        }
+        assert_eq!(store.seq(), 5);
+        assert_eq!(changed(&store, 1), ["b", "a", "b", "b"]);
+        assert_eq!(changed(&store, 4), ["b"]);
+        let latest = store.visible(ResourceType::Listener, Audience::Whole, "b");
+        assert_eq!(latest.unwrap().body, "3");
     }
 
     #[test]
     fn changes_are_remembered_up_to_a_bound() {
         let mut store = Store::default();
-        let names: Vec<String> = (0..MAX_CHANGES + 10).map(|nth| nth.to_string()).collect();
-        let all = |name: &String| resource(name, "x", Audience::All);
-        store.update(names.iter().map(all).collect(), vec![]);
-        store.update(vec![resource("stays", "x", Audience::All)], vec![]);
+        let names = 0..MAX_CHANGES + 10;
+        for name in names.clone() {
+            apply(&mut store, &format!("L/{name}=x"));
+        }
+        apply(&mut store, "L/stays=x");
         let seq = store.seq();
-        let gone = names.iter().map(|name| removal(name, Audience::All));
-        store.update(vec![], gone.collect());
+        for name in names {
+            apply(&mut store, &format!("-L/{name}"));
+        }
         assert!(store.changes_since(seq).is_none());
         let since = store.changes_since(seq + 10).unwrap();
         assert_eq!(since.count(), MAX_CHANGES);

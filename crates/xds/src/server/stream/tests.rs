@@ -8,7 +8,7 @@ use crate::proto::discovery::{
 };
 use crate::resource::ResourceType::{Cluster, ClusterLoadAssignment, Listener};
 use crate::resource::{Audience, Resource};
-use crate::scenario::{commands, kind_of};
+use crate::scenario::{change, commands, kind_of, resource};
 use crate::server::delta::Delta;
 use crate::server::full::Full;
 use crate::server::store::MAX_CHANGES;
@@ -108,7 +108,10 @@ impl Bench {
                     ..delta(kind_of(kind))
                 });
             }
-            ("change", words) => self.change(words),
+            ("change", words) => {
+                let (set, removed) = change(words);
+                self.update(set, removed);
+            }
             ("complete", []) => self.store.complete(),
             ("drop", [kind, names @ ..]) => {
                 self.ask(DeltaDiscoveryRequest {
@@ -156,26 +159,6 @@ impl Bench {
             ("whole", [there]) => self.store.whole_complete(*there == "yes"),
             _ => panic!("{at}: no such command"),
         }
-    }
-
-    fn change(&mut self, words: &[&str]) {
-        let (mut set, mut removed) = (Vec::new(), Vec::new());
-        for word in words {
-            let (audience, item) = match word.split_once(':') {
-                Some(("parts", item)) => (Audience::Parts, item),
-                Some(("whole", item)) => (Audience::Whole, item),
-                _ => (Audience::All, *word),
-            };
-            let (kind, rest) = item.split_once('/').unwrap();
-            match kind.strip_prefix('-') {
-                Some(kind) => removed.push((kind_of(kind), audience, Arc::from(rest))),
-                None => {
-                    let (name, body) = rest.split_once('=').unwrap();
-                    set.push(resource(audience, kind_of(kind), name, body));
-                }
-            }
-        }
-        self.update(set, removed);
     }
 
     fn update(&mut self, set: Vec<Resource>, removed: Vec<(ResourceType, Audience, Arc<str>)>) {
@@ -326,15 +309,6 @@ impl Listed {
             version: response.version_info.clone(),
             bodies: bodies.collect(),
         }
-    }
-}
-
-fn resource(audience: Audience, kind: ResourceType, name: &str, body: &str) -> Resource {
-    Resource {
-        kind,
-        name: name.into(),
-        body: Bytes::copy_from_slice(body.as_bytes()),
-        audience,
     }
 }
 
