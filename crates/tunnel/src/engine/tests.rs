@@ -11,7 +11,6 @@ use tunnel_proto::ip::{Header, mss};
 use tunnel_proto::path::{Mode, Transport};
 
 use super::*;
-use crate::keys::PrivateKey;
 use simulation::{Simulation, ms};
 use support::{packet, tcp};
 
@@ -19,8 +18,7 @@ const POD: &str = "100.96.0.5";
 
 #[test]
 fn flow_from_server_is_answered_by_shoot() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::connected();
     assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
     let source = sim.server_address(0);
     sim.server_sends(0, packet(&source, POD, flags::SYN, 1000));
@@ -39,8 +37,7 @@ fn flow_from_server_is_answered_by_shoot() {
 
 #[test]
 fn shoot_opens_no_flow_toward_seed() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::connected();
     let target = sim.server_address(0);
     sim.client_sends(0, packet(POD, &target, flags::SYN, 0));
     sim.client_sends(0, packet(POD, &target, flags::ACK, 100));
@@ -59,8 +56,7 @@ fn shoot_opens_no_flow_toward_seed() {
 
 #[test]
 fn packets_with_foreign_inner_source_are_dropped() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::connected();
     let target = sim.server_address(0);
     for source in ["9.9.9.9", "192.168.123.65", &target] {
         sim.client_sends(0, packet(source, &target, flags::ACK, 0));
@@ -71,33 +67,25 @@ fn packets_with_foreign_inner_source_are_dropped() {
 }
 
 #[test]
-fn tunnel_is_up_within_a_second_without_udp() {
+fn udp_is_used_when_open_and_left_when_dead() {
     let mut sim = Simulation::new(1, 1, Mode::Auto);
     sim.udp = false;
     sim.run_for(ms(1000));
     assert_eq!(sim.transport(0, 0), Some(Transport::Tcp));
-    assert!(sim.servers[0].engine.status(sim.now).is_healthy());
-}
-
-#[test]
-fn udp_is_used_when_open_and_left_when_dead() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.udp = false;
-    sim.run_for(ms(10_000));
+    assert_eq!(sim.healthy(), [true, true]);
+    sim.run_for(ms(9000));
+    let expect = |sim: &Simulation, transport, changes| {
+        let used = [sim.transport(0, 0), sim.server_transport(0, 0)];
+        assert_eq!(used, [Some(transport); 2]);
+        let ends = [&sim.clients[0], &sim.servers[0]];
+        assert_eq!(ends.map(|end| end.engine.counts().path_changes), changes);
+    };
     sim.udp = true;
     sim.run_for(ms(30_000));
-    assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
-    assert_eq!(sim.server_transport(0, 0), Some(Transport::Udp));
-    let changes = |sim: &Simulation| {
-        let ends = [&sim.clients[0], &sim.servers[0]];
-        ends.map(|end| end.engine.counts().path_changes)
-    };
-    assert_eq!(changes(&sim), [1, 1]);
+    expect(&sim, Transport::Udp, [1, 1]);
     sim.udp = false;
     sim.run_for(ms(2000));
-    assert_eq!(changes(&sim), [2, 2]);
-    assert_eq!(sim.transport(0, 0), Some(Transport::Tcp));
-    assert_eq!(sim.server_transport(0, 0), Some(Transport::Tcp));
+    expect(&sim, Transport::Tcp, [2, 2]);
 }
 
 #[test]
@@ -121,14 +109,25 @@ fn transport_change_keeps_flow_without_handshake() {
 #[test]
 fn sessions_are_renewed_while_packets_flow() {
     let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(1000));
-    let before = sim.clients[0].engine.counts().handshakes;
-    sim.run_for(Duration::from_secs(400));
-    let after = sim.clients[0].engine.counts().handshakes;
+    sim.run_for(ms(3000));
+    let counts = |sim: &Simulation| {
+        let (client, server) = (
+            sim.clients[0].engine.counts(),
+            sim.servers[0].engine.counts(),
+        );
+        (client.handshakes, server.path_changes)
+    };
+    let (handshakes, path_changes) = counts(&sim);
+    for _ in 0..600 {
+        assert!(sim.carries(0, 1));
+        sim.run_for(ms(1000));
+    }
+    let after = counts(&sim);
     assert!(
-        (before + 2..before + 6).contains(&after),
-        "{before} {after}"
+        (handshakes + 4..handshakes + 9).contains(&after.0),
+        "{after:?}"
     );
+    assert_eq!(after.1, path_changes);
     assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
     assert!(
         sim.clients[0].max_down < ms(1),
@@ -145,8 +144,7 @@ fn restarted_server_is_found_again() {
         sim.run_for(ms(5000));
         sim.restart_server(0);
         sim.run_for(ms(4000));
-        assert!(sim.clients[0].engine.status(sim.now).is_healthy(), "{udp}");
-        assert!(sim.servers[0].engine.status(sim.now).is_healthy(), "{udp}");
+        assert_eq!(sim.healthy(), [true, true], "{udp}");
     }
 }
 
@@ -154,42 +152,32 @@ fn restarted_server_is_found_again() {
 fn new_flows_avoid_draining_client_and_old_stay() {
     let mut sim = Simulation::new(1, 2, Mode::Auto);
     sim.run_for(ms(2000));
-    let source = sim.server_address(0);
-    for port in 0..32 {
-        sim.server_sends_port(0, &source, POD, flags::SYN, port);
-    }
-    sim.run_for(ms(100));
-    let first: Vec<_> = (0..2)
-        .map(|client| sim.take_at_client(client).len())
-        .collect();
+    let arrived = |sim: &mut Simulation| {
+        sim.run_for(ms(100));
+        [0, 1].map(|client| sim.take_at_client(client).len())
+    };
+    sim.server_opens(0..32);
+    let first = arrived(&mut sim);
     assert_eq!(first.iter().sum::<usize>(), 32);
     assert!(first.iter().all(|share| *share > 4), "{first:?}");
     sim.drain_client(0);
     sim.run_for(ms(200));
-    for port in 100..132 {
-        sim.server_sends_port(0, &source, POD, flags::SYN, port);
-    }
+    sim.server_opens(100..132);
     for port in 0..32 {
-        sim.server_sends_port(0, &source, POD, flags::ACK, port);
+        sim.server_sends_port(port, flags::ACK);
     }
-    sim.run_for(ms(100));
-    let second: Vec<_> = (0..2)
-        .map(|client| sim.take_at_client(client).len())
-        .collect();
-    assert_eq!(second, [first[0], first[1] + 32]);
-    let info = sim.clients[0].engine.status(sim.now).peers[0].flows;
-    assert_eq!(info as usize, first[0]);
+    assert_eq!(arrived(&mut sim), [first[0], first[1] + 32]);
+    assert_eq!(sim.client_status(0).flows as usize, first[0]);
 }
 
 #[test]
 fn client_believes_a_silent_servers_flows_for_thirty_seconds() {
     let mut sim = Simulation::new(1, 1, Mode::Auto);
     sim.run_for(ms(2000));
-    let source = sim.server_address(0);
-    sim.server_sends_port(0, &source, POD, flags::SYN, 7);
+    sim.server_opens(7..8);
     sim.run_for(ms(2000));
     let flows = |sim: &Simulation| {
-        let peer = &sim.clients[0].engine.status(sim.now).peers[0];
+        let peer = sim.client_status(0);
         (peer.healthy, peer.flows)
     };
     assert_eq!(flows(&sim), (true, 1));
@@ -201,23 +189,25 @@ fn client_believes_a_silent_servers_flows_for_thirty_seconds() {
 }
 
 #[test]
-fn new_flows_avoid_dead_client_after_three_seconds() {
-    let mut sim = Simulation::new(1, 2, Mode::Auto);
-    sim.run_for(ms(2000));
-    sim.clients[1].dead = true;
-    sim.run_for(ms(3000));
-    let source = sim.server_address(0);
-    for port in 0..16 {
-        sim.server_sends_port(0, &source, POD, flags::SYN, port);
+fn new_and_unanswered_flows_avoid_dead_client_after_three_seconds() {
+    for dead in [0, 1] {
+        let mut sim = Simulation::new(1, 2, Mode::Auto);
+        sim.run_for(ms(2000));
+        sim.clients[dead].dead = true;
+        sim.server_opens(0..16);
+        sim.run_for(ms(3000));
+        for ports in [16..32, 0..16] {
+            sim.take_at_client(1 - dead);
+            sim.server_opens(ports.clone());
+            sim.run_for(ms(100));
+            assert_eq!(sim.take_at_client(1 - dead).len(), 16, "{ports:?}");
+        }
     }
-    sim.run_for(ms(100));
-    assert_eq!(sim.take_at_client(0).len(), 16);
 }
 
 #[test]
 fn rotation_loses_nothing_with_either_key() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::connected();
     let (old, new) = (simulation::key(1), simulation::key(101));
     // First every peer is given the new key, then it is used, then the old one is removed.
     sim.rotate_client_key(&[&old, &new], &[&old]);
@@ -237,12 +227,18 @@ fn rotation_loses_nothing_with_either_key() {
     assert_eq!(sim.at_client(0).len(), 1);
 }
 
-#[test]
-fn syn_mss_is_clamped_to_path_mtu() {
+/// A path that carries UDP datagrams of 1400 bytes, which is known.
+fn narrow() -> Simulation {
     let mut sim = Simulation::new(1, 1, Mode::Auto);
     sim.largest = Some(1400);
     sim.run_for(ms(8000));
-    let mtu = sim.clients[0].engine.status(sim.now).peers[0].mtu;
+    sim
+}
+
+#[test]
+fn syn_mss_is_clamped_to_path_mtu() {
+    let mut sim = narrow();
+    let mtu = sim.client_status(0).mtu;
     assert!((1300..=1368).contains(&mtu), "{mtu}");
     let source = sim.server_address(0);
     sim.server_sends(0, support::syn_with_mss(&source, POD, 1460));
@@ -262,9 +258,7 @@ fn path_too_small_for_udp_uses_tcp() {
 
 #[test]
 fn too_large_a_packet_is_answered_on_the_device() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.largest = Some(1400);
-    sim.run_for(ms(8000));
+    let mut sim = narrow();
     let source = sim.server_address(0);
     sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
     sim.server_sends(0, packet(&source, POD, flags::ACK, 1380));
@@ -277,35 +271,24 @@ fn too_large_a_packet_is_answered_on_the_device() {
 
 #[test]
 fn invalid_identity_is_refused_and_changes_nothing() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::connected();
     let good = sim.server_identity(0);
-    type Spoil = Box<dyn Fn(&mut Identity)>;
+    type Spoil = fn(&mut Identity);
     let faults: [(&str, Spoil); 5] = [
-        ("private key", Box::new(|it| it.keys.clear())),
-        (
-            "two peers are named",
-            Box::new(|it| it.peers.push(it.peers[0].clone())),
-        ),
-        (
-            "no public key",
-            Box::new(|it| it.peers[0].public_keys.clear()),
-        ),
-        (
-            "pairs of an own key",
-            Box::new(|it| {
-                it.keys = (1..=17).map(|n| PrivateKey::from_bytes([n; 32])).collect();
-            }),
-        ),
-        (
-            "both have the address",
-            Box::new(|it| {
-                let mut other = it.peers[0].clone();
-                other.name = "other".to_owned();
-                other.public_keys = vec![PrivateKey::from_bytes([9; 32]).public()];
-                it.peers.push(other);
-            }),
-        ),
+        ("private key", |it| it.keys.clear()),
+        ("two peers are named", |it| {
+            it.peers.push(it.peers[0].clone())
+        }),
+        ("no public key", |it| it.peers[0].public_keys.clear()),
+        ("pairs of an own key", |it| {
+            it.keys = (1..=17).map(simulation::key).collect();
+        }),
+        ("both have the address", |it| {
+            let mut other = it.peers[0].clone();
+            other.name = "other".to_owned();
+            other.public_keys = vec![simulation::key(9).public()];
+            it.peers.push(other);
+        }),
     ];
     for (text, spoil) in faults {
         let mut identity = good.clone();
@@ -315,13 +298,12 @@ fn invalid_identity_is_refused_and_changes_nothing() {
         assert!(error.to_string().contains(text), "{error}");
     }
     sim.run_for(ms(3000));
-    assert!(sim.clients[0].engine.status(sim.now).is_healthy());
+    assert_eq!(sim.healthy(), [true, true]);
 }
 
 #[test]
 fn junk_from_network_and_device_is_harmless() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::connected();
     let mut random = 1_u64;
     for len in 0..1600 {
         let bytes: Vec<u8> = (0..len)
@@ -341,7 +323,7 @@ fn junk_from_network_and_device_is_harmless() {
         }
     }
     sim.run_for(ms(3000));
-    assert!(sim.clients[0].engine.status(sim.now).is_healthy());
+    assert_eq!(sim.healthy(), [true, true]);
     assert!(sim.at_server(0).is_empty() && sim.at_client(0).is_empty());
 }
 
@@ -385,7 +367,7 @@ fn key_lost_by_server_is_replaced_by_known_one() {
             sim.clients[0].max_down
         );
         sim.run_for(ms(60_000));
-        assert!(sim.clients[0].engine.status(sim.now).is_healthy());
+        assert_eq!(sim.healthy(), [true, true]);
     }
 }
 
@@ -398,21 +380,15 @@ fn udp_dead_one_way_is_left_within_two_seconds() {
         sim.udp_to_servers = !to_servers;
         sim.udp_to_clients = to_servers;
         sim.run_for(ms(2000));
-        assert_eq!(sim.transport(0, 0), Some(Transport::Tcp), "{to_servers}");
-        assert_eq!(
-            sim.server_transport(0, 0),
-            Some(Transport::Tcp),
-            "{to_servers}"
-        );
+        let used = [sim.transport(0, 0), sim.server_transport(0, 0)];
+        assert_eq!(used, [Some(Transport::Tcp); 2], "{to_servers}");
         assert!(sim.carries(0, 2));
     }
 }
 
 #[test]
 fn packets_fit_path_once_its_mtu_is_known() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.largest = Some(1400);
-    sim.run_for(ms(8000));
+    let mut sim = narrow();
     let source = sim.server_address(0);
     sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
     sim.run_for(ms(20));
@@ -430,8 +406,7 @@ fn packets_fit_path_once_its_mtu_is_known() {
 
 #[test]
 fn probes_forged_by_pods_are_ignored() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::connected();
     let info = tunnel_proto::echo::ProbeInfo {
         draining: true,
         mtu: 1280,
@@ -459,23 +434,9 @@ fn peer_stays_healthy_while_link_changes() {
         sim.run_for(ms(1));
     }
     for _ in 0..100 {
-        assert!(sim.clients[0].engine.status(sim.now).is_healthy());
+        assert_eq!(sim.healthy(), [true, true]);
         sim.run_for(ms(1));
     }
-}
-
-#[test]
-fn server_keeps_client_link_over_rekeys() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(3000));
-    let before = sim.servers[0].engine.counts().path_changes;
-    for _ in 0..600 {
-        assert!(sim.carries(0, 1));
-        sim.run_for(ms(1000));
-    }
-    let engine = &sim.servers[0].engine;
-    assert!(engine.counts().handshakes > 4, "{:?}", engine.counts());
-    assert_eq!(engine.counts().path_changes, before);
 }
 
 #[test]
@@ -503,36 +464,11 @@ fn hole_under_packets_is_found_in_five_seconds() {
     }
 }
 
-#[test]
-fn unanswered_flow_leaves_dead_client() {
-    let mut sim = Simulation::new(1, 2, Mode::Auto);
-    sim.run_for(ms(2000));
-    let source = sim.server_address(0);
-    sim.clients[0].dead = true;
-    for port in 0..16 {
-        sim.server_sends_port(0, &source, POD, flags::SYN, port);
-    }
-    sim.run_for(ms(3000));
-    sim.take_at_client(1);
-    for port in 0..16 {
-        sim.server_sends_port(0, &source, POD, flags::SYN, port);
-    }
-    sim.run_for(ms(50));
-    assert_eq!(
-        sim.take_at_client(1).len(),
-        16,
-        "repeated, by the other one"
-    );
-}
-
 const MODES: [Mode; 3] = [Mode::Auto, Mode::Tcp, Mode::Udp];
 
 /// Expects that both ends are healthy and that a flow of this port works at once.
 fn is_followed(sim: &mut Simulation, port: u16) {
-    let now = sim.now;
-    let ends = [&sim.clients[0].engine, &sim.servers[0].engine];
-    let healthy = ends.map(|end| end.status(now).is_healthy());
-    assert_eq!(healthy, [true, true], "client, server");
+    assert_eq!(sim.healthy(), [true, true], "client, server");
     assert!(sim.carries(0, port));
 }
 

@@ -7,6 +7,7 @@ mod changes;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
 
 use tunnel_proto::datagram::INITIATION_LEN;
 use tunnel_proto::frame::{Decoder, Frame, MAX_LEN};
@@ -16,6 +17,7 @@ use tunnel_proto::path::Mode;
 use super::super::*;
 use crate::handle::{Params, PeerSpec, Role};
 use crate::keys::{PrivateKey, PublicKey};
+use crate::status::PeerStatus;
 
 use super::support::{Sink, tcp};
 
@@ -119,6 +121,13 @@ impl Simulation {
             let engine = sim.client(at, servers);
             sim.clients.push(End::new(engine));
         }
+        sim
+    }
+
+    /// Returns a server and a client that have been up for a moment.
+    pub(super) fn connected() -> Self {
+        let mut sim = Self::new(1, 1, Mode::Auto);
+        sim.run_for(ms(1000));
         sim
     }
 
@@ -226,12 +235,23 @@ impl Simulation {
         let (source, pod) = (self.server_address(0), "100.96.0.5");
         self.clients[client].device.clear();
         self.servers[0].device.clear();
-        self.server_sends_port(0, &source, pod, SYN, port);
+        self.server_sends_port(port, SYN);
         self.run_for(ms(20));
         let reply = tcp(pod, &source, (443, 2000 + port), SYN | ACK, &[], 0);
         self.client_sends(client, reply);
         self.run_for(ms(20));
         self.clients[client].device.len() == 1 && self.servers[0].device.len() == 1
+    }
+
+    /// Returns what a client knows of the first server.
+    pub(super) fn client_status(&self, at: usize) -> PeerStatus {
+        self.clients[at].engine.status(self.now).peers.remove(0)
+    }
+
+    /// Returns whether the first client and the first server are healthy.
+    pub(super) fn healthy(&self) -> [bool; 2] {
+        let ends = [&self.clients[0], &self.servers[0]];
+        ends.map(|end| end.engine.status(self.now).is_healthy())
     }
 
     pub(super) fn drain_client(&mut self, at: usize) {
@@ -257,16 +277,18 @@ impl Simulation {
         self.device_gives(Node::Server(at), packet);
     }
 
-    pub(super) fn server_sends_port(
-        &mut self,
-        at: usize,
-        source: &str,
-        target: &str,
-        flags: u8,
-        port: u16,
-    ) {
-        let packet = tcp(source, target, (2000 + port, 443), flags, &[], 0);
-        self.server_sends(at, packet);
+    /// Has the first server send a segment of the flow of this number.
+    pub(super) fn server_sends_port(&mut self, port: u16, flags: u8) {
+        let source = self.server_address(0);
+        let packet = tcp(&source, "100.96.0.5", (2000 + port, 443), flags, &[], 0);
+        self.server_sends(0, packet);
+    }
+
+    /// Has the first server open flows of these numbers.
+    pub(super) fn server_opens(&mut self, ports: Range<u16>) {
+        for port in ports {
+            self.server_sends_port(port, tunnel_proto::ip::transport::flags::SYN);
+        }
     }
 
     pub(super) fn client_sends(&mut self, at: usize, packet: Vec<u8>) {
