@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde_json::Value;
 use tunnel::keys::PublicKey;
 use tunnel::path::Mode;
 
@@ -65,248 +66,95 @@ fn documented_sample_equals_defaults() {
     assert_eq!(config.effective(), self::config(&less).unwrap().effective());
 }
 
+/// The sample with other values of some keys, each such as `servers[1].name: other`.
+fn changed(changes: &[&str]) -> String {
+    let read = |text: &str| -> Value { yaml::from_str(text, Path::new("test")).unwrap() };
+    let mut file = read(&sample());
+    for change in changes {
+        let (key, value) = change.split_once(": ").unwrap();
+        let parts = key.split(['.', '[', ']']).filter(|part| !part.is_empty());
+        let place = parts.fold(&mut file, |at, part| match part.parse::<usize>() {
+            Ok(index) => &mut at[index],
+            Err(_) => &mut at[part],
+        });
+        *place = read(value);
+    }
+    file.to_string()
+}
+
 #[test]
 fn mistakes_are_named() {
-    let sample = sample();
-    let (one, other) = (public(1).to_string(), public(2).to_string());
-    for (from, to, problem) in [
-        (
-            "masquerade: true",
-            "masquarade: true",
-            "vpn-client.yaml:10:",
+    let (one, other) = (public(1), public(2));
+    for row in [
+        "mtu: 1279 => mtu: 1279 is not between 1280 and 9000",
+        "device: a/b => device: not the name of a device",
+        "addresses[0]: 'fd8f:6d53:b97a:1::b:0' => addresses[0]: `fd8f",
+        "addresses[1]: 'fd00::1/96' => addresses: more than one address of IPv6",
+        "addresses: ['fd00::1/96'] => addresses: an IPv4 address is needed for 10.250.0.0/16",
+        "networks.nodes: [192.168.0.0/16] => 192.168.123.0/24 overlaps 192.168.0.0/16",
+        "networks.nodes: [10.250.0.1/16] => networks.nodes[0]",
+        "networks.nodes: [0.0.0.0/0] => networks.nodes[0]: would be every address",
+        "endpoint.address: '' => endpoint.address: needed, here or in ENDPOINT",
+        "endpoint.address: a.example:443 => endpoint.address: `a.example:443` is no",
+        "endpoint.address: a b => endpoint.address",
+        "endpoint.tcpPort: 0 => endpoint.tcpPort: 0 is no port",
+        "endpoint.udpPort: 0 => endpoint.udpPort: 0 is no port",
+        "endpoint.header: Host => endpoint.header",
+        "endpoint.header: a b => endpoint.header",
+        "endpoint.connectTimeout: 0s => endpoint.connectTimeout: 0 would fail",
+        "endpoint.connectTimeout: 7s => longer than path.dialTimeout",
+        "servers[1].name: vpn-seed-server-0 => servers[1].name: \"vpn-seed-server-0\" has",
+        "servers[1].name: '' => servers[1].name: `` is not a name",
+        &format!(
+            "servers[1].publicKeys: ['{one}'] => publicKeys: \"vpn-seed-server-0\" has the same"
         ),
-        (
-            "masquerade: true",
-            "mtu: 1279",
-            "mtu: 1279 is not between 1280 and 9000",
-        ),
-        ("rhizome0", "a/b", "device: not the name of a device"),
-        (
-            "fd8f:6d53:b97a:1::b:0/96",
-            "fd8f:6d53:b97a:1::b:0",
-            "addresses[0]: `fd8f",
-        ),
-        (
-            "192.168.123.64/24",
-            "fd00::1/96",
-            "addresses: more than one address of IPv6",
-        ),
-        (
-            r#", "192.168.123.64/24""#,
-            "",
-            "addresses: an IPv4 address is needed for 10.250.0.0/16",
-        ),
-        (
-            "10.250.0.0/16",
-            "192.168.0.0/16",
-            "192.168.123.0/24 overlaps 192.168.0.0/16",
-        ),
-        ("10.250.0.0/16", "10.250.0.1/16", "networks.nodes[0]"),
-        (
-            "10.250.0.0/16",
-            "0.0.0.0/0",
-            "networks.nodes[0]: would be every address",
-        ),
-        (
-            "api.example.com",
-            "",
-            "endpoint.address: needed, here or in ENDPOINT",
-        ),
-        (
-            "api.example.com",
-            "api.example.com:443",
-            "endpoint.address: `api.example.com:443` is no",
-        ),
-        ("api.example.com", "a b", "endpoint.address"),
-        (
-            "tcpPort: 8132",
-            "tcpPort: 0",
-            "endpoint.tcpPort: 0 is no port",
-        ),
-        (
-            "udpPort: 51820",
-            "udpPort: 0",
-            "endpoint.udpPort: 0 is no port",
-        ),
-        ("header: Reversed-VPN", "header: Host", "endpoint.header"),
-        ("header: Reversed-VPN", "header: 'a b'", "endpoint.header"),
-        ("transport: auto", "transport: both", "vpn-client.yaml:4:"),
-        (
-            "transport: auto",
-            "connectTimeout: 0s",
-            "endpoint.connectTimeout: 0 would fail",
-        ),
-        (
-            "transport: auto",
-            "connectTimeout: 7s",
-            "longer than path.dialTimeout",
-        ),
-        (
-            "name: vpn-seed-server-1",
-            "name: vpn-seed-server-0",
-            "servers[1].name: \"vpn-seed-server-0\" has",
-        ),
-        (
-            "name: vpn-seed-server-1",
-            "name: ''",
-            "servers[1].name: `` is not a name",
-        ),
-        (
-            &other,
-            &one,
-            "servers[1].publicKeys: \"vpn-seed-server-0\" has the same",
-        ),
-        (&other, "c2hvcnQ=", "servers[1].publicKeys[0]: a key is 44"),
-        (
-            &format!("[\"{other}\"]"),
-            "[]",
-            "servers[1].publicKeys: at least one",
-        ),
-        (
-            &format!("[\"{other}\"]"),
-            &format!("[\"{other}\", \"{other}\"]"),
-            "publicKeys[1]: listed twice",
-        ),
-        (
-            "routeId: 18",
-            "routeId: 17",
-            "servers[1].routeId: \"vpn-seed-server-0\" has the same",
-        ),
-        (
-            "routeId: 18",
-            "routeId: 0",
-            "servers[1].routeId: 0 is not between 1 and 1048575",
-        ),
-        (
-            "routeId: 18",
-            "routeId: 1048576",
-            "servers[1].routeId: 1048576 is not",
-        ),
-        (
-            "vpn-seed-server-1.shoot",
-            "vpn-seed-server-0.shoot",
-            "servers[1].value: \"vpn",
-        ),
-        (
-            "value: \"outbound|1194||vpn-seed-server-1",
-            "value: \"\\r\\noutbound",
-            "servers[1].value: cannot",
-        ),
-        (
-            "\"192.168.123.2\"",
-            "\"192.168.123.1\"",
-            "servers[1].addresses: \"vpn-seed-server-0\"",
-        ),
-        (
-            "\"192.168.123.2\"",
-            "\"192.168.123.64\"",
-            "servers[1].addresses[1]: 192.168.123.64 is our own",
-        ),
-        (
-            "\"192.168.123.2\"",
-            "\"10.0.0.1\"",
-            "10.0.0.1 is on no transfer network",
-        ),
-        (
-            ", \"192.168.123.2\"",
-            "",
-            "servers[1].addresses: an IPv4 address is needed",
-        ),
-        (
-            "presharedKey: psk-1",
-            "presharedKey: ''",
-            "servers[1].presharedKey: not a file",
-        ),
-        (
-            "private: /keys/client",
-            "private: []",
-            "keys.private: at least one key",
-        ),
-        (
-            "private: /keys/client",
-            "private: [a, a]",
-            "keys.private[1]: a is there twice",
-        ),
-        (
-            "private: /keys/client",
-            "private: [a, b, c, d, e, f, g, h, i]",
-            "keys.private: 18 pairs of an own key",
-        ),
-        (
-            "private: /keys/client",
-            "private: ''",
-            "keys.private[0]: not a file",
-        ),
-        (
-            "masquerade: true",
-            "path: { interval: 6s }",
-            "path.interval: must be from 50ms to 5s",
-        ),
-        (
-            "masquerade: true",
-            "path: { standby: 26s }",
-            "path.standby: must be from 100ms to 25s",
-        ),
-        (
-            "masquerade: true",
-            "path: { misses: 0 }",
-            "path.misses: must be",
-        ),
-        (
-            "masquerade: true",
-            "path: { timeoutLeast: 1s }",
-            "path.timeoutLeast: more than",
-        ),
-        (
-            "masquerade: true",
-            "buffers: { receive: 1KiB }",
-            "buffers.receive: not between",
-        ),
-        (
-            "masquerade: true",
-            "queue: { packets: 1 }",
-            "queue.packets: must be",
-        ),
-        ("masquerade: true", "tcp: { congestion: nonesuch }", "tcp: "),
-        (
-            "masquerade: true",
-            "tcp: { keepalive: 1500ms }",
-            "tcp.keepalive: must be whole",
-        ),
+        "servers[1].publicKeys: [c2hvcnQ=] => servers[1].publicKeys[0]: a key is 44",
+        "servers[1].publicKeys: [] => servers[1].publicKeys: at least one",
+        &format!("servers[1].publicKeys: ['{other}', '{other}'] => publicKeys[1]: listed twice"),
+        "servers[1].routeId: 17 => servers[1].routeId: \"vpn-seed-server-0\" has the same",
+        "servers[1].routeId: 0 => servers[1].routeId: 0 is not between 1 and 1048575",
+        "servers[1].routeId: 1048576 => servers[1].routeId: 1048576 is not",
+        "servers[1].value: outbound|1194||vpn-seed-server-0.shoot--foo--bar.svc.cluster.local => \
+         servers[1].value: \"vpn",
+        r#"servers[1].value: "\r\noutbound" => servers[1].value: cannot"#,
+        "servers[1].addresses[1]: 192.168.123.1 => servers[1].addresses: \"vpn-seed-server-0\"",
+        "servers[1].addresses[1]: 192.168.123.64 => addresses[1]: 192.168.123.64 is our own",
+        "servers[1].addresses[1]: 10.0.0.1 => 10.0.0.1 is on no transfer network",
+        "servers[1].addresses: ['fd00::2'] => servers[1].addresses: an IPv4 address is needed",
+        "servers[1].presharedKey: '' => servers[1].presharedKey: not a file",
+        "keys.private: [] => keys.private: at least one key",
+        "keys.private: [a, a] => keys.private[1]: a is there twice",
+        "keys.private: [a, b, c, d, e, f, g, h, i] => keys.private: 18 pairs of an own key",
+        "keys.private: '' => keys.private[0]: not a file",
+        "path.interval: 6s => path.interval: must be from 50ms to 5s",
+        "path.standby: 26s => path.standby: must be from 100ms to 25s",
+        "path.misses: 0 => path.misses: must be",
+        "path.timeoutLeast: 1s => path.timeoutLeast: more than",
+        "buffers.receive: 1KiB => buffers.receive: not between",
+        "queue.packets: 1 => queue.packets: must be",
+        "tcp.congestion: nonesuch => tcp: ",
+        "tcp.keepalive: 1500ms => tcp.keepalive: must be whole",
     ] {
-        let text = sample.replace(from, to);
-        assert_ne!(text, sample, "{from}");
-        let Err(error) = config(&text) else {
-            panic!("{to} was taken")
-        };
+        let (change, problem) = row.split_once(" => ").unwrap();
+        let error = config(&changed(&[change])).expect_err(row);
+        assert!(error.contains(problem), "{problem:?} is not in {error}");
+    }
+    for (from, to, problem) in [
+        ("masquerade: true", "masquarade: 1", "vpn-client.yaml:10:"),
+        ("transport: auto", "transport: both", "vpn-client.yaml:4:"),
+    ] {
+        let error = config(&sample().replace(from, to)).unwrap_err();
         assert!(error.contains(problem), "{problem:?} is not in {error}");
     }
 }
 
 #[test]
 fn udp_transport_needs_no_server_value() {
-    let (start, rest) = sample()
-        .split_once("servers:")
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
-        .unwrap();
-    let rest: String = rest
-        .lines()
-        .map(|line| without(line, "value: \"", "\", ") + "\n")
-        .collect();
-    let text = format!("{start}servers:{rest}");
-    let error = config(&text).unwrap_err();
+    let [one, other] = ["servers[0].value: ''", "servers[1].value: ''"];
+    let error = config(&changed(&[one, other])).unwrap_err();
     assert!(error.contains("servers[0].value: needed by TCP"), "{error}");
-    let config = config(&text.replace("transport: auto", "transport: udp")).unwrap();
+    let config = config(&changed(&[one, other, "endpoint.transport: udp"])).unwrap();
     assert_eq!(config.path.mode, Mode::Udp);
-}
-
-/// Removes what is between `from` and `to`, both included.
-fn without(line: &str, from: &str, to: &str) -> String {
-    let Some((head, tail)) = line.split_once(from) else {
-        return line.to_owned();
-    };
-    let (_, tail) = tail.split_once(to).unwrap();
-    format!("{head}{tail}")
 }
 
 #[test]
