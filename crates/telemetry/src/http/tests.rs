@@ -36,10 +36,10 @@ impl Reply {
 }
 
 fn tcp(address: &EndpointAddr) -> SocketAddr {
-    match address {
-        EndpointAddr::Tcp(address) => *address,
-        other => panic!("{other} is not TCP"),
-    }
+    let EndpointAddr::Tcp(address) = address else {
+        panic!("{address} is not TCP")
+    };
+    *address
 }
 
 impl Client {
