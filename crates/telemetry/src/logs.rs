@@ -308,7 +308,8 @@ mod tests {
 
     impl Write for Sink {
         fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(buf);
+            let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            written.extend_from_slice(buf);
             Ok(buf.len())
         }
         fn flush(&mut self) -> io::Result<()> {
