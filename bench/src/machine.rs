@@ -1,9 +1,9 @@
 //! What a result must carry to mean anything: machine, kernel, how busy it was, versions, commit.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use procfs::{CpuInfo, Current, LoadAverage, Meminfo};
 use testkit::command;
 
 /// Facts in the order in which they are shown: name and text.
@@ -16,7 +16,7 @@ pub(crate) fn facts() -> Facts {
     vec![
         ("command", command_line()),
         ("date", date()),
-        ("cpu", format!("{} × {}", processors(), cpu_model())),
+        ("cpu", processors()),
         ("memory", memory()),
         (
             "kernel",
@@ -29,12 +29,10 @@ pub(crate) fn facts() -> Facts {
 }
 
 pub(crate) fn load_average() -> String {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let words: Vec<&str> = text.split_whitespace().take(3).collect();
-    if words.is_empty() {
-        return UNKNOWN.to_owned();
-    }
-    words.join(" ")
+    LoadAverage::current().map_or_else(
+        |_| UNKNOWN.to_owned(),
+        |load| format!("{:.2} {:.2} {:.2}", load.one, load.five, load.fifteen),
+    )
 }
 
 /// Returns what a program says about its version, first line only.
@@ -74,30 +72,19 @@ fn date() -> String {
 }
 
 /// All that are at work, those that we do not use as well: we may be bound to one of them.
-fn processors() -> usize {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let of_one = |line: &&str| line.starts_with("processor");
-    text.lines().filter(of_one).count()
-}
-
-fn cpu_model() -> String {
-    value_of("/proc/cpuinfo", "model name")
+fn processors() -> String {
+    let Ok(cpus) = CpuInfo::current() else {
+        return UNKNOWN.to_owned();
+    };
+    let model = cpus.model_name(0).unwrap_or(UNKNOWN);
+    format!("{} × {model}", cpus.num_cores())
 }
 
 fn memory() -> String {
-    let text = value_of("/proc/meminfo", "MemTotal");
-    let kib = text
-        .split(' ')
-        .next()
-        .and_then(|word| word.parse::<u64>().ok());
-    kib.map_or(text, |kib| format!("{} MiB", kib >> 10))
-}
-
-fn value_of(path: &str, key: &str) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines()
-        .find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix(':'))
-        .map_or_else(|| UNKNOWN.to_owned(), |value| value.trim().to_owned())
+    Meminfo::current().map_or_else(
+        |_| UNKNOWN.to_owned(),
+        |memory| format!("{} MiB", memory.mem_total >> 20),
+    )
 }
 
 /// The commit of the directory we run in, if it is a checkout; `-dirty` with changes, but for results

@@ -3,13 +3,13 @@
 //! CPU time is each process's own clock, in nanoseconds, of all its threads, those that have
 //! ended too. What a process used that ended between two readings is lost.
 
-use std::fs;
 use std::iter::Sum;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
+use procfs::process::Process;
 
 /// Processes, as they were when they were looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,15 +50,10 @@ impl Tree {
 }
 
 fn children(pid: u32) -> Vec<u32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    let lists = threads
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    let lists: Vec<String> = lists.collect();
-    let words = lists.iter().flat_map(|list| list.split_whitespace());
-    words.filter_map(|word| word.parse().ok()).collect()
+    let threads = process(pid).and_then(|process| Ok(process.tasks()?));
+    let threads = threads.into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| thread.children().ok());
+    children.flatten().collect()
 }
 
 fn cpu_time(pid: u32) -> Result<Duration> {
@@ -70,15 +65,22 @@ fn cpu_time(pid: u32) -> Result<Duration> {
 
 /// `smaps_rollup` counts pages; what `status` says may be off by some for each thread.
 fn resident_kib(pid: u32) -> Result<u64> {
-    let kib = |file: &str, key: &str| {
-        let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
-        text.lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
-            .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-    };
-    kib("smaps_rollup", "Rss")
-        .or_else(|| kib("status", "VmRSS"))
-        .with_context(|| format!("reading the memory of process {pid}"))
+    let process = process(pid)?;
+    let rollup = process.smaps_rollup().ok();
+    let bytes = rollup.and_then(|rollup| {
+        let map = rollup.memory_map_rollup.iter().next()?;
+        map.extension.map.get("Rss").copied()
+    });
+    let kib = bytes.map(|bytes| bytes / 1024);
+    kib.map_or_else(
+        || process.status().map(|status| status.vmrss),
+        |kib| Ok(Some(kib)),
+    )?
+    .with_context(|| format!("process {pid} has no memory"))
+}
+
+fn process(pid: u32) -> Result<Process> {
+    Process::new(i32::try_from(pid)?).with_context(|| format!("reading /proc/{pid}"))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! "signal me when my parent dies" (`PR_SET_PDEATHSIG`, set by util-linux' `setpriv`) means the
 //! parent's *thread*. So even a test that is killed leaves no process behind.
 
-mod sockets;
 mod spawner;
 mod usage;
 
@@ -21,8 +20,7 @@ use rustix::process::{Pid, Resource, Rlimit, kill_process};
 use crate::{command, wait};
 
 pub use rustix::process::Signal;
-pub use sockets::listens;
-pub use usage::{Usage, usage};
+pub use usage::{Usage, listens, usage};
 
 /// A running child with both outputs in a file. Dropping it stops it: SIGTERM, a second SIGTERM,
 /// SIGKILL, within about a second.
@@ -139,7 +137,7 @@ impl ChildGuard {
         if signal == Signal::STOP {
             let what = format!("{} to be stopped", self.name);
             let id = self.pid();
-            wait::until(&what, STOP_LIMIT, || is_stopped(id))?;
+            wait::until(&what, STOP_LIMIT, || usage::is_stopped(id))?;
         }
         Ok(())
     }
@@ -252,20 +250,6 @@ fn bound_to_us(command: &Command) -> Command {
 }
 
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-
-/// Whether every thread of a process is stopped (proc(5), the third field of `stat`).
-fn is_stopped(pid: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-        return false;
-    };
-    threads.flatten().all(|thread| {
-        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        let state = stat
-            .rsplit_once(") ")
-            .map(|(_, fields)| fields.starts_with('T'));
-        state.unwrap_or_default()
-    })
-}
 
 const POLL: Duration = Duration::from_millis(10);
 const GRACE: Duration = Duration::from_millis(500);

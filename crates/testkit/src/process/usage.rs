@@ -1,9 +1,12 @@
-//! What a process uses, read from `/proc` (`proc(5)`).
+//! What the kernel says of a process (`proc(5)`): what it uses, and where it listens, which is read
+//! instead of seen by a connection that the other side would see as well.
 
-use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use procfs::net::TcpState;
+use procfs::process::Process;
 
 /// One reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,60 +27,54 @@ pub struct Usage {
 
 /// Reads what process `pid` uses now.
 pub fn usage(pid: u32) -> Result<Usage> {
-    let dir = format!("/proc/{pid}");
-    let read = |name: &str| {
-        fs::read_to_string(format!("{dir}/{name}")).with_context(|| format!("reading {dir}/{name}"))
-    };
-    let status = read("status")?;
-    let stat = read("stat")?;
-    let descriptors = fs::read_dir(format!("{dir}/fd"))
-        .with_context(|| format!("reading {dir}/fd"))?
-        .count();
+    let process = process(pid)?;
+    let (status, stat) = (process.status()?, process.stat()?);
+    let memory = |kib: Option<u64>| kib.context("a process without memory");
     Ok(Usage {
-        rss_kib: field(&status, "VmRSS")?,
-        peak_rss_kib: field(&status, "VmHWM")?,
-        anonymous_kib: field(&status, "RssAnon")?,
-        descriptors,
-        threads: field(&status, "Threads")?,
-        cpu_time: cpu_time(&stat)?,
+        rss_kib: memory(status.vmrss)?,
+        peak_rss_kib: memory(status.vmhwm)?,
+        anonymous_kib: memory(status.rssanon)?,
+        descriptors: process.fd_count()?,
+        threads: status.threads,
+        // USER_HZ is 100 on every Linux architecture Rust runs on.
+        cpu_time: Duration::from_millis((stat.utime + stat.stime) * 10),
     })
 }
 
-fn field(status: &str, name: &str) -> Result<u64> {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-        .with_context(|| format!("no {name} in a process's status"))
+/// Returns whether a socket listens on `addr` (or on its port at any address) in the network
+/// namespace of process `pid`.
+pub fn listens(pid: u32, addr: SocketAddr) -> bool {
+    let Ok(process) = process(pid) else {
+        return false;
+    };
+    let tables = [process.tcp(), process.tcp6()].into_iter().flatten();
+    tables.flatten().any(|socket| {
+        let (state, local) = (socket.state, socket.local_address);
+        let covers = local.ip().is_unspecified() || local.ip() == addr.ip();
+        state == TcpState::Listen && local.port() == addr.port() && covers
+    })
 }
 
-/// Adds fields 14 and 15; the second field is a name in parentheses that may hold blanks.
-fn cpu_time(stat: &str) -> Result<Duration> {
-    let (_, rest) = stat
-        .rsplit_once(')')
-        .context("a process's stat without a name")?;
-    let ticks: u64 = rest
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .map(|word| {
-            word.parse::<u64>()
-                .context("a process's stat without ticks")
+/// Tells whether every thread of a process is stopped.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    let threads = process(pid).and_then(|process| Ok(process.tasks()?));
+    threads.is_ok_and(|mut threads| {
+        threads.all(|thread| {
+            let stat = thread.and_then(|thread| thread.stat());
+            stat.is_ok_and(|stat| stat.state == 'T')
         })
-        .sum::<Result<u64>>()?;
-    // USER_HZ is 100 on every Linux architecture Rust runs on.
-    Ok(Duration::from_millis(ticks * 10))
+    })
+}
+
+fn process(pid: u32) -> Result<Process> {
+    Process::new(i32::try_from(pid)?).with_context(|| format!("reading /proc/{pid}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::{IpAddr, TcpListener};
 
-    #[test]
-    fn ticks_are_read_behind_a_name_with_blanks() {
-        let stat = "7 (a b) c) S 1 1 1 0 -1 0 0 0 0 0 150 50 0 0 20 0 1 0";
-        assert_eq!(cpu_time(stat).unwrap(), Duration::from_secs(2));
-    }
+    use super::*;
 
     #[test]
     fn our_own_usage_is_sane() {
@@ -87,5 +84,19 @@ mod tests {
             "{used:?}"
         );
         assert!(used.descriptors > 2 && used.threads > 0, "{used:?}");
+    }
+
+    #[test]
+    fn own_sockets_are_found() {
+        let us = std::process::id();
+        for ip in ["127.0.0.1", "::1"] {
+            let listener = TcpListener::bind((ip.parse::<IpAddr>().unwrap(), 0)).unwrap();
+            let addr = listener.local_addr().unwrap();
+            assert!(listens(us, addr), "{addr}");
+            let elsewhere = SocketAddr::new("192.0.2.1".parse().unwrap(), addr.port());
+            assert!(!listens(us, elsewhere));
+            drop(listener);
+            assert!(!listens(us, addr), "{addr}");
+        }
     }
 }
