@@ -11,14 +11,12 @@
 //! Rounds are interleaved, and every other one runs backwards, so that a machine that gets busier
 //! meanwhile does so for all.
 
-mod credentials;
 mod frontend;
 mod grpc;
 mod known;
 mod load;
 mod pair;
 mod scenario;
-mod side;
 mod tunnel;
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 //!
 //! ```text
 //! load ──▶ UNIX socket or 127.0.0.1:frontend ── server ── 127.0.0.1:agents ◀── agent ──▶ destination
+//!
+//! frontend authority ──▶ frontend.crt (server, for API servers)   ours
+//! agents' authority  ──▶ cluster.crt  (server, for agents)        agent.crt
 //! ```
 //!
 //! Only flags that upstream has are used, so that upstream's programs can be started the same way.
@@ -11,17 +14,22 @@ use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use rustls::ClientConfig;
+use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
+use testkit::certs::{self, Authority};
+use testkit::http;
+use testkit::netns::Place;
 use testkit::ports;
 use testkit::process::{ChildGuard, Signal};
 use testkit::tempdir::TempDir;
 
-use super::credentials::{Credentials, client_config};
 use super::frontend::{Frontend, Transport};
-use super::side::{Side, status};
+use super::scenario::{Side, Target};
 use crate::cpus::{Bound, Role};
 
 #[derive(Clone, Debug)]
@@ -36,36 +44,38 @@ pub(crate) struct Programs {
 pub(crate) struct Pair {
     agent: ChildGuard,
     server: ChildGuard,
-    pub(crate) frontend: Frontend,
-    pub(crate) sides: (Side, Side),
     _dir: TempDir,
 }
 
 impl Pair {
-    pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Self> {
+    /// Starts both, waits until a dial can succeed, and returns them as a target.
+    pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Target> {
         let dir = TempDir::new("bench-knp")?;
-        let credentials = Credentials::make(&dir)?;
+        let config = credentials(&dir, transport.is_grpc())?;
         let plan = Plan::new(&dir, transport)?;
-        let command = plan.server(programs, &credentials)?;
+        let health = http::Target::plain(at(plan.server_health)).timeout(Duration::from_secs(5));
+        let command = plan.server(programs)?;
         let mut server = ChildGuard::spawn("the server", &command, &dir.join("server.log"))?;
-        server.wait_ready(START_LIMIT, || {
-            status(plan.server_health, "/healthz") == Some(200)
-        })?;
-        let command = plan.agent(programs, &credentials)?;
+        server.wait_ready(START_LIMIT, || Place::Here.is_ok(&health, "/healthz"))?;
+        let command = plan.agent(programs)?;
         let mut agent = ChildGuard::spawn("the agent", &command, &dir.join("agent.log"))?;
-        let arrived = || status(plan.server_health, "/readyz") == Some(200);
         agent
-            .wait_ready(START_LIMIT, arrived)
-            .with_context(|| format!("the server says:\n{}", server.log_tail(20)))?;
-        Ok(Self {
-            frontend: plan.client(&credentials)?,
-            sides: (
-                Side::new(Some(server.pid()), Some(plan.server_health)),
-                Side::new(Some(agent.pid()), Some(plan.agent_health)),
-            ),
-            agent,
-            server,
-            _dir: dir,
+            .wait_ready(START_LIMIT, || Place::Here.is_ok(&health, "/readyz"))
+            .with_context(|| format!("the server says:\n{}", server.log_tail(LINES)))?;
+        let side = |child: &ChildGuard, health| Side {
+            pid: Some(child.pid()),
+            health: Some(at(health)),
+        };
+        Ok(Target {
+            transport,
+            frontend: plan.client(config)?,
+            server: side(&server, plan.server_health),
+            agent: side(&agent, plan.agent_health),
+            pair: Some(Self {
+                agent,
+                server,
+                _dir: dir,
+            }),
         })
     }
 
@@ -92,35 +102,71 @@ impl Drop for Pair {
     }
 }
 
-struct Plan {
+/// Writes what both programs show and trust, and returns the TLS settings of a frontend's client.
+fn credentials(dir: &TempDir, grpc: bool) -> Result<Arc<ClientConfig>> {
+    let (path, names) = (dir.path(), ["localhost", "127.0.0.1"]);
+    let agents = Authority::new("bench-agents")?;
+    agents.write(&dir.join("agents-ca.crt"))?;
+    agents.server(&names)?.write(path, "cluster")?;
+    let agent = agents.client("konnectivity-agent", &[], &[])?;
+    agent.write(path, "agent")?;
+    let frontends = Authority::new("bench-frontends")?;
+    frontends.write(&dir.join("frontend-ca.crt"))?;
+    frontends.server(&names)?.write(path, "frontend")?;
+    let us = frontends.client("kube-apiserver", &[], &[])?;
+    let alpn = if grpc { "h2" } else { "http/1.1" };
+    let config = certs::mutual_client_config(frontends.pem(), Some(&us), &[alpn])?;
+    let mut config = Arc::unwrap_or_clone(config);
+    // As kube-apiserver resumes none.
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// Ports and files of a pair.
+struct Plan<'a> {
+    dir: &'a TempDir,
     transport: Transport,
-    socket: PathBuf,
     frontend: u16,
     agents: u16,
-    server_health: SocketAddr,
+    server_health: u16,
     server_admin: u16,
-    agent_health: SocketAddr,
+    agent_health: u16,
     agent_admin: u16,
 }
 
-impl Plan {
-    fn new(dir: &TempDir, transport: Transport) -> Result<Self> {
-        let mut ports = ports::free(6)?.into_iter();
-        let mut port = || ports.next().context("too few ports");
-        let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+impl<'a> Plan<'a> {
+    fn new(dir: &'a TempDir, transport: Transport) -> Result<Self> {
+        let ports = <[u16; 6]>::try_from(ports::free(6)?);
+        let ports = ports.map_err(|_| anyhow!("too few ports"))?;
+        let [
+            frontend,
+            agents,
+            server_health,
+            server_admin,
+            agent_health,
+            agent_admin,
+        ] = ports;
         Ok(Self {
+            dir,
             transport,
-            socket: dir.join("frontend.sock"),
-            frontend: port()?,
-            agents: port()?,
-            server_health: at(port()?),
-            server_admin: port()?,
-            agent_health: at(port()?),
-            agent_admin: port()?,
+            frontend,
+            agents,
+            server_health,
+            server_admin,
+            agent_health,
+            agent_admin,
         })
     }
 
-    fn server(&self, programs: &Programs, credentials: &Credentials) -> Result<Command> {
+    fn socket(&self) -> PathBuf {
+        self.dir.join("frontend.sock")
+    }
+
+    fn file(&self, flag: &str, name: &str) -> String {
+        self::flag(flag, self.dir.join(name).display())
+    }
+
+    fn server(&self, programs: &Programs) -> Result<Command> {
         let mode = if self.transport.is_grpc() {
             "grpc"
         } else {
@@ -128,39 +174,39 @@ impl Plan {
         };
         let mut flags = vec![
             flag("mode", mode),
-            flag("cluster-cert", credentials.cluster.cert.display()),
-            flag("cluster-key", credentials.cluster.key.display()),
-            flag("cluster-ca-cert", credentials.agents_ca.display()),
+            self.file("cluster-cert", "cluster.crt"),
+            self.file("cluster-key", "cluster.key"),
+            self.file("cluster-ca-cert", "agents-ca.crt"),
             flag("agent-bind-address", LOOPBACK),
             flag("agent-port", self.agents),
             flag("health-bind-address", LOOPBACK),
-            flag("health-port", self.server_health.port()),
+            flag("health-port", self.server_health),
             flag("admin-port", self.server_admin),
         ];
         if self.transport.is_uds() {
-            flags.push(flag("uds-name", self.socket.display()));
+            flags.push(flag("uds-name", self.socket().display()));
             flags.push(flag("server-port", 0));
         } else {
             flags.push(flag("server-bind-address", LOOPBACK));
             flags.push(flag("server-port", self.frontend));
-            flags.push(flag("server-ca-cert", credentials.frontend_ca.display()));
-            flags.push(flag("server-cert", credentials.frontend.cert.display()));
-            flags.push(flag("server-key", credentials.frontend.key.display()));
+            flags.push(self.file("server-ca-cert", "frontend-ca.crt"));
+            flags.push(self.file("server-cert", "frontend.crt"));
+            flags.push(self.file("server-key", "frontend.key"));
         }
         let mut command = programs.cpus.command(Role::Server, &programs.server)?;
         command.args(flags).arg("-v=0").args(&programs.server_args);
         Ok(command)
     }
 
-    fn agent(&self, programs: &Programs, credentials: &Credentials) -> Result<Command> {
+    fn agent(&self, programs: &Programs) -> Result<Command> {
         let flags = [
-            flag("ca-cert", credentials.agents_ca.display()),
-            flag("agent-cert", credentials.agent.cert.display()),
-            flag("agent-key", credentials.agent.key.display()),
+            self.file("ca-cert", "agents-ca.crt"),
+            self.file("agent-cert", "agent.crt"),
+            self.file("agent-key", "agent.key"),
             flag("proxy-server-host", LOOPBACK),
             flag("proxy-server-port", self.agents),
             flag("health-server-host", LOOPBACK),
-            flag("health-server-port", self.agent_health.port()),
+            flag("health-server-port", self.agent_health),
             flag("admin-server-port", self.agent_admin),
         ];
         let mut command = programs.cpus.command(Role::Agent, &programs.agent)?;
@@ -168,24 +214,27 @@ impl Plan {
         Ok(command)
     }
 
-    fn client(&self, credentials: &Credentials) -> Result<Frontend> {
+    fn client(&self, config: Arc<ClientConfig>) -> Result<Frontend> {
         let grpc = self.transport.is_grpc();
         if self.transport.is_uds() {
-            let path = self.socket.clone();
+            let path = self.socket();
             return Ok(Frontend::Uds { grpc, path });
         }
-        let (ca, identity) = (&credentials.frontend_ca, &credentials.apiserver);
         Ok(Frontend::Tls {
             grpc,
-            addr: SocketAddr::from((Ipv4Addr::LOCALHOST, self.frontend)),
+            addr: at(self.frontend),
             name: ServerName::try_from("localhost").context("a server's name")?,
-            config: client_config(ca, identity, grpc)?,
+            config,
         })
     }
 }
 
 fn flag(name: &str, value: impl Display) -> String {
     format!("--{name}={value}")
+}
+
+fn at(port: u16) -> SocketAddr {
+    SocketAddr::from((LOOPBACK, port))
 }
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -199,7 +248,8 @@ mod tests {
     use super::*;
     use crate::cpus::Cpus;
 
-    fn commands(transport: Transport) -> (String, String) {
+    #[test]
+    fn a_socket_excludes_the_port_and_its_certificates() {
         let dir = TempDir::new("bench-plan").unwrap();
         let programs = Programs {
             agent: "an-agent".into(),
@@ -208,27 +258,18 @@ mod tests {
             server: "a-server".into(),
             server_args: vec!["--server-id=s".to_owned()],
         };
-        let credentials = Credentials::make(&dir).unwrap();
-        let plan = Plan::new(&dir, transport).unwrap();
-        let server = plan.server(&programs, &credentials).unwrap();
-        let agent = plan.agent(&programs, &credentials).unwrap();
-        (line(&server), line(&agent))
-    }
-
-    #[test]
-    fn a_socket_excludes_the_port_and_its_certificates() {
-        let (server, agent) = commands(Transport::GrpcUds);
+        let plan = |transport| Plan::new(&dir, transport).unwrap();
+        let by_socket = plan(Transport::GrpcUds);
+        let server = line(&by_socket.server(&programs).unwrap());
         assert!(server.starts_with("a-server --mode=grpc "), "{server}");
         assert!(server.contains(" --uds-name=") && server.contains(" --server-port=0 "));
         assert!(!server.contains("--server-c"), "{server}");
         assert!(server.ends_with(" -v=0 --server-id=s"), "{server}");
+        let agent = line(&by_socket.agent(&programs).unwrap());
         assert!(agent.starts_with("an-agent --ca-cert="), "{agent}");
         assert!(agent.ends_with(" -v=0 --agent-id=a"), "{agent}");
-    }
-
-    #[test]
-    fn a_port_comes_with_certificates() {
-        let (server, _) = commands(Transport::HttpMtls);
+        let by_port = plan(Transport::HttpMtls);
+        let server = line(&by_port.server(&programs).unwrap());
         assert!(server.contains("--mode=http-connect ") && !server.contains("uds"));
         for flag in ["server-ca-cert", "server-cert", "server-key"] {
             assert!(server.contains(&format!(" --{flag}=")), "{server}");

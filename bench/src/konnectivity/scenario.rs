@@ -20,13 +20,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use testkit::process::Usage;
+use testkit::http;
+use testkit::metrics::Metrics;
+use testkit::process::{Usage, usage};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 use super::frontend::{Frontend, Transport};
+use super::load;
 use super::pair::{Pair, Programs};
-use super::side::Side;
 use crate::backend::Backend;
 use crate::latency::Latencies;
 use crate::report::{Figure, Run};
@@ -69,7 +71,7 @@ impl Lab {
 
     /// Adds how much resident memory each program has more than `before`.
     fn add_growth(&mut self, target: &Target, case: &str, now: &Usages, before: &Usages) {
-        let (server, agent) = now.growth_since(before);
+        let [server, agent] = now.growth_since(before);
         let mib = |grown: Option<f64>| Some(grown? / 1024.0);
         self.add_some(target, case, figure::SERVER_GROWTH, mib(server));
         self.add_some(target, case, figure::AGENT_GROWTH, mib(agent));
@@ -78,6 +80,20 @@ impl Lab {
     fn rest(&self, time: Duration) {
         self.runtime
             .block_on(async { tokio::time::sleep(time).await });
+    }
+
+    /// Dials so often that what is made once and for all is there, and lets the pair come to rest.
+    fn warm_up(&self, target: &Target, count: usize, at_once: usize) -> Result<()> {
+        let echo = self.backend.address();
+        let dials = load::many_dials(&target.frontend, echo, count, at_once);
+        self.runtime.block_on(dials).context("warming up")?;
+        self.calm()
+    }
+
+    fn calm(&self) -> Result<()> {
+        self.settle(|| Ok(self.backend.open() == 0))?;
+        self.rest(CALM);
+        Ok(())
     }
 
     /// Waits until `settled` yields true, at most [`SETTLE_LIMIT`], and returns how long it took.
@@ -98,6 +114,15 @@ pub(crate) struct Target {
     pub(crate) pair: Option<Pair>,
 }
 
+/// A server or an agent, seen from outside. What is not known of a program that was not started here
+/// stays unmeasured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Side {
+    pub(crate) pid: Option<u32>,
+    /// Where its metrics are.
+    pub(crate) health: Option<SocketAddr>,
+}
+
 impl Target {
     pub(crate) fn direct() -> Self {
         Self {
@@ -113,15 +138,8 @@ impl Target {
         if transport == Transport::Direct {
             return Ok(Self::direct());
         }
-        let pair = Pair::start(programs, transport)
-            .with_context(|| format!("starting a pair for {}", transport.as_str()))?;
-        Ok(Self {
-            transport,
-            frontend: pair.frontend.clone(),
-            server: pair.sides.0,
-            agent: pair.sides.1,
-            pair: Some(pair),
-        })
+        let what = || format!("starting a pair for {}", transport.as_str());
+        Pair::start(programs, transport).with_context(what)
     }
 
     pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
@@ -133,45 +151,47 @@ impl Target {
     }
 
     fn usage(&self) -> Result<Usages> {
-        Ok(Usages {
-            server: self.server.usage()?,
-            agent: self.agent.usage()?,
-        })
+        let of = |side: Side| side.pid.map(usage).transpose();
+        Ok(Usages([of(self.server)?, of(self.agent)?]))
     }
 }
 
-#[derive(Clone, Copy)]
-struct Usages {
-    server: Option<Usage>,
-    agent: Option<Usage>,
+impl Side {
+    /// Scrapes one metric, summed over its labels; `None` when the address is not known or the
+    /// metric not there.
+    fn metric(self, name: &str) -> Result<Option<f64>> {
+        let Some(health) = self.health else {
+            return Ok(None);
+        };
+        let target = http::Target::plain(health).timeout(SCRAPE_LIMIT);
+        let answer = http::get(&target, "/metrics")?;
+        Ok(Metrics::parse(&answer.text())?.value(name, &[]))
+    }
 }
+
+/// Of the server and of the agent.
+#[derive(Clone, Copy)]
+struct Usages([Option<Usage>; 2]);
 
 impl Usages {
     fn cpu_since(&self, before: &Self) -> Option<f64> {
-        let of = |now: Option<Usage>, then: Option<Usage>| {
-            Some((now?.cpu_time.saturating_sub(then?.cpu_time)).as_secs_f64())
-        };
-        Some(of(self.server, before.server)? + of(self.agent, before.agent)?)
+        let [server, agent] = self.more_than(before, |usage| usage.cpu_time.as_secs_f64());
+        Some(server? + agent?)
     }
 
-    fn growth_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
+    /// Returns how much each one's resident memory has grown, in KiB.
+    fn growth_since(&self, before: &Self) -> [Option<f64>; 2] {
         self.more_than(before, |usage| usage.rss_kib as f64)
     }
 
-    fn descriptors_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
-        self.more_than(before, |usage| usage.descriptors as f64)
-    }
-
-    fn more_than(&self, before: &Self, of: fn(Usage) -> f64) -> (Option<f64>, Option<f64>) {
-        let more = |now: Option<Usage>, then: Option<Usage>| Some(of(now?) - of(then?));
-        (
-            more(self.server, before.server),
-            more(self.agent, before.agent),
-        )
+    fn more_than(&self, before: &Self, of: fn(Usage) -> f64) -> [Option<f64>; 2] {
+        std::array::from_fn(|side| Some(of(self.0[side]?) - of(before.0[side]?)))
     }
 }
 
 const MIB: f64 = 1024.0 * 1024.0;
+const CALM: Duration = Duration::from_millis(500);
+const SCRAPE_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
 /// How long leftovers may take to go: longer than either end waits for a close to be confirmed.
 const SETTLE_LIMIT: Duration = Duration::from_secs(15);

@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
 use super::figure as of;
-use super::{Lab, Target};
+use super::{CALM, Lab, Target, Usages};
 use crate::backend::Command;
 use crate::konnectivity::frontend::Frontend;
 use crate::konnectivity::load::{self, Load, Outcome};
@@ -42,8 +42,7 @@ pub(crate) fn stall(
         Stalled::Reader => format!("stall: reader ×{count}"),
     };
     let echo = lab.backend.address();
-    let warm_up = load::many_dials(&target.frontend, echo, WARM_UP, 2);
-    lab.runtime.block_on(warm_up).context("warming up")?;
+    lab.warm_up(target, WARM_UP, 2)?;
     let before = target.usage()?;
     let stalled = lab
         .runtime
@@ -145,10 +144,7 @@ pub(crate) fn abandon(lab: &mut Lab, target: &mut Target, count: usize) -> Resul
     let case = format!("abandon ×{count}");
     let echo = lab.backend.address();
     let frontend = target.frontend.clone();
-    let warm_up = load::many_dials(&frontend, echo, WARM_UP, 2);
-    lab.runtime.block_on(warm_up).context("warming up")?;
-    lab.settle(|| Ok(lab.backend.open() == 0))?;
-    lab.rest(CALM);
+    lab.warm_up(target, WARM_UP, 2)?;
     let before = target.usage()?;
     let pair = target.pair.as_mut();
     let pair = pair.context("only an agent started here can be frozen")?;
@@ -180,21 +176,23 @@ pub(crate) fn soak(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("soak, {count} dials");
     let echo = lab.backend.address();
     // A tenth of it first: allocators and tables reach their size.
-    let warm_up = load::many_dials(&target.frontend, echo, count / 10, AT_ONCE);
-    lab.runtime.block_on(warm_up).context("warming up")?;
-    lab.settle(|| Ok(lab.backend.open() == 0))?;
-    lab.rest(CALM);
+    lab.warm_up(target, count / 10, AT_ONCE)?;
     let before = target.usage()?;
     let work = load::many_dials(&target.frontend, echo, count, AT_ONCE);
     lab.runtime.block_on(work)?;
     leftovers(lab, target, &case, &before)
 }
 
+/// Returns how many descriptors each program has more than `before`.
+fn descriptors(now: &Usages, before: &Usages) -> [Option<f64>; 2] {
+    now.more_than(before, |usage| usage.descriptors as f64)
+}
+
 /// Waits until all is as before, for a bounded time, and adds what is not.
-fn leftovers(lab: &mut Lab, target: &Target, case: &str, before: &super::Usages) -> Result<()> {
+fn leftovers(lab: &mut Lab, target: &Target, case: &str, before: &Usages) -> Result<()> {
     let more = |count: Option<f64>| count.is_some_and(|count| count > 0.0);
     let calm = lab.settle(|| {
-        let (server, agent) = target.usage()?.descriptors_since(before);
+        let [server, agent] = descriptors(&target.usage()?, before);
         let pending = target.server.metric(PENDING)?;
         let left = [server, agent, pending, target.server.metric(ESTABLISHED)?];
         Ok(lab.backend.open() == 0 && !left.into_iter().any(more))
@@ -202,7 +200,7 @@ fn leftovers(lab: &mut Lab, target: &Target, case: &str, before: &super::Usages)
     // The last scrape's own connection may still be closing.
     lab.rest(super::POLL);
     let after = target.usage()?;
-    let (server, agent) = after.descriptors_since(before);
+    let [server, agent] = descriptors(&after, before);
     lab.add(target, case, of::CALM_AFTER, calm.as_secs_f64());
     lab.add(target, case, of::LEAKED, lab.backend.open() as f64);
     let pending = target.server.metric(PENDING)?;
@@ -219,7 +217,6 @@ const PENDING: &str = "konnectivity_network_proxy_server_pending_backend_dials";
 const ESTABLISHED: &str = "konnectivity_network_proxy_server_established_connections";
 const WARM_UP: usize = 50;
 const AT_ONCE: usize = 16;
-const CALM: Duration = Duration::from_millis(500);
 /// Before it is looked whether the pair is still busy.
 const FILLING: Duration = Duration::from_millis(1000);
 const PATIENCE: Duration = Duration::from_millis(500);

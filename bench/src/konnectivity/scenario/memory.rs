@@ -1,11 +1,9 @@
 //! What a pair takes when it is empty, and what an idle tunnel adds.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::figure as of;
-use super::{Lab, Target};
+use super::{CALM, Lab, Target};
 use crate::konnectivity::load;
 
 /// Reads a fresh pair's memory, holds `count` idle tunnels and reads it again. The pair is used up
@@ -14,29 +12,25 @@ pub(crate) fn idle(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("idle ×{count}");
     let echo = lab.backend.address();
     let empty = target.usage()?;
-    let mib = |used: Option<testkit::process::Usage>| Some(used?.rss_kib as f64 / 1024.0);
-    lab.add_some(target, &case, of::SERVER_EMPTY, mib(empty.server));
-    lab.add_some(target, &case, of::AGENT_EMPTY, mib(empty.agent));
+    let [server, agent] = empty.0.map(|used| Some(used?.rss_kib as f64 / 1024.0));
+    lab.add_some(target, &case, of::SERVER_EMPTY, server);
+    lab.add_some(target, &case, of::AGENT_EMPTY, agent);
     // Code that is touched for the first time is not memory of a tunnel.
-    let warm_up = load::many_dials(&target.frontend, echo, WARM_UP, 1);
-    lab.runtime.block_on(warm_up).context("warming up")?;
-    lab.rest(CALM);
+    lab.warm_up(target, WARM_UP, 1)?;
     let before = target.usage()?;
     let tunnels = lab
         .runtime
         .block_on(load::hold(&target.frontend, echo, count))?;
     lab.rest(CALM);
-    let (server, agent) = target.usage()?.growth_since(&before);
+    let [server, agent] = target.usage()?.growth_since(&before);
     let each = |grown: Option<f64>| Some(grown? / count as f64);
     lab.add_some(target, &case, of::SERVER_TUNNEL, each(server));
     lab.add_some(target, &case, of::AGENT_TUNNEL, each(agent));
     lab.runtime.block_on(load::close(tunnels));
-    lab.settle(|| Ok(lab.backend.open() == 0))?;
-    lab.rest(CALM);
+    lab.calm()?;
     let case = format!("{case}, closed again");
     lab.add_growth(target, &case, &target.usage()?, &before);
     Ok(())
 }
 
 const WARM_UP: usize = 50;
-const CALM: Duration = Duration::from_millis(500);

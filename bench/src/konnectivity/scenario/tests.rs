@@ -7,10 +7,9 @@ use testkit::background::Background;
 use testkit::tempdir::TempDir;
 
 use super::harm::{self, Stalled};
-use super::{Lab, Target, figure as of, memory, speed};
+use super::{Lab, Side, Target, figure as of, memory, speed};
 use crate::konnectivity::frontend::{Frontend, Transport};
 use crate::konnectivity::load::Load;
-use crate::konnectivity::side::Side;
 use crate::konnectivity::tests::serve_uds;
 use crate::report::Figure;
 
@@ -82,7 +81,10 @@ impl Bench {
             transport: Transport::HttpUds,
             frontend: Frontend::Uds { grpc: false, path },
             // The proxy is no process of its own: whatever we use, it uses.
-            server: Side::new(Some(std::process::id()), None),
+            server: Side {
+                pid: Some(std::process::id()),
+                health: None,
+            },
             agent: Side::default(),
             pair: None,
         };
