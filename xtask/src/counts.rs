@@ -11,19 +11,22 @@
 //! system calls and time: `cargo bench -p rhizome-micro` and `rhizome-bench` do.
 
 mod callgrind;
-mod ceilings;
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use testkit::peers::packages;
 use testkit::tempdir::TempDir;
 
 use self::callgrind::Count;
-use self::ceilings::{Ceilings, Verdict};
 use crate::console::Console;
 use crate::workspace;
+
+/// Instructions of one piece of each workload, as they were agreed on.
+type Ceilings = BTreeMap<String, f64>;
 
 /// What is done with the counts.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -53,30 +56,32 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let again = callgrind::count(program, &dir)?;
         let differing = differing(&counts, &again);
         ensure!(differing.is_empty(), "two runs differ: {differing:?}");
-        Ceilings::of(&counts).write(&file)?;
+        fs::write(
+            &file,
+            serde_json::to_string_pretty(&agreed(&counts))? + "\n",
+        )
+        .with_context(|| format!("writing {FILE}"))?;
         console.say(&format!("  {FILE} holds {} workloads", counts.len()));
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(compare(&console, &counts, &Ceilings::read(&file)?))
+    let ceilings = fs::read(&file).map_err(anyhow::Error::from);
+    let ceilings = ceilings.and_then(|text| Ok(serde_json::from_slice(&text)?));
+    let ceilings = ceilings.with_context(|| format!("reading {FILE}"))?;
+    Ok(compare(&console, &counts, &ceilings))
 }
 
 fn compare(console: &Console, counts: &[Count], ceilings: &Ceilings) -> ExitCode {
     let mut good = true;
     for count in counts {
-        let verdict = ceilings.judge(count);
-        let mark = match verdict {
-            Verdict::Same => "✓",
-            Verdict::Cheaper(_) | Verdict::Dearer(_) | Verdict::New => {
-                good = false;
-                "✗"
-            }
-        };
-        let (name, each) = (&count.name, count.each());
+        let breach = breach(count, ceilings);
+        good &= breach.is_none();
+        let mark = if breach.is_none() { "✓" } else { "✗" };
+        let (name, each, breach) = (&count.name, count.each(), breach.unwrap_or_default());
         console.say(&format!(
-            "  {mark} {name:46} {each:>9.1} instructions{verdict}"
+            "  {mark} {name:46} {each:>9.1} instructions{breach}"
         ));
     }
-    for name in ceilings.without(counts) {
+    for name in gone(counts, ceilings) {
         good = false;
         console.say(&format!("  ✗ {name:46} is in {FILE}, and is no workload"));
     }
@@ -88,6 +93,32 @@ fn compare(console: &Console, counts: &[Count], ceilings: &Ceilings) -> ExitCode
         ));
         ExitCode::FAILURE
     }
+}
+
+fn agreed(counts: &[Count]) -> Ceilings {
+    let each = |count: &Count| (count.name.clone(), (count.each() * 10.0).round() / 10.0);
+    counts.iter().map(each).collect()
+}
+
+/// Returns how a count breaks its ceiling; `None` where it is near enough.
+fn breach(count: &Count, ceilings: &Ceilings) -> Option<String> {
+    let Some(agreed) = ceilings.get(&count.name) else {
+        return Some(", has no ceiling".to_owned());
+    };
+    let percent = (count.each() / agreed - 1.0) * 100.0;
+    if percent > DEARER_PERCENT {
+        let allowed = DEARER_PERCENT;
+        return Some(format!(", {percent:.1} % dearer, {allowed} % are allowed"));
+    }
+    let cheaper = -percent;
+    (cheaper > CHEAPER_PERCENT).then(|| format!(", {cheaper:.1} % cheaper than its ceiling says"))
+}
+
+/// Returns the names of which nothing was counted.
+fn gone<'a>(counts: &[Count], ceilings: &'a Ceilings) -> Vec<&'a str> {
+    let names = ceilings.keys().map(String::as_str);
+    let counted = |name: &&str| counts.iter().any(|count| count.name == *name);
+    names.filter(|name| !counted(name)).collect()
 }
 
 /// Returns what two runs do not agree on. Hashes have secrets, by which a look-up takes a step more or
@@ -102,3 +133,43 @@ fn differing<'a>(one: &'a [Count], other: &'a [Count]) -> Vec<(&'a Count, &'a Co
 
 const FILE: &str = "bench/counts.json";
 const ARCHITECTURE: &str = "x86_64";
+/// What another release of the C library or of the linker may change.
+const DEARER_PERCENT: f64 = 2.0;
+/// From here on a gain is worth a commit.
+const CHEAPER_PERCENT: f64 = 4.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(name: &str, instructions: u64) -> Count {
+        Count {
+            name: name.to_owned(),
+            times: 10,
+            instructions,
+        }
+    }
+
+    #[test]
+    fn a_count_is_held_from_both_sides() {
+        let ceilings = agreed(&[count("a", 1000)]);
+        for (name, instructions, expected) in [
+            ("a", 1000, None),
+            ("a", 1019, None),
+            ("a", 961, None),
+            ("a", 1030, Some(", 3.0 % dearer, 2 % are allowed")),
+            ("a", 900, Some(", 10.0 % cheaper than its ceiling says")),
+            ("b", 1, Some(", has no ceiling")),
+        ] {
+            let found = breach(&count(name, instructions), &ceilings);
+            assert_eq!(found.as_deref(), expected, "{name}, {instructions}");
+        }
+    }
+
+    #[test]
+    fn missing_workload_is_named() {
+        let ceilings = agreed(&[count("a", 1234), count("b", 10)]);
+        assert_eq!(ceilings["a"], 123.4);
+        assert_eq!(gone(&[count("a", 10)], &ceilings), ["b"]);
+    }
+}
