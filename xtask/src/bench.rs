@@ -133,7 +133,7 @@ fn look(console: &Console, anyway: bool) -> Result<()> {
 
 fn measure(console: &mut Console, bench: &Path, part: Part) {
     let command = format!("rhizome-bench {}", part.arguments());
-    console.check(&command, || {
+    let _ = console.check(&command, || {
         let clock = Stopwatch::start();
         let mut command = Command::new(bench);
         command.args(part.arguments().split(' ')).arg("--json");

@@ -60,13 +60,12 @@ impl Console {
         self.say(&format!("{} {error:#}", self.paint(RED, "✗")));
     }
 
-    /// Runs a step: prints its name, result and time, and remembers them for
-    /// [`Console::table`]. A failed step yields `None`, and the caller decides what that means.
+    /// Runs a step: prints its name, result and time, and remembers them for [`Console::table`].
     pub(crate) fn step<T>(
         &mut self,
         name: &str,
         work: impl FnOnce() -> Result<(T, String)>,
-    ) -> Option<T> {
+    ) -> Result<T> {
         if self.terminal {
             print!("  … {name}\r");
             let _ = std::io::stdout().flush();
@@ -75,8 +74,11 @@ impl Console {
         let result = work();
         let took = clock.elapsed();
         let (value, outcome) = match result {
-            Ok((value, detail)) => (Some(value), Ok(detail)),
-            Err(error) => (None, Err(format!("{error:#}"))),
+            Ok((value, detail)) => (Ok(value), Ok(detail)),
+            Err(error) => {
+                let why = format!("{error:#}");
+                (Err(error), Err(why))
+            }
         };
         let step = Step {
             chapter: self.chapter,
@@ -94,7 +96,7 @@ impl Console {
         &mut self,
         name: &str,
         work: impl FnOnce() -> Result<String>,
-    ) -> Option<()> {
+    ) -> Result<()> {
         self.step(name, || Ok(((), work()?)))
     }
 

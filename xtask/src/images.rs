@@ -85,7 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let lists = Lists::make(&console)?;
     for image in images {
         let program = programs.get(image.name)?;
-        console.check(image.name, || {
+        let _ = console.check(image.name, || {
             let size = fs::metadata(program)?.len();
             ensure!(size <= LIMIT, "{size} bytes, above the limit of {LIMIT}");
             let built = engine.build(image.name, VERSION, &context, &out)?;

@@ -50,8 +50,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     let runtime = Runtime::new().context("starting a runtime")?;
     let upstream = Upstream::start(Behavior::Echo)?;
     let echo = upstream.addr();
-    console.check("apiserver-proxy", || node_proxy(node, &runtime, echo));
-    console.check("sni-proxy", || sni_proxy(gateway, &runtime, echo));
+    let _ = console.check("apiserver-proxy", || node_proxy(node, &runtime, echo));
+    let _ = console.check("sni-proxy", || sni_proxy(gateway, &runtime, echo));
     Ok(ExitCode::from(u8::from(!console.table())))
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use testkit::http::{self, Target};
 use testkit::netns::Place;
 use testkit::process::ChildGuard;
@@ -41,39 +41,35 @@ pub(super) struct Stage {
 /// Walks every path and returns what is running at the end.
 pub(super) fn all(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stage> {
     let mut stage = build(console, programs, dir)?;
-    by_server_name(console, &stage);
-    by_node_proxy(console, &stage, Mode::Proxy);
-    reload::show(console, &stage);
+    by_server_name(console, &stage)?;
+    by_node_proxy(console, &stage, Mode::Proxy)?;
+    reload::show(console, &stage)?;
     switch_to_connect(console, &mut stage)?;
-    by_node_proxy(console, &stage, Mode::Connect);
+    by_node_proxy(console, &stage, Mode::Connect)?;
     drain::show(console, &mut stage)?;
     egress::show(console, &mut stage)?;
     tunnel::show(console, &mut stage)?;
-    footprint(console, &stage);
+    footprint(console, &stage)?;
     Ok(stage)
 }
 
 fn build(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stage> {
     console.chapter("stage", "Setting the stage");
-    let network = must(
-        console.step("network namespaces: a seed, two shoots, a user", || {
-            let network = Network::lay()?;
-            Ok((
-                network,
-                "the shoots' pods have the same address, 100.96.0.10".to_owned(),
-            ))
-        }),
-    )?;
-    let shoots = must(
-        console.step("an API server for each shoot, inside the seed", || {
-            let seed = &network.seed;
-            let shoots = ['a', 'b'].map(|letter| Shoot::with_stand_in(letter, seed));
-            let [a, b] = shoots;
-            let detail = "stand-ins at 10.8.0.11:443 and 10.8.0.12:443".to_owned();
-            Ok(([a?, b?], detail))
-        }),
-    )?;
-    let gateway = must(console.step("the gateway: sni-proxy", || {
+    let network = console.step("network namespaces: a seed, two shoots, a user", || {
+        let network = Network::lay()?;
+        Ok((
+            network,
+            "the shoots' pods have the same address, 100.96.0.10".to_owned(),
+        ))
+    })?;
+    let shoots = console.step("an API server for each shoot, inside the seed", || {
+        let seed = &network.seed;
+        let shoots = ['a', 'b'].map(|letter| Shoot::with_stand_in(letter, seed));
+        let [a, b] = shoots;
+        let detail = "stand-ins at 10.8.0.11:443 and 10.8.0.12:443".to_owned();
+        Ok(([a?, b?], detail))
+    })?;
+    let gateway = console.step("the gateway: sni-proxy", || {
         let [a, b] = &shoots;
         gateway::write_routes(&dir, &shoots, &[a, b], &[])?;
         let gateway = gateway::start(&programs, &network.seed, &dir)?;
@@ -81,19 +77,17 @@ fn build(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stag
             gateway,
             "ready at 192.0.2.1, ports 443, 8443, 8132 and 51820/udp".to_owned(),
         ))
-    }))?;
-    let nodes = must(
-        console.step("a proxy on each shoot's node: apiserver-proxy", || {
-            let start = |index: usize| {
-                let (shoot, node) = (&shoots[index], &network.shoots[index].node);
-                node::start(&programs, node, &dir, shoot, Mode::Proxy)
-            };
-            Ok((
-                [start(0)?, start(1)?],
-                "ready at 10.1.2.3 and 10.1.2.4".to_owned(),
-            ))
-        }),
-    )?;
+    })?;
+    let nodes = console.step("a proxy on each shoot's node: apiserver-proxy", || {
+        let start = |index: usize| {
+            let (shoot, node) = (&shoots[index], &network.shoots[index].node);
+            node::start(&programs, node, &dir, shoot, Mode::Proxy)
+        };
+        Ok((
+            [start(0)?, start(1)?],
+            "ready at 10.1.2.3 and 10.1.2.4".to_owned(),
+        ))
+    })?;
     Ok(Stage {
         programs,
         dir,
@@ -106,14 +100,14 @@ fn build(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stag
     })
 }
 
-fn by_server_name(console: &mut Console, stage: &Stage) {
+fn by_server_name(console: &mut Console, stage: &Stage) -> Result<()> {
     console.chapter(
         "server name",
         "A user reaches each API server by TLS server name, through one address",
     );
     for shoot in &stage.shoots {
         let name = format!("user → {} → shoot {}", shoot.host, shoot.letter);
-        console.check(&name, || stage.ask_by_name(shoot));
+        console.check(&name, || stage.ask_by_name(shoot))?;
     }
     console.check("user → api.unknown.example.com is closed at once", || {
         let target = stage.shoots[0]
@@ -124,10 +118,10 @@ fn by_server_name(console: &mut Console, stage: &Stage) {
             Err(error) if timed_out(&error) => Err(error.context("it is left hanging")),
             Err(_) => Ok("no route, no answer".to_owned()),
         }
-    });
+    })
 }
 
-fn by_node_proxy(console: &mut Console, stage: &Stage, mode: Mode) {
+fn by_node_proxy(console: &mut Console, stage: &Stage, mode: Mode) -> Result<()> {
     let (chapter, heading) = match mode {
         Mode::Connect => (
             "CONNECT",
@@ -146,8 +140,9 @@ fn by_node_proxy(console: &mut Console, stage: &Stage, mode: Mode) {
             let target = shoot.target(SocketAddr::new(address, 443));
             let pod = &stage.network.shoots[index].pod;
             pod.run(|| shoot.ask(&target))?
-        });
+        })?;
     }
+    Ok(())
 }
 
 fn switch_to_connect(console: &mut Console, stage: &mut Stage) -> Result<()> {
@@ -158,7 +153,7 @@ fn switch_to_connect(console: &mut Console, stage: &mut Stage) -> Result<()> {
         let node = &stage.network.shoots[index].node;
         let running = &mut stage.nodes[index];
         let name = format!("apiserver-proxy of shoot {} is restarted", shoot.letter);
-        must(console.check(&name, || {
+        console.check(&name, || {
             running.signal(testkit::process::Signal::TERM)?;
             let status = running.wait_exit(STOP_LIMIT)?;
             if !status.success() {
@@ -166,12 +161,12 @@ fn switch_to_connect(console: &mut Console, stage: &mut Stage) -> Result<()> {
             }
             *running = node::start(&stage.programs, node, &stage.dir, shoot, Mode::Connect)?;
             Ok("ready at 10.1.2.3".to_owned())
-        }))?;
+        })?;
     }
     Ok(())
 }
 
-fn footprint(console: &mut Console, stage: &Stage) {
+fn footprint(console: &mut Console, stage: &Stage) -> Result<()> {
     console.chapter("footprint", "What that takes");
     let [one, other] = &stage.nodes;
     let konnectivity = stage.konnectivity.iter();
@@ -188,13 +183,9 @@ fn footprint(console: &mut Console, stage: &Stage) {
             Ok(format!(
                 "{mib:.1} MiB resident; descriptors: {descriptors}, threads: {threads}"
             ))
-        });
+        })?;
     }
-}
-
-/// Ends the walk when a step has failed that the others need.
-fn must<T>(step: Option<T>) -> Result<T> {
-    step.context("the demo cannot go on without it")
+    Ok(())
 }
 
 /// Tells whether a socket's time limit was the reason.

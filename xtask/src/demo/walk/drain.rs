@@ -8,7 +8,7 @@ use testkit::http;
 use testkit::process::Signal;
 use testkit::wait::{self, Stopwatch};
 
-use super::{Stage, must};
+use super::Stage;
 use crate::console::Console;
 use crate::demo::gateway;
 use crate::demo::node::Mode;
@@ -23,36 +23,33 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let watch = console.step("a watch runs, from the pod in shoot b", || {
         let watch = stage.watch_from_pod(1, Mode::Connect)?;
         Ok((watch, "events flow".to_owned()))
-    });
+    })?;
     let clock = Stopwatch::start();
-    let drained = console.check("SIGTERM: unready at once", || {
+    console.check("SIGTERM: unready at once", || {
         stage.gateway.signal(Signal::TERM)?;
         let seed = &stage.network.seed;
         wait::until("the gateway to be unready", delay, || {
             gateway::probe(seed, "/readyz").is_ok_and(|status| status == 503)
         })?;
         Ok("/readyz answers 503".to_owned())
-    });
-    if let (Some(watch), Some(())) = (&watch, drained) {
-        console.check("new clients are served, then refused, never reset", || {
-            let count = knock_until_refused(stage)?;
-            let took = clock.elapsed();
-            let event = watch
-                .wait_more(1)
-                .context("the watch, after the port was closed")?;
-            Ok(format!(
-                "{count} served in {took:.1?}; the watch is at event {event}"
-            ))
-        });
-    }
+    })?;
+    console.check("new clients are served, then refused, never reset", || {
+        let count = knock_until_refused(stage)?;
+        let took = clock.elapsed();
+        let event = watch.wait_more(1);
+        let event = event.context("the watch, after the port was closed")?;
+        Ok(format!(
+            "{count} served in {took:.1?}; the watch is at event {event}"
+        ))
+    })?;
     console.check(
         "at the end of its time the rest is cut, and it ends",
-        || finish(stage, watch.as_ref(), clock),
-    );
-    must(console.check("a gateway is started in its place", || {
+        || finish(stage, &watch, clock),
+    )?;
+    console.check("a gateway is started in its place", || {
         stage.start_gateway()?;
         Ok("ready".to_owned())
-    }))?;
+    })?;
     console.check(
         "users are served again, and pods, whose proxy never stopped",
         || {
@@ -60,8 +57,7 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
             stage.watch_from_pod(1, Mode::Connect)?;
             Ok("by name and by CONNECT".to_owned())
         },
-    );
-    Ok(())
+    )
 }
 
 /// Keeps connecting, several clients at a time, until no connection is accepted any more; returns how many
@@ -98,16 +94,13 @@ fn knock_until_refused(stage: &Stage) -> Result<u32> {
     })?
 }
 
-fn finish(stage: &mut Stage, watch: Option<&Watcher>, clock: Stopwatch) -> Result<String> {
+fn finish(stage: &mut Stage, watch: &Watcher, clock: Stopwatch) -> Result<String> {
     let (delay, timeout) = gateway::DRAIN;
     let status = stage.gateway.wait_exit(delay + timeout + SLACK)?;
     let took = clock.elapsed();
     if !status.success() {
         bail!("it ended with {status}:\n{}", stage.gateway.log_tail(10));
     }
-    let Some(watch) = watch else {
-        return Ok(format!("it ended after {took:.1?}"));
-    };
     let events = watch.wait_end(SLACK)?;
     if took < delay + timeout {
         bail!("the watch was cut after {took:.1?}, before its time");

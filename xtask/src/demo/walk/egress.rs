@@ -10,7 +10,7 @@ use testkit::kubelet::pattern;
 use testkit::process::Signal;
 use testkit::wait::{self, Stopwatch};
 
-use super::{Stage, must};
+use super::Stage;
 use crate::console::Console;
 use crate::demo::gateway::{self, Extra};
 use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity};
@@ -19,12 +19,12 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let heading = "The way back: the control plane reaches a kubelet inside shoot a";
     console.chapter("egress", heading);
     start(console, stage)?;
-    let Some(way) = by_connect(console, stage) else {
-        return Ok(());
-    };
-    let Some(reader) = stall(console, stage, &way) else {
-        return Ok(());
-    };
+    let pair = stage.konnectivity.as_ref().context("no pair")?;
+    // What an API server would ask, asked by the demo itself.
+    let way = pair.credentials.by_connect(&stage.shoots[0].kubelets);
+    let way = way.timeout(LIMIT);
+    console.check("CONNECT over mTLS → kubelet", || answers(stage, &way))?;
+    let reader = stall(console, stage, &way)?;
     end_agent(console, stage, &way, reader)
 }
 
@@ -32,28 +32,26 @@ fn start(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let host = host(stage);
     let [shoot, other] = &stage.shoots;
     let (dir, seed) = (&stage.dir, &stage.network.seed);
-    let kubelet = must(
-        console.step("a kubelet on the node of shoot a, a stand-in", || {
-            let kubelet = konnectivity::start_kubelet(shoot, &stage.network.shoots[0].node)?;
-            match seed.run(|| std::net::TcpStream::connect_timeout(&KUBELET, LIMIT))? {
-                Ok(_) => bail!("the seed reaches {KUBELET} by itself"),
-                Err(error) => Ok((kubelet, format!("from the seed, {KUBELET}: {error}"))),
-            }
-        }),
-    )?;
-    let (server, credentials) = must(console.step("konnectivity-server in the seed", || {
+    let kubelet = console.step("a kubelet on the node of shoot a, a stand-in", || {
+        let kubelet = konnectivity::start_kubelet(shoot, &stage.network.shoots[0].node)?;
+        match seed.run(|| std::net::TcpStream::connect_timeout(&KUBELET, LIMIT))? {
+            Ok(_) => bail!("the seed reaches {KUBELET} by itself"),
+            Err(error) => Ok((kubelet, format!("from the seed, {KUBELET}: {error}"))),
+        }
+    })?;
+    let (server, credentials) = console.step("konnectivity-server in the seed", || {
         let credentials = Credentials::write(dir, &host)?;
         let registry = konnectivity::write_registry(dir, &credentials, &host)?;
         let server = konnectivity::start_server(stage, &credentials, &registry)?;
         let detail = "for the clusters of a registry; shoot a has no agent yet".to_owned();
         Ok(((server, credentials), detail))
-    }))?;
-    let agent = must(console.step("konnectivity-agent on the node", || {
+    })?;
+    let agent = console.step("konnectivity-agent on the node", || {
         stage.change_routes(&[shoot, other], &[route(stage)])?;
         let agent = konnectivity::start_agent(stage, &credentials, &host)?;
         let detail = format!("connected through {} as {host}", gateway::TLS);
         Ok((agent, detail))
-    }))?;
+    })?;
     stage.konnectivity = Some(Konnectivity {
         agent,
         server,
@@ -61,14 +59,6 @@ fn start(console: &mut Console, stage: &mut Stage) -> Result<()> {
         credentials,
     });
     Ok(())
-}
-
-fn by_connect(console: &mut Console, stage: &Stage) -> Option<Target> {
-    let pair = stage.konnectivity.as_ref()?;
-    let way = pair.credentials.by_connect(&stage.shoots[0].kubelets);
-    let way = way.timeout(LIMIT);
-    console.check("CONNECT over mTLS → kubelet", || answers(stage, &way))?;
-    Some(way)
 }
 
 /// Asks the kubelet for something small and something large, and says how that went.
@@ -91,7 +81,7 @@ fn answers(stage: &Stage, way: &Target) -> Result<String> {
 }
 
 /// Stops reading in the middle of an answer, and shows that others are served meanwhile.
-fn stall(console: &mut Console, stage: &Stage, way: &Target) -> Option<Body> {
+fn stall(console: &mut Console, stage: &Stage, way: &Target) -> Result<Body> {
     let seed = &stage.network.seed;
     let reader = console.step("a reader stops in the middle of 1 GiB", || {
         let path = format!("/big?bytes={}", 1 << 30);
@@ -123,8 +113,8 @@ fn stall(console: &mut Console, stage: &Stage, way: &Target) -> Option<Body> {
         Ok(format!(
             "{REQUESTS} requests through the same pair: median {median:.1?}, longest {longest:.1?}"
         ))
-    });
-    Some(reader)
+    })?;
+    Ok(reader)
 }
 
 /// Tells the agent to end while the reader still has its tunnel.
@@ -134,7 +124,7 @@ fn end_agent(
     way: &Target,
     mut reader: Body,
 ) -> Result<()> {
-    let told = console.check("SIGTERM to the agent: it serves on", || {
+    console.check("SIGTERM to the agent: it serves on", || {
         pair(stage)?.agent.signal(Signal::TERM)?;
         is_well(stage, way)?;
         let more = reader.next(LARGE)?;
@@ -144,25 +134,22 @@ fn end_agent(
         );
         ensure!(pair(stage)?.agent.exit_status()?.is_none(), "it has ended");
         Ok("a new request, and the reader who goes on".to_owned())
-    });
+    })?;
     drop(reader);
-    if told.is_none() {
-        return Ok(());
-    }
     console.check("the reader has gone: the agent ends by itself", || {
         let clock = Stopwatch::start();
         let agent = &mut pair(stage)?.agent;
         let status = agent.wait_exit(EXIT_LIMIT)?;
         ensure!(status.success(), "{status}:\n{}", agent.log_tail(10));
         Ok(format!("{:.1?} later, with {status}", clock.elapsed()))
-    });
-    must(console.check("an agent is started in its place", || {
+    })?;
+    console.check("an agent is started in its place", || {
         let host = host(stage);
         let credentials = &stage.konnectivity.as_ref().context("no pair")?.credentials;
         let agent = konnectivity::start_agent(stage, credentials, &host)?;
         pair(stage)?.agent = agent;
         answers(stage, way)
-    }))
+    })
 }
 
 fn ask(stage: &Stage, way: &Target, path: &str) -> Result<Vec<u8>> {

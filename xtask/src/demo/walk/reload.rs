@@ -16,7 +16,7 @@ struct Watches {
     pod: Watcher,
 }
 
-pub(super) fn show(console: &mut Console, stage: &Stage) {
+pub(super) fn show(console: &mut Console, stage: &Stage) -> Result<()> {
     let heading = "Routes change under two running watches of shoot a";
     console.chapter("reload", heading);
     let watches = console.step("watches run, by name and from the pod", || {
@@ -26,15 +26,14 @@ pub(super) fn show(console: &mut Console, stage: &Stage) {
         };
         let detail = watches.go_on()?;
         Ok((watches, detail))
-    });
-    let Some(watches) = watches else { return };
+    })?;
     let [a, b] = &stage.shoots;
     let seed = &stage.network.seed;
 
     console.check("the route by name to shoot a is taken away", || {
         let now = stage.change_routes(&[b], &[])?;
         Ok(format!("in effect, generation {now}"))
-    });
+    })?;
     console.check(
         "a new connection to shoot a by name finds none",
         || match stage.ask_by_name(a) {
@@ -42,8 +41,8 @@ pub(super) fn show(console: &mut Console, stage: &Stage) {
             Err(error) if super::timed_out(&error) => Err(error.context("it is left hanging")),
             Err(_) => Ok(format!("closed; shoot b: {}", stage.ask_by_name(b)?)),
         },
-    );
-    console.check("the watches have not noticed", || watches.go_on());
+    )?;
+    console.check("the watches have not noticed", || watches.go_on())?;
     console.check("a broken file of routes is refused whole", || {
         // Absent until the first refusal, or zero.
         let before = gateway::metric(seed, REFUSED).unwrap_or_default();
@@ -56,12 +55,12 @@ pub(super) fn show(console: &mut Console, stage: &Stage) {
             "the last good one stays; shoot b: {}",
             stage.ask_by_name(b)?
         ))
-    });
+    })?;
     console.check("the route is back, shoot a is served again", || {
         stage.change_routes(&[a, b], &[])?;
         stage.ask_by_name(a)
-    });
-    console.check("the watches ran through it all", || watches.go_on());
+    })?;
+    console.check("the watches ran through it all", || watches.go_on())
 }
 
 impl Watches {

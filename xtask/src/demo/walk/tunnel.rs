@@ -11,7 +11,7 @@ use testkit::command;
 use testkit::netns::{Namespace, Place};
 use testkit::wait::{self, Stopwatch};
 
-use super::{Stage, egress, must};
+use super::{Stage, egress};
 use crate::console::Console;
 use crate::demo::gateway;
 use crate::demo::konnectivity::{KUBELET, NODE_NAME};
@@ -22,43 +22,41 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let heading = "The way back by tunnel: WireGuard, over TCP or UDP, whichever gets through";
     console.chapter("tunnel", heading);
     let firewall = start(console, stage)?;
-    reach(console, stage, "TCP");
-    without_certificate(console, stage);
+    reach(console, stage, "TCP")?;
+    without_certificate(console, stage)?;
     let watch = console.step("a watch runs, from the pod to the seed", || {
         let [shoot, _] = &stage.shoots;
         let target = credentials(stage)?.target(&shoot.kubelets, POD);
         let watch = shoot.watch(Place::In(&stage.network.seed), &target.timeout(LIMIT))?;
         Ok((watch, "events flow, by TCP".to_owned()))
-    });
-    let Some(watch) = watch else { return Ok(()) };
+    })?;
     kill_gateway(console, stage, &watch, "tcp")?;
     let name = "the firewall lets UDP through: the tunnel moves to UDP";
     move_to(console, stage, name, (&watch, "udp"), || {
         drop(firewall);
         Ok(())
-    });
-    reach(console, stage, "UDP");
+    })?;
+    reach(console, stage, "UDP")?;
     kill_gateway(console, stage, &watch, "udp")?;
     let mut firewall = None;
     let name = "the firewall drops UDP again: the tunnel moves to TCP";
     move_to(console, stage, name, (&watch, "tcp"), || {
         firewall = Some(Firewall::close(&stage.network.seed, node(stage))?);
         Ok(())
-    });
+    })?;
     drop(firewall);
-    not_backwards(console, stage);
+    not_backwards(console, stage)?;
     console.check("curl --proxy → kubelet on the node", || {
         let text = curl(stage, KUBELET, "/metrics")?;
         ensure!(text.contains(NODE_NAME), "another answered: {text}");
         Ok(text.trim_end().to_owned())
-    });
-    Ok(())
+    })
 }
 
 fn start(console: &mut Console, stage: &mut Stage) -> Result<Firewall> {
     let [shoot, other] = &stage.shoots;
     let (seed, machines) = (&stage.network.seed, &stage.network.shoots[0]);
-    let (place, pod, credentials, server) = must(console.step(
+    let (place, pod, credentials, server) = console.step(
         "vpn-server in the seed, at the address of shoot a's pod",
         || {
             let place = tunnel::lay(seed)?;
@@ -70,16 +68,16 @@ fn start(console: &mut Console, stage: &mut Stage) -> Result<Firewall> {
             let detail = format!("{}; not ready: no client has come", tunnel::PROXY);
             Ok(((place, pod, credentials, server), detail))
         },
-    ))?;
-    let firewall = must(console.step("a firewall in between drops UDP", || {
+    )?;
+    let firewall = console.step("a firewall in between drops UDP", || {
         let [stream, datagrams] = credentials.routes(shoot);
         let routes = [stream, datagrams, egress::route(stage)];
         stage.change_routes(&[shoot, other], &routes)?;
         let (open, closed) = (gateway::VPN, gateway::WIREGUARD);
         let detail = format!("{open} is open, and {closed}/udp is not");
         Ok((Firewall::close(seed, &machines.node)?, detail))
-    }))?;
-    let client = must(console.step("vpn-client on the node of shoot a", || {
+    })?;
+    let client = console.step("vpn-client on the node of shoot a", || {
         let node = &machines.node;
         let clock = Stopwatch::start();
         let client = tunnel::start_client(stage, &credentials)?;
@@ -90,7 +88,7 @@ fn start(console: &mut Console, stage: &mut Stage) -> Result<Firewall> {
         })?;
         let detail = format!("{took:.1?} from its start to a tunnel, by TCP");
         Ok((client, detail))
-    }))?;
+    })?;
     stage.tunnel = Some(Tunnel {
         client,
         server,
@@ -102,7 +100,7 @@ fn start(console: &mut Console, stage: &mut Stage) -> Result<Firewall> {
 }
 
 /// Asks the pod by curl, as the API server would.
-fn reach(console: &mut Console, stage: &Stage, transport: &str) {
+fn reach(console: &mut Console, stage: &Stage, transport: &str) -> Result<()> {
     let proxy = tunnel::PROXY;
     let name = format!("over {transport}: curl --proxy https://{proxy} → the pod");
     console.check(&name, || {
@@ -119,11 +117,11 @@ fn reach(console: &mut Console, stage: &Stage, transport: &str) {
         ensure!(large.len() == LARGE, "{} bytes came", large.len());
         let (name, whom) = (tunnel::POD_NAME, peer.ip());
         Ok(format!("answered by {name}, which saw {whom}; then 10 MiB"))
-    });
+    })
 }
 
 /// No client asks the proxy without a certificate, and it leads nowhere but into the shoot.
-fn without_certificate(console: &mut Console, stage: &Stage) {
+fn without_certificate(console: &mut Console, stage: &Stage) -> Result<()> {
     let seed = &stage.network.seed;
     console.check("without a certificate, and to elsewhere: refused", || {
         let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
@@ -146,7 +144,7 @@ fn without_certificate(console: &mut Console, stage: &Stage) {
             "CONNECT {elsewhere} was answered with {status}"
         );
         Ok(format!("a failed handshake; CONNECT {elsewhere}: {status}"))
-    });
+    })
 }
 
 /// Kills the gateway and starts it anew: all that is between is gone, but for the watch.
@@ -157,7 +155,7 @@ fn kill_gateway(
     transport: &str,
 ) -> Result<()> {
     let name = "the gateway is killed and started anew: the watch goes on";
-    must(console.check(name, || {
+    console.check(name, || {
         stage.gateway.kill()?;
         let clock = Stopwatch::start();
         stage.start_gateway()?;
@@ -172,7 +170,7 @@ fn kill_gateway(
             "a gateway after {ready:.1?}, the next event after {next:.1?}; {events} events, \
                      none missing"
         ))
-    }))
+    })
 }
 
 /// Changes what gets through, and waits for the client to use `transport`.
@@ -182,7 +180,7 @@ fn move_to(
     name: &str,
     (watch, transport): (&Watcher, &str),
     change: impl FnOnce() -> Result<()>,
-) {
+) -> Result<()> {
     console.check(name, || {
         let before = watch.events()?;
         change()?;
@@ -196,11 +194,11 @@ fn move_to(
         Ok(format!(
             "after {took:.1?}; {more} more events of the same watch, none missing"
         ))
-    });
+    })
 }
 
 /// From the shoot, through the tunnel, toward the seed.
-fn not_backwards(console: &mut Console, stage: &Stage) {
+fn not_backwards(console: &mut Console, stage: &Stage) -> Result<()> {
     let node = node(stage);
     console.check("the shoot reaches no address in the seed by it", || {
         let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
@@ -219,7 +217,7 @@ fn not_backwards(console: &mut Console, stage: &Stage) {
         Ok(format!(
             "{own}: the server drops it; {elsewhere}: the client drops it"
         ))
-    });
+    })
 }
 
 /// Fails unless a packet is dropped for `reason` when something knocks.
