@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use settings::EndpointAddr;
 use tunnel::RouteId;
 
@@ -82,14 +83,13 @@ fn paths_are_relative_to_config_file() {
 fn wrapped_port_needs_trusted_gateways() {
     let trusting = config(SAMPLE).unwrap();
     assert!(trusting.wrapped().is_some());
-    let text = SAMPLE.replace(r#"["10.0.0.0/8"]"#, "[]");
+    let text = changed(&["trustedGateways: []"]);
     assert!(config(&text).unwrap().wrapped().is_none());
 }
 
 #[test]
 fn port_can_be_left_closed() {
-    let text = SAMPLE.replace(r#"udp: "[::]:51820""#, "udp: null");
-    let config = config(&text).unwrap();
+    let config = config(&changed(&["listen: { udp: null }"])).unwrap();
     assert!(config.listen.udp.is_none());
     assert!(config.listen.tcp.is_some());
 }
@@ -107,114 +107,70 @@ fn congestion_control_comes_from_file_or_kernel() {
     assert!(with("{ congestion: nonesuch }").is_err());
 }
 
-#[test]
-fn mistakes_are_reported_by_key() {
-    let device = |other| ("device: rhizome0", other);
-    for ((from, to), problem) in [
-        (device("devise: rhizome0"), "server.yaml:2:"),
-        (
-            device("device: a/b"),
-            "server.yaml:2:9: device: not the name",
-        ),
-        (
-            device("table: 254"),
-            "table: 254 is a table of the kernel's own",
-        ),
-        (device("mtu: 1279"), "mtu: 1279 is not between"),
-        (device("flows: 0"), "flows: not between 1"),
-        (device("workers: 65"), "workers: not between 1"),
-        (device("queue: { packets: 1 }"), "queue.packets: must be"),
-        (
-            device("buffers: { receive: 1KiB }"),
-            "buffers.receive: not between",
-        ),
-        (
-            device("limits: { links: 0 }"),
-            "limits.links: 0 would refuse",
-        ),
-        (
-            device("limits: { helloTimeout: 0 }"),
-            "limits.helloTimeout: 0",
-        ),
-        (
-            ("routeId: 17", "routeId: 0"),
-            "routeId: 0 is not between 1 and 1048575",
-        ),
-        (
-            ("routeId: 17", "routeId: 1048576"),
-            "routeId: 1048576 is not between",
-        ),
-        (
-            ("192.168.123.1/24", "192.168.123.0/24"),
-            "addresses[1]: 192.168.123.0/24 is a network",
-        ),
-        (("192.168.123.1/24", "192.168.123.1"), "server.yaml:4:"),
-        (
-            ("192.168.123.1/24", "fd00::1/96"),
-            "addresses: more than one address of IPv6",
-        ),
-        (
-            ("192.168.123.1/24", "10.250.0.1/24"),
-            "addresses[1]: the transfer network 10.250.0.0/24 overlaps 10.250.0.0/16",
-        ),
-        (
-            (r#", "192.168.123.1/24""#, ""),
-            "addresses: an IPv4 address is needed for 10.250.0.0/16",
-        ),
-        (("100.96.0.0/11", "100.96.0.1/11"), "server.yaml:5:"),
-        (
-            ("100.96.0.0/11", "0.0.0.0/0"),
-            "networks.pods[0]: would be every address",
-        ),
-        (
-            ("/keys/server-1", "/keys/server-0"),
-            "keys.private[1]: /keys/server-0 is there twice",
-        ),
-        (
-            ("[/keys/server-0, /keys/server-1]", "[]"),
-            "keys.private: at least one key",
-        ),
-        (
-            ("peers: /keys/peers.yaml", "peers: ''"),
-            "keys.peers: not a file",
-        ),
-        (("10.0.0.0/8", "10.0.0.1/8"), "server.yaml:8:"),
-        (
-            ("[::]:51821", "[::]:51820"),
-            "listen.wrapped: [::]:51820 is `listen.udp` already",
-        ),
-        (
-            ("[::]:9443", "[::]:1194"),
-            "listen.tcp: [::]:1194 is `proxy.address` already",
-        ),
-        (("20s", "0s"), "proxy.connectTimeout: 0 would refuse"),
-        (("8192", "0"), "proxy.connections: 0 would refuse"),
-        (
-            ("100.64.0.10:53", "100.128.0.10:53"),
-            "proxy.resolvers[0]: 100.128.0.10:53 is in none",
-        ),
-        (
-            ("connections: 8192", "clusterDomain: a..b"),
-            "proxy.clusterDomain: `a..b` is not a domain",
-        ),
-    ] {
-        let text = SAMPLE.replace(from, to);
-        assert_ne!(text, SAMPLE, "{from}");
-        let error = config(&text).unwrap_err();
-        assert!(error.contains(problem), "{problem:?} is not in {error}");
+/// The sample with other values of some keys, each such as `proxy.resolvers[0]: 10.0.0.1:53`.
+fn changed(changes: &[&str]) -> String {
+    let read = |text: &str| -> Value { yaml::from_str(text, Path::new("test")).unwrap() };
+    let mut file = read(SAMPLE);
+    for change in changes {
+        let (key, value) = change.split_once(": ").unwrap();
+        let parts = key.split(['.', '[', ']']).filter(|part| !part.is_empty());
+        let place = parts.fold(&mut file, |at, part| match part.parse::<usize>() {
+            Ok(index) => &mut at[index],
+            Err(_) => &mut at[part],
+        });
+        *place = read(value);
     }
+    file.to_string()
 }
 
 #[test]
-fn config_without_listener_is_refused() {
-    let ports = r#"{ tcp: "[::]:1194", udp: "[::]:51820", wrapped: "[::]:51821" }"#;
-    let closed = SAMPLE.replace(ports, "{ tcp: null, udp: null, wrapped: null }");
-    let error = config(&closed).unwrap_err();
-    assert!(error.contains("listen: no client"), "{error}");
-    let untrusted = SAMPLE
-        .replace(ports, "{ tcp: null, udp: null }")
-        .replace(r#"["10.0.0.0/8"]"#, "[]");
-    let error = config(&untrusted).unwrap_err();
+fn mistakes_are_reported_by_key() {
+    for row in [
+        "device: a/b => device: not the name",
+        "table: 254 => table: 254 is a table of the kernel's own",
+        "mtu: 1279 => mtu: 1279 is not between",
+        "flows: 0 => flows: not between 1",
+        "workers: 65 => workers: not between 1",
+        "queue.packets: 1 => queue.packets: must be",
+        "buffers.receive: 1KiB => buffers.receive: not between",
+        "limits.links: 0 => limits.links: 0 would refuse",
+        "limits.helloTimeout: 0 => limits.helloTimeout: 0",
+        "routeId: 0 => routeId: 0 is not between 1 and 1048575",
+        "routeId: 1048576 => routeId: 1048576 is not between",
+        "addresses[1]: 192.168.123.0/24 => addresses[1]: 192.168.123.0/24 is a network",
+        "addresses[1]: 192.168.123.1 => addresses[1]: `192.168.123.1` is not an address with a",
+        "addresses[1]: 'fd00::1/96' => addresses: more than one address of IPv6",
+        "addresses[1]: 10.250.0.1/24 => \
+         addresses[1]: the transfer network 10.250.0.0/24 overlaps 10.250.0.0/16",
+        "addresses: ['fd00::1/96'] => addresses: an IPv4 address is needed for 10.250.0.0/16",
+        "networks.pods[0]: 100.96.0.1/11 => networks.pods[0]: `100.96.0.1/11` is not a network",
+        "networks.pods[0]: 0.0.0.0/0 => networks.pods[0]: would be every address",
+        "keys.private: [/keys/a, /keys/a] => keys.private[1]: /keys/a is there twice",
+        "keys.private: [] => keys.private: at least one key",
+        "keys.peers: '' => keys.peers: not a file",
+        "trustedGateways: [10.0.0.1/8] => trustedGateways[0]: `10.0.0.1/8` is not a network",
+        "listen.wrapped: '[::]:51820' => listen.wrapped: [::]:51820 is `listen.udp` already",
+        "proxy.address: '[::]:1194' => listen.tcp: [::]:1194 is `proxy.address` already",
+        "proxy.connectTimeout: 0s => proxy.connectTimeout: 0 would refuse",
+        "proxy.connections: 0 => proxy.connections: 0 would refuse",
+        "proxy.resolvers[0]: 100.128.0.10:53 => \
+         proxy.resolvers[0]: 100.128.0.10:53 is in none",
+        "proxy.clusterDomain: a..b => proxy.clusterDomain: `a..b` is not a domain",
+        "listen: { tcp: null, udp: null, wrapped: null } => listen: no client",
+    ] {
+        let (change, problem) = row.split_once(" => ").unwrap();
+        let error = config(&changed(&[change])).expect_err(row);
+        assert!(error.contains(problem), "{problem:?} is not in {error}");
+    }
+    for (to, problem) in [
+        ("devise: rhizome0", "server.yaml:2:"),
+        ("device: a/b", "server.yaml:2:9: device: not the name"),
+    ] {
+        let error = config(&SAMPLE.replace("device: rhizome0", to)).unwrap_err();
+        assert!(error.contains(problem), "{problem:?} is not in {error}");
+    }
+    let untrusted = ["listen: { tcp: null, udp: null }", "trustedGateways: []"];
+    let error = config(&changed(&untrusted)).unwrap_err();
     assert!(error.contains("trustedGateways: needed"), "{error}");
 }
 

@@ -67,71 +67,52 @@ fn peers_are_read_with_all_fields() {
     assert!(watched(&files.files).contains(&secret));
 }
 
+/// The file of one peer with these keys.
+fn one_peer(keys: &[&str]) -> String {
+    let keys = keys.join("', '");
+    format!("peers: [{{ name: a, publicKeys: ['{keys}'], addresses: [192.168.123.64] }}]")
+}
+
 #[test]
 fn mistakes_are_reported_with_their_key() {
     let files = Files::new(1);
     let own = PrivateKey::read(&files.files.private[0]).unwrap().public();
     let (a, b) = (key(), key());
-    let peer = |name: &str, keys: &str, addresses: &str| {
-        format!("{{ name: {name}, publicKeys: [{keys}], addresses: [{addresses}] }}")
-    };
-    let good = peer("a", &format!("'{a}'"), "192.168.123.64");
-    let with = |other: String| format!("peers: [{good}, {other}]");
-    let key = |key: &str| format!("'{key}'");
-    let here = "192.168.123.65";
-    for (text, problem) in [
+    let mut texts = vec![
         ("peers: []".to_owned(), "peers: at least one client"),
         ("clients: []".to_owned(), "peers.yaml:1:"),
-        (
-            with(peer("a", &key(&b), here)),
-            "peers[1].name: `a` is the name of `peers[0]` already",
-        ),
-        (
-            with(peer("'b c'", &key(&b), here)),
-            "peers[1].name: `b c` is not a name",
-        ),
-        (
-            with(peer("b", "", here)),
-            "peers[1].publicKeys: b needs at least one key",
-        ),
-        (
-            with(peer("b", &key(&a), here)),
-            "peers[1].publicKeys[0]: the key of b is one of a",
-        ),
-        (
-            with(peer("b", &format!("'{b}', '{b}'"), here)),
-            "peers[1].publicKeys[1]: the key of b is one of b already",
-        ),
-        (
-            with(peer("b", &key(&own.to_string()), here)),
-            "peers[1].publicKeys[0]: the key of b is one of our own",
-        ),
-        (with(peer("b", "abc", here)), "peers[1].publicKeys[0]: "),
-        (
-            with(peer("b", &key(&b), "")),
-            "peers[1].addresses: b needs at least one address",
-        ),
-        (
-            with(peer("b", &key(&b), "here")),
-            "peers[1].addresses[0]: invalid IP address",
-        ),
-        (
-            with(peer("b", &key(&b), "192.168.123.64")),
-            "peers[1].addresses[0]: 192.168.123.64 of b is one of a already",
-        ),
-        (
-            with(peer("b", &key(&b), "192.168.123.1")),
-            "peers[1].addresses[0]: 192.168.123.1 of b is our own",
-        ),
-        (
-            with(peer("b", &key(&b), "10.0.0.1")),
-            "peers[1].addresses[0]: 10.0.0.1 of b is on none of the networks",
-        ),
-        (
-            with(peer("b", &key(&b), here).replace('}', ", presharedKey: absent }")),
-            "absent",
-        ),
-    ] {
+    ];
+    let rows = [
+        "name: a => peers[1].name: `a` is the name of `peers[0]` already",
+        "name: b c => peers[1].name: `b c` is not a name",
+        "publicKeys: [] => peers[1].publicKeys: b needs at least one key",
+        &format!("publicKeys: ['{a}'] => peers[1].publicKeys[0]: the key of b is one of a"),
+        &format!("publicKeys: ['{b}', '{b}'] => publicKeys[1]: the key of b is one of b already"),
+        &format!("publicKeys: ['{own}'] => publicKeys[0]: the key of b is one of our own"),
+        "publicKeys: [abc] => peers[1].publicKeys[0]: ",
+        "addresses: [] => peers[1].addresses: b needs at least one address",
+        "addresses: [here] => peers[1].addresses[0]: invalid IP address",
+        "addresses: [192.168.123.64] => addresses[0]: 192.168.123.64 of b is one of a already",
+        "addresses: [192.168.123.1] => addresses[0]: 192.168.123.1 of b is our own",
+        "addresses: [10.0.0.1] => addresses[0]: 10.0.0.1 of b is on none of the networks",
+        "presharedKey: absent => absent",
+    ];
+    for row in &rows {
+        let (change, problem) = row.split_once(" => ").unwrap();
+        let (changed, value) = change.split_once(": ").unwrap();
+        let keys = format!("['{b}']");
+        let mut other = BTreeMap::from([
+            ("name", "b"),
+            ("publicKeys", &keys),
+            ("addresses", "[192.168.123.65]"),
+        ]);
+        other.insert(changed, value);
+        let other = other.iter().map(|(key, value)| format!("{key}: {value}"));
+        let other = other.collect::<Vec<_>>().join(", ");
+        let text = one_peer(&[&a]).replace(" }]", &format!(" }}, {{ {other} }}]"));
+        texts.push((text, problem));
+    }
+    for (text, problem) in texts {
         let error = files.load(&text).err().unwrap_or_default();
         assert!(error.contains(problem), "{problem:?} is not in {error:?}");
         assert!(!error.contains(&a) && !error.contains(&b), "a key is shown");
@@ -141,13 +122,10 @@ fn mistakes_are_reported_with_their_key() {
 #[test]
 fn key_pairs_are_limited_to_sixteen() {
     let files = Files::new(2);
-    let with = |count: usize| {
-        let keys: Vec<String> = (0..count).map(|_| format!("'{}'", key())).collect();
-        let keys = keys.join(", ");
-        format!("peers: [{{ name: a, publicKeys: [{keys}], addresses: [192.168.123.64] }}]")
-    };
-    assert!(files.load(&with(8)).is_ok());
-    let error = files.load(&with(9)).err().unwrap();
+    let keys: Vec<String> = (0..9).map(|_| key()).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    assert!(files.load(&one_peer(&keys[..8])).is_ok());
+    let error = files.load(&one_peer(&keys)).err().unwrap();
     assert!(
         error.contains("2 own keys and 9 keys of peers make 18 pairs"),
         "{error}"
@@ -155,24 +133,13 @@ fn key_pairs_are_limited_to_sixteen() {
 }
 
 #[test]
-fn duplicate_key_files_count_as_one() {
+fn equal_key_files_and_identities_are_recognized() {
     let files = Files::new(2);
-    let key = key();
-    let text =
-        format!("peers: [{{ name: a, publicKeys: ['{key}'], addresses: [192.168.123.64] }}]");
-    assert_eq!(files.load(&text).unwrap().keys.len(), 2);
-    std::fs::copy(&files.files.private[0], &files.files.private[1]).unwrap();
-    assert_eq!(files.load(&text).unwrap().keys.len(), 1);
-}
-
-#[test]
-fn equal_identities_compare_equal() {
-    let files = Files::new(1);
-    let text = |key: &str| {
-        format!("peers: [{{ name: a, publicKeys: ['{key}'], addresses: [192.168.123.64] }}]")
-    };
     let (one, other) = (key(), key());
-    let before = files.load(&text(&one)).unwrap();
-    assert!(same(&before, &files.load(&text(&one)).unwrap()));
-    assert!(!same(&before, &files.load(&text(&other)).unwrap()));
+    let before = files.load(&one_peer(&[&one])).unwrap();
+    assert_eq!(before.keys.len(), 2);
+    assert!(same(&before, &files.load(&one_peer(&[&one])).unwrap()));
+    assert!(!same(&before, &files.load(&one_peer(&[&other])).unwrap()));
+    std::fs::copy(&files.files.private[0], &files.files.private[1]).unwrap();
+    assert_eq!(files.load(&one_peer(&[&one])).unwrap().keys.len(), 1);
 }
