@@ -31,7 +31,7 @@ pub(crate) struct LinkHandle(pub(crate) Arc<Shared>);
 /// What the tasks of a link share.
 pub(crate) struct Shared {
     stream: StreamId,
-    metrics: LinkMetrics,
+    metrics: Arc<LinkMetrics>,
     state: Mutex<State>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) enum DialError {
 
 impl LinkHandle {
     /// Shares `link`, whose doings are counted in `metrics`.
-    pub(crate) fn new(link: Link, metrics: LinkMetrics) -> Self {
+    pub(crate) fn new(link: Link, metrics: Arc<LinkMetrics>) -> Self {
         Self(Arc::new(Shared {
             stream: link.stream(),
             metrics,

@@ -51,8 +51,7 @@ pub(super) struct Inner {
     endpoint_connections: Gauge,
     pub(super) lease_list_latency: HistogramFamily,
     pub(super) lease_lists: CounterFamily,
-    link: LinkMetrics,
-    links: Arc<LinkFamilies>,
+    link: Arc<LinkMetrics>,
     server_connections: Gauge,
     server_count: Gauge,
     server_failures: CounterFamily,
@@ -71,8 +70,6 @@ impl AgentMetrics {
             "konnectivity_network_proxy_agent_stream_packets_total",
             "konnectivity_network_proxy_agent_stream_errors_total",
         );
-        let links = Arc::new(LinkFamilies::new(registry));
-        let (received, sent) = (streams.segment("to_agent"), streams.segment("from_agent"));
         let lease_labels = &["http_response_code", "reason"];
         // Upstream has it, and counts watches among the lists: it stays at nothing there as well.
         let _ = counter(
@@ -124,8 +121,13 @@ impl AgentMetrics {
                 "Requests to list the servers' leases, by answer.",
                 lease_labels,
             ),
-            link: LinkMetrics::new(received, sent, &links, None, None),
-            links,
+            link: Arc::new(LinkMetrics {
+                received: streams.segment("to_agent"),
+                sent: streams.segment("from_agent"),
+                families: Arc::new(LinkFamilies::new(registry)),
+                full_channels: None,
+                tenant: None,
+            }),
             server_connections: gauge(
                 "konnectivity_network_proxy_agent_open_server_connections",
                 "Streams to servers.",
@@ -146,13 +148,13 @@ impl AgentMetrics {
     }
 
     /// Handles for the links to servers and their tunnels.
-    pub(crate) fn link(&self) -> &LinkMetrics {
+    pub(crate) fn link(&self) -> &Arc<LinkMetrics> {
         &self.inner.link
     }
 
     /// Sets which budget's bytes are exposed; the first call counts.
     pub(crate) fn budget(&self, budget: &Arc<Budget>) {
-        self.inner.links.budget(budget);
+        self.inner.link.families.budget(budget);
     }
 
     /// Time to connect to a destination, or to fail.

@@ -102,13 +102,10 @@ impl LinkFamilies {
 fn collect_buffered(registry: &Registry, budget: &Arc<OnceLock<Arc<Budget>>>) {
     let budget = Arc::clone(budget);
     registry.collect(move |encoder| {
+        let name = "rhizome_konnectivity_buffered_bytes";
+        let help = "Bytes held for, or promised to, tunnels.";
         let used = budget.get().map_or(0, |budget| budget.used());
-        encoder.family(
-            "rhizome_konnectivity_buffered_bytes",
-            "Bytes held for, or promised to, tunnels.",
-            Kind::Gauge,
-            |family| family.sample(&[], used as u64),
-        );
+        encoder.value(name, help, Kind::Gauge, used);
     });
 }
 
@@ -130,64 +127,39 @@ pub(super) const END_REASONS: [&str; 13] = [
     "violation",
 ];
 
-/// Handles for the links of one tenant, or of an agent. Clones are the same and cost one
-/// reference.
-#[derive(Clone, Debug)]
-pub(crate) struct LinkMetrics {
-    inner: Arc<Inner>,
-}
-
+/// Handles for the links of one tenant, or of an agent.
 #[derive(Debug)]
-struct Inner {
-    received: StreamCounters,
-    sent: StreamCounters,
-    families: Arc<LinkFamilies>,
+pub(crate) struct LinkMetrics {
+    pub(super) received: Arc<StreamCounters>,
+    pub(super) sent: Arc<StreamCounters>,
+    pub(super) families: Arc<LinkFamilies>,
     /// Upstream's gauge of blocked streams, which agents do not have.
-    full_channels: Option<Gauge>,
-    tenant: Option<Arc<TenantSeries>>,
+    pub(super) full_channels: Option<Gauge>,
+    pub(super) tenant: Option<Arc<TenantSeries>>,
 }
 
 impl LinkMetrics {
-    pub(super) fn new(
-        received: StreamCounters,
-        sent: StreamCounters,
-        families: &Arc<LinkFamilies>,
-        full_channels: Option<Gauge>,
-        tenant: Option<Arc<TenantSeries>>,
-    ) -> Self {
-        let inner = Inner {
-            received,
-            sent,
-            families: Arc::clone(families),
-            full_channels,
-            tenant,
-        };
-        Self {
-            inner: Arc::new(inner),
-        }
-    }
-
     /// Counters of packets and errors from the peer.
     pub(crate) fn received(&self) -> &StreamCounters {
-        &self.inner.received
+        &self.received
     }
 
     /// Counters of packets and errors toward the peer.
     pub(crate) fn sent(&self) -> &StreamCounters {
-        &self.inner.sent
+        &self.sent
     }
 
     /// Counts bytes of a tunnel.
     pub(crate) fn bytes(&self, direction: Direction, bytes: u64) {
-        self.inner.families.bytes[direction as usize].add(bytes);
-        if let Some(tenant) = &self.inner.tenant {
+        self.families.bytes[direction as usize].add(bytes);
+        if let Some(tenant) = &self.tenant {
             tenant.bytes[direction as usize].add(bytes);
         }
     }
 
     /// Counts the end of a tunnel, or of a dial that led to none.
     pub(crate) fn ended(&self, reason: &EndReason) {
-        let families = &self.inner.families;
+        let families = &self.families;
         match families.ended_by.get(reason.reason()) {
             Some(counter) => counter.inc(),
             None => families.ended.with(&[reason.reason()]).inc(),
@@ -196,24 +168,24 @@ impl LinkMetrics {
 
     /// Counts a tunnel as stalled for as long as what is returned lives.
     pub(crate) fn stalled(&self) -> Held {
-        let own = self.inner.tenant.as_ref().map(|tenant| &tenant.stalled);
-        Held::new(&self.inner.families.stalled, own)
+        let own = self.tenant.as_ref().map(|tenant| &tenant.stalled);
+        Held::new(&self.families.stalled, own)
     }
 
     /// Counts a link for as long as what is returned lives.
     pub(crate) fn link(&self) -> Held {
-        let own = self.inner.tenant.as_ref().map(|tenant| &tenant.links);
-        Held::new(&self.inner.families.links, own)
+        let own = self.tenant.as_ref().map(|tenant| &tenant.links);
+        Held::new(&self.families.links, own)
     }
 
     /// Counts a link as blocked by one of its tunnels for as long as what is returned lives.
     pub(crate) fn blocked(&self) -> Held {
-        let full_channels = self.inner.full_channels.as_ref();
-        Held::new(&self.inner.families.blocked, full_channels)
+        let full_channels = self.full_channels.as_ref();
+        Held::new(&self.families.blocked, full_channels)
     }
 
     /// Counts a link that was given up because its peer did not answer.
     pub(crate) fn liveness_failure(&self) {
-        self.inner.families.liveness_failures.inc();
+        self.families.liveness_failures.inc();
     }
 }

@@ -114,12 +114,12 @@ pub(crate) struct ServerMetrics {
     pub(super) pending_dials: Gauge,
     pub(super) ready_backends: GaugeFamily,
     pub(super) ready_connections: Gauge,
-    from_agent: StreamCounters,
-    to_agent: StreamCounters,
+    from_agent: Arc<StreamCounters>,
+    to_agent: Arc<StreamCounters>,
     /// Packets and errors from gRPC frontends.
-    pub(crate) from_client: StreamCounters,
+    pub(crate) from_client: Arc<StreamCounters>,
     /// Packets and errors toward gRPC frontends.
-    pub(crate) to_client: StreamCounters,
+    pub(crate) to_client: Arc<StreamCounters>,
 
     // Those that only ours has.
     /// Pauses of accepting.
@@ -143,13 +143,13 @@ impl ServerMetrics {
     pub(crate) fn tenant(self: &Arc<Self>, tenant: &Arc<Tenant>) -> TenantMetrics {
         let families = self.tenants.as_ref();
         let series = families.map(|families| families.series(tenant));
-        let link = LinkMetrics::new(
-            self.from_agent.clone(),
-            self.to_agent.clone(),
-            &self.links,
-            Some(self.full_channels.clone()),
-            series.clone(),
-        );
+        let link = LinkMetrics {
+            received: self.from_agent.clone(),
+            sent: self.to_agent.clone(),
+            families: self.links.clone(),
+            full_channels: Some(self.full_channels.clone()),
+            tenant: series.clone(),
+        };
         TenantMetrics::new(Arc::clone(self), link, series)
     }
 

@@ -34,25 +34,18 @@ impl StreamFamilies {
         }
     }
 
-    pub(super) fn segment(&self, segment: &'static str) -> StreamCounters {
-        StreamCounters {
-            inner: Arc::new(Inner {
-                segment,
-                families: self.clone(),
-                packets: Default::default(),
-            }),
-        }
+    pub(super) fn segment(&self, segment: &'static str) -> Arc<StreamCounters> {
+        Arc::new(StreamCounters {
+            segment,
+            families: self.clone(),
+            packets: Default::default(),
+        })
     }
 }
 
-/// Counters of one segment. Clones are the same.
-#[derive(Clone, Debug)]
-pub(crate) struct StreamCounters {
-    inner: Arc<Inner>,
-}
-
+/// Counters of one segment.
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct StreamCounters {
     segment: &'static str,
     families: StreamFamilies,
     packets: [OnceLock<Counter>; KINDS],
@@ -61,12 +54,11 @@ struct Inner {
 impl StreamCounters {
     /// Counts one packet.
     pub(crate) fn packet(&self, kind: PacketKind) {
-        let inner = &*self.inner;
         let series = || {
-            let labels = [inner.segment, kind.as_str()];
-            inner.families.packets.with(&labels)
+            let labels = [self.segment, kind.as_str()];
+            self.families.packets.with(&labels)
         };
-        match inner.packets.get(kind as usize) {
+        match self.packets.get(kind as usize) {
             Some(counter) => counter.get_or_init(series).inc(),
             None => series().inc(),
         }
@@ -76,8 +68,8 @@ impl StreamCounters {
     /// for one that was to be received. The plain end of a stream is none.
     pub(crate) fn error(&self, code: GrpcCode, kind: Option<PacketKind>) {
         let kind = kind.unwrap_or(PacketKind::Unknown);
-        let labels = [self.inner.segment, code.as_str(), kind.as_str()];
-        self.inner.families.errors.with(&labels).inc();
+        let labels = [self.segment, code.as_str(), kind.as_str()];
+        self.families.errors.with(&labels).inc();
     }
 }
 

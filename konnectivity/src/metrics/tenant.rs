@@ -23,7 +23,7 @@ use super::{Direction, Held, LinkMetrics};
 pub(crate) struct TenantMetrics {
     /// Those of the process.
     pub(crate) server: Arc<ServerMetrics>,
-    link: LinkMetrics,
+    link: Arc<LinkMetrics>,
     series: Option<Arc<TenantSeries>>,
     ready: Mutex<Ready>,
 }
@@ -43,14 +43,14 @@ impl TenantMetrics {
     ) -> Self {
         Self {
             server,
-            link,
+            link: Arc::new(link),
             series,
             ready: Mutex::default(),
         }
     }
 
     /// Handles for the tenant's links and their tunnels.
-    pub(crate) fn link(&self) -> &LinkMetrics {
+    pub(crate) fn link(&self) -> &Arc<LinkMetrics> {
         &self.link
     }
 

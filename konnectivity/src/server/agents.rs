@@ -133,26 +133,19 @@ async fn connect(
             return;
         }
     };
-    let Admitted {
-        tenant,
-        agent,
-        identifiers,
-        extensions,
-        link,
-    } = admitted;
+    let (tenant, agent, extensions) = (&admitted.tenant, &admitted.agent, admitted.extensions);
     shared.admitted.notify_one();
-    let response = headers(cx, &tenant, extensions);
+    let response = headers(cx, tenant, extensions);
     let Ok(stream) = respond.send_response(response, false) else {
         return;
     };
-    let id = link.stream();
-    let metrics = tenant.metrics().link().clone();
-    let link = LinkHandle::new(link, metrics);
+    let id = admitted.link.stream();
+    let link = LinkHandle::new(admitted.link, Arc::clone(tenant.metrics().link()));
     let _held = (
         cx.metrics.grpc_connection(Service::Connect),
         link.metrics().link(),
     );
-    let Some(joined) = tenant.join(agent.clone(), identifiers, link.clone()) else {
+    let Some(joined) = tenant.join(agent.clone(), admitted.identifiers, link.clone()) else {
         let sender = PacketSender::new(stream, Side::Server);
         return sender.end(GrpcCode::UNAVAILABLE, "the tenant is no longer served");
     };
