@@ -76,7 +76,6 @@ pub(crate) fn client_builder() -> h2::client::Builder {
 /// Makes a client's request for a stream at `path`, to be given its metadata.
 ///
 /// # Errors
-///
 /// When `authority` is none.
 pub(crate) fn request(path: &str, authority: &str) -> Result<Request<()>, http::Error> {
     let uri = http::Uri::builder()
@@ -95,7 +94,6 @@ pub(crate) fn request(path: &str, authority: &str) -> Result<Request<()>, http::
 /// Checks that a request is gRPC's for `path`.
 ///
 /// # Errors
-///
 /// The text for a status UNIMPLEMENTED.
 pub(crate) fn check_request<B>(request: &Request<B>, path: &str) -> Result<(), String> {
     let content_type = request.headers().get(http::header::CONTENT_TYPE);
@@ -107,7 +105,6 @@ pub(crate) fn check_request<B>(request: &Request<B>, path: &str) -> Result<(), S
 /// The same for what a request consists of.
 ///
 /// # Errors
-///
 /// As [`check_request`].
 pub(crate) fn check_call(
     method: &[u8],
@@ -223,7 +220,6 @@ impl PacketSender {
     /// the head of its message. Small packets wait for [`PacketSender::flush`].
     ///
     /// # Errors
-    ///
     /// When the stream has ended.
     pub(crate) fn transmit(
         &mut self,
@@ -255,7 +251,6 @@ impl PacketSender {
     /// Hands over what was gathered.
     ///
     /// # Errors
-    ///
     /// As [`PacketSender::transmit`].
     pub(crate) fn flush(&mut self) -> Result<(), StreamError> {
         if self.gathered.is_empty() {

@@ -20,7 +20,6 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::tenant::{Dialed, Tenant, TunnelError};
-use super::tunnels::Open;
 use super::{grpc_frontend, http_frontend};
 use crate::metrics::PeerPort;
 use crate::registry::FrontendMode;
@@ -75,11 +74,6 @@ impl Frontend {
             () = self.tenant.removed() => "removed",
             () = self.cx.drain.reached(Phase::Cut) => "drained",
         }
-    }
-
-    /// Records a tunnel as open for as long as what is returned lives.
-    pub(crate) fn open(&self, dialed: &Dialed) -> Open {
-        Open::new(&self.cx, &self.tenant, dialed)
     }
 
     /// Writes the access-log line of one tunnel, or of a connection that got none.

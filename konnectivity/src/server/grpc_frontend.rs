@@ -269,7 +269,7 @@ impl<'a> Stream<'a> {
                 let reply = self.state.established(dialed.tunnel.connect_id());
                 self.replies.extend(reply);
                 self.way = Way::Open {
-                    _counted: self.frontend.open(&dialed),
+                    _counted: Open::new(&self.frontend.cx, &self.frontend.tenant, &dialed),
                     tunnel: dialed.tunnel,
                 };
             }

@@ -18,6 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::frontends::Frontend;
 use super::tenant::{Dialed, TunnelError};
+use super::tunnels::Open;
 use crate::metrics::DialFailure;
 use crate::relay::{ByteCounts, RelayEnd, relay};
 
@@ -89,7 +90,7 @@ async fn relay_and_close<S: Stream>(
     frontend: &Frontend,
     bytes: &ByteCounts,
 ) -> &'static str {
-    let open = frontend.open(&dialed);
+    let open = Open::new(&frontend.cx, &frontend.tenant, &dialed);
     let relayed = relay(dialed.tunnel, stream, early, &frontend.means, bytes);
     let (reason, clean) = tokio::select! {
         end = relayed => match end {
