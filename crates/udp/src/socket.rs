@@ -66,11 +66,13 @@ impl Default for Offloads {
 /// A socket in use by its thread.
 #[derive(Debug)]
 pub struct Datagrams {
-    socket: AsyncFd<UdpSocket>,
+    pub(crate) socket: AsyncFd<UdpSocket>,
     state: UdpSocketState,
-    ipv6: bool,
-    connected: bool,
-    options: Options,
+    /// Whether addresses of IPv4 are written as mapped ones.
+    pub(crate) ipv6: bool,
+    /// Whether the kernel may report an earlier datagram's error when the next one is sent.
+    pub(crate) connected: bool,
+    pub(crate) options: Options,
 }
 
 impl Datagrams {
@@ -115,25 +117,6 @@ impl Datagrams {
             connected,
             options,
         })
-    }
-
-    pub(crate) fn socket(&self) -> &UdpSocket {
-        self.socket.get_ref()
-    }
-
-    /// Returns whether the socket is IPv6, whose addresses of IPv4 are written as mapped ones.
-    pub(crate) fn is_ipv6(&self) -> bool {
-        self.ipv6
-    }
-
-    /// Returns whether the kernel may report an earlier datagram's error when the next one is sent.
-    pub(crate) fn is_connected(&self) -> bool {
-        self.connected
-    }
-
-    /// Returns whether IPv6 datagrams may be fragmented at their source.
-    pub(crate) fn fragments(&self) -> bool {
-        self.options.mtu_discovery == MtuDiscovery::Fragment
     }
 
     /// Returns how many datagrams the kernel takes in one call; 1 where it cannot split them.
@@ -261,7 +244,7 @@ mod tests {
             offloads: Offloads::default(),
         };
         let datagrams = Datagrams::new(socket, options).unwrap();
-        let own = datagrams.socket().as_raw_fd().to_string();
+        let own = datagrams.socket.as_raw_fd().to_string();
         let all = fs::read_dir("/proc/self/fdinfo").unwrap();
         let texts = all.map(|one| fs::read_to_string(one.unwrap().path()).unwrap_or_default());
         let asked: Vec<u32> = texts

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use socket2::{MsgHdr, SockAddr, SockRef};
 
-use crate::socket::Datagrams;
+use crate::socket::{Datagrams, MtuDiscovery};
 
 /// What all datagrams of a run have in common.
 #[derive(Debug)]
@@ -23,9 +23,10 @@ impl<'a> Message<'a> {
         to: Option<SocketAddr>,
         from: Option<IpAddr>,
     ) -> Self {
-        let ipv6 = through.is_ipv6();
+        let ipv6 = through.ipv6;
+        let may_fragment = through.options.mtu_discovery == MtuDiscovery::Fragment;
         let mut control = Control::default();
-        if ipv6 && through.fragments() && to.is_none_or(|to| to.is_ipv6()) {
+        if ipv6 && may_fragment && to.is_none_or(|to| to.is_ipv6()) {
             control.may_fragment();
         }
         if let Some(from) = from {
@@ -61,13 +62,11 @@ impl<'a> Message<'a> {
             message = message.with_control(bytes);
         }
         // Not by way of the runtime: what does not fit is dropped now and not sent later.
-        let socket = SockRef::from(self.through.socket());
+        let socket = SockRef::from(self.through.socket.get_ref());
         match socket.sendmsg(&message, 0) {
             // A connected socket reports here what became of an earlier datagram, once, and does not
             // send this one.
-            Err(error)
-                if self.through.is_connected() && error.kind() != io::ErrorKind::WouldBlock =>
-            {
+            Err(error) if self.through.connected && error.kind() != io::ErrorKind::WouldBlock => {
                 socket.sendmsg(&message, 0).map(drop)
             }
             sent => sent.map(drop),
