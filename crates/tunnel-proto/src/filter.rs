@@ -342,44 +342,31 @@ fn check_addresses(header: &Header) -> Result<(), Refusal> {
 const SWEEP: usize = 2;
 
 /// Why a packet was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// An address that no packet in a tunnel has.
-    #[error("an address that cannot be")]
     Address,
     /// A later fragment whose first one did not pass, or is overlapped by it.
-    #[error("fragment without its first")]
     Fragment,
     /// An ICMP message that is neither an echo of this direction nor an error.
-    #[error("ICMP message of a kind that is not let through")]
     IcmpKind,
     /// A transport header that is cut off or contradicts itself.
-    #[error("malformed transport header")]
     Malformed,
     /// No flow that this could belong to.
-    #[error("no such flow")]
     NoFlow,
     /// No peer is there to take it.
-    #[error("no peer for the flow")]
     NoPeer,
     /// The far side tries to open a connection.
-    #[error("connection attempt by the far side")]
     Opening,
     /// A protocol that is not let through.
-    #[error("protocol that is not let through")]
     Protocol,
     /// An ICMP error about no known flow.
-    #[error("ICMP error about no known flow")]
     Related,
     /// A source route.
-    #[error("source-routed packet")]
     SourceRoute,
     /// A segment that cannot come in this state of the connection.
-    #[error("segment does not fit the connection's state")]
     State,
     /// The table is full of established flows.
-    #[error("flow table full")]
     TableFull,
 }
 

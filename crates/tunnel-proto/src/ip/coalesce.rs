@@ -233,7 +233,7 @@ impl<'a> Candidate<'a> {
             }
             protocol::UDP => {
                 let udp = Udp::new(segment)?;
-                let usual = udp.len() == segment.len() && udp.checksum() != 0;
+                let usual = udp.declared_len() == segment.len() && udp.checksum() != 0;
                 (UDP_LEN, false, 0, 0, usual)
             }
             _ => return None,

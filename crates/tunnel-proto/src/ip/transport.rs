@@ -90,14 +90,8 @@ impl<'a> Udp<'a> {
 
     /// Returns the length in the header: of header and data.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn declared_len(&self) -> usize {
         usize::from(u16::from_be_bytes([self.fixed[4], self.fixed[5]]))
-    }
-
-    /// Returns whether there are no data.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.payload.is_empty()
     }
 
     /// Returns the checksum; zero means none in IPv4.
