@@ -44,20 +44,18 @@ pub(super) struct Sessions {
     slots: [Option<(u64, Session)>; SLOTS],
     /// How many were begun since the process started: indices repeat, this does not.
     begun: u64,
-    /// Of `slots`: the latest that is known to be confirmed.
-    in_use: Option<usize>,
+    /// The place in that order of the latest that is known to be confirmed, and its index.
+    in_use: Option<(u64, u32)>,
 }
 
 impl Sessions {
     /// Adds a session. One whose index has the same remainder is gone.
     pub(super) fn begin(&mut self, session: Session) {
         self.begun += 1;
-        let at = slot(session.local);
-        if let Some(entry) = self.slots.get_mut(at) {
-            *entry = Some((self.begun, session));
-        }
-        if session.is_confirmed || self.in_use == Some(at) {
-            self.in_use = session.is_confirmed.then_some(at);
+        let local = session.local;
+        self.slots[slot(local)] = Some((self.begun, session));
+        if session.is_confirmed {
+            self.in_use = Some((self.begun, local));
         }
     }
 
@@ -69,10 +67,14 @@ impl Sessions {
         };
     }
 
+    fn entry(&self, local: u32) -> Option<&(u64, Session)> {
+        let entry = self.slots[slot(local)].as_ref();
+        entry.filter(|(_, session)| session.local == local)
+    }
+
     /// Returns the place of a session in the order in which the pair's sessions began.
     pub(super) fn order_of(&self, local: u32) -> Option<u64> {
-        let (order, session) = self.slots.get(slot(local))?.as_ref()?;
-        (session.local == local).then_some(*order)
+        self.entry(local).map(|(order, _)| *order)
     }
 
     /// Returns whether sessions of these two own indices cannot be there at once.
@@ -82,8 +84,7 @@ impl Sessions {
 
     /// Returns whether a packet for that index can be opened.
     pub(super) fn find(&self, now: Instant, local: u32) -> Result<(), Refused> {
-        let entry = self.slots.get(slot(local)).and_then(Option::as_ref);
-        match entry.filter(|(_, session)| session.local == local) {
+        match self.entry(local) {
             Some((_, session)) if session.is_live(now) => Ok(()),
             Some(_) => Err(Refused::Stale),
             None => Err(Refused::Index),
@@ -92,31 +93,28 @@ impl Sessions {
 
     /// Records an authentic packet and returns whether it was the session's first.
     pub(super) fn confirm(&mut self, local: u32) -> bool {
-        let in_use = self.in_use.and_then(|at| self.slots.get(at).copied());
-        let newest = in_use.flatten().map_or(0, |(order, _)| order);
-        let at = slot(local);
-        let entry = self.slots.get_mut(at).and_then(Option::as_mut);
+        let newest = self.in_use().and(self.in_use);
+        let entry = self.slots[slot(local)].as_mut();
         let Some((order, session)) = entry.filter(|(_, session)| session.local == local) else {
             return false;
         };
         // A late packet of an older session does not bring that session back.
-        if *order >= newest {
-            self.in_use = Some(at);
-        }
+        self.in_use = newest.max(Some((*order, local)));
         !std::mem::replace(&mut session.is_confirmed, true)
     }
 
     /// Returns the session to seal with.
     pub(super) fn in_use(&self) -> Option<&Session> {
-        let (_, session) = self.slots.get(self.in_use?)?.as_ref()?;
-        Some(session)
+        let (order, local) = self.in_use?;
+        let (found, session) = self.entry(local)?;
+        (*found == order).then_some(session)
     }
 
     /// Returns whether a packet for the peer's index is sealed with something the peer has.
     pub(super) fn is_sealed_with(&self, peer: u32) -> bool {
         let fits = |session: &Session| session.is_confirmed && session.peer == peer;
-        let all = || self.slots.iter().flatten();
-        self.in_use().is_some_and(fits) || all().any(|(_, session)| fits(session))
+        let mut all = self.slots.iter().flatten();
+        self.in_use().is_some_and(fits) || all.any(|(_, session)| fits(session))
     }
 
     /// Returns whether any session, confirmed or not, is young enough.
@@ -128,9 +126,7 @@ impl Sessions {
     /// Forgets sessions that are too old.
     pub(super) fn end_old(&mut self, now: Instant) {
         for entry in &mut self.slots {
-            if entry.is_some_and(|(_, session)| !session.is_live(now)) {
-                *entry = None;
-            }
+            entry.take_if(|(_, session)| !session.is_live(now));
         }
     }
 }
@@ -214,64 +210,45 @@ mod tests {
     }
 
     #[test]
-    fn session_is_used_once_the_peer_uses_it() {
+    fn latest_confirmed_session_is_used() {
         let (mut sessions, now) = (Sessions::default(), now());
+        let in_use = |sessions: &Sessions| sessions.in_use().map(|session| session.local);
         sessions.begin(session(1, now, true));
         sessions.begin(session(2, now, false));
-        assert_eq!(sessions.in_use().unwrap().local, 1);
+        assert_eq!(in_use(&sessions), Some(1));
         assert!(sessions.is_sealed_with(1001) && !sessions.is_sealed_with(1002));
         assert!(sessions.confirm(2), "the first packet");
         assert!(!sessions.confirm(2));
-        assert_eq!(sessions.in_use().unwrap().local, 2);
+        assert_eq!(in_use(&sessions), Some(2));
+        assert!(!sessions.confirm(1), "a late packet of an older session");
+        assert_eq!(in_use(&sessions), Some(2));
+        assert_eq!(sessions.find(now, 2), Ok(()));
+        assert_eq!(sessions.find(now, 10), Err(Refused::Index));
+        assert!(!sessions.confirm(10));
+        sessions.begin(session(10, now, false));
+        assert_eq!(sessions.find(now, 2), Err(Refused::Index));
+        assert_eq!(in_use(&sessions), None, "replaced by an unconfirmed one");
     }
 
     #[test]
-    fn late_packet_does_not_revive_older_session() {
-        let (mut sessions, now) = (Sessions::default(), now());
-        sessions.begin(session(1, now, true));
-        sessions.begin(session(2, now, true));
-        sessions.confirm(1);
-        assert_eq!(sessions.in_use().unwrap().local, 2);
-    }
-
-    #[test]
-    fn index_of_other_session_in_slot_is_unknown() {
-        let (mut sessions, now) = (Sessions::default(), now());
-        sessions.begin(session(1, now, true));
-        assert_eq!(sessions.find(now, 1), Ok(()));
-        assert_eq!(sessions.find(now, 9), Err(Refused::Index));
-        assert!(!sessions.confirm(9));
-        sessions.begin(session(9, now, false));
-        assert_eq!(sessions.find(now, 1), Err(Refused::Index));
-        assert!(
-            sessions.in_use().is_none(),
-            "it was replaced, and the new one is unconfirmed"
-        );
-    }
-
-    #[test]
-    fn order_goes_on_after_clear() {
+    fn order_goes_on_when_sessions_end() {
         let (mut sessions, now) = (Sessions::default(), now());
         sessions.begin(session(7, now, true));
         let before = sessions.order_of(7).unwrap();
         assert_eq!(sessions.order_of(15), None, "another one's place");
-        sessions.clear();
-        assert_eq!(sessions.order_of(7), None);
-        assert!(sessions.in_use().is_none() && !sessions.is_any_live(now));
-        sessions.begin(session(1, now, true));
-        assert!(sessions.order_of(1).unwrap() > before);
-    }
-
-    #[test]
-    fn old_sessions_end() {
-        let (mut sessions, now) = (Sessions::default(), now());
-        sessions.begin(session(1, now, true));
         let later = now + LIFE;
-        assert_eq!(sessions.find(later, 1), Err(Refused::Stale));
-        assert!(!sessions.is_any_live(later));
-        sessions.end_old(later);
-        assert!(sessions.in_use().is_none());
-        assert_eq!(sessions.find(later, 1), Err(Refused::Index));
+        assert_eq!(sessions.find(later, 7), Err(Refused::Stale));
+        assert!(sessions.is_any_live(now) && !sessions.is_any_live(later));
+        let ends: [fn(&mut Sessions, Instant); 2] =
+            [Sessions::end_old, |sessions, _| sessions.clear()];
+        for (local, end) in [7, 1].into_iter().zip(ends) {
+            end(&mut sessions, later);
+            assert!(sessions.in_use().is_none() && !sessions.is_any_live(now));
+            assert_eq!(sessions.find(later, local), Err(Refused::Index));
+            assert_eq!(sessions.order_of(local), None);
+            sessions.begin(session(1, now, true));
+            assert!(sessions.order_of(1).unwrap() > before);
+        }
     }
 
     #[test]
