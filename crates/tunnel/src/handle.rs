@@ -114,21 +114,18 @@ pub struct Tunnel {
 /// A command to the data thread.
 pub(crate) enum Command {
     Accepted(std::net::TcpStream, SocketAddr),
-    Connected {
+    /// What a [`Dial`] led to; `None`: it failed.
+    Dialed {
         server: String,
         link: LinkId,
-        socket: Connected,
-    },
-    DialFailed {
-        server: String,
-        link: LinkId,
+        socket: Option<Connected>,
     },
     Drain,
     Replace(Identity, oneshot::Sender<Result<(), IdentityError>>),
     Stop,
 }
 
-/// What a dial led to.
+/// A connected socket, of a stream with what was read ahead.
 pub(crate) enum Connected {
     Tcp(std::net::TcpStream, Vec<u8>),
     Udp(std::net::UdpSocket),
@@ -276,21 +273,17 @@ impl Dial {
         self.answer(None);
     }
 
-    fn answer(&mut self, connected: Option<Connected>) {
-        let Some(answers) = self.answers.take() else {
-            return;
-        };
-        let (server, link) = (self.server.clone(), self.link);
-        let command = match connected {
-            Some(socket) => Command::Connected {
+    fn answer(&mut self, socket: Option<Connected>) {
+        if let Some(answers) = self.answers.take() {
+            let (server, link) = (self.server.clone(), self.link);
+            let command = Command::Dialed {
                 server,
                 link,
                 socket,
-            },
-            None => Command::DialFailed { server, link },
-        };
-        // When the data thread is that far behind, the attempt times out there.
-        let _ = answers.try_send(command);
+            };
+            // When the data thread is that far behind, the attempt times out there.
+            let _ = answers.try_send(command);
+        }
     }
 }
 
@@ -308,13 +301,8 @@ pub enum StartError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// A socket or the device cannot be used.
-    #[error("{what} cannot be used")]
-    Socket {
-        /// Which one.
-        what: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    #[error("{0} cannot be used")]
+    Socket(&'static str, #[source] io::Error),
     /// The data thread could not be started.
     #[error("the data thread could not be started")]
     Thread(#[source] io::Error),

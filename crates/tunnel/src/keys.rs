@@ -196,10 +196,7 @@ pub fn generate() -> Result<PrivateKey, KeyError> {
 /// - [`KeyError::Random`]: the system has no random numbers;
 /// - [`KeyError::Write`]: an error of the system, also of a file system without hard links.
 pub fn write_new(path: &Path, key: &PrivateKey) -> Result<(), KeyError> {
-    let failed = |source| KeyError::Write {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| KeyError::Write(path.to_owned(), source);
     let mut random = [0; 8];
     let filled = SystemRandom::new().fill(&mut random);
     filled.map_err(|_| KeyError::Random)?;
@@ -212,8 +209,7 @@ pub fn write_new(path: &Path, key: &PrivateKey) -> Result<(), KeyError> {
     let _ = fs::remove_file(&draft);
     linked.map_err(|source| {
         if source.kind() == io::ErrorKind::AlreadyExists {
-            let path = path.to_owned();
-            KeyError::Exists { path }
+            KeyError::Exists(path.to_owned())
         } else {
             failed(source)
         }
@@ -236,10 +232,7 @@ fn write_draft(draft: &Path, key: &PrivateKey) -> io::Result<()> {
 }
 
 fn read(path: &Path) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
-    let failed = |source| KeyError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| KeyError::Read(path.to_owned(), source);
     let mut file = File::open(path).map_err(failed)?;
     let mut text = Zeroizing::new([0; FILE_LEN]);
     let mut len = 0;
@@ -260,10 +253,7 @@ fn read(path: &Path) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
         Some(content) if len < FILE_LEN => content.trim_ascii_end(),
         _ => &[],
     };
-    secret_bytes(content).map_err(|source| KeyError::Content {
-        path: path.to_owned(),
-        source,
-    })
+    secret_bytes(content).map_err(|source| KeyError::Content(path.to_owned(), source))
 }
 
 /// Decodes a key that must not be zero.
@@ -291,38 +281,20 @@ fn decode(text: &[u8]) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyTextError> {
 #[non_exhaustive]
 pub enum KeyError {
     /// What is in the file is no key.
-    #[error("{} holds no key", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: KeyTextError,
-    },
+    #[error("{} holds no key", .0.display())]
+    Content(PathBuf, #[source] KeyTextError),
     /// A file would have been overwritten.
-    #[error("{} exists", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} exists", .0.display())]
+    Exists(PathBuf),
     /// The system has no random numbers.
     #[error("the system has no random numbers")]
     Random,
     /// The file could not be read.
-    #[error("reading the key in {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    #[error("reading the key in {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
     /// The file could not be written.
-    #[error("writing a key to {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    #[error("writing a key to {}", .0.display())]
+    Write(PathBuf, #[source] io::Error),
 }
 
 /// Why a text is no key. Does not show the text.

@@ -136,7 +136,7 @@ impl Runner {
         ends: Ends,
     ) -> Result<Self, StartError> {
         let now = now();
-        let socket = |what| move |source| StartError::Socket { what, source };
+        let socket = |what| move |source| StartError::Socket(what, source);
         let device = Port::new(sockets.device).map_err(socket("the TUN device"))?;
         let mut ports = Ports::new(device.abilities(), &params, sockets.trusted_gateways);
         if let Some(udp) = sockets.udp {
@@ -226,9 +226,6 @@ impl Runner {
                     // The caller may have given up.
                     let _ = answer.send(engine.replace(now, identity));
                 }
-                Some(Command::DialFailed { server, link }) => {
-                    engine.handle_failed(now, &server, link, &mut self.ports);
-                }
                 Some(Command::Accepted(stream, from)) => {
                     self.last_id += 1;
                     let id = StreamId(self.last_id);
@@ -237,11 +234,14 @@ impl Runner {
                         Err(error) => tracing::info!(%error, %from, "stream closed"),
                     }
                 }
-                Some(Command::Connected {
+                Some(Command::Dialed {
                     server,
                     link,
                     socket,
-                }) => self.add_link(now, &server, link, socket),
+                }) => match socket {
+                    Some(socket) => self.add_link(now, &server, link, socket),
+                    None => engine.handle_failed(now, &server, link, &mut self.ports),
+                },
             }
         }
         Some(true)

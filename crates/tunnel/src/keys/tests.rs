@@ -98,7 +98,7 @@ fn write_new_overwrites_no_file() {
     let path = dir.path().join("key");
     fs::write(&path, "precious").unwrap();
     let error = write_new(&path, &generate().unwrap()).unwrap_err();
-    assert!(matches!(error, KeyError::Exists { .. }), "{error:?}");
+    assert!(matches!(error, KeyError::Exists(_)), "{error:?}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
