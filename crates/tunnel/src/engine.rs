@@ -33,7 +33,6 @@ use ipnet::IpNet;
 use tunnel_proto::TokenBucket;
 use tunnel_proto::allowed::{AllowedIps, PeerIndex};
 use tunnel_proto::codel::Band;
-use tunnel_proto::datagram::RouteId;
 use tunnel_proto::filter::Filter;
 use tunnel_proto::frame::Control;
 use tunnel_proto::path::{self, LinkId, ProbeParams, Transport};
@@ -301,12 +300,6 @@ impl Engine {
             Side::Client { path } => path.probes,
             Side::Server { .. } => path::Params::default().probes,
         }
-    }
-
-    /// Returns the route id to write into datagrams for a peer, if it has one and they are UDP.
-    fn route_of(&self, at: usize, remote: &Remote) -> Option<RouteId> {
-        let peer = self.peers.get(at)?.as_ref()?;
-        peer.route.filter(|_| remote.transport() == Transport::Udp)
     }
 }
 

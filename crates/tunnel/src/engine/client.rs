@@ -14,6 +14,7 @@
 use std::time::{Duration, Instant};
 
 use tunnel_proto::codel::Band;
+use tunnel_proto::datagram::RouteId;
 use tunnel_proto::echo::{self, ProbeInfo};
 use tunnel_proto::frame::{Control, Identity as FrameIdentity, MAX_IDENTITY_LEN};
 use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, Transport};
@@ -262,7 +263,7 @@ impl Engine {
         let Some(len) = echo::request(addresses, id, info, size, &mut self.scratch) else {
             return;
         };
-        let route = peer.route.filter(|_| remote.transport() == Transport::Udp);
+        let route = remote.route(peer.route);
         let sealing = peer.sealing(now);
         let Some(pair) = sealing.and_then(|at| peer.pairs.get_mut(at)) else {
             return;
@@ -289,14 +290,13 @@ impl Engine {
         }
         let first = link.tried.replace(now).is_none();
         let remote = link.remote;
-        let route = peer.route.filter(|_| remote.transport() == Transport::Udp);
         let fresh = |pending: &&Pending| {
             let age = now.saturating_duration_since(pending.sent);
             age < STALE && (first || age >= PROVE)
         };
         for pair in &peer.pairs {
             if let Some(pending) = pair.pending.as_ref().filter(fresh) {
-                send(&remote, &pending.bytes, route, out);
+                send(&remote, &pending.bytes, peer.route, out);
             }
         }
         if peer.sealing(now).is_some() {
@@ -334,8 +334,7 @@ impl Engine {
                 continue;
             }
             for link in links {
-                let udp = link.remote.transport() == Transport::Udp;
-                send(&link.remote, &bytes, route.filter(|_| udp), out);
+                send(&link.remote, &bytes, route, out);
             }
             pair.pending = Some(Pending { bytes, sent: now });
         }
@@ -363,8 +362,7 @@ impl Engine {
                 .iter()
                 .filter(|link| everywhere || Some(link.id) == active)
             {
-                let udp = link.remote.transport() == Transport::Udp;
-                send(&link.remote, message, route.filter(|_| udp), out);
+                send(&link.remote, message, route, out);
             }
             if everywhere {
                 pair.next_initiation = now + RETRY;
@@ -422,7 +420,8 @@ impl Engine {
             match event {
                 MtuEvent::Changed { mtu } => {
                     tracing::info!(mtu, "MTU changed");
-                    self.send_mtu(now, at, link, mtu, out);
+                    // At once: the server sends the larger packets.
+                    self.report(now, at, link, mtu, out);
                 }
                 MtuEvent::Probe { id, size } => {
                     let peer = self.peers.get(at).and_then(Option::as_ref);
@@ -441,24 +440,23 @@ impl Engine {
         }
     }
 
-    /// Informs the server at once: it sends the larger packets.
-    fn send_mtu(&mut self, now: Instant, at: usize, link: LinkId, mtu: u16, out: &mut impl Out) {
-        let peer = self.peers.get(at).and_then(Option::as_ref);
-        let active = peer.is_some_and(|peer| peer.active == Some(link));
-        let info = self.probe_info(now, at, active, mtu);
-        self.send_probe(now, at, link, (MTU_PROBE - 1, info, 0), out);
-    }
-
     /// Sends a probe by every link in use, for the information in it.
     pub(super) fn send_probes(&mut self, now: Instant, out: &mut impl Out) {
         for at in 0..self.peers.len() {
             let peer = self.peers.get(at).and_then(Option::as_ref);
             let link = peer.and_then(|peer| peer.active_link());
             if let Some((id, mtu)) = link.map(|link| (link.id, link.mtu(self.mtu))) {
-                let info = self.probe_info(now, at, true, mtu);
-                self.send_probe(now, at, id, (MTU_PROBE - 1, info, 0), out);
+                self.report(now, at, id, mtu, out);
             }
         }
+    }
+
+    /// Sends a probe for the information in it, whatever becomes of it.
+    fn report(&mut self, now: Instant, at: usize, link: LinkId, mtu: u16, out: &mut impl Out) {
+        let peer = self.peers.get(at).and_then(Option::as_ref);
+        let active = peer.is_some_and(|peer| peer.active == Some(link));
+        let info = self.probe_info(now, at, active, mtu);
+        self.send_probe(now, at, link, (MTU_PROBE - 1, info, 0), out);
     }
 
     /// Sends the first control message of a stream.
@@ -484,17 +482,12 @@ impl Engine {
     }
 }
 
-/// Sends a handshake message.
-fn send(
-    to: &Remote,
-    bytes: &[u8],
-    route: Option<tunnel_proto::datagram::RouteId>,
-    out: &mut impl Out,
-) {
+/// Sends a handshake message or a keepalive; `route` is the peer's.
+pub(super) fn send(to: &Remote, bytes: &[u8], route: Option<RouteId>, out: &mut impl Out) {
     out.datagram(to, Band::Urgent, bytes.len(), |buf| {
         if let Some(buf) = buf.get_mut(..bytes.len()) {
             buf.copy_from_slice(bytes);
         }
-        mark(buf, bytes.len(), route)
+        mark(buf, bytes.len(), to.route(route))
     });
 }

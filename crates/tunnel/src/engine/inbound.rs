@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use tunnel_proto::allowed::PeerIndex;
 use tunnel_proto::codel::Band;
-use tunnel_proto::datagram::{self, Kind, RouteId};
+use tunnel_proto::datagram::{self, Kind};
 use tunnel_proto::echo::{self, Echo, ProbeInfo};
 use tunnel_proto::ip::{Header, mss};
 use tunnel_proto::path::LinkId;
 
 use crate::noise::{Identified, OUT_LEN, Opened, Refused, Reply};
 
+use super::client::send;
 use super::dropped::Dropped;
 use super::outbound::{OVERHEAD, mark};
 use super::peer::Remote;
@@ -116,7 +117,10 @@ impl Engine {
     ) {
         let of = match self.find_pair(now, from, datagram) {
             Lookup::Pair(of) => of,
-            Lookup::Cookie(len) => return self.send_scratch(from, len, None, out),
+            Lookup::Cookie(len) => {
+                let cookie = self.scratch.get(..len).unwrap_or_default();
+                return send(from, cookie, None, out);
+            }
             Lookup::Unknown(why) => return self.counts.drop(why),
         };
         let mut verdict = Verdict::Nothing;
@@ -136,8 +140,14 @@ impl Engine {
                 self.heard(now, of, from, Received::Quiet, out);
             }
             Verdict::Reply { len, reply } => {
-                let route = self.route_of(of.peer, from);
-                self.send_scratch(from, len, route, out);
+                let peer = self.peers.get(of.peer).and_then(Option::as_ref);
+                let route = peer.and_then(|peer| peer.route);
+                send(
+                    from,
+                    self.scratch.get(..len).unwrap_or_default(),
+                    route,
+                    out,
+                );
                 self.replied(now, of, from, reply, out);
             }
             Verdict::Probe { len, info } => {
@@ -340,17 +350,6 @@ impl Engine {
         pair.is_some_and(|pair| pair.is_latest(now, of.session, of.counter))
     }
 
-    /// Sends what lies in the scratch buffer.
-    fn send_scratch(&self, to: &Remote, len: usize, route: Option<RouteId>, out: &mut impl Out) {
-        let bytes = self.scratch.get(..len).unwrap_or_default();
-        out.datagram(to, Band::Urgent, len, |buf| {
-            if let Some(buf) = buf.get_mut(..len) {
-                buf.copy_from_slice(bytes);
-            }
-            mark(buf, len, route)
-        });
-    }
-
     /// Records what a handshake message led to.
     fn replied(
         &mut self,
@@ -379,7 +378,6 @@ impl Engine {
     /// Answers a probe by the link it came by, sealed with the pair it came with.
     fn answer(&mut self, now: Instant, of: PairRef, from: &Remote, len: usize, out: &mut impl Out) {
         let reply = self.probe_info(now, of.peer, false, 0);
-        let route = self.route_of(of.peer, from);
         let Some(packet) = self.scratch.get_mut(..len) else {
             return;
         };
@@ -389,13 +387,14 @@ impl Engine {
         if !echo::answer(&header, packet, reply) {
             return;
         }
-        let peer = self.peers.get_mut(of.peer).and_then(Option::as_mut);
-        let Some(pair) = peer.and_then(|peer| peer.pairs.get_mut(of.pair)) else {
+        let Some(peer) = self.peers.get_mut(of.peer).and_then(Option::as_mut) else {
             return;
         };
-        if !pair.noise.is_ready(now) {
+        let route = from.route(peer.route);
+        let pair = peer.pairs.get_mut(of.pair);
+        let Some(pair) = pair.filter(|pair| pair.noise.is_ready(now)) else {
             return;
-        }
+        };
         out.datagram(from, Band::Urgent, len + OVERHEAD, |buf| {
             let len = pair.noise.seal(packet, buf).unwrap_or(0);
             mark(buf, len, route)

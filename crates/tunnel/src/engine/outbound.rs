@@ -89,7 +89,7 @@ impl Engine {
             peer: at,
             pair,
             remote: link.remote,
-            route: self.route_of(at, &link.remote),
+            route: link.remote.route(peer.route),
             mtu: link.mtu(self.mtu),
         })
     }

@@ -64,6 +64,11 @@ impl Remote {
         }
     }
 
+    /// Returns the route id to write into datagrams, of that of the peer: only UDP has any.
+    pub(crate) fn route(&self, of_peer: Option<RouteId>) -> Option<RouteId> {
+        of_peer.filter(|_| self.transport() == Transport::Udp)
+    }
+
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Stream(StreamId(id)) => format!("stream {id}"),

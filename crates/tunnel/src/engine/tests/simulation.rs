@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
-use tunnel_proto::datagram::INITIATION_LEN;
+use tunnel_proto::datagram::{INITIATION_LEN, RouteId};
 use tunnel_proto::frame::{Decoder, Frame, MAX_LEN};
 use tunnel_proto::ip::vnet::VnetHeader;
 use tunnel_proto::path::Mode;
