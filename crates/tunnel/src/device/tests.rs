@@ -41,19 +41,32 @@ fn super_packet(gso: Gso, data: usize) -> (VnetHeader, Vec<u8>) {
     (vnet, packet)
 }
 
-/// The packets that it stands for.
-fn packets(gso: Gso, data: usize) -> Vec<Vec<u8>> {
-    let (vnet, mut packet) = super_packet(gso, data);
-    let (mut segments, mut packets) = (Segments::new(&vnet, &mut packet).unwrap(), Vec::new());
+/// The packets that a super-packet stands for.
+fn cut(vnet: &VnetHeader, packet: &mut [u8]) -> Vec<Vec<u8>> {
+    let (mut segments, mut packets) = (Segments::new(vnet, packet).unwrap(), Vec::new());
     while let Some(packet) = segments.next() {
         packets.push(packet.to_vec());
     }
     packets
 }
 
-fn put(batch: &mut Batch, packet: &[u8]) {
-    batch.slot(packet.len()).unwrap().copy_from_slice(packet);
-    batch.commit(packet.len());
+fn packets(gso: Gso, data: usize) -> Vec<Vec<u8>> {
+    let (vnet, mut packet) = super_packet(gso, data);
+    cut(&vnet, &mut packet)
+}
+
+fn put(batch: &mut Batch, packets: &[Vec<u8>]) {
+    for packet in packets {
+        batch.slot(packet.len()).unwrap().copy_from_slice(packet);
+        batch.commit(packet.len());
+    }
+}
+
+/// Waits for the next packet of a device.
+async fn read<'a>(port: &mut Port, buffer: &'a mut [u8]) -> Packet<'a> {
+    let ready = std::future::poll_fn(|cx| port.poll_readable(cx));
+    ready.await.unwrap();
+    port.read(buffer).unwrap().expect("a packet")
 }
 
 /// Flushes to a writer that answers `answer`; the calls that it took.
@@ -83,33 +96,19 @@ async fn super_packet_crosses_devices_whole() {
     let (mut batch, mut buffer) = (Batch::new(ALL), vec![0; READ_BUFFER]);
     for gso in [Gso::TcpV4, Gso::Udp] {
         let (vnet, packet) = super_packet(gso, 9_500);
-        theirs
-            .write(&[IoSlice::new(&vnet.encode()), IoSlice::new(&packet)])
-            .unwrap();
-        std::future::poll_fn(|cx| ours.poll_readable(cx))
-            .await
-            .unwrap();
-        let read = ours.read(&mut buffer).unwrap().expect("a packet");
-        assert_eq!(read.vnet, vnet);
-        let mut segments = Segments::new(&read.vnet, read.bytes).unwrap();
-        while let Some(packet) = segments.next() {
-            put(&mut batch, packet);
-        }
+        let front = vnet.encode();
+        let parts = [&front[..], &packet].map(IoSlice::new);
+        theirs.write(&parts).unwrap();
+        let arrived = read(&mut ours, &mut buffer).await;
+        assert_eq!(arrived.vnet, vnet);
+        put(&mut batch, &cut(&vnet, arrived.bytes));
         assert!(ours.read(&mut buffer).unwrap().is_none());
         batch.flush(&ours);
         let written = batch.take_written();
         assert_eq!((written.packets, written.writes), (10, 1), "{gso:?}");
-        std::future::poll_fn(|cx| theirs.poll_readable(cx))
-            .await
-            .unwrap();
-        let back = theirs.read(&mut buffer).unwrap().expect("a packet");
+        let back = read(&mut theirs, &mut buffer).await;
         assert_eq!(back.vnet, vnet);
-        let mut again = Vec::new();
-        let mut segments = Segments::new(&back.vnet, back.bytes).unwrap();
-        while let Some(packet) = segments.next() {
-            again.push(packet.to_vec());
-        }
-        assert_eq!(again, packets(gso, 9_500));
+        assert_eq!(cut(&vnet, back.bytes), packets(gso, 9_500));
     }
 }
 
@@ -122,14 +121,9 @@ fn batch_writes_singly_after_refused_join() {
     };
     for round in 0..2 {
         let packets = packets(Gso::TcpV4, 5_400);
-        for packet in &packets {
-            put(&mut batch, packet);
-        }
-        assert_eq!(
-            flushed(&mut batch, refuse),
-            plain(&packets),
-            "round {round}"
-        );
+        put(&mut batch, &packets);
+        let calls = flushed(&mut batch, refuse);
+        assert_eq!(calls, plain(&packets), "round {round}");
         let written = batch.take_written();
         assert_eq!((written.packets, written.writes), (6, 6));
         assert_eq!(written.join_refused, u64::from(round == 0));
@@ -145,16 +139,12 @@ fn batch_joins_tcp_after_refused_udp_join() {
         _ => Ok(()),
     };
     let datagrams = packets(Gso::Udp, 3_000);
-    for packet in datagrams.iter().chain(&packets(Gso::TcpV4, 3_000)) {
-        put(&mut batch, packet);
-    }
+    put(&mut batch, &datagrams);
+    put(&mut batch, &packets(Gso::TcpV4, 3_000));
     let calls = flushed(&mut batch, refuse_datagrams);
     assert_eq!(calls[..3], plain(&datagrams));
     assert_eq!(calls.len(), 4);
-    assert_eq!(
-        (batch.abilities().join_tcp, batch.abilities().join_udp),
-        (true, false)
-    );
+    assert!(batch.abilities().join_tcp && !batch.abilities().join_udp);
 }
 
 #[test]
@@ -165,26 +155,20 @@ fn device_without_vnet_gets_single_packets() {
         join_udp: false,
     });
     let packets = packets(Gso::TcpV4, 5_000);
-    for packet in &packets {
-        put(&mut batch, packet);
-    }
+    put(&mut batch, &packets);
     assert_eq!(flushed(&mut batch, |_| Ok(())), packets);
 }
 
 #[test]
 fn batch_counts_packets_device_refuses() {
     let mut batch = Batch::new(ALL);
-    for packet in packets(Gso::TcpV4, 4_000) {
-        put(&mut batch, &packet);
-    }
+    put(&mut batch, &packets(Gso::TcpV4, 4_000));
     assert!(flushed(&mut batch, |_| Err(Errno::AGAIN.into())).is_empty());
-    put(&mut batch, &packets(Gso::TcpV4, 10)[0]);
+    put(&mut batch, &packets(Gso::TcpV4, 10));
     assert!(flushed(&mut batch, |_| Err(Errno::IO.into())).is_empty());
     let written = batch.take_written();
-    assert_eq!(
-        (written.blocked, written.failed, written.packets),
-        (4, 1, 0)
-    );
+    let counts = (written.blocked, written.failed, written.packets);
+    assert_eq!(counts, (4, 1, 0));
     assert!(batch.is_empty() && flushed(&mut batch, |_| Ok(())).is_empty());
 }
 
