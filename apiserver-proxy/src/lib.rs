@@ -21,6 +21,6 @@ mod worker;
 pub use config::{Command, Config, Flags};
 pub use dns::DnsError;
 pub use metrics::describe_metrics;
-pub use node::CleanUpError;
-pub use proxy::{EndError, Proxy, StartError, clean_up, set_up, take_back};
+pub use node::{CleanUpError, clean_up};
+pub use proxy::{EndError, Proxy, StartError, set_up, take_back};
 pub use started::{NotStarted, started};

@@ -196,7 +196,10 @@ pub(crate) fn keeper(config: &Config, node: &Arc<Node>) -> AddressKeeper {
 }
 
 /// Takes addresses, device and rules back.
-pub(crate) async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
+///
+/// # Errors
+/// What could not be taken back.
+pub async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
     let addresses = AddressKeeper::new(config.interface()).cleanup().await;
     match NoTrack::new(TABLE, Vec::new()).remove().await {
         // A process that may not change the node has not put anything there.

@@ -282,14 +282,6 @@ pub async fn set_up(config: &Config) -> Result<(), StartError> {
     put_in_place(config, &node).await
 }
 
-/// Takes addresses, device and rules back.
-///
-/// # Errors
-/// What could not be taken back.
-pub async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
-    node::clean_up(config).await
-}
-
 async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartError> {
     node::keeper(config, node).ensure().await?;
     if let Some(address) = node::missing(&config.interface().addresses).next() {
