@@ -249,13 +249,8 @@ impl Validate for Config {
         self.validate_listen(errors);
         let listen: Vec<_> = self.listen().collect();
         self.upstream.validate(&listen, errors);
-        if let Some(dns) = &self.dns {
-            if dns.answer.is_empty() {
-                errors.add("dns.answer", "at least one address is needed");
-            }
-            if let Err(error) = dns.check() {
-                errors.add("dns", error);
-            }
+        if let Some(dns) = &mut self.dns {
+            dns.validate(errors);
         }
     }
 }
@@ -292,12 +287,8 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
         )
         .unwrap();
         assert_eq!(sample.effective(), minimal.effective());
-        let addresses: Vec<String> = sample
-            .interface()
-            .addresses
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let addresses = sample.interface().addresses;
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.1.2.3", "10.0.0.2"]);
     }
 
@@ -319,36 +310,26 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
 
     #[test]
     fn mistakes_are_named() {
-        for (from, to, problem) in [
-            (
-                "10.1.2.3:443",
-                "[::]:443",
-                "listen[0]: an unspecified address",
-            ),
-            (
-                "version: 2",
-                "version: 3",
-                "upstream.version: there is no version 3",
-            ),
-            (
-                "version: 2",
-                "destination: nowhere",
-                "upstream.destination: mode proxy-protocol",
-            ),
-            (
-                "connectTimeout: 5s",
-                "connectTimeout: 0s",
-                "upstream.connectTimeout: 0 would fail",
-            ),
-            (
-                "api.example.com:8443",
-                "api.example.com",
-                "upstream.address",
-            ),
-            ("noTrack: off", "notrack: off", "proxy.yaml:6:"),
-            ("10000", "0", "limits.connections: 0 would refuse"),
+        let zone = "kubernetes.default.svc.cluster.local";
+        for row in [
+            "10.1.2.3:443 => [::]:443 => listen[0]: an unspecified address",
+            "version: 2 => version: 3 => upstream.version: there is no version 3",
+            "version: 2 => destination: nowhere => upstream.destination: mode proxy-protocol",
+            "Timeout: 5s => Timeout: 0s => upstream.connectTimeout: 0 would fail",
+            "api.example.com:8443 => api.example.com => upstream.address",
+            "noTrack: off => notrack: off => proxy.yaml:6:",
+            "10000 => 0 => limits.connections: 0 would refuse",
+            "10.0.0.2:53 => [::]:53 => dns.address: answers would leave",
+            "169.254.20.10:53 => 10.0.0.2:53 => dns.forward[0]: forwarding to 10.0.0.2:53",
+            "169.254.20.10:53 => [::ffff:10.0.0.2]:53 => dns.forward[0]: forwarding to",
+            "[\"10.0.0.2\"] => [] => dns.answer: at least one",
+            &format!("{zone} => . => dns.zone: the root of all names"),
+            &format!("{zone} => a..b => dns.zone: "),
         ] {
-            let error = config(&SAMPLE.replace(from, to)).unwrap_err();
+            let [from, to, problem] = row.split(" => ").collect::<Vec<_>>()[..] else {
+                panic!("{row}")
+            };
+            let error = config(&SAMPLE.replace(from, to)).expect_err(row);
             assert!(error.contains(problem), "{problem:?} is not in {error}");
         }
     }

@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use hickory_server::Server;
 use hickory_server::net::NetError;
-use hickory_server::proto::ProtoError;
+use hickory_server::proto::rr::Name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serve::{OwnSockets, pass_to_last};
-use settings::ListenAddress;
+use settings::{ConfigErrors, ListenAddress};
 use socket2::{Domain, Socket, Type};
 
 use self::forward::Forwarder;
@@ -53,6 +53,9 @@ pub(crate) struct DnsParams {
     /// Servers that are asked everything else, in this order.
     #[serde(default)]
     pub(crate) forward: Vec<SocketAddr>,
+    /// `zone`, as a name.
+    #[serde(skip)]
+    origin: Name,
 }
 
 /// A bound DNS server that does not answer yet.
@@ -67,33 +70,31 @@ pub(crate) struct DnsServer {
 }
 
 impl DnsParams {
-    /// Checks what can be checked without a socket.
-    ///
-    /// # Errors
-    /// [`DnsError::ForwardLoop`], [`DnsError::NoAnswer`], [`DnsError::UnspecifiedAddress`],
-    /// [`DnsError::ZoneIsRoot`] and [`DnsError::ZoneName`]: all are errors of the configuration.
-    pub(crate) fn check(&self) -> Result<(), DnsError> {
-        self.zone().map(drop)
-    }
-
-    fn zone(&self) -> Result<Zone, DnsError> {
-        if self.address.get().ip().to_canonical().is_unspecified() {
-            return Err(DnsError::UnspecifiedAddress {
-                address: self.address.get(),
-            });
+    /// Adds to `errors` what is wrong, and reads the zone's name.
+    pub(crate) fn validate(&mut self, errors: &mut ConfigErrors) {
+        let own = self.address.get();
+        if own.ip().to_canonical().is_unspecified() {
+            let why = "answers would leave from another address than the one that was asked; a \
+                       specific one is needed";
+            errors.add("dns.address", why);
         }
-        self.refuse_loop(self.address.get())?;
-        Zone::new(&self.zone, &self.answer)
-    }
-
-    /// A question forwarded to ourselves would be forwarded again, until the limit stops it.
-    fn refuse_loop(&self, own: SocketAddr) -> Result<(), DnsError> {
-        let ours = |server: &&SocketAddr| {
-            server.port() == own.port() && server.ip().to_canonical() == own.ip().to_canonical()
-        };
-        match self.forward.iter().find(ours) {
-            Some(&address) => Err(DnsError::ForwardLoop { address }),
-            None => Ok(()),
+        // A question forwarded to ourselves would be forwarded again, until the limit stops it.
+        for (index, server) in self.forward.iter().enumerate() {
+            let same_ip = server.ip().to_canonical() == own.ip().to_canonical();
+            if same_ip && server.port() == own.port() {
+                let why = format!("forwarding to {server}, the server's own address, would loop");
+                errors.add(format!("dns.forward[{index}]"), why);
+            }
+        }
+        if self.answer.is_empty() {
+            errors.add("dns.answer", "at least one address is needed");
+        }
+        match Name::from_ascii(&self.zone) {
+            Err(error) => errors.add("dns.zone", error),
+            Ok(name) if name.is_root() => {
+                errors.add("dns.zone", "the root of all names cannot be the zone");
+            }
+            Ok(name) => self.origin = name,
         }
     }
 }
@@ -103,24 +104,18 @@ impl DnsServer {
     /// that come from now on, also where another process of this program has answered until now.
     ///
     /// # Errors
-    /// Those of [`DnsParams::check`], and [`DnsError::Bind`].
+    /// [`DnsError::Bind`].
     pub(crate) fn bind(params: &DnsParams) -> Result<Self, DnsError> {
         Self::bind_with(params, Limits::default())
     }
 
     fn bind_with(params: &DnsParams, limits: Limits) -> Result<Self, DnsError> {
-        let zone = params.zone()?;
-        let (udp, tcp) = bind_pair(params.address.get()).map_err(|source| DnsError::Bind {
-            address: params.address.get(),
-            source,
-        })?;
-        let own =
-            (params.address.get().port() != 0).then(|| take_turn(params.address.get(), &udp, &tcp));
-        let local_addr = udp.local_addr().map_err(|source| DnsError::Bind {
-            address: params.address.get(),
-            source,
-        })?;
-        params.refuse_loop(local_addr)?;
+        let address = params.address.get();
+        let failed = |source| DnsError::Bind { address, source };
+        let (udp, tcp) = bind_pair(address).map_err(failed)?;
+        let own = (address.port() != 0).then(|| take_turn(address, &udp, &tcp));
+        let local_addr = udp.local_addr().map_err(failed)?;
+        let zone = Zone::new(&params.origin, &params.answer);
         let handler = Handler::new(zone, Forwarder::new(&params.forward, &limits));
         Ok(Self {
             udp,
@@ -186,18 +181,6 @@ pub enum DnsError {
         #[source]
         source: io::Error,
     },
-    /// Questions would be forwarded to the server itself.
-    #[error("DNS server: forwarding to {address}, its own address, would loop")]
-    ForwardLoop {
-        /// The entry to be removed.
-        address: SocketAddr,
-    },
-    /// A zone without an address answers nothing.
-    #[error("DNS zone {zone:?}: at least one address must be its answer")]
-    NoAnswer {
-        /// The configured name.
-        zone: String,
-    },
     /// The sockets could not be handed to the runtime.
     #[error("registering the DNS server's sockets with the runtime")]
     Register {
@@ -211,29 +194,6 @@ pub enum DnsError {
         /// What hickory reports, if anything.
         #[source]
         source: Option<NetError>,
-    },
-    /// The answer to a question would leave from another address than the one that was asked.
-    #[error(
-        "DNS server: {address} stands for every address of the machine; a specific one is needed"
-    )]
-    UnspecifiedAddress {
-        /// The configured address.
-        address: SocketAddr,
-    },
-    /// With the root as its zone the server would deny every name there is.
-    #[error("DNS zone {zone:?}: the root of all names cannot be the zone")]
-    ZoneIsRoot {
-        /// The configured name.
-        zone: String,
-    },
-    /// The zone's name is not a domain name.
-    #[error("DNS zone {zone:?}: reading it as a domain name")]
-    ZoneName {
-        /// The configured name.
-        zone: String,
-        /// What is wrong with it.
-        #[source]
-        source: ProtoError,
     },
 }
 

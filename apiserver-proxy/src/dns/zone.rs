@@ -10,8 +10,6 @@ use hickory_server::proto::op::{LowerQuery, ResponseCode};
 use hickory_server::proto::rr::rdata::{NS, SOA};
 use hickory_server::proto::rr::{LowerName, Name, RData, Record, RecordType};
 
-use super::DnsError;
-
 /// Life of every record, in seconds; also how long a denial may be kept (RFC 2308 §5).
 const TTL: u32 = 30;
 
@@ -40,28 +38,11 @@ pub(super) struct ZoneAnswer {
 }
 
 impl Zone {
-    /// Makes the zone `name`, whose apex has `addresses`.
-    ///
-    /// # Errors
-    /// [`DnsError::NoAnswer`], [`DnsError::ZoneIsRoot`], [`DnsError::ZoneName`].
-    pub(super) fn new(name: &str, addresses: &[IpAddr]) -> Result<Self, DnsError> {
-        let zone = || name.to_owned();
-        let mut origin = Name::from_ascii(name).map_err(|source| DnsError::ZoneName {
-            zone: zone(),
-            source,
-        })?;
+    /// Makes the zone `origin`, whose apex has `addresses`.
+    pub(super) fn new(origin: &Name, addresses: &[IpAddr]) -> Self {
+        let mut origin = origin.clone();
         origin.set_fqdn(true);
-        if origin.is_root() {
-            return Err(DnsError::ZoneIsRoot { zone: zone() });
-        }
-        if addresses.is_empty() {
-            return Err(DnsError::NoAnswer { zone: zone() });
-        }
-        let host =
-            Name::from_labels([b"local".as_slice()]).map_err(|source| DnsError::ZoneName {
-                zone: zone(),
-                source,
-            })?;
+        let host = Name::from_labels([b"local".as_slice()]).expect("a short word is a label");
         let soa = SOA::new(
             host.clone(),
             host.clone(),
@@ -71,15 +52,12 @@ impl Zone {
             TWO_WEEKS,
             TTL,
         );
-        Ok(Self {
+        Self {
             soa: Record::from_rdata(origin.clone(), TTL, RData::SOA(soa)),
             ns: RData::NS(NS(host)),
-            addresses: addresses
-                .iter()
-                .map(|address| RData::from(*address))
-                .collect(),
+            addresses: addresses.iter().copied().map(RData::from).collect(),
             origin: LowerName::from(origin),
-        })
+        }
     }
 
     /// Tells whether `name` is the apex or lies below it.
