@@ -279,32 +279,23 @@ mod tests {
 
     use super::*;
 
-    /// What a kernel without nf_tables answers.
-    fn not_supported() -> NoTrackError {
-        NoTrackError::NotSupported {
+    #[test]
+    fn failed_look_matters_only_where_rules_are_wanted() {
+        // What a kernel without nf_tables answers, and one to a process without the capability.
+        let not_supported = || NoTrackError::NotSupported {
             attempt: "testing",
             source: NetlinkError::Refused {
                 errno: 95, // EOPNOTSUPP
                 detail: String::new(),
             },
-        }
-    }
-
-    #[test]
-    fn a_kernel_without_nf_tables_matters_only_where_rules_are_wanted() {
-        assert!(!found(Err(not_supported()), false).unwrap());
-        let error = found(Err(not_supported()), true).unwrap_err();
-        assert_eq!(error.reason(), "not_supported");
-    }
-
-    #[test]
-    fn a_missing_capability_matters_only_where_rules_are_wanted() {
+        };
         let refused = || NoTrackError::Permission { attempt: "testing" };
-        assert!(!found(Err(refused()), false).unwrap());
-        assert_eq!(
-            found(Err(refused()), true).unwrap_err().reason(),
-            "permission"
-        );
+        for error in [not_supported(), refused()] {
+            assert!(!found(Err(error), false).unwrap());
+        }
+        let reason = |error| found(Err(error), true).unwrap_err().reason();
+        assert_eq!(reason(not_supported()), "not_supported");
+        assert_eq!(reason(refused()), "permission");
     }
 
     #[test]

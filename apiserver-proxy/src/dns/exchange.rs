@@ -52,20 +52,16 @@ pub(super) async fn exchange(
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum ExchangeError {
-    /// The question could be read but not written.
     #[error("encoding the question")]
     Encode {
-        /// What hickory reports.
         #[source]
         source: ProtoError,
     },
     /// Another server answered first, by far.
     #[error("it is silent")]
     Silent,
-    /// The server cannot be reached, or descriptors ran out.
     #[error("asking over UDP")]
     Udp {
-        /// What the kernel says.
         #[source]
         source: io::Error,
     },

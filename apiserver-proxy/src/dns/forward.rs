@@ -189,65 +189,57 @@ mod tests {
     use super::super::tests::peer::{self, Peer};
     use super::*;
 
-    #[tokio::test]
-    async fn a_server_that_is_not_there_is_asked_last_for_a_while() {
-        let (dead, alive) = (peer::unused(), Peer::answering("192.0.2.1").addr);
-        let forwarder = Forwarder::new(&[dead, alive], &Limits::default()).unwrap();
-
-        forwarder.ask(&question()).await.expect("an answer");
-
-        assert_eq!(order(&forwarder), [alive, dead]);
-        let later = Instant::now() + Limits::default().aside;
-        assert!(
-            forwarder
-                .upstreams
-                .iter()
-                .all(|upstream| !upstream.is_aside(later))
-        );
-    }
-
-    #[tokio::test]
-    async fn a_server_that_is_silent_while_others_answer_is_asked_last() {
-        let (silent, alive) = (Peer::silent(), Peer::answering("192.0.2.1"));
-        let limits = Limits {
+    fn impatient() -> Limits {
+        Limits {
             patience: Duration::from_millis(1),
             ..Limits::default()
-        };
-        let forwarder = Forwarder::new(&[silent.addr, alive.addr], &limits).unwrap();
-
-        forwarder.ask(&question()).await.expect("an answer");
-
-        assert_eq!(order(&forwarder), [alive.addr, silent.addr]);
+        }
     }
 
     #[tokio::test]
-    async fn silence_of_all_says_nothing_about_any() {
+    async fn unanswering_server_is_asked_last_for_a_while() {
+        let silent = Peer::silent().addr;
+        for (first, limits) in [(peer::unused(), Limits::default()), (silent, impatient())] {
+            let alive = Peer::answering("192.0.2.1").addr;
+            let forwarder = Forwarder::new(&[first, alive], &limits).unwrap();
+
+            forwarder.ask(&question()).await.expect("an answer");
+
+            assert_eq!(order(&forwarder), [alive, first]);
+            let later = Instant::now() + limits.aside;
+            let mut upstreams = forwarder.upstreams.iter();
+            assert!(upstreams.all(|upstream| !upstream.is_aside(later)));
+        }
+    }
+
+    #[tokio::test]
+    async fn silence_of_all_servers_changes_nothing() {
         let (first, second) = (Peer::silent(), Peer::silent());
-        let patience = Duration::from_millis(1);
         let limits = Limits {
-            patience,
-            question: patience * 20,
-            ..Limits::default()
+            question: Duration::from_millis(20),
+            ..impatient()
         };
         let forwarder = Forwarder::new(&[first.addr, second.addr], &limits).unwrap();
 
         assert!(forwarder.ask(&question()).await.is_none());
 
         assert_eq!(order(&forwarder), [first.addr, second.addr]);
+        let permits = forwarder.exchanges.available_permits();
+        assert_eq!(
+            permits,
+            Limits::default().exchanges,
+            "exchanges end with their question"
+        );
     }
 
     #[tokio::test]
-    async fn a_lost_question_is_asked_again() {
+    async fn lost_question_is_asked_again() {
         let lost = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let other = Peer::start(move |_, question| {
             let seen = lost.swap(true, std::sync::atomic::Ordering::Relaxed);
             seen.then(|| peer::records(question, &["192.0.2.1"]))
         });
-        let limits = Limits {
-            patience: Duration::from_millis(1),
-            ..Limits::default()
-        };
-        let forwarder = Forwarder::new(&[other.addr], &limits).unwrap();
+        let forwarder = Forwarder::new(&[other.addr], &impatient()).unwrap();
 
         let answer = forwarder.ask(&question()).await.expect("an answer");
 
@@ -255,26 +247,9 @@ mod tests {
         assert_eq!(order(&forwarder), [other.addr]);
     }
 
-    #[tokio::test]
-    async fn exchanges_end_with_their_question() {
-        let silent = Peer::silent();
-        let limits = Limits {
-            question: Duration::from_millis(5),
-            ..Limits::default()
-        };
-        let forwarder = Forwarder::new(&[silent.addr], &limits).unwrap();
-
-        forwarder.ask(&question()).await;
-
-        assert_eq!(forwarder.exchanges.available_permits(), limits.exchanges);
-    }
-
     fn order(forwarder: &Forwarder) -> Vec<SocketAddr> {
-        forwarder
-            .order()
-            .iter()
-            .map(|upstream| upstream.address)
-            .collect()
+        let order = forwarder.order();
+        order.iter().map(|upstream| upstream.address).collect()
     }
 
     fn question() -> Question {

@@ -28,10 +28,8 @@ async fn the_zone_is_never_asked_of_others() {
     let mut other = Peer::answering("192.0.2.1");
     let server = Running::start(&[other.addr]);
 
-    let own = server.udp(&question(ZONE, RecordType::A)).await;
-    let below = server
-        .udp(&question(&format!("a.{ZONE}"), RecordType::A))
-        .await;
+    let own = server.udp_a(ZONE).await;
+    let below = server.udp_a(&format!("a.{ZONE}")).await;
 
     assert_eq!(addresses(&own), ["10.0.0.2", "10.0.0.3"]);
     assert!(own.metadata.recursion_available);
@@ -45,15 +43,11 @@ async fn a_search_path_behind_the_name_is_nothing_special() {
     let server = Running::start(&[other.addr]);
     let searched = format!("{ZONE}.svc.cluster.local.");
 
-    let answer = server.udp(&question(&searched, RecordType::A)).await;
+    let answer = server.udp_a(&searched).await;
 
     assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain);
-    assert_eq!(
-        other.asked.recv().await.unwrap().1.queries[0]
-            .name()
-            .to_ascii(),
-        searched
-    );
+    let (_, asked) = other.asked.recv().await.unwrap();
+    assert_eq!(asked.queries[0].name().to_ascii(), searched);
 }
 
 #[tokio::test]
@@ -110,82 +104,58 @@ async fn a_truncated_answer_that_cannot_be_completed_keeps_its_mark() {
     });
     let server = Running::start(&[other.addr]);
 
-    let answer = server.udp(&question("example.com", RecordType::A)).await;
+    let answer = server.udp_a("example.com").await;
 
     assert!(answer.metadata.truncation);
 }
 
-#[tokio::test]
-async fn a_server_that_is_not_there_is_passed_over_at_once() {
-    let other = Peer::answering("192.0.2.2");
-    let limits = Limits {
-        patience: Duration::from_secs(3600),
-        question: Duration::from_secs(3600),
+/// Limits under which nothing but a failure ends the wait for a server.
+fn patient() -> Limits {
+    let never = Duration::from_secs(3600);
+    Limits {
+        question: never,
+        patience: never,
         ..Limits::default()
-    };
-    let server = Running::start_with(&params(&[peer::unused(), other.addr]), limits);
-
-    let answer = server.udp(&question("example.com", RecordType::A)).await;
-
-    assert_eq!(addresses(&answer), ["192.0.2.2"]);
-}
-
-#[tokio::test]
-async fn a_server_that_fails_is_passed_over() {
-    for code in [
-        ResponseCode::ServFail,
-        ResponseCode::Refused,
-        ResponseCode::NotImp,
-    ] {
-        let (first, second) = (Peer::failing(code), Peer::answering("192.0.2.2"));
-        let server = Running::start(&[first.addr, second.addr]);
-
-        let answer = server.udp(&question("example.com", RecordType::A)).await;
-
-        assert_eq!(addresses(&answer), ["192.0.2.2"], "{code}");
     }
 }
 
 #[tokio::test]
-async fn a_silent_server_is_passed_over() {
-    let (first, second) = (Peer::silent(), Peer::answering("192.0.2.2"));
-    let limits = Limits {
+async fn failing_and_silent_servers_are_passed_over() {
+    let impatient = Limits {
         patience: Duration::from_millis(1),
         ..Limits::default()
     };
-    let server = Running::start_with(&params(&[first.addr, second.addr]), limits);
+    let failing = |code| (Peer::failing(code).addr, patient());
+    for (first, limits) in [
+        (peer::unused(), patient()),
+        failing(ResponseCode::ServFail),
+        failing(ResponseCode::Refused),
+        failing(ResponseCode::NotImp),
+        (Peer::silent().addr, impatient),
+    ] {
+        let second = Peer::answering("192.0.2.2");
+        let server = Running::start_with(&params(&[first, second.addr]), limits);
 
-    let answer = server.udp(&question("example.com", RecordType::A)).await;
+        let answer = server.udp_a("example.com").await;
 
-    assert_eq!(addresses(&answer), ["192.0.2.2"]);
+        assert_eq!(addresses(&answer), ["192.0.2.2"]);
+    }
 }
 
 #[tokio::test]
-async fn when_all_fail_the_first_failure_is_told() {
-    let (first, second) = (
-        Peer::failing(ResponseCode::Refused),
-        Peer::failing(ResponseCode::ServFail),
-    );
-    let server = Running::start(&[first.addr, second.addr]);
+async fn first_failure_is_reported_when_all_fail() {
+    let failing = |code| Peer::failing(code).addr;
+    let two = [ResponseCode::Refused, ResponseCode::ServFail].map(failing);
+    for (servers, code) in [
+        (&two[..], ResponseCode::Refused),
+        (&[peer::unused()], ResponseCode::ServFail),
+    ] {
+        let server = Running::start_with(&params(servers), patient());
 
-    let answer = server.udp(&question("example.com", RecordType::A)).await;
+        let answer = server.udp_a("example.com").await;
 
-    assert_eq!(answer.metadata.response_code, ResponseCode::Refused);
-}
-
-#[tokio::test]
-async fn question_fails_at_once_if_port_is_closed() {
-    let never = Duration::from_secs(3600);
-    let limits = Limits {
-        question: never,
-        patience: never,
-        ..Limits::default()
-    };
-    let server = Running::start_with(&params(&[peer::unused()]), limits);
-
-    let answer = server.udp(&question("example.com", RecordType::A)).await;
-
-    assert_eq!(answer.metadata.response_code, ResponseCode::ServFail);
+        assert_eq!(answer.metadata.response_code, code);
+    }
 }
 
 #[tokio::test]
@@ -223,8 +193,8 @@ async fn questions_fail_at_once_above_the_limit() {
         waiting.push(socket);
     }
 
-    let refused = server.udp(&question("example.org", RecordType::A)).await;
-    let own = server.udp(&question(ZONE, RecordType::A)).await;
+    let refused = server.udp_a("example.org").await;
+    let own = server.udp_a(ZONE).await;
 
     assert_eq!(refused.metadata.response_code, ResponseCode::ServFail);
     assert_eq!(own.answers.len(), 2);
@@ -249,8 +219,8 @@ async fn a_question_that_ended_makes_room_for_another() {
     };
     let server = Running::start_with(&params(&[other.addr]), limits);
 
-    let silent = server.udp(&question("silent.example", RecordType::A)).await;
-    let answered = server.udp(&question("example.com", RecordType::A)).await;
+    let silent = server.udp_a("silent.example").await;
+    let answered = server.udp_a("example.com").await;
 
     assert_eq!(silent.metadata.response_code, ResponseCode::ServFail);
     assert_eq!(addresses(&answered), ["192.0.2.1"]);
@@ -260,8 +230,7 @@ async fn a_question_that_ended_makes_room_for_another() {
 async fn an_answer_that_does_not_fit_the_question_is_passed_over() {
     let other = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let server = Running::start(&[other.local_addr().unwrap()]);
-    let asker =
-        tokio::spawn(async move { server.udp(&question("example.com", RecordType::A)).await });
+    let asker = tokio::spawn(async move { server.udp_a("example.com").await });
     let mut buf = [0; 512];
     let (len, from) = other.recv_from(&mut buf).await.unwrap();
     let asked = Message::from_vec(&buf[..len]).unwrap();
