@@ -129,22 +129,14 @@ pub(crate) fn connect_head(input: &[u8]) {
 
 /// Head of a response: the laws of all parsers.
 pub(crate) fn response_head(input: &[u8]) {
-    let head = laws(input, |input, limit| {
-        ResponseHead::parse(input, limit).map(|progress| {
-            progress.map(|head| {
-                for (name, value) in head.headers() {
-                    assert!(head.header_values(name).any(|other| other == value));
-                }
-                (head.status(), head.reason().to_owned(), head.is_success())
-            })
-        })
-    });
+    let head = laws(input, ResponseHead::parse);
+    laws(input, ResponseHead::parse_final);
     waiting_for_a_line_end_is_enough(input, |input| {
         matches!(ResponseHead::parse(input, LIMIT), Ok(Progress::Done { .. }))
     });
-    if let Some(((status, reason, success), _)) = head {
-        assert!((100..600).contains(&status) && !reason.contains(['\r', '\n', '\0']));
-        assert_eq!(success, status / 100 == 2);
+    if let Some((head, _)) = head {
+        assert!((100..600).contains(&head.status()));
+        assert_eq!(head.is_success(), head.status() / 100 == 2);
     }
 }
 

@@ -224,29 +224,20 @@ async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Reason> {
             Ok(0) | Err(_) => return Err(Reason::UpstreamReset),
             Ok(_) => {}
         }
-        while let Some((status, consumed)) = final_or_interim(&buf)? {
-            let rest = buf.split_off(consumed);
-            match status {
-                200..300 => return Ok(rest),
-                // An interim answer, which another follows (RFC 9110 §15.2).
-                100 | 102..200 => buf = rest,
-                _ => {
-                    tracing::debug!(status, "the gateway refused the CONNECT");
-                    return Err(Reason::ConnectFailed);
-                }
+        match ResponseHead::parse_final(&buf, ANSWER_BYTES) {
+            Ok(Progress::Need { .. }) => {}
+            Ok(Progress::Done { value, consumed }) if value.is_success() => {
+                return Ok(buf.split_off(consumed));
             }
-        }
-    }
-}
-
-/// Returns the status of a complete answer at the start of `buf`, and its bytes.
-fn final_or_interim(buf: &[u8]) -> Result<Option<(u16, usize)>, Reason> {
-    match ResponseHead::parse(buf, ANSWER_BYTES) {
-        Ok(Progress::Need { .. }) => Ok(None),
-        Ok(Progress::Done { value, consumed }) => Ok(Some((value.status(), consumed))),
-        Err(error) => {
-            tracing::debug!(%error, "the gateway's answer to the CONNECT");
-            Err(Reason::ConnectFailed)
+            Ok(Progress::Done { value, .. }) => {
+                let status = value.status();
+                tracing::debug!(status, "the gateway refused the CONNECT");
+                return Err(Reason::ConnectFailed);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the gateway's answer to the CONNECT");
+                return Err(Reason::ConnectFailed);
+            }
         }
     }
 }

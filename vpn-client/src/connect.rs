@@ -70,7 +70,6 @@ pub(crate) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
     let mut request = Vec::with_capacity(256);
     encode_connect(target, &[(header, value)], &mut request)?;
     gateway.write_all(&request).await?;
-    let mut heads = ANSWER_BYTES;
     let mut buf = Vec::new();
     loop {
         let mut chunk = [0; READ_BYTES];
@@ -79,27 +78,16 @@ pub(crate) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
             return Err(ConnectError::Closed);
         }
         buf.extend_from_slice(chunk.get(..read).unwrap_or_default());
-        while let Some((status, consumed)) = head(&buf, heads)? {
-            heads = heads.saturating_sub(consumed);
-            buf.drain(..consumed);
-            match status {
-                200..300 => return Ok(buf),
-                // An interim answer, which another follows (RFC 9110 §15.2).
-                100 | 102..200 => {}
-                _ => return Err(ConnectError::Refused { status }),
+        match ResponseHead::parse_final(&buf, ANSWER_BYTES).map_err(ConnectError::Answer)? {
+            Progress::Need { .. } => {}
+            Progress::Done { value, consumed } if value.is_success() => {
+                return Ok(buf.split_off(consumed));
+            }
+            Progress::Done { value, .. } => {
+                let status = value.status();
+                return Err(ConnectError::Refused { status });
             }
         }
-    }
-}
-
-/// Returns the status of a complete head at the start of `buf`, and its bytes.
-fn head(buf: &[u8], limit: usize) -> Result<Option<(u16, usize)>, ConnectError> {
-    if buf.is_empty() {
-        return Ok(None);
-    }
-    match ResponseHead::parse(buf, limit).map_err(ConnectError::Answer)? {
-        Progress::Need { .. } => Ok(None),
-        Progress::Done { value, consumed } => Ok(Some((value.status(), consumed))),
     }
 }
 

@@ -7,16 +7,13 @@ use super::{
 };
 use crate::Progress;
 
-/// A complete response head (RFC 9112 §4, §5).
+/// A complete response head (RFC 9112 §4, §5), of which only the status matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResponseHead<'a> {
-    version: HttpVersion,
+pub struct ResponseHead {
     status: u16,
-    reason: &'a str,
-    fields: Fields<'a>,
 }
 
-impl<'a> ResponseHead<'a> {
+impl ResponseHead {
     /// Parses the response head at the start of `input`, given at most `limit` bytes for it.
     ///
     /// `consumed` ends with the empty line. Behind a 2xx answer to CONNECT the tunnel begins, and
@@ -29,11 +26,37 @@ impl<'a> ResponseHead<'a> {
     /// - [`HeadError::Malformed`] for a head that breaks the rules; see the module.
     /// - [`HeadError::TooLong`] when the head does not end within `limit` or
     ///   [`MAX_FIELDS`](super::MAX_FIELDS) fields.
-    pub fn parse(input: &'a [u8], limit: usize) -> Result<Progress<Self>, HeadError> {
+    pub fn parse(input: &[u8], limit: usize) -> Result<Progress<Self>, HeadError> {
         bounded(input, limit, b"HTTP/1.1 200\r\n\r\n".len(), Self::read)
     }
 
-    fn read(view: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, HeadError> {
+    /// Parses like [`ResponseHead::parse`], and skips interim answers (RFC 9110 §15.2), all but 101:
+    /// `consumed` and `limit` count their bytes, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`ResponseHead::parse`].
+    pub fn parse_final(input: &[u8], limit: usize) -> Result<Progress<Self>, HeadError> {
+        let mut skipped = 0;
+        loop {
+            let rest = input.get(skipped..).unwrap_or_default();
+            match Self::parse(rest, limit.saturating_sub(skipped))? {
+                Progress::Done { value, consumed } => {
+                    skipped += consumed;
+                    if !matches!(value.status, 100 | 102..200) {
+                        let consumed = skipped;
+                        return Ok(Progress::Done { value, consumed });
+                    }
+                }
+                Progress::Need { at_least } => {
+                    let at_least = skipped + at_least;
+                    return Ok(Progress::Need { at_least });
+                }
+            }
+        }
+    }
+
+    fn read(view: &[u8]) -> Result<Option<(Self, &[u8])>, HeadError> {
         if !view.starts_with(PROTOCOL) && !PROTOCOL.starts_with(view) {
             return Err(NotHttp);
         }
@@ -42,27 +65,10 @@ impl<'a> ResponseHead<'a> {
         };
         let (version, line) = line.split_once(' ').ok_or(Malformed("status line"))?;
         // The space behind the code is often missing when there is no reason phrase.
-        let (code, reason) = line.split_once(' ').unwrap_or((line, ""));
-        let version = HttpVersion::new(version)?;
+        let (code, _reason) = line.split_once(' ').unwrap_or((line, ""));
+        HttpVersion::new(version)?;
         let status = status(code).ok_or(Malformed("status code"))?;
-        let Some((fields, rest)) = Fields::read(rest)? else {
-            return Ok(None);
-        };
-        Ok(Some((
-            Self {
-                version,
-                status,
-                reason,
-                fields,
-            },
-            rest,
-        )))
-    }
-
-    /// Returns the version of the response.
-    #[must_use]
-    pub fn version(&self) -> HttpVersion {
-        self.version
+        Ok(Fields::read(rest)?.map(|(_, rest)| (Self { status }, rest)))
     }
 
     /// Returns the status code, 100 to 599.
@@ -75,23 +81,6 @@ impl<'a> ResponseHead<'a> {
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
-    }
-
-    /// Returns the reason phrase, possibly empty. It is the peer's text, good for a log only.
-    #[must_use]
-    pub fn reason(&self) -> &'a str {
-        self.reason
-    }
-
-    /// Returns the values of all fields called `name`, compared without regard to letter case, in
-    /// the order sent and without surrounding whitespace.
-    pub fn header_values<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
-        self.fields.values(name)
-    }
-
-    /// Returns all fields, names as sent, in the order sent.
-    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
-        self.fields.iter()
     }
 }
 
