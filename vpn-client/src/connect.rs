@@ -21,24 +21,16 @@ const READ_BYTES: usize = 2 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ConnectError {
-    /// What came back is no answer to a CONNECT.
     #[error("the gateway's answer to the CONNECT")]
     Answer(#[source] HeadError),
-    /// The connection ended before the answer did.
     #[error("the gateway closed before it had answered the CONNECT")]
     Closed,
-    /// The request cannot be written.
     #[error(transparent)]
     Encode(#[from] ConnectEncodeError),
-    /// The connection broke before the answer was complete.
     #[error("asking the gateway")]
     Io(#[from] io::Error),
-    /// The gateway refused.
     #[error("the gateway answered the CONNECT with {status}: {}", explain(*status))]
-    Refused {
-        /// The status of its answer.
-        status: u16,
-    },
+    Refused { status: u16 },
 }
 
 impl ConnectError {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -34,28 +34,18 @@ const MAX_ATTEMPTS: usize = 384;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum DialError {
-    /// It did not give us a stream to the server.
     #[error(transparent)]
     Ask(#[from] ConnectError),
-    /// More attempts are under way than there can be servers.
     #[error("too many attempts to connect at once")]
     Busy,
-    /// It could not be reached.
     #[error("reaching the gateway")]
     Reach(#[source] serve::DialError),
-    /// A socket could not be handed over.
     #[error("preparing a socket")]
     Socket(#[source] io::Error),
-    /// It did not answer in time.
     #[error("no answer from the gateway within {limit:?}")]
-    Timeout {
-        /// The limit.
-        limit: Duration,
-    },
-    /// The server has been removed from the configuration.
+    Timeout { limit: Duration },
     #[error("there is no such server any more")]
     Unknown,
-    /// The gateway's name has no address.
     #[error("no address for the gateway's name")]
     Unresolved,
 }
@@ -121,12 +111,7 @@ impl Connector {
     pub(crate) fn set_values(&self, values: BTreeMap<String, String>) {
         self.metrics
             .retain_servers(|server| values.contains_key(server));
-        let mut attempts = self
-            .udp_attempts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        attempts.retain(|server, _| values.contains_key(server));
-        drop(attempts);
+        lock(&self.udp_attempts).retain(|server, _| values.contains_key(server));
         self.values.store(Arc::new(values));
     }
 
@@ -206,7 +191,7 @@ impl Connector {
         let early = timeout_at(deadline, answer)
             .await
             .map_err(|_| DialError::Timeout { limit })??;
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(addr.ip());
+        *lock(&self.reached) = Some(addr.ip());
         tracing::debug!(server, gateway = %addr, "connected by TCP");
         Ok((stream.into_std().map_err(DialError::Socket)?, early))
     }
@@ -243,26 +228,21 @@ impl Connector {
         };
         let known = self.names.addresses(name).await;
         let known = known.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
-        let reached = *self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let reached = *lock(&self.reached);
         in_order(known, reached, self.next_udp_offset(server))
     }
 
     fn next_udp_offset(&self, server: &str) -> usize {
-        let mut attempts = self
-            .udp_attempts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        match attempts.get_mut(server) {
-            Some(offset) => {
-                *offset = offset.wrapping_add(1);
-                *offset
-            }
-            None => {
-                attempts.insert(server.to_owned(), 0);
-                0
-            }
-        }
+        let mut attempts = lock(&self.udp_attempts);
+        let next = attempts.entry(server.to_owned()).or_default();
+        let offset = *next;
+        *next = offset.wrapping_add(1);
+        offset
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Orders addresses: where TCP reached the gateway first, then families alternating, IPv6 first; each
