@@ -31,10 +31,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Why a request failed, in the API server's words if there are any.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Cause {
-    /// It answered.
     #[error("{} ({})", .0.message, .0.code)]
     Answered(Box<kube::core::Status>),
-    /// It did not.
     #[error(transparent)]
     Other(Error),
 }
@@ -76,10 +74,22 @@ pub(super) fn answered(error: &Error, code: u16) -> bool {
     matches!(error, Error::Api(status) if status.code == code)
 }
 
-/// Whether another client wrote between what the API server read for this apply and its own write,
-/// and another attempt is due: with force there is no other conflict.
-fn lost(error: &Error, attempt: usize) -> bool {
-    answered(error, 409) && attempt < ATTEMPTS
+/// Whether an object was applied. Otherwise another client wrote between what the API server read for
+/// this apply and its own write, and another attempt is due: with force there is no other conflict.
+fn is_applied<T>(
+    result: Result<T, Error>,
+    attempt: usize,
+    what: impl fmt::Display,
+) -> Result<bool, StoreError> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if answered(&error, 409) && attempt < ATTEMPTS => Ok(false),
+        Err(error) => Err(failed(what)(error)),
+    }
+}
+
+fn apply_params() -> PatchParams {
+    PatchParams::apply(MANAGER).force()
 }
 
 /// Attempts to apply an object that others write at the same time.
@@ -169,22 +179,17 @@ impl Cluster {
     pub(super) async fn put_secret(&self, object: &SecretObject) -> Result<Change, StoreError> {
         let wanted = manifest::secret(object);
         let (namespace, name) = (&object.namespace, &object.name);
-        let params = PatchParams::apply(MANAGER).force();
-        let api = self.secrets(namespace);
+        let (api, patch) = (self.secrets(namespace), Patch::Apply(&wanted));
         for attempt in 1..=ATTEMPTS {
-            let there = self.secret(namespace, name).await?;
-            let change = match &there {
-                Some(there) if manifest::is_same(there, &wanted) => return Ok(Change::Unchanged),
+            let change = match self.secret(namespace, name).await? {
+                Some(there) if manifest::is_same(&there, &wanted) => break,
                 Some(_) => Change::Changed,
                 None => Change::Created,
             };
-            match api.patch(name, &params, &Patch::Apply(&wanted)).await {
-                Ok(_) => return Ok(change),
-                Err(error) if lost(&error, attempt) => {}
-                Err(error) => {
-                    let what = format_args!("applying Secret {namespace}/{name}");
-                    return Err(failed(what)(error));
-                }
+            let applied = api.patch(name, &apply_params(), &patch).await;
+            let what = format_args!("applying Secret {namespace}/{name}");
+            if is_applied(applied, attempt, what)? {
+                return Ok(change);
             }
         }
         Ok(Change::Unchanged)
@@ -193,23 +198,18 @@ impl Cluster {
     /// Sets annotations of a Service that is there.
     pub(super) async fn annotate(&self, object: &Annotated) -> Result<Change, StoreError> {
         let (namespace, name) = (&object.namespace, &object.name);
-        let params = PatchParams::apply(MANAGER).force();
-        let patch = manifest::service(object);
-        let api = self.services(namespace);
+        let service = manifest::service(object);
+        let (api, patch) = (self.services(namespace), Patch::Apply(&service));
         for attempt in 1..=ATTEMPTS {
             let there = self.annotations(namespace, name).await?;
             let mut wanted = object.annotations.iter();
             if wanted.all(|(name, value)| there.get(name) == Some(value)) {
-                return Ok(Change::Unchanged);
+                break;
             }
-            let patch = Patch::Apply(&patch);
-            match api.patch_metadata(name, &params, &patch).await {
-                Ok(_) => return Ok(Change::Changed),
-                Err(error) if lost(&error, attempt) => {}
-                Err(error) => {
-                    let what = format_args!("annotating Service {namespace}/{name}");
-                    return Err(failed(what)(error));
-                }
+            let applied = api.patch_metadata(name, &apply_params(), &patch).await;
+            let what = format_args!("annotating Service {namespace}/{name}");
+            if is_applied(applied, attempt, what)? {
+                return Ok(Change::Changed);
             }
         }
         Ok(Change::Unchanged)

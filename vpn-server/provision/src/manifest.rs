@@ -22,10 +22,8 @@ pub(super) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum StateError {
-    /// It is no state.
     #[error("the state in it")]
     Content(#[source] serde_json::Error),
-    /// There is a Secret of that name without a state.
     #[error("it has no {STATE_FILE}")]
     Missing,
 }

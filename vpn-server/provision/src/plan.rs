@@ -27,45 +27,28 @@ pub(super) type Random<'a> = &'a mut dyn FnMut() -> Result<[u8; 32], PlanError>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PlanError {
-    /// A certificate could not be made.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The second phase is under way.
     #[error("the last rotation is being completed: end it with `rotate complete` first")]
     Completing,
-    /// There was no first phase.
     #[error("no rotation is under way: begin one with `rotate start`")]
     NotStarted,
-    /// The first phase has not ended.
     #[error("the rotation is not prepared yet: go on with `rotate start` first")]
     NotPrepared,
-    /// The system has no random numbers.
     #[error("the system has no random numbers")]
     Random,
-    /// A route id would change.
     #[error("routeIds[{server}] is {wanted}, but this server has {has} and is known by it")]
     RouteId {
-        /// The server's number.
         server: usize,
-        /// What the parameters say.
         wanted: u32,
-        /// What is remembered.
         has: u32,
     },
-    /// A server has no route id.
     #[error(
         "vpn-seed-server-{server} needs a route id: give routeIds, or --kubeconfig to claim one"
     )]
-    RouteIdMissing {
-        /// The server's number.
-        server: usize,
-    },
-    /// Another program's state.
+    RouteIdMissing { server: usize },
     #[error("the state is of version {found}, this program knows {VERSION}")]
-    Version {
-        /// Its version.
-        found: u32,
-    },
+    Version { found: u32 },
 }
 
 /// Returns which servers have no route id yet, by number.

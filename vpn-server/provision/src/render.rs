@@ -70,16 +70,12 @@ pub(super) struct Objects {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum RenderError {
-    /// What would be the servers' configuration is none.
     #[error("the configuration of vpn-seed-server-{server}, made of these parameters")]
     Config {
-        /// The server's number.
         server: usize,
-        /// What is wrong.
         #[source]
         source: ConfigError,
     },
-    /// The state holds something that is no key.
     #[error("a key in the state")]
     Key(#[from] KeyTextError),
 }
@@ -126,12 +122,11 @@ pub(super) fn render(state: &State, wanted: &Wanted) -> Result<Objects, RenderEr
     })
 }
 
-/// Who has and knows which of two keys: the tables at [`Phase`].
+/// Which of two keys each side's files hold, of its own and of the other side: the tables at
+/// [`Phase`].
 struct View {
-    servers_have: Which,
-    clients_know: Which,
-    clients_have: Which,
-    servers_know: Which,
+    servers: Which,
+    clients: Which,
     servers_trust: Which,
     api_servers_trust: Which,
 }
@@ -145,10 +140,8 @@ impl View {
             Phase::Completing => (Which::Both, Which::New, Which::New, Which::Both),
         };
         Self {
-            servers_have: servers,
-            clients_know: clients,
-            clients_have: clients,
-            servers_know: servers,
+            servers,
+            clients,
             servers_trust,
             api_servers_trust,
         }
@@ -165,20 +158,15 @@ impl Picture<'_> {
     fn server(&self, number: usize) -> Result<SecretObject, RenderError> {
         let own = &self.state.servers[number];
         let mut data = BTreeMap::new();
-        private(&mut data, &own.keys, self.view.servers_have);
+        private(&mut data, &own.keys, self.view.servers);
         let mut peers = Vec::new();
         for (client, keys) in self.state.clients.iter().enumerate() {
             let mut peer = json!({
                 "name": client_name(client),
-                "publicKeys": public(keys, self.view.servers_know)?,
+                "publicKeys": public(keys, self.view.servers)?,
                 "addresses": bare(&self.wanted.clients[client]),
             });
-            if let Some(shared) = self
-                .state
-                .preshared
-                .get(number)
-                .and_then(|row| row.get(client))
-            {
+            if let Some(shared) = self.preshared(number, client) {
                 let file = format!("psk-{client}");
                 peer["presharedKey"] = json!(file);
                 data.insert(file, line(shared.text()));
@@ -207,26 +195,18 @@ impl Picture<'_> {
 
     fn client(&self, number: usize) -> Result<SecretObject, RenderError> {
         let mut data = BTreeMap::new();
-        private(
-            &mut data,
-            &self.state.clients[number],
-            self.view.clients_have,
-        );
+        let own = &self.state.clients[number];
+        private(&mut data, own, self.view.clients);
         let mut servers = Vec::new();
         for (server, own) in self.state.servers.iter().enumerate() {
             let mut entry = json!({
                 "name": server_name(server),
-                "publicKeys": public(&own.keys, self.view.clients_know)?,
+                "publicKeys": public(&own.keys, self.view.clients)?,
                 "routeId": own.route_id,
                 "value": self.destination(server),
                 "addresses": bare(&self.wanted.servers[server]),
             });
-            if let Some(shared) = self
-                .state
-                .preshared
-                .get(server)
-                .and_then(|row| row.get(number))
-            {
+            if let Some(shared) = self.preshared(server, number) {
                 let file = format!("psk-{server}");
                 entry["presharedKey"] = json!(file);
                 data.insert(file, line(shared.text()));
@@ -247,6 +227,10 @@ impl Picture<'_> {
         Ok(self.secret(Side::Shoot, name, data))
     }
 
+    fn preshared(&self, server: usize, client: usize) -> Option<&Secret> {
+        self.state.preshared.get(server)?.get(client)
+    }
+
     fn tls(&self, name: &str, authorities: &str, leaf: &Leaf) -> SecretObject {
         let data = [
             ("ca.crt", authorities),
@@ -259,7 +243,7 @@ impl Picture<'_> {
 
     fn service(&self, number: usize) -> Result<Annotated, RenderError> {
         let own = &self.state.servers[number];
-        let keys = public(&own.keys, self.view.servers_have)?.join(",");
+        let keys = public(&own.keys, self.view.servers)?.join(",");
         let annotations = [
             ("connect-destination", self.destination(number)),
             ("wireguard-public-keys", keys),

@@ -26,72 +26,44 @@ use crate::config::{Destination, Target, Wanted};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum StoreError {
-    /// The kubeconfig cannot be used.
     #[error("using the kubeconfig {}", path.display())]
     Connect {
-        /// The file.
         path: PathBuf,
-        /// Why not.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A foreign Secret has the name.
     #[error("{what} is not ours: it lacks the label {MANAGED_BY}={MANAGER}")]
-    Foreign {
-        /// The object.
-        what: String,
-    },
-    /// All route ids are taken.
+    Foreign { what: String },
     #[error("no route id of routeIdRange is free")]
     NoRouteId,
-    /// A Service is not there.
     #[error("Service {namespace}/{name} does not exist: apply the manifests of the servers first")]
-    NoService {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
-    /// A file that is there is no manifest.
+    NoService { namespace: String, name: String },
     #[error(transparent)]
     Read(#[from] ConfigError),
-    /// A request failed.
     #[error("{what}")]
     Request {
-        /// What was asked for.
         what: String,
-        /// Why it failed.
         #[source]
         source: Box<Cause>,
     },
     /// The shoot's API server does not answer, or not as one that has started.
     #[error(transparent)]
     Shoot(Box<Self>),
-    /// The state that is there.
     #[error("reading what was made before, in {place}")]
     State {
-        /// Its Secret.
         place: String,
-        /// What is wrong.
         #[source]
         source: StateError,
     },
-    /// Another server has this route id.
     #[error("the route id {id} is {owner}'s: ConfigMap {claim}")]
     Taken {
-        /// The id.
         id: u32,
-        /// Who has it.
         owner: String,
-        /// What says so.
         claim: String,
     },
-    /// A file cannot be written.
     #[error("writing {}", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },

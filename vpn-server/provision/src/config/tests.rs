@@ -10,12 +10,9 @@ fn load(text: &str) -> Result<Wanted, String> {
     Wanted::from_text(text, "p.yaml".as_ref()).map_err(|error| error.to_string())
 }
 
-fn refused(more: &str) -> String {
-    load(&format!("{LEAST}{more}")).unwrap_err()
-}
-
-fn flags(words: &[&str]) -> Flags {
-    Flags::try_parse_from(["vpn-provision"].iter().chain(words)).unwrap()
+fn flags(words: &str) -> Flags {
+    let words = words.split_whitespace();
+    Flags::try_parse_from(["vpn-provision"].into_iter().chain(words)).unwrap()
 }
 
 #[test]
@@ -43,30 +40,25 @@ fn addresses_match_both_ends() {
 
 #[test]
 fn invalid_parameters_are_reported_by_key() {
-    for (more, key) in [
-        ("servers: 0\n", "servers: not between 1 and 4"),
-        ("clients: 5\n", "clients: not between 1 and 4"),
-        ("routeIds: [1, 2]\n", "routeIds: 2 for 1 servers"),
-        ("routeIds: [1048576]\n", "routeIds[0]: 1048576 is not"),
-        (
-            "servers: 2\nrouteIds: [7, 7]\n",
-            "routeIds[1]: 7 is there twice",
-        ),
-        ("routeIdRange: [0, 5]\n", "routeIdRange: [0, 5]"),
-        ("routeIdRange: [6, 5]\n", "routeIdRange: [6, 5]"),
-        ("server: { routeId: 17 }\n", "server.routeId: is written by"),
-        ("client: { keys: {} }\n", "client.keys: is written by"),
-        ("proxyNames: [\"a b\"]\n", "proxyNames[0]: `a b` is neither"),
-        ("certificateDays: 1\n", "certificateDays: not between"),
-        ("claimsNamespace: Garden\n", "claimsNamespace: `Garden`"),
-        (
-            "transferNetworks: [192.168.123.0/26]\n",
-            "transferNetworks: ",
-        ),
-        ("sevrer: {}\n", "sevrer"),
+    for row in [
+        "servers: 0 => servers: not between 1 and 4",
+        "clients: 5 => clients: not between 1 and 4",
+        "routeIds: [1, 2] => routeIds: 2 for 1 servers",
+        "routeIds: [1048576] => routeIds[0]: 1048576 is not",
+        "servers: 2\nrouteIds: [7, 7] => routeIds[1]: 7 is there twice",
+        "routeIdRange: [0, 5] => routeIdRange: [0, 5]",
+        "routeIdRange: [6, 5] => routeIdRange: [6, 5]",
+        "server: { routeId: 17 } => server.routeId: is written by",
+        "client: { keys: {} } => client.keys: is written by",
+        "proxyNames: [\"a b\"] => proxyNames[0]: `a b` is neither",
+        "certificateDays: 1 => certificateDays: not between",
+        "claimsNamespace: Garden => claimsNamespace: `Garden`",
+        "transferNetworks: [192.168.123.0/26] => transferNetworks: ",
+        "sevrer: {} => sevrer",
     ] {
-        let error = refused(more);
-        assert!(error.contains(key), "{more:?}: {error}");
+        let (more, problem) = row.split_once(" => ").unwrap();
+        let error = load(&format!("{LEAST}{more}\n")).unwrap_err();
+        assert!(error.contains(problem), "{more:?}: {error}");
     }
     let error = load("namespace: a\nnetworks: {}\nendpoint: {}\n").unwrap_err();
     assert!(error.contains("endpoint.address: "), "{error}");
@@ -75,8 +67,8 @@ fn invalid_parameters_are_reported_by_key() {
 
 #[test]
 fn flags_may_precede_or_follow_subcommand() {
-    let first = flags(&["--out", "d", "--settle", "0s", "rotate", "start"]);
-    let last = flags(&["rotate", "start", "--out", "d", "--settle", "0s"]);
+    let first = flags("--out d --settle 0s rotate start");
+    let last = flags("rotate start --out d --settle 0s");
     for flags in [first, last] {
         assert_eq!(flags.out.as_deref(), Some(Path::new("d")));
         assert!(flags.settle.0.is_zero());
@@ -87,37 +79,25 @@ fn flags_may_precede_or_follow_subcommand() {
 
 #[test]
 fn each_part_has_one_destination() {
-    let place = |words: &[&str]| flags(words).destination();
-    assert!(matches!(
-        place(&["--out", "d", "--kubeconfig", "k"]),
-        Ok(Destination {
-            seed: Target::Directory(_),
-            shoot: Target::Directory(_),
-            claims: Some(_),
-        })
-    ));
-    assert!(matches!(
-        place(&["--kubeconfig", "k", "--shoot-kubeconfig", "s"]),
-        Ok(Destination {
-            seed: Target::Cluster(_),
-            shoot: Target::Cluster(_),
-            claims: Some(_),
-        })
-    ));
-    for words in [
-        [].as_slice(),
-        &["--kubeconfig", "k"],
-        &["--shoot-kubeconfig", "s"],
-        &["--out", "d", "--shoot-out", "s"],
-        &[
-            "--kubeconfig",
-            "k",
-            "--shoot-kubeconfig",
-            "s",
-            "--shoot-out",
-            "d",
-        ],
+    let is_cluster = |target| matches!(target, Target::Cluster(_));
+    for (words, expected) in [
+        ("--out d --kubeconfig k", Some([false, false, true])),
+        ("--kubeconfig k --shoot-kubeconfig s", Some([true; 3])),
+        ("", None),
+        ("--kubeconfig k", None),
+        ("--shoot-kubeconfig s", None),
+        ("--out d --shoot-out s", None),
+        ("--kubeconfig k --shoot-kubeconfig s --shoot-out d", None),
     ] {
-        assert!(place(words).is_err(), "{words:?}");
+        let place = flags(words).destination().ok();
+        // Whether the seed's and the shoot's part go to clusters, and whether route ids are claimed.
+        let place = place.map(|to| {
+            [
+                is_cluster(to.seed),
+                is_cluster(to.shoot),
+                to.claims.is_some(),
+            ]
+        });
+        assert_eq!(place, expected, "{words:?}");
     }
 }

@@ -1,7 +1,8 @@
 //! What each end gets in each phase, and that it fits together.
 
+use std::collections::BTreeSet;
+
 use super::super::fixture::{Shoot, changed, wanted};
-use super::super::state::Phase;
 use super::*;
 use crate::config::Rotate;
 
@@ -16,64 +17,45 @@ fn keys_of(value: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Who has which of the old and the new key of an end.
-fn seen(shoot: &Shoot, keys: &Keys<Secret>, has: &str, knows: &[String]) -> [Vec<&'static str>; 2] {
-    let name = |private: &Secret| -> (String, String) {
-        (private.text().to_owned(), private.public().unwrap())
-    };
-    let (old, new) = (name(&keys.current), name(keys.newest()));
-    let mut own: Vec<&str> = ["private-0", "private-1"]
-        .map(|file| shoot.file(has, file))
-        .map(|text| if text.trim() == old.0 { "old" } else { "new" })
-        .into();
-    own.sort_unstable();
-    own.reverse();
-    own.dedup();
-    let known = knows
-        .iter()
-        .map(|key| if *key == old.1 { "old" } else { "new" });
-    let mut known: Vec<_> = known.collect();
-    known.sort_unstable();
-    known.reverse();
-    assert!(old != new || shoot.state.phase == Phase::Completed);
-    [own, known]
+/// Which of the old and the new key are among `keys`.
+fn ages(keys: impl IntoIterator<Item = String>, old: &str) -> String {
+    let ages = keys.into_iter();
+    let ages: BTreeSet<_> = ages
+        .map(|key| if key == old { "old" } else { "new" })
+        .collect();
+    ages.into_iter().rev().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
 fn phases_render_keys_as_documented() {
     let mut shoot = Shoot::new(wanted());
-    for (rotate, servers, clients_know, clients, servers_know) in [
-        (Rotate::Start, "old new", "old", "old", "old new"),
-        (Rotate::Start, "old new", "old new", "old new", "old new"),
-        (Rotate::Complete, "old new", "new", "new", "old new"),
+    // What servers have, clients know of them, clients have, and servers know of them.
+    for (rotate, expected) in [
+        (Rotate::Start, ["old new", "old", "old", "old new"]),
+        (Rotate::Start, ["old new", "old new", "old new", "old new"]),
+        (Rotate::Complete, ["old new", "new", "new", "old new"]),
     ] {
         shoot.rotate(rotate).unwrap();
         shoot.pass(3600);
-        let phase = shoot.state.phase;
         for number in 0..2 {
             let [server, client] =
                 [server_name(number), client_name(number)].map(|name| format!("{name}-keys"));
+            let old_server = &shoot.state.servers[number].keys.current;
+            let old_client = &shoot.state.clients[number].current;
             let config = read(&shoot.file(&client, "vpn-client.yaml"));
-            let known = keys_of(&config["servers"][number]);
-            let keys = &shoot.state.servers[number].keys;
-            let [has, knows] = seen(&shoot, keys, &server, &known);
-            assert_eq!(has.join(" "), servers, "{phase}: server {number}");
-            assert_eq!(
-                knows.join(" "),
-                clients_know,
-                "{phase}: clients of {number}"
-            );
-
             let peers = read(&shoot.file(&server, "peers.yaml"));
-            let known = keys_of(&peers["peers"][number]);
-            let keys = &shoot.state.clients[number];
-            let [has, knows] = seen(&shoot, keys, &client, &known);
-            assert_eq!(has.join(" "), clients, "{phase}: client {number}");
-            assert_eq!(
-                knows.join(" "),
-                servers_know,
-                "{phase}: servers of {number}"
-            );
+            let has = |secret: &str, old: &Secret| {
+                let files = PRIVATE.map(|file| shoot.file(secret, file).trim().to_owned());
+                ages(files, old.text())
+            };
+            let knows = |entry: &Value, old: &Secret| ages(keys_of(entry), &old.public().unwrap());
+            let found = [
+                has(&server, old_server),
+                knows(&config["servers"][number], old_server),
+                has(&client, old_client),
+                knows(&peers["peers"][number], old_client),
+            ];
+            assert_eq!(found, expected, "{}: {number}", shoot.state.phase);
         }
     }
 }
@@ -219,17 +201,13 @@ fn both_ends_agree_on_addresses_ids_and_keys() {
 fn disabled_preshared_keys_leave_no_files() {
     let shoot = Shoot::new(changed("routeIds", "presharedKeys: false\nrouteIds"));
     for secret in shoot.objects().secrets {
+        let (mut files, mut texts) = (secret.data.keys(), secret.data.values());
         assert!(
-            !secret.data.keys().any(|file| file.starts_with("psk")),
+            !files.any(|file| file.starts_with("psk")),
             "{}",
             secret.name
         );
-        assert!(
-            !secret
-                .data
-                .values()
-                .any(|text| text.contains("presharedKey"))
-        );
+        assert!(!texts.any(|text| text.contains("presharedKey")));
     }
 }
 
@@ -240,11 +218,8 @@ fn config_that_server_refuses_is_refused() {
         ("server: { flwos: 1, ", "flwos"),
         ("server: { listen: x, ", "listen"),
     ] {
-        let wanted = changed("server: { ", to);
-        let mut random = super::super::fixture::counting();
-        let now = super::super::fixture::START;
-        let state = super::super::plan::ensure(None, &wanted, &[], now, &mut random).unwrap();
-        let Err(error) = render(&state, &wanted) else {
+        let shoot = Shoot::new(changed("server: { ", to));
+        let Err(error) = render(&shoot.state, &shoot.wanted) else {
             panic!("{to:?} was taken");
         };
         let text = telemetry::chain(&error).to_string();
