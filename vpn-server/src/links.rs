@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use telemetry::metrics::CounterFamily;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -22,7 +23,6 @@ use tokio::time::timeout;
 use tunnel::{Status, Transport};
 
 use crate::config::Limits;
-use crate::metrics::LinkMetrics;
 
 /// Takes over a connection.
 pub(crate) type Accept = dyn Fn(std::net::TcpStream, SocketAddr) + Send + Sync;
@@ -32,7 +32,8 @@ pub(crate) struct LinksParams {
     pub(crate) accept: Box<Accept>,
     pub(crate) status: watch::Receiver<Arc<Status>>,
     pub(crate) limits: Limits,
-    pub(crate) metrics: LinkMetrics,
+    /// Counts connections by what became of them.
+    pub(crate) ended: CounterFamily,
 }
 
 /// The connections of the tunnel's port.
@@ -60,7 +61,7 @@ impl Links {
     pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         if let Err(full) = self.make_room(peer.ip()) {
             tracing::debug!(%peer, full, "connection to the tunnel's port refused");
-            return self.params.metrics.ended(full);
+            return self.ended(full);
         }
         let mut waiting = self.waiting.borrow_mut();
         waiting.last += 1;
@@ -75,7 +76,7 @@ impl Links {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => "silent",
                 Err(_) => "gone",
             };
-            links.params.metrics.ended(result);
+            links.ended(result);
             links.waiting.borrow_mut().all.remove(&id);
         });
         let entry = (peer.ip(), task.abort_handle());
@@ -117,10 +118,14 @@ impl Links {
         }
     }
 
+    fn ended(&self, result: &'static str) {
+        self.params.ended.with(&[result]).inc();
+    }
+
     fn evict(&self, waiting: &mut Waiting, id: Option<u64>) -> Option<()> {
         let (_, task) = waiting.all.remove(&id?)?;
         task.abort();
-        self.params.metrics.ended("evicted");
+        self.ended("evicted");
         Some(())
     }
 }

@@ -20,7 +20,8 @@ pub(crate) const BUILD: Build = Build {
 pub(crate) struct Instruments {
     pub(crate) listeners: serve::Metrics,
     pub(crate) proxy: ProxyMetrics,
-    pub(crate) links: LinkMetrics,
+    /// By what became of a TCP connection to the tunnel's port.
+    pub(crate) links: CounterFamily,
     pub(crate) keys: KeyMetrics,
     pub(crate) tls: tls::Metrics,
 }
@@ -34,12 +35,12 @@ impl Instruments {
         Self {
             listeners: serve::Metrics::new(registry),
             proxy: ProxyMetrics::new(registry),
-            links: LinkMetrics(registry.counter(
+            links: registry.counter(
                 "rhizome_vpn_links_total",
                 "TCP connections to the tunnel's port, by what became of them: taken, or refused \
                  because of limit, source_limit, evicted, silent, gone.",
                 &["result"],
-            )),
+            ),
             keys: KeyMetrics::new(&registry.counter(
                 "rhizome_vpn_keys_reloads_total",
                 "Changed files of keys and peers that were taken, or refused with the last good \
@@ -91,16 +92,6 @@ impl ProxyMetrics {
 
     pub(crate) fn looked_up(&self, result: &'static str) {
         self.lookups.with(&[result]).inc();
-    }
-}
-
-/// What becomes of TCP connections to the tunnel's port.
-#[derive(Clone, Debug)]
-pub(crate) struct LinkMetrics(CounterFamily);
-
-impl LinkMetrics {
-    pub(crate) fn ended(&self, result: &'static str) {
-        self.0.with(&[result]).inc();
     }
 }
 

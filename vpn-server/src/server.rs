@@ -33,7 +33,7 @@ use crate::link::Link;
 use crate::links::{Links, LinksParams};
 use crate::metrics::{BUILD, Instruments};
 use crate::proxy::{self, Shared, Shoot};
-use crate::view::{View, ViewParams};
+use crate::view::View;
 
 /// How long the tunnels may take to end with the process.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -155,7 +155,7 @@ impl<L: Link> Server<L> {
             identity,
             instruments.keys.clone(),
         );
-        let view: Arc<dyn Process> = Arc::new(View::new(ViewParams {
+        let view: Arc<dyn Process> = Arc::new(View {
             info: ProcessInfo::new(BUILD, drain.clone()),
             config: config.effective(),
             proxy: proxy.unwrap_or(address),
@@ -163,7 +163,7 @@ impl<L: Link> Server<L> {
             listeners: instruments.listeners.clone(),
             asker: service.asker(),
             status: link.watch(),
-        }));
+        });
         service.answer(endpoints, &view, registry, log);
         let paused = instruments.listeners.accept_paused.clone();
         let accepting = Accepting::new(drain.clone(), paused);
@@ -312,7 +312,7 @@ fn links<L: Link>(link: &L, config: &Config, instruments: &Instruments) -> Links
         accept: Box::new(move |stream, from| link_to.accept(stream, from)),
         status: link.watch(),
         limits: config.limits,
-        metrics: instruments.links.clone(),
+        ended: instruments.links.clone(),
     }
 }
 

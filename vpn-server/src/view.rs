@@ -20,8 +20,8 @@ use tunnel::{PeerStatus, Status, transport_name};
 
 use crate::proxy::{LISTENER, PROTOCOL};
 
-/// What a [`View`] answers from.
-pub(crate) struct ViewParams {
+/// Answers probes and operators.
+pub(crate) struct View {
     pub(crate) info: ProcessInfo,
     /// The configuration in effect, without secrets.
     pub(crate) config: Value,
@@ -33,46 +33,33 @@ pub(crate) struct ViewParams {
     pub(crate) status: watch::Receiver<Arc<Status>>,
 }
 
-/// Answers probes and operators.
-pub(crate) struct View {
-    params: ViewParams,
-}
-
 impl View {
-    pub(crate) fn new(params: ViewParams) -> Self {
-        Self { params }
-    }
-
     fn tunnels(&self) -> Arc<Status> {
-        Arc::clone(&self.params.status.borrow())
-    }
-
-    /// Returns whether the thread of the tunnels lives.
-    fn tunnels_run(&self) -> bool {
-        self.params.status.has_changed().is_ok()
+        Arc::clone(&self.status.borrow())
     }
 }
 
 impl Process for View {
     fn binary(&self) -> &'static str {
-        self.params.info.binary()
+        self.info.binary()
     }
 
     fn ready(&self) -> Result<(), String> {
-        self.params.info.serving()?;
+        self.info.serving()?;
         self.healthy()?;
         ready(&self.tunnels())
     }
 
     fn healthy(&self) -> Result<(), String> {
-        match self.tunnels_run() {
-            true => Ok(()),
-            false => Err("the tunnels have ended".to_owned()),
+        // Their thread has ended when it no longer writes its status.
+        match self.status.has_changed() {
+            Ok(_) => Ok(()),
+            Err(_) => Err("the tunnels have ended".to_owned()),
         }
     }
 
     fn config(&self) -> Value {
-        self.params.config.clone()
+        self.config.clone()
     }
 
     fn snapshot(&self) -> Value {
@@ -81,25 +68,25 @@ impl Process for View {
 
     fn connections(&self, limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
         Box::pin(async move {
-            let open = self.params.asker.connections(limit).await;
+            let open = self.asker.connections(limit).await;
             json!({
-                "open": self.params.admission.connections(),
+                "open": self.admission.connections(),
                 "connections": open,
             })
         })
     }
 
     fn drain(&self) {
-        self.params.info.begin_drain();
+        self.info.begin_drain();
     }
 
     fn status(&self) -> telemetry::Status {
-        let totals = self.params.listeners.totals(LISTENER);
+        let totals = self.listeners.totals(LISTENER);
         let clusters: Vec<_> = self.tunnels().peers.iter().map(peer_status).collect();
         telemetry::Status {
             listeners: vec![ListenerStatus {
                 name: LISTENER.to_owned(),
-                address: self.params.proxy.to_string(),
+                address: self.proxy.to_string(),
                 protocol: PROTOCOL.to_owned(),
                 active: totals.active,
                 total: totals.connections,
@@ -108,7 +95,7 @@ impl Process for View {
             }],
             clusters_total: clusters.len(),
             clusters,
-            ..self.params.info.status()
+            ..self.info.status()
         }
     }
 

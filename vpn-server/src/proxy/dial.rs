@@ -27,25 +27,18 @@ const MAX_ADDRESSES: usize = 8;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum DialError {
-    /// It could not be connected.
     #[error("the destination cannot be connected")]
     Connect(#[source] ConnectError),
-    /// Its name could not be resolved.
     #[error("the name cannot be resolved in the shoot")]
     Lookup(#[source] LookupError),
-    /// There are no DNS servers to ask.
     #[error("names are not resolved here: no DNS server of the shoot is configured")]
     NoResolver,
-    /// No tunnel works.
     #[error("no tunnel into the shoot is open")]
     NoTunnel,
-    /// It is not in the shoot.
     #[error("the destination is in none of the shoot's networks")]
     Outside,
-    /// It is not a host and a port.
     #[error("the target is not a host and a port")]
     Target,
-    /// It did not answer in time.
     #[error("the destination did not answer in time")]
     Timeout,
 }
