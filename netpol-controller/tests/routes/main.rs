@@ -20,6 +20,7 @@ mod alike;
 mod ask;
 mod changes;
 mod envoy;
+mod fake_api;
 mod objects;
 #[path = "../../../sni-proxy/tests/peers/ours.rs"]
 mod ours;
@@ -27,6 +28,7 @@ mod program;
 #[path = "../../../sni-proxy/tests/peers/programs.rs"]
 mod programs;
 mod seed;
+mod slices;
 mod sources;
 
 use testkit::wait::Stopwatch;
