@@ -107,7 +107,8 @@ impl Engine {
         let mut save = match self {
             Self::Buildah { .. } => {
                 let mut push = self.command("push");
-                let to = format!("oci-archive:{}:{tag}", archive.display());
+                // The whole name, as a container runtime looks for it: an import takes it as it is.
+                let to = format!("oci-archive:{}:docker.io/{tag}", archive.display());
                 push.args(["--quiet", &tag, &to]);
                 push
             }
