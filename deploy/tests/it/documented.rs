@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `policy/v1` PodDisruptionBudget | 1.21; `unhealthyPodEvictionPolicy` 1.26 |
 //! | `autoscaling/v2` HorizontalPodAutoscaler | 1.23 |
-//! | `trafficDistribution` of a Service | 1.30 |
+//! | `trafficDistribution` of a Service | 1.30; `PreferSameZone` 1.34 |
 //! | `maxSurge` of a DaemonSet | 1.22; `maxUnavailable` may be 0 beside it |
 //!
 //! The schemas are a subset: what the manifests have no use for is refused.
@@ -68,7 +68,7 @@ pub(crate) fn check(mut object: Value, serves: impl Fn(&str, &str) -> bool) -> K
 fn field(kind: &str) -> Value {
     match kind {
         "DaemonSet" => json!({ "maxSurge": "intOrString", "maxUnavailable": "intOrString" }),
-        _ => json!(["PreferClose"]),
+        _ => json!(["PreferClose", "PreferSameZone"]),
     }
 }
 

@@ -27,6 +27,7 @@ mod network;
 mod objects;
 mod path;
 mod policies;
+mod prerequisites;
 mod rights;
 mod roll;
 mod seed_policies;

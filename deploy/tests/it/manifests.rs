@@ -24,7 +24,7 @@ fn built() -> Vec<(String, Objects)> {
 }
 
 /// Every pod of every workload, with the name of its kustomization.
-fn pods() -> Vec<(String, Pod, Objects)> {
+pub(crate) fn pods() -> Vec<(String, Pod, Objects)> {
     let mut pods = Vec::new();
     for (directory, objects) in built() {
         for kind in WORKLOADS {
@@ -38,11 +38,11 @@ fn pods() -> Vec<(String, Pod, Objects)> {
     pods
 }
 
-fn text(value: &Value) -> &str {
+pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn items(value: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
