@@ -109,20 +109,7 @@ impl<T> Reloading<T> {
     /// # Errors
     /// What is wrong, and in which file; the last good settings stay.
     pub fn reload(&self) -> Result<bool, TlsError> {
-        let inner = &*self.0;
-        let mut files = inner.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = inner.rebuild(&mut files.built_from);
-        let refused = changed.as_ref().err();
-        let refused = refused.map(|error| telemetry::chain(error).to_string());
-        if let Some(series) = inner.counted.get() {
-            if matches!(changed, Ok(true)) {
-                series.taken.inc();
-            } else if refused.is_some() && refused != files.refused {
-                series.refused.inc();
-            }
-        }
-        files.refused = refused;
-        changed
+        self.0.reload().0
     }
 
     /// Reads the files again whenever they change, at the latest 10 s afterwards. Refusals are
@@ -132,23 +119,13 @@ impl<T> Reloading<T> {
         let mut watcher = FileWatcher::new(paths.clone(), WatchParams::default())
             .inspect_err(|error| tracing::warn!(%error, "TLS files are polled"))
             .ok();
-        let mut refused = None;
         loop {
-            match self
-                .reload()
-                .map_err(|error| telemetry::chain(&error).to_string())
-            {
-                Ok(changed) => {
-                    refused = None;
-                    if changed {
-                        tracing::info!(files = ?paths, "TLS files reloaded");
-                    }
+            match self.0.reload() {
+                (Ok(true), _) => tracing::info!(files = ?paths, "TLS files reloaded"),
+                (Err(error), true) => {
+                    tracing::warn!(error = %telemetry::chain(&error), "keeping the previous TLS files");
                 }
-                Err(error) if refused.as_ref() != Some(&error) => {
-                    tracing::warn!(%error, "keeping the previous TLS files");
-                    refused = Some(error);
-                }
-                Err(_) => {}
+                (Ok(false) | Err(_), _) => {}
             }
             match &mut watcher {
                 // The poll is for what a watcher cannot see: files that could not be used when
@@ -163,6 +140,24 @@ impl<T> Reloading<T> {
 }
 
 impl<T> Inner<T> {
+    /// Reads the files again; returns whether they changed, and whether this was not seen before.
+    fn reload(&self) -> (Result<bool, TlsError>, bool) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = self.rebuild(&mut files.built_from);
+        let refused = changed.as_ref().err();
+        let refused = refused.map(|error| telemetry::chain(error).to_string());
+        let new = refused != files.refused;
+        if let Some(series) = self.counted.get() {
+            match &changed {
+                Ok(true) => series.taken.inc(),
+                Err(_) if new => series.refused.inc(),
+                Ok(false) | Err(_) => {}
+            }
+        }
+        files.refused = refused;
+        (changed, new)
+    }
+
     fn rebuild(&self, built_from: &mut Vec<Content>) -> Result<bool, TlsError> {
         let files = read(&self.paths)?;
         if *built_from == files {
