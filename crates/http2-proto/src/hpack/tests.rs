@@ -27,49 +27,39 @@ fn fields(fields: &[(&str, &str)]) -> Fields {
     fields.iter().map(owned).collect()
 }
 
-const FIRST: [(&str, &str); 4] = [
-    (":method", "GET"),
-    (":scheme", "http"),
-    (":path", "/"),
-    (":authority", "www.example.com"),
-];
-
-/// RFC 7541 appendix C.3.
+/// RFC 7541 appendix C.3 and, with the Huffman code, C.4.
 #[test]
-fn requests_without_huffman_share_a_table() {
-    let mut decoder = Decoder::new();
-    let block = hex("8286 8441 0f77 7777 2e65 7861 6d70 6c65 2e63 6f6d");
-    assert_eq!(decode(&mut decoder, &block).unwrap(), fields(&FIRST));
-    assert_eq!(decoder.size, 57);
-    let block = hex("8286 84be 5808 6e6f 2d63 6163 6865");
-    let mut expected = FIRST.to_vec();
-    expected.push(("cache-control", "no-cache"));
-    assert_eq!(decode(&mut decoder, &block).unwrap(), fields(&expected));
-    assert_eq!(decoder.size, 110);
-    let block = hex("8287 85bf 400a 6375 7374 6f6d 2d6b 6579 0c63 7573 746f 6d2d 7661 6c75 65");
-    let expected = [
-        (":method", "GET"),
-        (":scheme", "https"),
-        (":path", "/index.html"),
-        (":authority", "www.example.com"),
-        ("custom-key", "custom-value"),
+fn requests_of_the_specification_share_a_table() {
+    let plain = [
+        "8286 8441 0f77 7777 2e65 7861 6d70 6c65 2e63 6f6d",
+        "8286 84be 5808 6e6f 2d63 6163 6865",
+        "8287 85bf 400a 6375 7374 6f6d 2d6b 6579 0c63 7573 746f 6d2d 7661 6c75 65",
     ];
-    assert_eq!(decode(&mut decoder, &block).unwrap(), fields(&expected));
-    assert_eq!(decoder.size, 164);
-}
-
-/// RFC 7541 appendix C.4.
-#[test]
-fn requests_with_huffman_share_a_table() {
-    let mut decoder = Decoder::new();
-    let block = hex("8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff");
-    assert_eq!(decode(&mut decoder, &block).unwrap(), fields(&FIRST));
-    let block = hex("8286 84be 5886 a8eb 1064 9cbf");
-    assert_eq!(decode(&mut decoder, &block).unwrap().len(), 5);
-    let block = hex("8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf");
-    let last = decode(&mut decoder, &block).unwrap().pop().unwrap();
-    assert_eq!(last, ("custom-key".to_owned(), "custom-value".to_owned()));
-    assert_eq!(decoder.size, 164);
+    let huffman = [
+        "8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff",
+        "8286 84be 5886 a8eb 1064 9cbf",
+        "8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf",
+    ];
+    let request = |scheme, path, last: &[(&str, &str)]| {
+        let authority = (":authority", "www.example.com");
+        let first = [(":method", "GET"), (":scheme", scheme), (":path", path)];
+        fields(&[&first, &[authority][..], last].concat())
+    };
+    let expected = [
+        (request("http", "/", &[]), 57),
+        (request("http", "/", &[("cache-control", "no-cache")]), 110),
+        (
+            request("https", "/index.html", &[("custom-key", "custom-value")]),
+            164,
+        ),
+    ];
+    for blocks in [plain, huffman] {
+        let mut decoder = Decoder::new();
+        for (block, (fields, size)) in blocks.iter().zip(&expected) {
+            assert_eq!(&decode(&mut decoder, &hex(block)).unwrap(), fields);
+            assert_eq!(decoder.size, *size);
+        }
+    }
 }
 
 #[test]
