@@ -71,98 +71,84 @@ impl GrpcFrontend {
         packet: Packet,
         replies: &mut Vec<Packet>,
     ) -> Option<FrontendAction> {
-        match packet {
-            _ if !self.wants_read() => None,
-            Packet::DialRequest {
-                protocol,
-                address,
-                random,
-            } => self.on_dial(random, DialTarget { protocol, address }, replies),
-            Packet::Data { connect_id, data } => self.on_data(connect_id, data, replies),
-            Packet::CloseRequest { connect_id } => self.on_close(connect_id, replies),
-            Packet::CloseDial { random } => {
-                // Also when it crossed our answer: the client has given up.
-                let mine = self.state != State::Idle && random == self.random;
-                mine.then(|| {
-                    self.state = State::Done;
-                    FrontendAction::Close
-                })
+        let mut told = |id, error: &str| replies.push(close_response(id, error));
+        match (self.state, packet) {
+            (State::Closing | State::Done, _) => None,
+            (
+                State::Idle,
+                Packet::DialRequest {
+                    protocol,
+                    address,
+                    random,
+                },
+            ) => {
+                self.state = State::Dialing;
+                self.random = random;
+                Some(FrontendAction::Dial(DialTarget { protocol, address }))
             }
-            Packet::CloseResponse { .. }
-            | Packet::Credit { .. }
-            | Packet::DialResponse { .. }
-            | Packet::Drain
-            | Packet::Empty
-            | Packet::Fin { .. }
-            | Packet::Unknown { .. } => None,
-        }
-    }
-
-    fn on_dial(
-        &mut self,
-        random: DialId,
-        target: DialTarget,
-        replies: &mut Vec<Packet>,
-    ) -> Option<FrontendAction> {
-        if self.state != State::Idle {
-            replies.push(Packet::DialResponse {
-                error: "only one dial per stream".to_owned(),
-                connect_id: ConnectId(0),
-                random,
-            });
-            return None;
-        }
-        self.state = State::Dialing;
-        self.random = random;
-        Some(FrontendAction::Dial(target))
-    }
-
-    fn on_data(
-        &mut self,
-        connect_id: ConnectId,
-        data: Bytes,
-        replies: &mut Vec<Packet>,
-    ) -> Option<FrontendAction> {
-        match self.state {
-            _ if connect_id == ConnectId(0) => None,
-            State::Open if connect_id == self.connect_id => Some(FrontendAction::Data(data)),
-            State::Open => {
+            (_, Packet::DialRequest { random, .. }) => {
+                replies.push(Packet::DialResponse {
+                    error: "only one dial per stream".to_owned(),
+                    connect_id: ConnectId(0),
+                    random,
+                });
+                None
+            }
+            (
+                _,
+                Packet::Data {
+                    connect_id: ConnectId(0),
+                    ..
+                },
+            ) => None,
+            (State::Idle, Packet::Data { connect_id, .. }) => {
                 self.state = State::Done;
-                for id in [connect_id, self.connect_id] {
-                    replies.push(close_response(id, "mismatched connection IDs"));
-                }
+                told(connect_id, "backend not initialized");
+                None
+            }
+            (State::Dialing, Packet::Data { connect_id, .. }) => {
+                told(connect_id, "unrecognized connectID");
+                None
+            }
+            (State::Open, Packet::Data { connect_id, data }) if connect_id == self.connect_id => {
+                Some(FrontendAction::Data(data))
+            }
+            (State::Open, Packet::Data { connect_id, .. }) => {
+                self.state = State::Done;
+                told(connect_id, "mismatched connection IDs");
+                told(self.connect_id, "mismatched connection IDs");
                 Some(FrontendAction::Close)
             }
-            State::Dialing => {
-                replies.push(close_response(connect_id, "unrecognized connectID"));
-                None
-            }
-            State::Idle | State::Closing | State::Done => {
-                self.state = State::Done;
-                replies.push(close_response(connect_id, "backend not initialized"));
-                None
-            }
-        }
-    }
-
-    fn on_close(
-        &mut self,
-        connect_id: ConnectId,
-        replies: &mut Vec<Packet>,
-    ) -> Option<FrontendAction> {
-        match self.state {
-            State::Open if connect_id == self.connect_id => {
+            (State::Open, Packet::CloseRequest { connect_id }) if connect_id == self.connect_id => {
                 self.state = State::Closing;
                 Some(FrontendAction::Close)
             }
-            State::Idle => {
-                replies.push(close_response(connect_id, "backend uninitialized"));
+            (State::Idle, Packet::CloseRequest { connect_id }) => {
+                told(connect_id, "backend uninitialized");
                 None
             }
-            State::Closing | State::Dialing | State::Done | State::Open => {
-                replies.push(close_response(connect_id, "Unknown connectID"));
+            (State::Dialing | State::Open, Packet::CloseRequest { connect_id }) => {
+                told(connect_id, "Unknown connectID");
                 None
             }
+            // Also when it crossed our answer: the client has given up.
+            (State::Dialing | State::Open, Packet::CloseDial { random })
+                if random == self.random =>
+            {
+                self.state = State::Done;
+                Some(FrontendAction::Close)
+            }
+            (
+                State::Idle | State::Dialing | State::Open,
+                Packet::CloseDial { .. }
+                | Packet::CloseResponse { .. }
+                | Packet::Credit { .. }
+                | Packet::DialResponse { .. }
+                | Packet::Drain
+                | Packet::Empty
+                | Packet::Fin { .. }
+                | Packet::Unknown { .. },
+            ) => None,
         }
     }
 

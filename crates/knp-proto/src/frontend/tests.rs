@@ -32,62 +32,81 @@ fn take(frontend: &mut GrpcFrontend, packet: Packet) -> (Option<FrontendAction>,
     (action, replies)
 }
 
-fn open() -> GrpcFrontend {
+fn dialing() -> GrpcFrontend {
     let mut frontend = GrpcFrontend::new();
     let (action, _) = take(&mut frontend, dial(RANDOM));
     assert!(matches!(action, Some(FrontendAction::Dial(_))));
-    assert!(frontend.established(MINE).is_some());
+    frontend
+}
+
+fn open() -> GrpcFrontend {
+    let mut frontend = dialing();
+    // The client's own number comes back.
+    let answer = Packet::DialResponse {
+        error: String::new(),
+        connect_id: MINE,
+        random: RANDOM,
+    };
+    assert_eq!(frontend.established(MINE), Some(answer));
     frontend
 }
 
 #[test]
-fn the_clients_own_number_comes_back() {
-    let mut frontend = GrpcFrontend::new();
-    take(&mut frontend, dial(RANDOM));
-    let answer = frontend.established(MINE);
-    assert_eq!(
-        answer,
-        Some(Packet::DialResponse {
-            error: String::new(),
-            connect_id: MINE,
-            random: RANDOM,
-        })
-    );
-    let (action, _) = take(&mut frontend, data(MINE));
-    assert_eq!(action, Some(FrontendAction::Data(Bytes::from_static(b"x"))));
-}
-
-#[test]
-fn data_and_closes_before_a_dial_get_upstreams_texts() {
-    let mut frontend = GrpcFrontend::new();
-    let (action, replies) = take(&mut frontend, close(MINE));
-    assert_eq!(action, None);
-    assert_eq!(replies, [close_response(MINE, "backend uninitialized")]);
-    assert!(frontend.wants_read());
-    let (_, replies) = take(&mut frontend, data(MINE));
-    assert_eq!(replies, [close_response(MINE, "backend not initialized")]);
-    assert!(!frontend.wants_read());
-}
-
-#[test]
-fn another_id_ends_the_stream_and_touches_no_other_tunnel() {
-    let mut frontend = open();
-    let (action, replies) = take(&mut frontend, data(OTHER));
-    assert_eq!(action, Some(FrontendAction::Close));
-    let text = "mismatched connection IDs";
-    assert_eq!(
-        replies,
-        [close_response(OTHER, text), close_response(MINE, text)]
-    );
-    assert!(!frontend.wants_read());
-    assert_eq!(frontend.ended(&EndReason::LocalClosed), None);
-}
-
-#[test]
-fn id_0_is_dropped() {
-    let mut frontend = open();
-    assert_eq!(take(&mut frontend, data(ConnectId(0))), (None, Vec::new()));
-    assert!(frontend.wants_read());
+fn packets_have_their_answers_in_each_state() {
+    let idle = GrpcFrontend::new;
+    let closed = FrontendAction::Close;
+    let sent = FrontendAction::Data(Bytes::from_static(b"x"));
+    let call_off = |random| Packet::CloseDial { random };
+    let mismatched = [OTHER, MINE].map(|id| close_response(id, "mismatched connection IDs"));
+    let told = |text| vec![close_response(MINE, text)];
+    for (mut frontend, packet, action, replies, goes_on) in [
+        (
+            idle(),
+            close(MINE),
+            None,
+            told("backend uninitialized"),
+            true,
+        ),
+        (
+            idle(),
+            data(MINE),
+            None,
+            told("backend not initialized"),
+            false,
+        ),
+        (
+            dialing(),
+            data(MINE),
+            None,
+            told("unrecognized connectID"),
+            true,
+        ),
+        (dialing(), call_off(DialId(1)), None, vec![], true),
+        (open(), data(MINE), Some(sent), vec![], true),
+        (open(), data(ConnectId(0)), None, vec![], true),
+        (open(), call_off(DialId(1)), None, vec![], true),
+        // Another id ends the stream and touches no other tunnel.
+        (
+            open(),
+            data(OTHER),
+            Some(closed.clone()),
+            mismatched.to_vec(),
+            false,
+        ),
+        (open(), close(MINE), Some(closed), vec![], false),
+    ] {
+        let answer = take(&mut frontend, packet.clone());
+        assert_eq!(answer, (action, replies), "{packet:?}");
+        assert_eq!(frontend.wants_read(), goes_on, "{packet:?}");
+        if goes_on {
+            continue;
+        }
+        assert_eq!(take(&mut frontend, data(MINE)), (None, Vec::new()));
+        // A close of its own tunnel is answered at the end, and once.
+        let end = (packet == close(MINE)).then(|| close_response(MINE, ""));
+        assert_eq!(frontend.ended(&EndReason::LocalClosed), end);
+        assert_eq!(frontend.ended(&EndReason::LocalClosed), None);
+    }
 }
 
 #[test]
@@ -103,39 +122,17 @@ fn a_second_dial_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_close_is_the_last_packet_and_is_answered_at_the_end() {
-    let mut frontend = open();
-    assert_eq!(
-        take(&mut frontend, close(MINE)).0,
-        Some(FrontendAction::Close)
-    );
-    assert!(!frontend.wants_read());
-    assert_eq!(take(&mut frontend, data(MINE)), (None, Vec::new()));
-    let answer = frontend.ended(&EndReason::LocalClosed);
-    assert_eq!(answer, Some(close_response(MINE, "")));
-    assert_eq!(frontend.ended(&EndReason::LocalClosed), None);
-}
-
-#[test]
 fn reset_without_text_is_named() {
-    let error = String::new();
-    let answer = open().ended(&EndReason::PeerReset { error });
-    assert_eq!(answer, Some(close_response(MINE, RESET_BY_PEER)));
-    let error = "its own words".to_owned();
-    let answer = open().ended(&EndReason::PeerReset { error });
-    assert_eq!(answer, Some(close_response(MINE, "its own words")));
+    for (error, text) in [("", RESET_BY_PEER), ("its own words", "its own words")] {
+        let error = error.to_owned();
+        let answer = open().ended(&EndReason::PeerReset { error });
+        assert_eq!(answer, Some(close_response(MINE, text)));
+    }
 }
 
 #[test]
 fn giving_up_crosses_an_answer() {
-    for answered in [false, true] {
-        let mut frontend = GrpcFrontend::new();
-        take(&mut frontend, dial(RANDOM));
-        if answered {
-            frontend.established(MINE);
-        }
-        let other = Packet::CloseDial { random: DialId(1) };
-        assert_eq!(take(&mut frontend, other).0, None);
+    for mut frontend in [dialing(), open()] {
         let mine = Packet::CloseDial { random: RANDOM };
         assert_eq!(take(&mut frontend, mine).0, Some(FrontendAction::Close));
         assert_eq!(frontend.established(MINE), None);
@@ -145,20 +142,15 @@ fn giving_up_crosses_an_answer() {
 
 #[test]
 fn a_dial_that_fails_is_told_once_with_the_agents_text() {
-    let mut frontend = GrpcFrontend::new();
-    take(&mut frontend, dial(RANDOM));
+    let mut frontend = dialing();
     let error = "dial tcp 127.0.0.1:1: connect: connection refused".to_owned();
-    let reason = EndReason::DialFailed {
+    let answer = Packet::DialResponse {
         error: error.clone(),
+        connect_id: ConnectId(0),
+        random: RANDOM,
     };
-    assert_eq!(
-        frontend.ended(&reason),
-        Some(Packet::DialResponse {
-            error,
-            connect_id: ConnectId(0),
-            random: RANDOM,
-        })
-    );
+    let reason = EndReason::DialFailed { error };
+    assert_eq!(frontend.ended(&reason), Some(answer));
     assert!(!frontend.wants_read());
     assert_eq!(frontend.ended(&reason), None);
 }
