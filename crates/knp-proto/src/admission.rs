@@ -301,22 +301,17 @@ const SECOND: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credit::tests::start;
 
-    fn tenant(limits: TenantLimits) -> Arc<Tenant> {
+    fn tenant(limit: impl FnOnce(&mut TenantLimits)) -> Arc<Tenant> {
+        let mut limits = TenantLimits::default();
+        limit(&mut limits);
         Tenant::new(TenantId::new("a"), limits, Budget::new(1 << 30))
-    }
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "any instant will do to count from"
-    )]
-    fn start() -> Instant {
-        Instant::now()
     }
 
     #[test]
     fn a_permit_gives_back_what_it_took() {
-        let tenant = tenant(TenantLimits::default());
+        let tenant = tenant(|_| {});
         let mut permit = tenant.admit_dial(start()).unwrap();
         assert!(permit.try_charge(500));
         assert_eq!((tenant.tunnels(), tenant.pending_dials()), (1, 1));
@@ -330,46 +325,30 @@ mod tests {
 
     #[test]
     fn each_limit_refuses_and_keeps_nothing() {
-        let limits = TenantLimits {
-            pending_dials: 1,
-            tunnels: 2,
-            ..TenantLimits::default()
-        };
-        let (tenant, now) = (tenant(limits), start());
-        let mut first = tenant.admit_dial(now).unwrap();
-        assert_eq!(
-            tenant.admit_dial(now).err(),
-            Some(DialRefused::PendingDials)
-        );
+        let tenant = tenant(|limits| (limits.pending_dials, limits.tunnels) = (1, 2));
+        let dial = || tenant.admit_dial(start());
+        let mut first = dial().unwrap();
+        assert_eq!(dial().err(), Some(DialRefused::PendingDials));
         first.answered();
-        let second = tenant.admit_dial(now).unwrap();
-        assert_eq!(tenant.admit_dial(now).err(), Some(DialRefused::Tunnels));
+        let second = dial().unwrap();
+        assert_eq!(dial().err(), Some(DialRefused::Tunnels));
         drop((first, second));
         assert_eq!((tenant.tunnels(), tenant.pending_dials()), (0, 0));
     }
 
     #[test]
     fn dials_pass_at_the_rate_after_a_burst() {
-        let limits = TenantLimits {
-            dials_per_second: 10,
-            ..TenantLimits::default()
-        };
-        let (tenant, mut now) = (tenant(limits), start());
-        let passed = |now| (0..50).filter(|_| tenant.admit_dial(now).is_ok()).count();
-        assert_eq!(passed(now), 10);
-        now += Duration::from_millis(250);
-        assert_eq!(passed(now), 2);
-        now += Duration::from_secs(60);
-        assert_eq!(passed(now), 10);
+        let (tenant, start) = (tenant(|limits| limits.dials_per_second = 10), start());
+        for (milliseconds, expected) in [(0, 10), (250, 2), (60_250, 10)] {
+            let now = start + Duration::from_millis(milliseconds);
+            let passed = (0..50).filter(|_| tenant.admit_dial(now).is_ok());
+            assert_eq!(passed.count(), expected);
+        }
     }
 
     #[test]
     fn a_stream_is_counted_while_it_lives() {
-        let limits = TenantLimits {
-            agents: 1,
-            ..TenantLimits::default()
-        };
-        let tenant = tenant(limits);
+        let tenant = tenant(|limits| limits.agents = 1);
         let permit = tenant.admit_agent();
         assert!(permit.is_some() && tenant.admit_agent().is_none());
         drop(permit);

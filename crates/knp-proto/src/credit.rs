@@ -149,7 +149,7 @@ const MAX_CREDIT: u64 = 1 << 30;
 const GROW_WITHIN: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -160,7 +160,7 @@ mod tests {
         clippy::disallowed_methods,
         reason = "any instant will do to count from"
     )]
-    fn start() -> Instant {
+    pub(crate) fn start() -> Instant {
         Instant::now()
     }
 

@@ -63,7 +63,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Makes the end of a server, for the agent's stream `stream` of `cluster`; nothing when the
+    /// Makes the end of a server, for the agent's stream `stream` of `tenant`; nothing when the
     /// tenant has too many agents. `extensions` is what both ends agreed on.
     #[must_use]
     pub fn server(
@@ -72,12 +72,14 @@ impl Link {
         extensions: Extensions,
         config: LinkConfig,
     ) -> Option<Self> {
-        let mut link = Self::new(Role::Server, tenant, stream, extensions, config);
-        link._agent = Some(tenant.admit_agent()?);
-        Some(link)
+        Some(Self {
+            role: Role::Server,
+            _agent: Some(tenant.admit_agent()?),
+            ..Self::agent(tenant, stream, extensions, config)
+        })
     }
 
-    /// Makes the end of an agent. `cluster` bounds what all its streams hold together.
+    /// Makes the end of an agent. `tenant` bounds what all its streams hold together.
     #[must_use]
     pub fn agent(
         tenant: &Arc<Tenant>,
@@ -85,18 +87,8 @@ impl Link {
         extensions: Extensions,
         config: LinkConfig,
     ) -> Self {
-        Self::new(Role::Agent, tenant, stream, extensions, config)
-    }
-
-    fn new(
-        role: Role,
-        tenant: &Arc<Tenant>,
-        stream: StreamId,
-        extensions: Extensions,
-        config: LinkConfig,
-    ) -> Self {
         Self {
-            role,
+            role: Role::Agent,
             stream,
             extensions,
             tenant: Arc::clone(tenant),

@@ -10,10 +10,10 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::{DialTarget, Event, Link, LinkError};
-use crate::config::Role;
+use crate::config::{LinkConfig, Role};
 use crate::id::{ConnectId, DialId};
 use crate::packet::{MAX_ERROR, Packet};
-use crate::tunnel::{EndReason, Violation};
+use crate::tunnel::{EndReason, Tunnel, Violation};
 
 impl Link {
     /// Handles a packet the peer sent.
@@ -27,11 +27,15 @@ impl Link {
         }
         match (self.role, packet) {
             (_, Packet::Data { connect_id, data }) => self.on_data(now, connect_id, data),
+            // May cross a close, and then means nothing, as FIN does.
             (_, Packet::Credit { connect_id, bytes }) if self.extensions.window => {
-                self.on_credit(now, connect_id, bytes);
+                self.change(now, connect_id, |tunnel, _| tunnel.receive_credit(bytes));
             }
             (_, Packet::Fin { connect_id }) if self.extensions.fin => {
-                self.on_fin(now, connect_id);
+                self.change(now, connect_id, |tunnel, config| {
+                    tunnel.receive_fin(now, config);
+                    Ok(())
+                });
             }
             (
                 Role::Server,
@@ -83,16 +87,29 @@ impl Link {
         if connect_id == ConnectId(0) || data.is_empty() {
             return;
         }
+        let receive = |tunnel: &mut Tunnel, config: &_| tunnel.receive(now, config, data);
+        if !self.change(now, connect_id, receive) {
+            self.on_unknown_data(connect_id);
+        }
+    }
+
+    /// Changes the tunnel of a connection, and kills it for the reason that is returned; false when
+    /// the connection is not known.
+    fn change(
+        &mut self,
+        now: Instant,
+        connect_id: ConnectId,
+        change: impl FnOnce(&mut Tunnel, &LinkConfig) -> Result<(), EndReason>,
+    ) -> bool {
         let Some(slot) = self.dispatch.find(connect_id) else {
-            return self.on_unknown_data(connect_id);
+            return false;
         };
-        let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
-            return;
-        };
-        match tunnel.receive(now, &self.config, data) {
+        let changed = self.tunnels.get_mut(slot as usize);
+        match changed.map_or(Ok(()), |tunnel| change(tunnel, &self.config)) {
             Ok(()) => self.settle(slot),
             Err(reason) => self.kill(now, slot, reason),
         }
+        true
     }
 
     /// DATA may cross a close; the peer is told once that it is dropped.
@@ -108,26 +125,6 @@ impl Link {
                 error: "unrecognized connectID".to_owned(),
             },
         });
-    }
-
-    fn on_credit(&mut self, now: Instant, connect_id: ConnectId, bytes: u64) {
-        // May cross a close, and then means nothing.
-        let Some(slot) = self.dispatch.find(connect_id) else {
-            return;
-        };
-        let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
-            return;
-        };
-        match tunnel.receive_credit(bytes) {
-            Ok(()) => self.settle(slot),
-            Err(reason) => self.kill(now, slot, reason),
-        }
-    }
-
-    fn on_fin(&mut self, now: Instant, connect_id: ConnectId) {
-        if let Some(slot) = self.dispatch.find(connect_id) {
-            self.with_slot(slot, |tunnel, config| tunnel.receive_fin(now, config));
-        }
     }
 
     // === Server ===
@@ -193,11 +190,10 @@ impl Link {
 
     fn on_close_response(&mut self, now: Instant, connect_id: ConnectId, error: String) {
         self.dispatch.forget_stray(connect_id);
-        if let Some(slot) = self.dispatch.find(connect_id) {
-            self.with_slot(slot, |tunnel, config| {
-                tunnel.receive_close_response(now, config, error);
-            });
-        }
+        self.change(now, connect_id, |tunnel, config| {
+            tunnel.receive_close_response(now, config, error);
+            Ok(())
+        });
     }
 
     // === Agent ===
@@ -226,17 +222,16 @@ impl Link {
 
     fn on_close_request(&mut self, now: Instant, connect_id: ConnectId) {
         self.dispatch.forget_stray(connect_id);
-        match self.dispatch.find(connect_id) {
-            Some(slot) => self.with_slot(slot, |tunnel, config| {
-                tunnel.receive_close_request(now, config);
-            }),
-            None => {
-                self.stats.unknown_connections += 1;
-                self.control.push_back(Packet::CloseResponse {
-                    connect_id,
-                    error: "Unknown connectID".to_owned(),
-                });
-            }
+        let found = self.change(now, connect_id, |tunnel, config| {
+            tunnel.receive_close_request(now, config);
+            Ok(())
+        });
+        if !found {
+            self.stats.unknown_connections += 1;
+            self.control.push_back(Packet::CloseResponse {
+                connect_id,
+                error: "Unknown connectID".to_owned(),
+            });
         }
     }
 }
