@@ -11,7 +11,7 @@ use crate::routes;
 use crate::state::{ClusterState, Kind, ObjectKey};
 
 /// What a change affects.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Affected {
     pub(crate) services: BTreeSet<ObjectKey>,
     pub(crate) namespaces: BTreeSet<Arc<str>>,

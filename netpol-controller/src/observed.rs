@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::Value;
 
+use crate::affected::Affected;
 use crate::plan::{self, Policy};
 use crate::state::ObjectKey;
 
@@ -67,15 +68,6 @@ pub(crate) struct ObservedPolicies {
     by_service: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     /// Policies that went while writes were under way: the answer to one of these may be older.
     gone: BTreeSet<ObjectKey>,
-}
-
-/// What a change of a policy affects.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Affected {
-    /// Services that its labels name or named.
-    pub(crate) services: BTreeSet<ObjectKey>,
-    /// It has one of the names of a namespace's policies.
-    pub(crate) namespace: bool,
 }
 
 impl ObservedPolicies {
@@ -151,10 +143,7 @@ impl ObservedPolicies {
     pub(crate) fn gone(&mut self, key: &ObjectKey) -> Option<Affected> {
         self.gone.insert(key.clone());
         let known = self.take(key)?;
-        Some(Affected {
-            services: known.service.into_iter().collect(),
-            namespace: plan::NAMES.contains(&&*key.name),
-        })
+        Some(affected(key, known.service))
     }
 
     /// Records a write that succeeded: `answer` is the object the API server returned.
@@ -206,13 +195,8 @@ impl ObservedPolicies {
     }
 
     fn put(&mut self, key: ObjectKey, fresh: Known) -> Affected {
-        let mut affected = Affected {
-            services: fresh.service.iter().cloned().collect(),
-            namespace: plan::NAMES.contains(&&*key.name),
-        };
-        if let Some(before) = self.take(&key) {
-            affected.services.extend(before.service);
-        }
+        let before = self.take(&key).and_then(|before| before.service);
+        let affected = affected(&key, before.into_iter().chain(fresh.service.clone()));
         if let Some(service) = &fresh.service {
             let keys = self.by_service.entry(service.clone()).or_default();
             keys.insert(key.clone());
@@ -232,6 +216,17 @@ impl ObservedPolicies {
             }
         }
         Some(known)
+    }
+}
+
+/// Returns what a change of a policy affects: the Services that its labels name or named, and its
+/// namespace, if it has the name of one of a namespace's policies.
+fn affected(key: &ObjectKey, services: impl IntoIterator<Item = ObjectKey>) -> Affected {
+    let general = plan::NAMES.contains(&&*key.name);
+    Affected {
+        services: services.into_iter().collect(),
+        namespaces: general.then(|| key.namespace.clone()).into_iter().collect(),
+        ..Affected::default()
     }
 }
 

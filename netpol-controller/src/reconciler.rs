@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::events::Recorder;
 use crate::lease::Leadership;
 use crate::metrics::{Metrics, count};
-use crate::observed::{self, ObservedPolicies};
+use crate::observed::ObservedPolicies;
 use crate::plan::{ApiServer, Problem, Reason};
 use crate::publish::Publisher;
 use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
@@ -172,9 +172,9 @@ impl Reconciler {
         if self.jobs.is_empty() {
             self.observed.settle();
         }
-        self.check_synced(now);
+        self.check_synced();
         if self.synced && !self.holds(now) {
-            self.translate(now);
+            self.translate();
             if std::mem::take(&mut self.unsettled) {
                 let routed = |key: &ObjectKey| self.parts.publisher.routed(key);
                 self.sync.settle(&self.state, routed);
@@ -262,7 +262,7 @@ impl Reconciler {
             self.unreadable.remove(&key);
         }
         if let Some(Some(before)) = changed {
-            self.enqueue_affected(before);
+            self.enqueue(before);
             self.enqueue_object(kind, &key);
         }
     }
@@ -305,7 +305,7 @@ impl Reconciler {
         self.state.keys(kind).collect()
     }
 
-    fn check_synced(&mut self, now: Instant) {
+    fn check_synced(&mut self) {
         let listed = self.unlisted.as_ref().is_some_and(BTreeSet::is_empty);
         if self.synced || !listed {
             return;
@@ -319,7 +319,7 @@ impl Reconciler {
             "caches synced"
         );
         self.enqueue_all();
-        self.translate(now);
+        self.translate();
         self.parts.publisher.complete();
     }
 
@@ -346,15 +346,15 @@ impl Reconciler {
         if !self.synced {
             return;
         }
-        self.enqueue_affected(Affected::by(&self.state, &self.parts.config, kind, key));
-        if self.leading && kind == Kind::Namespace && self.has_gateway(&key.name) {
-            for service in self.parts.publisher.routed_services() {
-                self.sync.add_service(service.clone(), Instant::now());
-            }
+        let mut affected = Affected::by(&self.state, &self.parts.config, kind, key);
+        if kind == Kind::Namespace && self.has_gateway(&key.name) {
+            let services = self.parts.publisher.routed_services();
+            affected.services.extend(services.cloned());
         }
+        self.enqueue(affected);
     }
 
-    fn enqueue_affected(&mut self, affected: Affected) {
+    fn enqueue(&mut self, affected: Affected) {
         self.groups.extend(affected.groups);
         if !self.leading {
             return;
@@ -375,55 +375,40 @@ impl Reconciler {
         gateways.any(|own| own.namespace == namespace)
     }
 
-    fn enqueue_owner(&mut self, key: &ObjectKey, affected: Option<observed::Affected>) {
-        let Some(affected) = affected.filter(|_| self.synced && self.leading) else {
-            return;
-        };
-        let now = Instant::now();
-        for service in affected.services {
-            self.sync.add_service(service, now);
-        }
-        // Another Service's policy of that name may be gone, or the Service that lost it may own it
-        // now.
-        if let Some(owner) = self.sync.owner(key).cloned() {
-            self.sync.add_service(owner, now);
-        }
-        if affected.namespace {
-            self.sync.add_namespace(Arc::clone(&key.namespace), now);
+    fn enqueue_owner(&mut self, key: &ObjectKey, affected: Option<Affected>) {
+        if let Some(mut affected) = affected.filter(|_| self.synced) {
+            // Another Service's policy of that name may be gone, or the Service that lost it may
+            // own it now.
+            affected.services.extend(self.sync.owner(key).cloned());
+            self.enqueue(affected);
         }
     }
 
     fn enqueue_namespaces(&mut self) {
         self.parts.resolved.borrow_and_update();
-        if self.synced && self.leading {
-            let now = Instant::now();
-            for name in self.state.namespaces.keys() {
-                self.sync.add_namespace(Arc::clone(name), now);
-            }
+        if self.synced {
+            self.enqueue(Affected {
+                namespaces: self.state.namespaces.keys().cloned().collect(),
+                ..Affected::default()
+            });
         }
     }
 
     fn enqueue_all(&mut self) {
-        if !self.synced {
-            return;
-        }
-        self.groups.extend(crate::routes::all_groups(&self.state));
-        if !self.leading {
-            return;
-        }
-        let now = Instant::now();
-        // Owners of policies that are there, too: a Service may be gone since.
-        for key in self.state.services.keys().chain(self.observed.services()) {
-            self.sync.add_service(key.clone(), now);
-        }
-        for name in self.state.namespaces.keys() {
-            self.sync.add_namespace(Arc::clone(name), now);
+        if self.synced {
+            // Owners of policies that are there, too: a Service may be gone since.
+            let services = self.state.services.keys().chain(self.observed.services());
+            self.enqueue(Affected {
+                services: services.cloned().collect(),
+                namespaces: self.state.namespaces.keys().cloned().collect(),
+                groups: crate::routes::all_groups(&self.state),
+            });
         }
     }
 
     // Actions.
 
-    fn translate(&mut self, now: Instant) {
+    fn translate(&mut self) {
         if self.groups.is_empty() {
             return;
         }
@@ -432,11 +417,10 @@ impl Reconciler {
         for (group, problems) in outcome.problems {
             self.note(Source::Group(group), problems);
         }
-        if self.leading {
-            for service in outcome.services {
-                self.sync.add_service(service, now);
-            }
-        }
+        self.enqueue(Affected {
+            services: outcome.services,
+            ..Affected::default()
+        });
     }
 
     fn start_jobs(&mut self, now: Instant) {
