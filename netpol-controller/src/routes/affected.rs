@@ -97,12 +97,15 @@ fn of_filter(state: &ClusterState, key: &ObjectKey) -> BTreeSet<Arc<str>> {
 
 /// Returns the namespaces that filter chains of a name lead into.
 fn chained(state: &ClusterState, name: &str) -> BTreeSet<Arc<str>> {
-    let patches = state.envoy_filters.values().flat_map(|own| &own.patches);
-    let chains = patches.filter_map(FilterPatch::chain);
-    let chains = chains.filter(|chain| chain.name.as_deref() == Some(name));
-    chains
-        .map(|chain| Arc::clone(&chain.cluster.service.namespace))
-        .collect()
+    let mut groups = BTreeSet::new();
+    for patch in state.envoy_filters.values().flat_map(|own| &own.patches) {
+        if let FilterPatch::Chain(chain) = patch
+            && chain.name.as_deref() == Some(name)
+        {
+            groups.insert(Arc::clone(&chain.cluster.service.namespace));
+        }
+    }
+    groups
 }
 
 /// Returns the groups of the objects that spell out a server name, or one within it: a route's name

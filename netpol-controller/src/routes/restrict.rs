@@ -99,13 +99,11 @@ impl<'w> Restrictions<'w> {
             named: BTreeMap::new(),
         };
         for (key, filter) in filters {
-            let mut restrictions = filter
-                .patches
-                .iter()
-                .filter_map(FilterPatch::restriction)
-                .peekable();
-            if restrictions.peek().is_some() && select::applies_filter(state, entry, key, filter) {
-                for restriction in restrictions {
+            if !select::applies_filter(state, entry, key, filter) {
+                continue;
+            }
+            for patch in &filter.patches {
+                if let FilterPatch::Restrict(restriction) = patch {
                     found.add(key, restriction, &claims);
                 }
             }

@@ -9,7 +9,7 @@
 //!   anything else ─────────────────────────────────────────────────▶ Unknown
 //! ```
 //!
-//! Fields are taken in both spellings that Envoy's JSON has (`prefix_len`, `prefixLen`). What a
+//! Fields are read in both spellings that Envoy's JSON has (`prefix_len`, `prefixLen`). What a
 //! patch means for routes is the translation's matter.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,6 @@ use kube::core::{DynamicObject, ObjectMeta};
 use regex_lite::Regex;
 use route::IpPrefix;
 use serde::Deserialize;
-use serde_json::Value;
 
 use self::read::Patch;
 use super::istio::service_of_host;
@@ -73,24 +72,6 @@ pub enum FilterPatch {
     Socket(Arc<str>),
     /// Something else; what.
     Unknown(String),
-}
-
-impl FilterPatch {
-    /// Returns the filter chain, if it is one.
-    pub fn chain(&self) -> Option<&ChainPatch> {
-        if let Self::Chain(chain) = self {
-            return Some(chain);
-        }
-        None
-    }
-
-    /// Returns the restriction, if it is one.
-    pub fn restriction(&self) -> Option<&Restriction> {
-        if let Self::Restrict(restriction) = self {
-            return Some(restriction);
-        }
-        None
-    }
 }
 
 /// A filter chain that is matched by destination.
@@ -288,23 +269,6 @@ fn owner(meta: &ObjectMeta) -> Option<Arc<str>> {
 fn socket_of(cluster: &str) -> Option<Arc<str>> {
     let id = cluster.strip_suffix(SOCKET)?;
     (!id.is_empty()).then(|| id.into())
-}
-
-/// Returns a field of a message in either spelling.
-fn field<'v>(message: &'v Value, snake: &str) -> Option<&'v Value> {
-    let own = message.get(snake).or_else(|| message.get(camel(snake)))?;
-    (!own.is_null()).then_some(own)
-}
-
-fn camel(snake: &str) -> String {
-    let mut words = snake.split('_');
-    let mut name = words.next().unwrap_or_default().to_owned();
-    for word in words {
-        let mut letters = word.chars();
-        name.extend(letters.next().map(|first| first.to_ascii_uppercase()));
-        name.push_str(letters.as_str());
-    }
-    name
 }
 
 #[cfg(test)]

@@ -6,13 +6,11 @@
 //! What cannot be worked out is an error, never a guess.
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use route::IpPrefix;
 use serde_json::Value;
 
-use super::field;
 use super::matcher::Matcher;
 use super::read::{check_fields, list, prefix};
 use super::sources::{Sources, covers};
@@ -56,7 +54,7 @@ enum Rule {
     Any(Vec<Self>),
     Destination(IpPrefix),
     Not(Box<Self>),
-    Port(RangeInclusive<u64>),
+    Port(u64),
     ServerName(Matcher),
     Source(IpPrefix),
     Value(Matcher),
@@ -74,19 +72,21 @@ impl Access {
     /// Reads the configuration of a filter; `None` when it admits all clients.
     pub(super) fn read(config: &Value) -> Result<Option<Self>, String> {
         check_fields(config, &FILTER_FIELDS)?;
-        let Some(rules) = field(config, "rules") else {
+        let Some(rules) = config.get("rules") else {
             return Ok(None);
         };
         check_fields(rules, &["action", "policies", "audit_logging_options"])?;
-        let action = field(rules, "action");
-        match action.map(|action| (action.as_str(), action.as_u64())) {
+        match rules
+            .get("action")
+            .map(|action| (action.as_str(), action.as_u64()))
+        {
             None | Some((Some("ALLOW"), _) | (_, Some(0))) => {}
             Some((Some("LOG"), _) | (_, Some(2))) => return Ok(None),
             Some(_) => return Err("those that it denies".to_owned()),
         }
-        let policies = field(rules, "policies").and_then(Value::as_object);
-        let policies = policies.into_iter().flat_map(|all| all.values());
-        let rule = Rule::Any(policies.map(policy).collect::<Result<_, _>>()?);
+        let policies = rules["policies"].as_object().into_iter().flatten();
+        let policies = policies.map(|(_, own)| policy(own));
+        let rule = Rule::Any(policies.collect::<Result<_, _>>()?);
         if rule.ranges() > MAX_RANGES {
             return Err(format!("more than {MAX_RANGES} ranges"));
         }
@@ -109,9 +109,7 @@ impl Named {
             namespaces: BTreeSet::new(),
             alone: true,
         };
-        if let Some(rules) = field(config, "rules") {
-            named.look(rules);
-        }
+        named.look(&config["rules"]);
         named.alone &= !named.namespaces.is_empty();
         named
     }
@@ -145,10 +143,6 @@ impl Named {
 }
 
 impl Rule {
-    fn always() -> Self {
-        Self::All(Vec::new())
-    }
-
     fn not(self) -> Self {
         Self::Not(Box::new(self))
     }
@@ -164,8 +158,12 @@ impl Rule {
 
     fn allowed(&self, visit: &Visit<'_>) -> Result<Sources, String> {
         let holds = match self {
-            Self::All(rules) => return all(rules, visit),
-            Self::Any(rules) => return any(rules, visit),
+            Self::All(rules) => {
+                return combined(rules, visit, Sources::All, Sources::and, &Sources::none());
+            }
+            Self::Any(rules) => {
+                return combined(rules, visit, Sources::none(), Sources::or, &Sources::All);
+            }
             Self::Not(rule) => match rule.allowed(visit)? {
                 Sources::All => false,
                 inner if inner.is_none() => true,
@@ -179,9 +177,9 @@ impl Rule {
                 }
                 covers(range, &own)
             }
-            Self::Port(ports) => {
+            Self::Port(own) => {
                 let (_, port) = visit.destination.ok_or("the destination's port")?;
-                ports.contains(&port.ok_or("the destination's port")?.into())
+                *own == u64::from(port.ok_or("the destination's port")?)
             }
             Self::ServerName(matcher) => {
                 matcher.matches_names(visit.server_name.ok_or("the server name")?)?
@@ -194,95 +192,65 @@ impl Rule {
     }
 }
 
-/// An unknown rule does not matter where another rule admits no client.
-fn all(rules: &[Rule], visit: &Visit<'_>) -> Result<Sources, String> {
-    let mut both = Sources::All;
+/// Returns what several rules allow together. An unknown rule does not matter where the others
+/// come to what no further rule changes.
+fn combined(
+    rules: &[Rule],
+    visit: &Visit<'_>,
+    start: Sources,
+    join: fn(Sources, Sources) -> Sources,
+    last: &Sources,
+) -> Result<Sources, String> {
+    let mut joined = start;
     let mut unknown = None;
     for rule in rules {
         match rule.allowed(visit) {
-            Ok(own) => both = both.and(own),
+            Ok(own) => joined = join(joined, own),
             Err(why) => unknown = Some(why),
         }
     }
     match unknown {
-        Some(why) if !both.is_none() => Err(why),
-        Some(_) | None => Ok(both),
-    }
-}
-
-/// An unknown rule does not matter where another rule admits all clients.
-fn any(rules: &[Rule], visit: &Visit<'_>) -> Result<Sources, String> {
-    let mut either = Sources::none();
-    let mut unknown = None;
-    for rule in rules {
-        match rule.allowed(visit) {
-            Ok(own) => either = either.or(own),
-            Err(why) => unknown = Some(why),
-        }
-    }
-    match unknown {
-        Some(why) if either != Sources::All => Err(why),
-        Some(_) | None => Ok(either),
+        Some(why) if joined != *last => Err(why),
+        Some(_) | None => Ok(joined),
     }
 }
 
 fn policy(policy: &Value) -> Result<Rule, String> {
     check_fields(policy, &["permissions", "principals"])?;
-    let permissions = list(policy, "permissions").map(permission);
-    let principals = list(policy, "principals").map(principal);
+    let permissions = list(policy, "permissions").map(rule);
+    let principals = list(policy, "principals").map(rule);
     Ok(Rule::All(vec![
         Rule::Any(permissions.collect::<Result<_, _>>()?),
         Rule::Any(principals.collect::<Result<_, _>>()?),
     ]))
 }
 
-fn permission(message: &Value) -> Result<Rule, String> {
-    let (name, value) = sole(message)?;
-    let inner = || -> Result<Vec<Rule>, String> { list(value, "rules").map(permission).collect() };
-    match name.as_str() {
-        "any" => Ok(Rule::always()),
-        "and_rules" | "andRules" => inner().map(Rule::All),
-        "or_rules" | "orRules" => inner().map(Rule::Any),
-        "not_rule" | "notRule" => permission(value).map(Rule::not),
-        "header" => header(value),
-        "requested_server_name" | "requestedServerName" => {
-            Matcher::string(value).map(Rule::ServerName)
-        }
-        "destination_ip" | "destinationIp" => prefix(value).map(Rule::Destination),
-        "destination_port" | "destinationPort" => {
-            let port = value.as_u64().ok_or("a port that is no number")?;
-            Ok(Rule::Port(port..=port))
-        }
-        _ => Err(format!("{name} of a permission")),
-    }
-}
-
-fn principal(message: &Value) -> Result<Rule, String> {
-    let (name, value) = sole(message)?;
-    let inner = || -> Result<Vec<Rule>, String> { list(value, "ids").map(principal).collect() };
-    match name.as_str() {
-        "any" => Ok(Rule::always()),
-        "and_ids" | "andIds" => inner().map(Rule::All),
-        "or_ids" | "orIds" => inner().map(Rule::Any),
-        "not_id" | "notId" => principal(value).map(Rule::not),
-        "header" => header(value),
-        "source_ip" | "sourceIp" | "remote_ip" | "remoteIp" | "direct_remote_ip"
-        | "directRemoteIp" => prefix(value).map(Rule::Source),
-        _ => Err(format!("{name} of a principal")),
-    }
-}
-
-fn header(message: &Value) -> Result<Rule, String> {
-    let (matcher, inverted) = Matcher::header(message)?;
-    let rule = Rule::Value(matcher);
-    Ok(if inverted { rule.not() } else { rule })
-}
-
-/// Returns the one field of a message that has one of many.
-fn sole(message: &Value) -> Result<(&String, &Value), String> {
+/// Reads a permission or a principal, a message that has one of many fields.
+fn rule(message: &Value) -> Result<Rule, String> {
     let mut fields = message.as_object().into_iter().flatten();
-    match (fields.next(), fields.next()) {
-        (Some(field), None) => Ok(field),
-        _ => Err("a rule of other than one part".to_owned()),
+    let (Some((name, value)), None) = (fields.next(), fields.next()) else {
+        return Err("a rule of other than one part".to_owned());
+    };
+    let inner = |name: &str| list(value, name).map(rule).collect::<Result<_, _>>();
+    match name.as_str() {
+        "any" => Ok(Rule::All(Vec::new())),
+        "and_rules" => inner("rules").map(Rule::All),
+        "and_ids" => inner("ids").map(Rule::All),
+        "or_rules" => inner("rules").map(Rule::Any),
+        "or_ids" => inner("ids").map(Rule::Any),
+        "not_rule" | "not_id" => rule(value).map(Rule::not),
+        "header" => {
+            let (matcher, inverted) = Matcher::header(value)?;
+            let rule = Rule::Value(matcher);
+            Ok(if inverted { rule.not() } else { rule })
+        }
+        "requested_server_name" => Matcher::string(value).map(Rule::ServerName),
+        "destination_ip" => prefix(value).map(Rule::Destination),
+        "destination_port" => {
+            let port = value.as_u64().ok_or("a port that is no number")?;
+            Ok(Rule::Port(port))
+        }
+        "source_ip" | "remote_ip" | "direct_remote_ip" => prefix(value).map(Rule::Source),
+        _ => Err(format!("{name} of a permission or principal")),
     }
 }

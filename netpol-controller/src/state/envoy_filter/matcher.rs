@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::read::text;
-use super::{ClusterName, ValuePattern, field};
+use super::{ClusterName, ValuePattern};
 
 /// Headers that name the destination of CONNECT requests.
 const HEADERS: [&str; 2] = ["x-gardener-destination", "reversed-vpn"];
@@ -22,7 +21,10 @@ pub(super) enum Matcher {
 impl Matcher {
     /// Reads a `StringMatcher`.
     pub(super) fn string(message: &Value) -> Result<Self, String> {
-        if field(message, "ignore_case").is_some_and(|ignore| *ignore != Value::Bool(false)) {
+        if message
+            .get("ignore_case")
+            .is_some_and(|ignore| *ignore != false)
+        {
             return Err("a match that ignores case".to_owned());
         }
         Self::of(message, "").ok_or_else(|| "a match of a text that is not known".to_owned())?
@@ -31,18 +33,17 @@ impl Matcher {
     /// Reads a `HeaderMatcher` of a header that names a destination, and returns whether it must
     /// not match.
     pub(super) fn header(message: &Value) -> Result<(Self, bool), String> {
-        let name = text(message, "name").unwrap_or_default();
+        let name = message["name"].as_str().unwrap_or_default();
         if !HEADERS.iter().any(|known| name.eq_ignore_ascii_case(known)) {
             return Err(format!("the header {name:?}"));
         }
-        let flag = |name: &str| field(message, name).and_then(Value::as_bool);
-        let inverted = flag("invert_match").unwrap_or_default();
-        if let Some(present) = flag("present_match") {
+        let inverted = message["invert_match"].as_bool().unwrap_or_default();
+        if let Some(present) = message["present_match"].as_bool() {
             return Ok((Self::Any, inverted == present));
         }
-        let matcher = match field(message, "string_match") {
+        let matcher = match message.get("string_match") {
             Some(matcher) => Self::string(matcher)?,
-            None if field(message, "range_match").is_some() => {
+            None if message.get("range_match").is_some() => {
                 return Err("a header that is a number".to_owned());
             }
             None => Self::of(message, "_match").unwrap_or(Ok(Self::Any))?,
@@ -53,11 +54,11 @@ impl Matcher {
     /// Reads the one of the fields, all with this ending, that is there.
     pub(super) fn of(message: &Value, ending: &str) -> Option<Result<Self, String>> {
         let get = |name: &str| {
-            let value = field(message, &format!("{name}{ending}"))?;
-            value.as_str().map(str::to_owned)
+            message[format!("{name}{ending}")]
+                .as_str()
+                .map(str::to_owned)
         };
-        let regex = field(message, &format!("safe_regex{ending}"));
-        if let Some(regex) = regex.and_then(|regex| text(regex, "regex")) {
+        if let Some(regex) = message[format!("safe_regex{ending}")]["regex"].as_str() {
             return Some(ValuePattern::new(regex).map(Self::Pattern));
         }
         let found = get("exact").map(Self::Exact);

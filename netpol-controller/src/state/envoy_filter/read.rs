@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use route::{IpPrefix, IpPrefixError};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::matcher::Matcher;
 use super::{
     Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, FilterPatch, Restriction,
-    ValuePattern, field, socket_of,
+    ValuePattern, socket_of,
 };
 
 /// The end of the types of RBAC filters.
@@ -69,6 +69,7 @@ const PROXY_FIELDS: [&str; 6] = [
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Patch {
     apply_to: String,
+    #[serde(deserialize_with = "normalized")]
     r#match: Value,
     patch: PatchBody,
 }
@@ -78,6 +79,7 @@ pub(super) struct Patch {
 #[serde(default)]
 struct PatchBody {
     operation: String,
+    #[serde(deserialize_with = "normalized")]
     value: Value,
 }
 
@@ -93,12 +95,12 @@ impl Patch {
             },
             ("LISTENER", "MERGE") => self.only(&LISTENER_FIELDS, listener_filters(value)),
             // The inner listener that a `Socket` leads to, which reports it.
-            ("LISTENER", "ADD") if is_pipe(value) => FilterPatch::Nothing,
-            ("CLUSTER", "ADD") => match name(value).and_then(socket_of) {
+            ("LISTENER", "ADD") if value.pointer("/address/pipe").is_some() => FilterPatch::Nothing,
+            ("CLUSTER", "ADD") => match value["name"].as_str().and_then(socket_of) {
                 Some(id) => FilterPatch::Socket(id),
                 None => self.unknown("a cluster that no Service stands behind"),
             },
-            ("CLUSTER", "MERGE") if field(value, "transport_socket").is_some() => FilterPatch::Http,
+            ("CLUSTER", "MERGE") if value.get("transport_socket").is_some() => FilterPatch::Http,
             ("CLUSTER", "MERGE") => self.only(&CLUSTER_FIELDS, Ok(())),
             ("HTTP_ROUTE" | "ROUTE_CONFIGURATION" | "VIRTUAL_HOST", _)
                 if value.to_string().contains(RBAC) =>
@@ -108,7 +110,7 @@ impl Patch {
             ("HTTP_ROUTE" | "ROUTE_CONFIGURATION" | "VIRTUAL_HOST", _) => FilterPatch::Http,
             ("HTTP_FILTER", _) if is_type(value, "lua.v3.Lua") => FilterPatch::Http,
             ("NETWORK_FILTER", _) if is_type(value, "HttpConnectionManager") => {
-                return self.http(field(value, "typed_config").unwrap_or(&Value::Null));
+                return self.http(&value["typed_config"]);
             }
             ("NETWORK_FILTER" | "HTTP_FILTER", _) if is_type(value, RBAC) => self.restrict(),
             _ => self.unknown("no shape that is known"),
@@ -131,21 +133,21 @@ impl Patch {
 
     /// Returns the port of the listener that is patched: as number, or in Istio's name of it.
     fn listener(&self) -> Option<u16> {
-        let listener = field(&self.r#match, "listener")?;
-        if let Some(port) = field(listener, "port_number") {
+        let listener = &self.r#match["listener"];
+        if let Some(port) = listener.get("port_number") {
             return u16::try_from(port.as_u64()?).ok();
         }
-        name(listener)?.rsplit_once('_')?.1.parse().ok()
+        listener["name"].as_str()?.rsplit_once('_')?.1.parse().ok()
     }
 
     /// Returns who may connect.
     fn restrict(&self) -> FilterPatch {
-        let context = text(&self.r#match, "context").unwrap_or_default();
-        if context.starts_with("SIDECAR_") {
+        let context = self.r#match["context"].as_str();
+        if context.is_some_and(|context| context.starts_with("SIDECAR_")) {
             return FilterPatch::Nothing;
         }
         let operation = self.patch.operation.as_str();
-        let config = field(&self.patch.value, "typed_config").unwrap_or(&Value::Null);
+        let config = &self.patch.value["typed_config"];
         let whole = operation.starts_with("INSERT_") || matches!(operation, "ADD" | "REPLACE");
         let whole = whole
             .then_some(())
@@ -157,7 +159,7 @@ impl Patch {
     fn chain(&self) -> Result<ChainPatch, String> {
         let value = &self.patch.value;
         check_fields(value, &["name", "filters", "filter_chain_match"])?;
-        let matches = field(value, "filter_chain_match").unwrap_or(&Value::Null);
+        let matches = &value["filter_chain_match"];
         check_fields(matches, &["destination_port", "prefix_ranges"])?;
         let prefixes: Vec<IpPrefix> = list(matches, "prefix_ranges")
             .map(prefix)
@@ -165,28 +167,21 @@ impl Patch {
         if prefixes.is_empty() {
             return Err("a chain without prefix_ranges".to_owned());
         }
-        let port = match field(matches, "destination_port") {
-            None => None,
-            Some(port) => Some(number(port).ok_or("destination_port is not a port")?),
-        };
+        let port = matches.get("destination_port").map(number).transpose()?;
         let mut filters: Vec<&Value> = list(value, "filters").collect();
-        let Some(filter) = filters.pop() else {
-            return Err("a chain without filters".to_owned());
-        };
+        let filter = filters.pop().ok_or("a chain without filters")?;
         if !is_type(filter, "tcp_proxy.v3.TcpProxy") {
             return Err("a chain whose last filter is not tcp_proxy".to_owned());
         }
         let access = filters.into_iter().map(chain_access);
         let access = access.collect::<Result<Vec<_>, _>>()?;
-        let proxy = field(filter, "typed_config").unwrap_or(&Value::Null);
+        let proxy = &filter["typed_config"];
         check_fields(proxy, &PROXY_FIELDS)?;
-        let cluster = text(proxy, "cluster").unwrap_or_default();
         Ok(ChainPatch {
-            name: name(value).map(str::to_owned),
+            name: value["name"].as_str().map(str::to_owned),
             access: access.into_iter().flatten().collect(),
             listener: self.listener(),
-            cluster: ClusterName::parse(cluster)
-                .ok_or_else(|| format!("the cluster {cluster:?} is not a Service's"))?,
+            cluster: cluster(proxy["cluster"].as_str().unwrap_or_default())?,
             prefixes,
             port,
             idle_timeout: duration(proxy, "idle_timeout")?,
@@ -199,8 +194,7 @@ impl Patch {
         if let Err(why) = check_fields(manager, &HTTP_FIELDS) {
             return vec![self.unknown(&why)];
         }
-        let config = field(manager, "route_config").unwrap_or(&Value::Null);
-        let hosts = list(config, "virtual_hosts");
+        let hosts = list(&manager["route_config"], "virtual_hosts");
         let routes = hosts.flat_map(|host| list(host, "routes"));
         let read = routes.map(|route| match self.connect(route) {
             Ok(Some(connect)) => FilterPatch::Connect(connect),
@@ -212,11 +206,11 @@ impl Patch {
 
     fn connect(&self, route: &Value) -> Result<Option<ConnectPatch>, String> {
         // What is no CONNECT to a known destination is answered by the gateway itself.
-        if field(route, "redirect").is_some() || field(route, "direct_response").is_some() {
+        if route.get("redirect").is_some() || route.get("direct_response").is_some() {
             return Ok(None);
         }
-        let matches = field(route, "match").unwrap_or(&Value::Null);
-        if field(matches, "connect_matcher").is_none() {
+        let matches = &route["match"];
+        if matches.get("connect_matcher").is_none() {
             return Err("a route of requests other than CONNECT".to_owned());
         }
         check_fields(matches, &["connect_matcher", "headers"])?;
@@ -224,21 +218,17 @@ impl Patch {
         let (Some(header), None) = (headers.next(), headers.next()) else {
             return Err("a CONNECT route by other than one header".to_owned());
         };
-        let action = field(route, "route").unwrap_or(&Value::Null);
-        let header_name = name(header).unwrap_or_default();
+        let name = header["name"].as_str().unwrap_or_default();
         let value = header_value(header)?;
-        let by_header = text(action, "cluster_header");
-        let cluster = match (text(action, "cluster"), by_header) {
-            (None, Some(by)) if by.eq_ignore_ascii_case(header_name) => None,
-            (Some(cluster), None) if matches!(value, ConnectValue::Exact(_)) => Some(
-                ClusterName::parse(cluster)
-                    .ok_or_else(|| format!("the cluster {cluster:?} is not a Service's"))?,
-            ),
+        let action = |field: &str| route["route"][field].as_str();
+        let cluster = match (action("cluster"), action("cluster_header")) {
+            (None, Some(by)) if by.eq_ignore_ascii_case(name) => None,
+            (Some(own), None) if matches!(value, ConnectValue::Exact(_)) => Some(cluster(own)?),
             _ => return Err("a CONNECT route that no value of its header decides".to_owned()),
         };
         Ok(Some(ConnectPatch {
             listener: self.listener(),
-            header: header_name.to_owned(),
+            header: name.to_owned(),
             value,
             cluster,
         }))
@@ -250,19 +240,25 @@ fn chain_access(filter: &Value) -> Result<Option<Access>, String> {
     if !is_type(filter, RBAC) {
         return Err("a chain of filters other than tcp_proxy and RBAC".to_owned());
     }
-    let config = field(filter, "typed_config").unwrap_or(&Value::Null);
-    Access::read(config).map_err(|why| format!("access depends on {why}"))
+    Access::read(&filter["typed_config"]).map_err(|why| format!("access depends on {why}"))
+}
+
+fn cluster(name: &str) -> Result<ClusterName, String> {
+    ClusterName::parse(name).ok_or_else(|| format!("the cluster {name:?} is not a Service's"))
 }
 
 /// Reads what a header must be; fields as `HeaderMatcher` has them, the older ones included.
 fn header_value(header: &Value) -> Result<ConnectValue, String> {
-    if field(header, "invert_match").is_some_and(|invert| *invert != Value::Bool(false)) {
+    if header
+        .get("invert_match")
+        .is_some_and(|invert| *invert != false)
+    {
         return Err("a header that must not match".to_owned());
     }
-    if field(header, "present_match").is_some() {
+    if header.get("present_match").is_some() {
         return Ok(ConnectValue::Any);
     }
-    let matcher = match field(header, "string_match") {
+    let matcher = match header.get("string_match") {
         Some(matcher) => Matcher::of(matcher, "").ok_or("a header match that is not known")??,
         None => Matcher::of(header, "_match").unwrap_or(Ok(Matcher::Any))?,
     };
@@ -279,7 +275,7 @@ fn header_value(header: &Value) -> Result<ConnectValue, String> {
 
 fn listener_filters(listener: &Value) -> Result<(), String> {
     for filter in list(listener, "listener_filters") {
-        let own = name(filter).unwrap_or_default();
+        let own = filter["name"].as_str().unwrap_or_default();
         if !own.contains("proxy_protocol") && !own.contains("tls_inspector") {
             return Err(format!("the listener filter {own:?}"));
         }
@@ -287,41 +283,26 @@ fn listener_filters(listener: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn is_pipe(listener: &Value) -> bool {
-    field(listener, "address").is_some_and(|address| field(address, "pipe").is_some())
-}
-
 fn is_type(filter: &Value, suffix: &str) -> bool {
-    let config = field(filter, "typed_config");
-    let url = config.and_then(|config| text(config, "@type"));
+    let url = filter["typed_config"]["@type"].as_str();
     url.is_some_and(|url| url.ends_with(suffix))
 }
 
+/// Checks that a message has no other than these fields.
 pub(super) fn check_fields(message: &Value, known: &[&str]) -> Result<(), String> {
-    let fields = message
-        .as_object()
-        .into_iter()
-        .flat_map(|fields| fields.keys());
-    for own in fields {
-        if !known
-            .iter()
-            .any(|known| known == own || super::camel(known) == *own)
-        {
-            return Err(format!("the field {own:?}"));
-        }
-    }
-    Ok(())
+    let mut fields = message.as_object().into_iter().flatten();
+    let other = fields.find(|(name, _)| !known.contains(&name.as_str()));
+    other.map_or(Ok(()), |(name, _)| Err(format!("the field {name:?}")))
 }
 
 pub(super) fn prefix(range: &Value) -> Result<IpPrefix, String> {
-    let address = text(range, "address_prefix").unwrap_or_default();
+    let address = range["address_prefix"].as_str().unwrap_or_default();
     let address = address
         .parse()
         .map_err(|_| format!("{address:?} is no address"))?;
-    let len = field(range, "prefix_len")
-        .and_then(Value::as_u64)
-        .unwrap_or_default();
-    let len = u8::try_from(len).map_err(|_| "prefix_len is too great".to_owned())?;
+    let len = range.get("prefix_len").map_or(Some(0), Value::as_u64);
+    let len = len.and_then(|len| u8::try_from(len).ok());
+    let len = len.ok_or("prefix_len is no length")?;
     match IpPrefix::new(address, len) {
         // Envoy masks an address itself.
         Err(IpPrefixError::HostBits { network }) => Ok(network),
@@ -330,7 +311,7 @@ pub(super) fn prefix(range: &Value) -> Result<IpPrefix, String> {
 }
 
 fn duration(message: &Value, name: &str) -> Result<Option<Duration>, String> {
-    let Some(value) = field(message, name) else {
+    let Some(value) = message.get(name) else {
         return Ok(None);
     };
     let text = value.as_str().and_then(|text| text.strip_suffix('s'));
@@ -340,21 +321,48 @@ fn duration(message: &Value, name: &str) -> Result<Option<Duration>, String> {
         .ok_or_else(|| format!("{name} is no duration"))
 }
 
-fn name(message: &Value) -> Option<&str> {
-    text(message, "name")
-}
-
-pub(super) fn text<'v>(message: &'v Value, name: &str) -> Option<&'v str> {
-    field(message, name)?.as_str()
-}
-
-fn number(value: &Value) -> Option<u16> {
-    u16::try_from(value.as_u64()?).ok().filter(|port| *port > 0)
+fn number(value: &Value) -> Result<u16, String> {
+    let port = value.as_u64().and_then(|port| u16::try_from(port).ok());
+    let port = port.filter(|port| *port > 0);
+    port.ok_or_else(|| "destination_port is not a port".to_owned())
 }
 
 pub(super) fn list<'v>(message: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> {
-    field(message, name)
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
+    message[name].as_array().into_iter().flatten()
+}
+
+/// Reads a message with its fields in one of the two spellings that Envoy's JSON has, `prefix_len`
+/// for `prefixLen`, and without those that are null.
+fn normalized<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    Value::deserialize(deserializer).map(normal)
+}
+
+fn normal(message: Value) -> Value {
+    match message {
+        Value::Array(all) => all.into_iter().map(normal).collect(),
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+            let fields = fields.map(|(name, mut value)| {
+                // Policies have names of their own.
+                if let ("policies", Some(all)) = (&*name, value.as_object_mut()) {
+                    all.values_mut().for_each(|own| *own = normal(own.take()));
+                    return (name, value);
+                }
+                (snake(&name), normal(value))
+            });
+            fields.collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => message,
+    }
+}
+
+pub(super) fn snake(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() {
+            text.push('_');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
 }

@@ -7,8 +7,6 @@ use route::normal_server_name;
 use serde_json::Value;
 
 use super::access::{Access, Named, Visit};
-use super::field;
-use super::read::text;
 
 /// A restriction of who may connect.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,8 +45,7 @@ impl Restriction {
     ) -> Option<Self> {
         let named = Named::find(config);
         let access = whole.and_then(|()| Access::read(config)).transpose()?;
-        let chain = field(matches, "listener").and_then(|own| field(own, "filter_chain"));
-        let part = |name: &str| chain.and_then(|chain| text(chain, name));
+        let part = |name: &str| matches["listener"]["filter_chain"][name].as_str();
         let scope = if let Some(name) = part("sni") {
             let name = normal_server_name(name).unwrap_or_else(|_| name.to_lowercase());
             Scope::ServerName(name.into())

@@ -39,6 +39,10 @@ fn a_pattern_matches_whole_values() {
 
 #[test]
 fn envoy_filter_accepts_both_spellings() {
-    assert_eq!(camel("filter_chain_match"), "filterChainMatch");
-    assert_eq!(camel("name"), "name");
+    assert_eq!(read::snake("filterChainMatch"), "filter_chain_match");
+    assert_eq!(read::snake("filter_chain_match"), "filter_chain_match");
+    assert_eq!(
+        read::snake("http2ProtocolOptions"),
+        "http2_protocol_options"
+    );
 }
