@@ -22,7 +22,7 @@ pub fn has_labels(labels: &Labels, selector: &Labels) -> bool {
 }
 
 /// Namespace and name of an object; the namespace is empty for what has none.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ObjectKey {
     /// Its namespace.
     pub namespace: Arc<str>,

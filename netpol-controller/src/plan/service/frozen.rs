@@ -11,7 +11,7 @@ use crate::state::{ClusterState, ObjectKey, Protocol};
 const RESERVED: [&str; 2] = ["ingress-controller", "istio"];
 
 /// The policies of a Service that stay.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Frozen {
     /// All of them.
     pub(super) everything: bool,
@@ -35,12 +35,8 @@ struct Parts<'a> {
 impl Frozen {
     pub(super) fn new(service: &ObjectKey) -> Self {
         Self {
-            everything: false,
             service: service.clone(),
-            aliases: Vec::new(),
-            from_world: false,
-            others: false,
-            reserved: Vec::new(),
+            ..Self::default()
         }
     }
 
