@@ -38,15 +38,15 @@ pub struct Coalescer {
 
 #[derive(Clone, Copy, Debug)]
 struct Member {
-    data_at: u32,
-    next: Option<u32>,
+    data_at: usize,
+    next: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
 struct Group {
-    first: u32,
-    last: u32,
-    packets: u32,
+    first: usize,
+    last: usize,
+    packets: usize,
     /// `None` for a packet that is no candidate.
     flow: Option<Flow>,
 }
@@ -91,13 +91,11 @@ impl Coalescer {
 
     /// Adds the next packet of the batch, without padding behind it.
     pub fn push(&mut self, packet: &[u8]) {
-        let index = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        let index = self.members.len();
         let candidate = Candidate::new(packet);
-        let data_at = candidate
-            .as_ref()
-            .map_or(0, |candidate| candidate.head.len());
+        let head = candidate.as_ref().map(|candidate| candidate.head);
         self.members.push(Member {
-            data_at: u32::try_from(data_at).unwrap_or(0),
+            data_at: head.map_or(0, <[u8]>::len),
             next: None,
         });
         let Some(candidate) = candidate else {
@@ -121,7 +119,7 @@ impl Coalescer {
     }
 
     /// Appends to the flow's latest group, if it can.
-    fn append(&mut self, candidate: &Candidate<'_>, index: u32) -> bool {
+    fn append(&mut self, candidate: &Candidate<'_>, index: usize) -> bool {
         let open = self.groups.get_mut(self.floor..).unwrap_or_default();
         let Some(group) = open.iter_mut().rev().find(|group| {
             let flow = group.flow.as_ref();
@@ -134,10 +132,7 @@ impl Coalescer {
             .as_mut()
             .is_some_and(|flow| flow.take(candidate, group.packets));
         if fits {
-            if let Some(last) = usize::try_from(group.last)
-                .ok()
-                .and_then(|last| self.members.get_mut(last))
-            {
+            if let Some(last) = self.members.get_mut(group.last) {
                 last.next = Some(index);
             }
             group.last = index;
@@ -148,7 +143,7 @@ impl Coalescer {
 }
 
 impl Group {
-    fn alone(index: u32, flow: Option<Flow>) -> Self {
+    fn alone(index: usize, flow: Option<Flow>) -> Self {
         Self {
             first: index,
             last: index,
@@ -162,26 +157,25 @@ impl<'a> GroupRef<'a> {
     /// Returns the place in the batch of the packet that is written whole.
     #[must_use]
     pub fn head(&self) -> usize {
-        usize::try_from(self.group.first).unwrap_or(usize::MAX)
+        self.group.first
     }
 
     /// Returns the number of packets.
     #[must_use]
     pub fn packets(&self) -> usize {
-        usize::try_from(self.group.packets).unwrap_or(usize::MAX)
+        self.group.packets
     }
 
     /// Returns for each packet behind the head its place in the batch and where its data begin;
     /// from there to its end it is written.
     pub fn members(&self) -> impl Iterator<Item = (usize, usize)> + use<'a> {
         let members = self.members;
-        let member = move |index: u32| members.get(usize::try_from(index).ok()?);
-        let mut next = member(self.group.first).and_then(|first| first.next);
+        let mut next = members.get(self.group.first).and_then(|first| first.next);
         std::iter::from_fn(move || {
             let index = next?;
-            let found = member(index)?;
+            let found = members.get(index)?;
             next = found.next;
-            Some((index.try_into().ok()?, found.data_at.try_into().ok()?))
+            Some((index, found.data_at))
         })
     }
 
@@ -301,7 +295,7 @@ impl Flow {
 
     /// Takes the packet into the group when it continues it, and closes the group when no other can
     /// follow.
-    fn take(&mut self, candidate: &Candidate<'_>, packets: u32) -> bool {
+    fn take(&mut self, candidate: &Candidate<'_>, packets: usize) -> bool {
         let total = self.head_len + self.data + candidate.data;
         let fits = self.open
             && candidate.mergeable
@@ -399,4 +393,4 @@ const MAX_HEAD: usize = 100;
 /// Maximum bytes of a super-packet.
 const MAX_TOTAL: usize = 65_535;
 /// UDP_MAX_SEGMENTS of Linux before 6.9; later ones take 128.
-const MAX_DATAGRAMS: u32 = 64;
+const MAX_DATAGRAMS: usize = 64;
