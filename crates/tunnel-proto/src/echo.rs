@@ -114,16 +114,12 @@ pub fn answer(header: &Header, packet: &mut [u8], info: ProbeInfo) -> bool {
 }
 
 fn payload(info: ProbeInfo, flags: u8) -> [u8; PAYLOAD_LEN] {
-    let set = [
-        (info.active, ACTIVE),
-        (info.draining, DRAINING),
-        (info.large, LARGE),
-    ];
-    let told_flags = set.iter().filter(|(is_set, _)| *is_set);
-    let flags = told_flags.fold(flags, |flags, (_, flag)| flags | flag);
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    let reported =
+        flag(info.active, ACTIVE) | flag(info.draining, DRAINING) | flag(info.large, LARGE);
     let mut bytes = [0; PAYLOAD_LEN];
     put(&mut bytes, 0, &MAGIC);
-    put(&mut bytes, 4, &[flags]);
+    put(&mut bytes, 4, &[flags | reported]);
     put(&mut bytes, 6, &info.mtu.to_be_bytes());
     put(&mut bytes, 8, &info.flows.to_be_bytes());
     bytes

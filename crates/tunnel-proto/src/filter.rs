@@ -200,8 +200,8 @@ impl Filter {
         if !header.has_transport_header() {
             return self.sent.later(now, header);
         }
-        if let Some(quoted) = quoted(header, packet)? {
-            let key = FlowKey::of_inbound(&quoted.header, quoted.packet).ok_or(Refusal::Related)?;
+        if let Some((quoted, bytes)) = quoted(header, packet)? {
+            let key = FlowKey::of_inbound(&quoted, bytes).ok_or(Refusal::Related)?;
             let flow = self.flows.find(now, &key).ok_or(Refusal::Related)?;
             let answered = true; // an error is about what came
             let before = Before {
@@ -241,9 +241,9 @@ impl Filter {
         if !header.has_transport_header() {
             return self.received.later(now, header).map(|_| ());
         }
-        if let Some(quoted) = quoted(header, packet)? {
-            let key = FlowKey::of_outbound(&quoted.header, quoted.packet);
-            let known = quoted.header.src == header.dst
+        if let Some((quoted, bytes)) = quoted(header, packet)? {
+            let key = FlowKey::of_outbound(&quoted, bytes);
+            let known = quoted.src == header.dst
                 && key.is_some_and(|key| self.flows.find(now, &key).is_some());
             return if known { Ok(()) } else { Err(Refusal::Related) };
         }
@@ -269,14 +269,9 @@ impl Filter {
     }
 }
 
-/// A packet in an ICMP error.
-struct Quoted<'a> {
-    header: Header,
-    packet: &'a [u8],
-}
-
-/// Returns what an ICMP error quotes, `None` when the packet is none.
-fn quoted<'a>(header: &Header, packet: &'a [u8]) -> Result<Option<Quoted<'a>>, Refusal> {
+/// Returns the header of the packet that an ICMP error quotes, and its bytes; `None` when the packet is
+/// no error.
+fn quoted<'a>(header: &Header, packet: &'a [u8]) -> Result<Option<(Header, &'a [u8])>, Refusal> {
     let icmp = match (header.version, header.protocol) {
         (Version::V4, protocol::ICMP) | (Version::V6, protocol::ICMPV6) => {
             Icmp::new(header.segment(packet)).ok_or(Refusal::Malformed)?
@@ -298,10 +293,7 @@ fn quoted<'a>(header: &Header, packet: &'a [u8]) -> Result<Option<Quoted<'a>>, R
     if !fits {
         return Err(Refusal::Malformed);
     }
-    Ok(Some(Quoted {
-        header: quoted,
-        packet: icmp.body,
-    }))
+    Ok(Some((quoted, icmp.body)))
 }
 
 /// The flags of a TCP segment with a complete header.
