@@ -37,7 +37,7 @@ pub fn parse_network(text: &str) -> Result<IpNet, AllowedError> {
     let network = match len {
         Some(len) => {
             let len = len.parse().map_err(|_| AllowedError::Syntax)?;
-            IpNet::new(address, len).map_err(|_| AllowedError::PrefixLength { len })?
+            IpNet::new(address, len).map_err(|_| AllowedError::PrefixLength(len))?
         }
         None => address.into(),
     };
@@ -46,12 +46,12 @@ pub fn parse_network(text: &str) -> Result<IpNet, AllowedError> {
 }
 
 fn check(network: IpNet) -> Result<(), AllowedError> {
-    let (address, len) = (network.addr(), network.prefix_len());
+    let address = network.addr();
     if address != network.network() {
-        return Err(AllowedError::HostBits { address, len });
+        return Err(AllowedError::HostBits(network));
     }
     if address != address.to_canonical() {
-        return Err(AllowedError::Mapped { address });
+        return Err(AllowedError::Mapped(address));
     }
     Ok(())
 }
@@ -148,7 +148,7 @@ impl Builder {
         let alone = PeerSet::EMPTY.with(peer);
         let shared = *before == Sharing::Shared && sharing == Sharing::Shared;
         if !(shared || peers.is_empty() || *peers == alone) {
-            return Err(AllowedError::Conflict { network });
+            return Err(AllowedError::Conflict(network));
         }
         *peers = peers.with(peer);
         if sharing == Sharing::Exclusive {
@@ -217,31 +217,17 @@ fn find<B: Ord>(networks: &[([B; 2], PeerSet)], address: B) -> PeerSet {
 #[non_exhaustive]
 pub enum AllowedError {
     /// Another peer has the network, and it is not shared.
-    #[error("network {network} belongs to another peer")]
-    Conflict {
-        /// The network.
-        network: IpNet,
-    },
+    #[error("network {0} belongs to another peer")]
+    Conflict(IpNet),
     /// Bits behind the prefix are set.
-    #[error("{address}/{len} has bits set behind its prefix")]
-    HostBits {
-        /// The address.
-        address: IpAddr,
-        /// The prefix's bits.
-        len: u8,
-    },
+    #[error("{0} has bits set behind its prefix")]
+    HostBits(IpNet),
     /// An IPv4-mapped address.
-    #[error("{address} is an IPv4-mapped address; write the IPv4 address")]
-    Mapped {
-        /// The address.
-        address: IpAddr,
-    },
+    #[error("{0} is an IPv4-mapped address; write the IPv4 address")]
+    Mapped(IpAddr),
     /// More bits than an address has.
-    #[error("a prefix of {len} bits is longer than the address")]
-    PrefixLength {
-        /// The prefix's bits.
-        len: u8,
-    },
+    #[error("a prefix of {0} bits is longer than the address")]
+    PrefixLength(u8),
     /// Neither an address nor a network.
     #[error("not an address or network")]
     Syntax,

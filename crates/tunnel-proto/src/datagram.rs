@@ -92,13 +92,13 @@ impl Header {
     /// - [`DatagramError::Reserved`]: more than 20 bits in the reserved bytes.
     pub fn parse(datagram: &[u8]) -> Result<Self, DatagramError> {
         let len = datagram.len();
-        let size = DatagramError::Size { len };
+        let size = DatagramError::Size(len);
         let (kind, fits) = match u8_at(datagram, 0).ok_or(size)? {
             1 => (Kind::Initiation, len == INITIATION_LEN),
             2 => (Kind::Response, len == RESPONSE_LEN),
             3 => (Kind::CookieReply, len == COOKIE_REPLY_LEN),
             4 => (Kind::Data, (DATA_MIN_LEN..=MAX_LEN).contains(&len)),
-            other => return Err(DatagramError::Kind { found: other }),
+            other => return Err(DatagramError::Kind(other)),
         };
         if !fits {
             return Err(size);
@@ -168,13 +168,11 @@ fn put_reserved(datagram: &mut [u8], reserved: [u8; 3]) -> Result<(), DatagramEr
     let len = datagram.len();
     put(datagram, 1, &reserved)
         .then_some(())
-        .ok_or(DatagramError::Size { len })
+        .ok_or(DatagramError::Size(len))
 }
 
 fn reserved_route(datagram: &[u8]) -> Result<Option<RouteId>, DatagramError> {
-    let [a, b, c] = array(datagram, 1).ok_or(DatagramError::Size {
-        len: datagram.len(),
-    })?;
+    let [a, b, c] = array(datagram, 1).ok_or(DatagramError::Size(datagram.len()))?;
     match u32::from_be_bytes([0, a, b, c]) {
         0 => Ok(None),
         number => RouteId::new(number)
@@ -203,20 +201,14 @@ pub enum DatagramError {
     #[error("route id and receiver index name different servers")]
     Disagree,
     /// The first byte is none of the four kinds.
-    #[error("kind {found} is none of WireGuard's")]
-    Kind {
-        /// The first byte.
-        found: u8,
-    },
+    #[error("kind {0} is none of WireGuard's")]
+    Kind(u8),
     /// The reserved bytes hold more than 20 bits.
     #[error("the reserved bytes hold no route id")]
     Reserved,
     /// The size is not that of the kind.
-    #[error("{len} bytes are not the size of this kind of datagram")]
-    Size {
-        /// Bytes of the datagram.
-        len: usize,
-    },
+    #[error("{0} bytes are not the size of this kind of datagram")]
+    Size(usize),
 }
 
 impl DatagramError {
@@ -225,9 +217,9 @@ impl DatagramError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Disagree => "route_disagrees",
-            Self::Kind { .. } => "unknown_kind",
+            Self::Kind(_) => "unknown_kind",
             Self::Reserved => "reserved_bits",
-            Self::Size { .. } => "bad_size",
+            Self::Size(_) => "bad_size",
         }
     }
 }

@@ -170,7 +170,7 @@ impl Decoder {
         let max = match kind {
             DATAGRAM => self.max,
             CONTROL => MAX_CONTROL_LEN,
-            reserved => return Err(FrameError::Kind { found: reserved }),
+            reserved => return Err(FrameError::Kind(reserved)),
         };
         match len {
             0 => Err(FrameError::Empty),
@@ -205,20 +205,14 @@ const CONTROL: u16 = 1;
 #[non_exhaustive]
 pub enum FrameError {
     /// A control message of a known type is cut short or holds what it must not.
-    #[error("malformed control message of type {kind}")]
-    Control {
-        /// The type, the first byte of the message.
-        kind: u8,
-    },
+    #[error("malformed control message of type {0}")]
+    Control(u8),
     /// The frame is empty.
     #[error("empty frame")]
     Empty,
     /// The kind is reserved.
-    #[error("frame of reserved kind {found}")]
-    Kind {
-        /// The kind, 2 or 3.
-        found: u16,
-    },
+    #[error("frame of reserved kind {0}")]
+    Kind(u16),
     /// The frame is longer than allowed.
     #[error("frame of {len} bytes, {max} are allowed")]
     TooLong {
@@ -234,9 +228,9 @@ impl FrameError {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Control { .. } => "frame_control",
+            Self::Control(_) => "frame_control",
             Self::Empty => "frame_empty",
-            Self::Kind { .. } => "frame_kind",
+            Self::Kind(_) => "frame_kind",
             Self::TooLong { .. } => "frame_too_long",
         }
     }

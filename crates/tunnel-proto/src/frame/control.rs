@@ -58,7 +58,7 @@ impl<'a> Control<'a> {
             }),
             kind => Some(Self::Unknown { kind }),
         };
-        control.ok_or(FrameError::Control { kind })
+        control.ok_or(FrameError::Control(kind))
     }
 
     pub(super) fn encode(&self, out: &mut BytesMut) -> Result<(), FrameError> {
@@ -78,7 +78,7 @@ impl<'a> Control<'a> {
                 out.put_u8(u8::try_from(name.len()).unwrap_or(u8::MAX));
                 out.put_slice(name.as_bytes());
             }
-            Self::Unknown { kind } => return Err(FrameError::Control { kind }),
+            Self::Unknown { kind } => return Err(FrameError::Control(kind)),
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ impl VnetHeader {
             1 => Gso::TcpV4,
             4 => Gso::TcpV6,
             5 => Gso::Udp,
-            other => return Err(OffloadError::Kind { found: other }),
+            other => return Err(OffloadError::Kind(other)),
         };
         Ok(Self {
             needs_csum: b[0] & NEEDS_CSUM != 0,
@@ -104,11 +104,8 @@ pub enum OffloadError {
     #[error("headers too long to repeat")]
     Headers,
     /// A kind of super-packet that is not supported.
-    #[error("unsupported kind of super-packet {found}")]
-    Kind {
-        /// The kind's number.
-        found: u8,
-    },
+    #[error("unsupported kind of super-packet {0}")]
+    Kind(u8),
     /// The packet does not match the header in front of it.
     #[error("packet does not match its offload header")]
     Mismatch,

@@ -75,7 +75,7 @@ fn network_shared_belongs_to_all_exclusive_to_one() {
     let mut builder = Builder::default();
     builder.insert(host, peer(0), Sharing::Exclusive).unwrap();
     builder.insert(host, peer(0), Sharing::Shared).unwrap();
-    let conflict = Err(AllowedError::Conflict { network: host });
+    let conflict = Err(AllowedError::Conflict(host));
     for sharing in [Sharing::Exclusive, Sharing::Shared] {
         assert_eq!(builder.insert(host, peer(1), sharing).map(|_| ()), conflict);
     }
@@ -107,7 +107,7 @@ fn networks_are_read_strictly_and_shown_as_read() {
     assert!(!network("0.0.0.0/0").contains(&"::1".parse::<IpAddr>().unwrap()));
     for (text, error) in [
         ("10.0.0.1/8", None),
-        ("10.0.0.0/33", Some(AllowedError::PrefixLength { len: 33 })),
+        ("10.0.0.0/33", Some(AllowedError::PrefixLength(33))),
         ("10.0.0.0/", Some(AllowedError::Syntax)),
         ("10.0.0/8", Some(AllowedError::Syntax)),
         ("010.0.0.0/8", Some(AllowedError::Syntax)),
@@ -116,7 +116,7 @@ fn networks_are_read_strictly_and_shown_as_read() {
         let found = parse_network(text).unwrap_err();
         match error {
             Some(error) => assert_eq!(found, error),
-            None => assert!(matches!(found, AllowedError::HostBits { len: 8, .. })),
+            None => assert!(matches!(found, AllowedError::HostBits(net) if net.prefix_len() == 8)),
         }
     }
 }

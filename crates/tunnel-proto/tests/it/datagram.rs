@@ -38,7 +38,7 @@ fn reserved_bytes_are_big_endian() {
     clear_route(&mut datagram).unwrap();
     assert_eq!(datagram, [4, 0, 0, 0, 1]);
     let short = set_route(&mut datagram[..3], route(1));
-    assert_eq!(short, Err(DatagramError::Size { len: 3 }));
+    assert_eq!(short, Err(DatagramError::Size(3)));
 }
 
 #[test]
@@ -57,15 +57,9 @@ fn kinds_are_told_by_first_byte_and_size() {
         let longer = Header::parse(&datagram).is_ok();
         assert_eq!(longer, kind == Kind::Data && len == 32);
     }
-    assert_eq!(
-        Header::parse(&[4; 31]),
-        Err(DatagramError::Size { len: 31 })
-    );
-    assert_eq!(
-        Header::parse(&[5; 64]),
-        Err(DatagramError::Kind { found: 5 })
-    );
-    assert_eq!(Header::parse(&[]), Err(DatagramError::Size { len: 0 }));
+    assert_eq!(Header::parse(&[4; 31]), Err(DatagramError::Size(31)));
+    assert_eq!(Header::parse(&[5; 64]), Err(DatagramError::Kind(5)));
+    assert_eq!(Header::parse(&[]), Err(DatagramError::Size(0)));
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn control_of_later_versions_is_understood() {
     assert_eq!(frames, [unknown.into(), Owned::Datagram(vec![9])]);
     assert_eq!(error, None);
     let unsent = put_control(&Control::Unknown { kind: 200 }, &mut BytesMut::new());
-    assert_eq!(unsent, Err(FrameError::Control { kind: 200 }));
+    assert_eq!(unsent, Err(FrameError::Control(200)));
 }
 
 #[test]
@@ -147,8 +147,8 @@ fn invalid_frame_ends_stream() {
     for (bytes, error) in [
         (&[0x00, 0x00][..], FrameError::Empty),
         (&[0x40, 0x00], FrameError::Empty),
-        (&[0x80, 0x01], FrameError::Kind { found: 2 }),
-        (&[0xff, 0xff], FrameError::Kind { found: 3 }),
+        (&[0x80, 0x01], FrameError::Kind(2)),
+        (&[0xff, 0xff], FrameError::Kind(3)),
         (
             &[0x05, 0xdd],
             FrameError::TooLong {
@@ -157,10 +157,10 @@ fn invalid_frame_ends_stream() {
             },
         ),
         (&[0x42, 0x01], FrameError::TooLong { len: 513, max: 512 }),
-        (&[0x40, 2, 4, 0], FrameError::Control { kind: 4 }),
+        (&[0x40, 2, 4, 0], FrameError::Control(4)),
         (
             b"\x40\x0d\x01\x01........\x02a\n", // a line break in an identity
-            FrameError::Control { kind: 1 },
+            FrameError::Control(1),
         ),
     ] {
         assert_eq!(decode(&[bytes], 1500).1, Some(error));
@@ -178,7 +178,7 @@ fn truncated_control_message_is_an_error() {
             let (_, error) = decode(&[&frame], 1500);
             assert_eq!(
                 error,
-                Some(FrameError::Control { kind: whole[2] }),
+                Some(FrameError::Control(whole[2])),
                 "{control:?} {len}"
             );
         }

@@ -271,7 +271,7 @@ fn vnet_header_comes_back_as_it_went() {
     let ecn = [1, 0x81, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(VnetHeader::parse(&ecn).unwrap().gso, Gso::TcpV4);
     let fragmentation = VnetHeader::parse(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(fragmentation, Err(OffloadError::Kind { found: 3 }));
+    assert_eq!(fragmentation, Err(OffloadError::Kind(3)));
     assert_eq!(VnetHeader::parse(&[0; 9]), Err(OffloadError::Short));
 }
 
