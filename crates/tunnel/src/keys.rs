@@ -233,26 +233,17 @@ fn write_draft(draft: &Path, key: &PrivateKey) -> io::Result<()> {
 
 fn read(path: &Path) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     let failed = |source| KeyError::Read(path.to_owned(), source);
-    let mut file = File::open(path).map_err(failed)?;
-    let mut text = Zeroizing::new([0; FILE_LEN]);
-    let mut len = 0;
-    loop {
-        let rest = text.get_mut(len..).unwrap_or_default();
-        match file.read(rest) {
-            Ok(0) => break,
-            Ok(more) => len += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed(error)),
-        }
-    }
+    let file = File::open(path).map_err(failed)?;
+    // It never grows, which would leave a copy of the key in memory.
+    let mut text = Zeroizing::new(Vec::with_capacity(2 * FILE_LEN));
+    let mut limited = (&file).take(FILE_LEN as u64);
+    limited.read_to_end(&mut text).map_err(failed)?;
     // The group may: that is how a pod's user reads a mounted secret.
     if file.metadata().is_ok_and(|meta| meta.mode() & 0o007 != 0) {
         tracing::warn!(path = %path.display(), "all users may read or write this key");
     }
-    let content = match text.get(..len) {
-        Some(content) if len < FILE_LEN => content.trim_ascii_end(),
-        _ => &[],
-    };
+    let fits = text.len() < FILE_LEN;
+    let content = if fits { text.trim_ascii_end() } else { &[] };
     secret_bytes(content).map_err(|source| KeyError::Content(path.to_owned(), source))
 }
 
