@@ -10,28 +10,29 @@ use tunnel_proto::frame::{Control, Decoder, Frame, Identity, put_control};
 
 use super::*;
 
-/// A stream of ours and the other end of its connection.
-fn connected(params: &StreamParams, early: &[u8]) -> (Stream, TcpStream) {
-    connected_by(TcpListener::bind("127.0.0.1:0").unwrap(), params, early)
+/// A stream of ours, from which `early` was read ahead, and the other end of its connection.
+fn connected(early: &[u8]) -> (Stream, TcpStream) {
+    connected_by(TcpListener::bind("127.0.0.1:0").unwrap(), early)
 }
 
 /// The same, with so little room in the kernel that a write is rarely taken whole.
 fn cramped() -> (Stream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
-    let (stream, other) = connected_by(listener, &StreamParams::default(), &[]);
+    let (stream, other) = connected_by(listener, &[]);
     let socket = SockRef::from(&stream.socket);
     socket.set_send_buffer_size(4096).unwrap();
     (stream, other)
 }
 
-fn connected_by(listener: TcpListener, params: &StreamParams, early: &[u8]) -> (Stream, TcpStream) {
+fn connected_by(listener: TcpListener, early: &[u8]) -> (Stream, TcpStream) {
     let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
     other.set_nonblocking(true).unwrap();
-    let stream = Stream::new(ours, early.to_vec(), params, start()).unwrap();
+    let stream = Stream::new(ours, early.to_vec(), &StreamParams::default(), start()).unwrap();
     (stream, TcpStream::from_std(other).unwrap())
 }
+
 fn start() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -122,14 +123,13 @@ async fn read_all(other: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test]
 async fn control_goes_ahead_of_bulk() {
-    let (mut stream, mut other) = connected(&StreamParams::default(), &[]);
+    let (mut stream, mut other) = connected(&[]);
     let now = start();
     put(&mut stream, now, b"bulk");
     let grace = Duration::from_millis(9);
     stream.outgoing.control(now, &Control::Drain { grace });
-    within(poll_fn(|cx| stream.poll_flush(now, cx)))
-        .await
-        .unwrap();
+    let flushed = within(poll_fn(|cx| stream.poll_flush(now, cx)));
+    flushed.await.unwrap();
     stream.socket.shutdown().await.unwrap();
     let frames = take_apart(&within(read_all(&mut other)).await);
     let drain = [4, 0, 0, 0, 9];
@@ -153,7 +153,7 @@ async fn frames_arrive_whole_however_they_were_cut() {
     }
     for cut in [1, 2, 700, 4000] {
         let (early, rest) = encoded.split_at(cut);
-        let (mut stream, mut other) = connected(&StreamParams::default(), early);
+        let (mut stream, mut other) = connected(early);
         assert!(stream.hello_by.is_some());
         let send = async {
             for chunk in rest.chunks(cut * 3) {
@@ -187,17 +187,14 @@ async fn frames_arrive_whole_however_they_were_cut() {
         assert_eq!(hellos, 1);
         assert!(datagrams.into_iter().eq((0..200).map(datagram)));
         stream.greeted();
-        assert!(
-            stream
-                .handle_timeout(start() + Duration::from_secs(60))
-                .is_ok()
-        );
+        let later = start() + Duration::from_secs(60);
+        assert!(stream.handle_timeout(later).is_ok());
     }
 }
 
 #[tokio::test]
 async fn early_bytes_come_first_one_buffer_per_read() {
-    let (mut stream, mut other) = connected(&StreamParams::default(), &[1; 700]);
+    let (mut stream, mut other) = connected(&[1; 700]);
     other.write_all(&[2; 100]).await.unwrap();
     let mut buffer = vec![0; 600];
     let mut sizes = Vec::new();
@@ -212,7 +209,7 @@ async fn early_bytes_come_first_one_buffer_per_read() {
 
 #[tokio::test]
 async fn missing_hello_is_an_error_after_timeout() {
-    let (stream, _other) = connected(&StreamParams::default(), &[]);
+    let (stream, _other) = connected(&[]);
     let by = stream.hello_by.unwrap();
     assert!(stream.handle_timeout(by - Duration::from_millis(1)).is_ok());
     let late = stream.handle_timeout(by).unwrap_err();
@@ -221,7 +218,7 @@ async fn missing_hello_is_an_error_after_timeout() {
 
 #[tokio::test]
 async fn socket_has_no_delay() {
-    let (stream, _other) = connected(&StreamParams::default(), &[]);
+    let (stream, _other) = connected(&[]);
     assert!(stream.socket.nodelay().unwrap());
 }
 
