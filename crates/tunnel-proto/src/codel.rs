@@ -1,7 +1,7 @@
 //! A bounded queue in front of a socket that drops early instead of delaying long: CoDel.
 //!
 //! ```text
-//!          ┌─ urgent: handshakes, control ── dropped when older than `urgent_age` ─┐
+//!          ┌─ urgent: handshakes, control ── dropped when older than 5 s ─────────┐
 //! push ──▶ │                                                                       ├──▶ pop
 //!          └─ bulk ── CoDel: dropped at the head when it waited too long ──────────┘
 //! ```
@@ -25,29 +25,28 @@ pub struct Params {
     /// For how long the delay may stay above the target; about the longest usual round trip of
     /// the flows inside. RFC 8289 §4.3: 100 ms.
     pub interval: Duration,
-    /// While no more than this waits there is no standing queue; the size of one write.
-    pub quantum_bytes: usize,
     /// Bulk packets held at most.
     pub max_packets: usize,
     /// Bytes of bulk packets held at most.
     pub max_bytes: usize,
     /// Urgent packets held at most.
     pub max_urgent: usize,
-    /// The age at which an urgent packet is of no use any more. A handshake is repeated after 5 s
-    /// (WireGuard paper §6.1, Rekey-Timeout).
-    pub urgent_age: Duration,
 }
+
+/// While no more bytes than this wait there is no standing queue; the size of one write.
+const QUANTUM: usize = 1514;
+/// The age at which an urgent packet is of no use any more. A handshake is repeated after 5 s
+/// (WireGuard paper §6.1, Rekey-Timeout).
+const URGENT_AGE: Duration = Duration::from_secs(5);
 
 impl Default for Params {
     fn default() -> Self {
         Self {
             target: Duration::from_millis(5),
             interval: Duration::from_millis(100),
-            quantum_bytes: 1514,
             max_packets: 1024,
             max_bytes: 2 << 20,
             max_urgent: 64,
-            urgent_age: Duration::from_secs(5),
         }
     }
 }
@@ -72,7 +71,7 @@ pub enum DropReason {
     FullPackets,
     /// Larger than the whole queue may be.
     Oversize,
-    /// An urgent packet older than `urgent_age`.
+    /// An urgent packet older than 5 s.
     Stale,
 }
 
@@ -199,7 +198,7 @@ impl<T> Queue<T> {
     /// Takes the next packet to send: urgent ones first, then what CoDel lets through.
     pub fn pop(&mut self, now: Instant, mut dropped: impl FnMut(T, DropReason)) -> Option<T> {
         while let Some(waiting) = self.urgent.pop_front() {
-            if now.saturating_duration_since(waiting.since) <= self.params.urgent_age {
+            if now.saturating_duration_since(waiting.since) <= URGENT_AGE {
                 self.stats.popped += 1;
                 return Some(waiting.item);
             }
@@ -269,7 +268,7 @@ impl<T> Queue<T> {
             return (None, false);
         };
         let waited = now.saturating_duration_since(waiting.since);
-        if waited < self.params.target || self.bytes <= self.params.quantum_bytes {
+        if waited < self.params.target || self.bytes <= QUANTUM {
             self.control.first_above = None;
             return (Some(waiting), false);
         }

@@ -114,18 +114,6 @@ impl<S: Copy> Mac1Table<S> {
             .collect();
     }
 
-    /// Returns the number of keys.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Returns whether there are no keys.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Returns the server whose key made the message's `mac1`.
     ///
     /// # Errors
