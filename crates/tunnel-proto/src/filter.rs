@@ -31,7 +31,7 @@ mod flow;
 mod fragments;
 mod table;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::allowed::PeerIndex;
 use crate::ip::transport::{Icmp, Tcp};
@@ -42,28 +42,13 @@ use flow::{Phase, is_impossible};
 use fragments::Fragments;
 use table::Table;
 
-/// Bounds and times of a [`Filter`].
+/// Bounds of a [`Filter`].
 #[derive(Clone, Copy, Debug)]
 pub struct Params {
     /// Flows held at most, about 90 bytes each when they are there; at most 16,777,216.
     pub max_flows: usize,
     /// Fragmented packets tracked at most, for each direction.
     pub max_fragmented: usize,
-    /// How long a flow that was not answered stays: TCP until the handshake is complete, UDP until
-    /// the first answer, ICMP echo always.
-    pub opening: Duration,
-    /// How long a TCP connection stays with nothing sent. RFC 5382 REQ-5 asks for more than
-    /// 2 h 4 min.
-    pub established: Duration,
-    /// The same once one side has finished.
-    pub half_closed: Duration,
-    /// How long a flow is known after both sides finished or one reset it.
-    pub closed: Duration,
-    /// How long an answered UDP flow stays after the near side last sent. RFC 4787 REQ-5: at least
-    /// 2 min.
-    pub udp: Duration,
-    /// How long later fragments may follow the first.
-    pub fragments: Duration,
 }
 
 impl Default for Params {
@@ -71,12 +56,6 @@ impl Default for Params {
         Self {
             max_flows: 65_536,
             max_fragmented: 256,
-            opening: Duration::from_secs(30),
-            established: Duration::from_secs(7500),
-            half_closed: Duration::from_secs(600),
-            closed: Duration::from_secs(20),
-            udp: Duration::from_secs(120),
-            fragments: Duration::from_secs(30),
         }
     }
 }
@@ -104,7 +83,7 @@ impl Filter {
     /// aiming at one place of the table; `now` is the earliest time of any call.
     #[must_use]
     pub fn new(params: Params, secret: u64, now: Instant) -> Self {
-        let fragments = || Fragments::new(params.max_fragmented, params.fragments);
+        let fragments = || Fragments::new(params.max_fragmented);
         Self {
             flows: Table::new(&params, secret, now),
             sent: fragments(),

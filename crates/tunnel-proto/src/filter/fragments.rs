@@ -11,12 +11,14 @@ use crate::ip::{Header, Version};
 
 use super::Refusal;
 
+/// How long later fragments may follow the first.
+const LIFETIME: Duration = Duration::from_secs(30);
+
 #[derive(Debug)]
 pub(super) struct Fragments {
     ring: Vec<Entry>,
     next: usize,
     max: usize,
-    lifetime: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,12 +54,11 @@ impl Key {
 }
 
 impl Fragments {
-    pub(super) fn new(max: usize, lifetime: Duration) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self {
             ring: Vec::new(),
             next: 0,
             max,
-            lifetime,
         }
     }
 
@@ -91,7 +92,7 @@ impl Fragments {
         let len = header.total_len.saturating_sub(fragment.data_at);
         let first = self.ring.iter().find(|first| first.key == key);
         first
-            .filter(|first| now.saturating_duration_since(first.since) <= self.lifetime)
+            .filter(|first| now.saturating_duration_since(first.since) <= LIFETIME)
             .filter(|first| offset >= first.end)
             .filter(|_| offset + len <= usize::from(u16::MAX))
             .map(|first| first.peer)

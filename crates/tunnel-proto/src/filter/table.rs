@@ -22,7 +22,6 @@ pub(super) struct Table {
     buckets: Vec<u32>,
     entries: Vec<Entry>,
     lists: [List; CLASSES],
-    limits: [u64; CLASSES],
     free: u32,
     len: usize,
     max: usize,
@@ -62,10 +61,14 @@ struct List {
 /// What kinds of flow share a time-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
+    /// Both sides finished, or one reset it.
     Closed,
+    /// Not answered: TCP until the handshake is complete, UDP until the first answer, ICMP echo always.
     Opening,
+    /// One side has finished.
     HalfClosed,
     Established,
+    /// Answered.
     Udp,
 }
 
@@ -93,24 +96,29 @@ impl Class {
             Phase::UdpAnswered => Self::Udp,
         }
     }
+
+    /// How long a flow is kept with nothing sent, in milliseconds.
+    fn limit(self) -> u64 {
+        let seconds = match self {
+            Self::Closed => 20,
+            Self::Opening => 30,
+            Self::HalfClosed => 600,
+            // RFC 5382 REQ-5 asks for more than 2 h 4 min.
+            Self::Established => 7500,
+            // Since the near side last sent. RFC 4787 REQ-5: at least 2 min.
+            Self::Udp => 120,
+        };
+        seconds * 1000
+    }
 }
 
 impl Table {
     pub(super) fn new(params: &Params, secret: u64, epoch: Instant) -> Self {
         let max = params.max_flows.clamp(1, MAX);
-        let millis =
-            |limit: std::time::Duration| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         Self {
             buckets: vec![0; max.next_power_of_two()],
             entries: Vec::new(),
             lists: [List::default(); CLASSES],
-            limits: [
-                millis(params.closed),
-                millis(params.opening),
-                millis(params.half_closed),
-                millis(params.established),
-                millis(params.udp),
-            ],
             free: 0,
             len: 0,
             max,
@@ -180,8 +188,7 @@ impl Table {
                 let Some(entry) = self.entry(front) else {
                     break;
                 };
-                let limit = self.limit(class);
-                if now.saturating_sub(entry.listed) < limit {
+                if now.saturating_sub(entry.listed) < class.limit() {
                     break;
                 }
                 if self.is_over(entry, now) {
@@ -365,11 +372,7 @@ impl Table {
     }
 
     fn is_over(&self, entry: &Entry, now: u64) -> bool {
-        now.saturating_sub(entry.used) >= self.limit(Class::of(entry.phase))
-    }
-
-    fn limit(&self, class: Class) -> u64 {
-        self.limits.get(class as usize).copied().unwrap_or(0)
+        now.saturating_sub(entry.used) >= Class::of(entry.phase).limit()
     }
 
     fn count_open(&mut self, phase: Phase, peer: PeerIndex, more: bool) {
