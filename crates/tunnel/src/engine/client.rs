@@ -242,7 +242,7 @@ impl Engine {
         }
     }
 
-    /// Sends a probe by a link, if there is a session.
+    /// Sends a probe by a link; `None` when there is no session.
     pub(super) fn send_probe(
         &mut self,
         now: Instant,
@@ -250,29 +250,20 @@ impl Engine {
         link: LinkId,
         (id, info, size): (u32, ProbeInfo, usize),
         out: &mut impl Out,
-    ) {
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-            return;
-        };
-        let Some(addresses) = peer.probe_addresses(&self.own) else {
-            return;
-        };
-        let Some(remote) = peer.link(link).map(|link| link.remote) else {
-            return;
-        };
-        let Some(len) = echo::request(addresses, id, info, size, &mut self.scratch) else {
-            return;
-        };
+    ) -> Option<()> {
+        let peer = self.peers.get_mut(at)?.as_mut()?;
+        let addresses = peer.probe_addresses(&self.own)?;
+        let remote = peer.link(link)?.remote;
+        let len = echo::request(addresses, id, info, size, &mut self.scratch)?;
         let route = remote.route(peer.route);
-        let sealing = peer.sealing(now);
-        let Some(pair) = sealing.and_then(|at| peer.pairs.get_mut(at)) else {
-            return;
-        };
-        let packet = self.scratch.get(..len).unwrap_or_default();
+        let sealing = peer.sealing(now)?;
+        let pair = peer.pairs.get_mut(sealing)?;
+        let packet = self.scratch.get(..len)?;
         out.datagram(&remote, Band::Urgent, len + OVERHEAD, |buf| {
             let len = pair.noise.seal(packet, buf).unwrap_or(0);
             mark(buf, len, route)
         });
+        Some(())
     }
 
     /// Sends what may prove a new link: the initiations under way, or a probe.

@@ -375,30 +375,29 @@ impl Engine {
         }
     }
 
-    /// Answers a probe by the link it came by, sealed with the pair it came with.
-    fn answer(&mut self, now: Instant, of: PairRef, from: &Remote, len: usize, out: &mut impl Out) {
+    /// Answers a probe by the link it came by, sealed with the pair it came with; `None` when that is not
+    /// possible.
+    fn answer(
+        &mut self,
+        now: Instant,
+        of: PairRef,
+        from: &Remote,
+        len: usize,
+        out: &mut impl Out,
+    ) -> Option<()> {
         let reply = self.probe_info(now, of.peer, false, 0);
-        let Some(packet) = self.scratch.get_mut(..len) else {
-            return;
-        };
-        let Ok(header) = Header::parse(packet) else {
-            return;
-        };
-        if !echo::answer(&header, packet, reply) {
-            return;
-        }
-        let Some(peer) = self.peers.get_mut(of.peer).and_then(Option::as_mut) else {
-            return;
-        };
+        let packet = self.scratch.get_mut(..len)?;
+        let header = Header::parse(packet).ok()?;
+        let peer = self.peers.get_mut(of.peer)?.as_mut()?;
         let route = from.route(peer.route);
-        let pair = peer.pairs.get_mut(of.pair);
-        let Some(pair) = pair.filter(|pair| pair.noise.is_ready(now)) else {
-            return;
-        };
-        out.datagram(from, Band::Urgent, len + OVERHEAD, |buf| {
-            let len = pair.noise.seal(packet, buf).unwrap_or(0);
-            mark(buf, len, route)
-        });
+        let pair = peer.pairs.get_mut(of.pair)?;
+        if pair.noise.is_ready(now) && echo::answer(&header, packet, reply) {
+            out.datagram(from, Band::Urgent, len + OVERHEAD, |buf| {
+                let len = pair.noise.seal(packet, buf).unwrap_or(0);
+                mark(buf, len, route)
+            });
+        }
+        Some(())
     }
 
     /// Applies what a peer reported in a probe.
