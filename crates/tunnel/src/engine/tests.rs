@@ -15,13 +15,14 @@ use simulation::{Simulation, ms};
 use support::{packet, tcp};
 
 const POD: &str = "100.96.0.5";
+/// The address of the first server.
+const SERVER: &str = "192.168.123.1";
 
 #[test]
 fn flow_from_server_is_answered_by_shoot() {
     let mut sim = Simulation::connected();
     assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
-    let source = sim.server_address(0);
-    sim.server_sends(0, packet(&source, POD, flags::SYN, 1000));
+    sim.server_sends(0, packet(SERVER, POD, flags::SYN, 1000));
     sim.run_for(ms(100));
     let arrived = sim.at_client(0);
     assert_eq!(arrived.len(), 1);
@@ -30,7 +31,7 @@ fn flow_from_server_is_answered_by_shoot() {
         Tcp::new(header.segment(&arrived[0])).unwrap().flags(),
         flags::SYN
     );
-    sim.client_sends(0, packet(POD, &source, flags::SYN | flags::ACK, 1000));
+    sim.client_sends(0, packet(POD, SERVER, flags::SYN | flags::ACK, 1000));
     sim.run_for(ms(100));
     assert_eq!(sim.at_server(0).len(), 1);
 }
@@ -38,10 +39,9 @@ fn flow_from_server_is_answered_by_shoot() {
 #[test]
 fn shoot_opens_no_flow_toward_seed() {
     let mut sim = Simulation::connected();
-    let target = sim.server_address(0);
-    sim.client_sends(0, packet(POD, &target, flags::SYN, 0));
-    sim.client_sends(0, packet(POD, &target, flags::ACK, 100));
-    sim.client_sends(0, packet("192.168.123.64", &target, flags::SYN, 0));
+    sim.client_sends(0, packet(POD, SERVER, flags::SYN, 0));
+    sim.client_sends(0, packet(POD, SERVER, flags::ACK, 100));
+    sim.client_sends(0, packet("192.168.123.64", SERVER, flags::SYN, 0));
     sim.run_for(ms(100));
     assert!(sim.at_server(0).is_empty());
     let refused: u64 = sim.servers[0]
@@ -57,9 +57,8 @@ fn shoot_opens_no_flow_toward_seed() {
 #[test]
 fn packets_with_foreign_inner_source_are_dropped() {
     let mut sim = Simulation::connected();
-    let target = sim.server_address(0);
-    for source in ["9.9.9.9", "192.168.123.65", &target] {
-        sim.client_sends(0, packet(source, &target, flags::ACK, 0));
+    for source in ["9.9.9.9", "192.168.123.65", SERVER] {
+        sim.client_sends(0, packet(source, SERVER, flags::ACK, 0));
     }
     sim.run_for(ms(100));
     assert!(sim.at_server(0).is_empty());
@@ -92,15 +91,14 @@ fn udp_is_used_when_open_and_left_when_dead() {
 fn transport_change_keeps_flow_without_handshake() {
     let mut sim = Simulation::new(1, 1, Mode::Auto);
     sim.run_for(ms(2000));
-    let source = sim.server_address(0);
-    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
     sim.run_for(ms(50));
     let handshakes = sim.clients[0].engine.counts().handshakes;
     sim.udp = false;
     sim.run_for(ms(2000));
-    sim.server_sends(0, packet(&source, POD, flags::ACK, 100));
+    sim.server_sends(0, packet(SERVER, POD, flags::ACK, 100));
     sim.run_for(ms(50));
-    sim.client_sends(0, packet(POD, &source, flags::ACK, 100));
+    sim.client_sends(0, packet(POD, SERVER, flags::ACK, 100));
     sim.run_for(ms(50));
     assert_eq!((sim.at_client(0).len(), sim.at_server(0).len()), (2, 1));
     assert_eq!(sim.clients[0].engine.counts().handshakes, handshakes);
@@ -221,8 +219,7 @@ fn rotation_loses_nothing_with_either_key() {
         "{:?}",
         sim.clients[0].max_down
     );
-    let source = sim.server_address(0);
-    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
     sim.run_for(ms(100));
     assert_eq!(sim.at_client(0).len(), 1);
 }
@@ -240,8 +237,7 @@ fn syn_mss_is_clamped_to_path_mtu() {
     let mut sim = narrow();
     let mtu = sim.client_status(0).mtu;
     assert!((1300..=1368).contains(&mtu), "{mtu}");
-    let source = sim.server_address(0);
-    sim.server_sends(0, support::syn_with_mss(&source, POD, 1460));
+    sim.server_sends(0, support::syn_with_mss(SERVER, POD, 1460));
     sim.run_for(ms(100));
     let mut arrived = sim.at_client(0).remove(0);
     let header = Header::parse(&arrived).unwrap();
@@ -259,9 +255,8 @@ fn path_too_small_for_udp_uses_tcp() {
 #[test]
 fn too_large_a_packet_is_answered_on_the_device() {
     let mut sim = narrow();
-    let source = sim.server_address(0);
-    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    sim.server_sends(0, packet(&source, POD, flags::ACK, 1380));
+    sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
+    sim.server_sends(0, packet(SERVER, POD, flags::ACK, 1380));
     sim.run_for(ms(100));
     assert_eq!(sim.at_client(0).len(), 1, "the SYN alone");
     let answers = sim.at_server(0);
@@ -389,14 +384,13 @@ fn udp_dead_one_way_is_left_within_two_seconds() {
 #[test]
 fn packets_fit_path_once_its_mtu_is_known() {
     let mut sim = narrow();
-    let source = sim.server_address(0);
-    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
     sim.run_for(ms(20));
     sim.largest_sent = 0;
     for _ in 0..400 {
         for data in [1328, 1340, 1380] {
-            sim.server_sends(0, packet(&source, POD, flags::ACK, data));
-            sim.client_sends(0, packet(POD, &source, flags::ACK, data));
+            sim.server_sends(0, packet(SERVER, POD, flags::ACK, data));
+            sim.client_sends(0, packet(POD, SERVER, flags::ACK, data));
         }
         sim.run_for(ms(20));
     }
@@ -412,9 +406,8 @@ fn probes_forged_by_pods_are_ignored() {
         mtu: 1280,
         ..tunnel_proto::echo::ProbeInfo::default()
     };
-    let target = sim.server_address(0).parse().unwrap();
     let mut probe = vec![0; 100];
-    let addresses = (POD.parse().unwrap(), target);
+    let addresses = (POD.parse().unwrap(), SERVER.parse().unwrap());
     let len = tunnel_proto::echo::request(addresses, 1, info, 0, &mut probe).unwrap();
     probe.truncate(len);
     sim.client_sends(0, probe);
@@ -444,14 +437,13 @@ fn hole_under_packets_is_found_in_five_seconds() {
     for (mode, from_server) in [(Mode::Auto, true), (Mode::Udp, true), (Mode::Udp, false)] {
         let mut sim = Simulation::new(1, 1, mode);
         sim.run_for(ms(3000));
-        let source = sim.server_address(0);
-        sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+        sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
         sim.largest = Some(1400);
         for _ in 0..200 {
             if from_server {
-                sim.server_sends(0, packet(&source, POD, flags::ACK, 1380));
+                sim.server_sends(0, packet(SERVER, POD, flags::ACK, 1380));
             } else {
-                let answer = tcp(POD, &source, (443, 2000), flags::ACK, &[], 1380);
+                let answer = tcp(POD, SERVER, (443, 2000), flags::ACK, &[], 1380);
                 sim.client_sends(0, answer);
             }
             sim.run_for(ms(25));
