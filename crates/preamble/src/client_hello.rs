@@ -86,7 +86,7 @@ impl<'a> ClientHello<'a> {
             .clone()
             .and_then(|range| self.message.get(range))
             .unwrap_or_default();
-        body::ProtocolNames::new(list)
+        body::protocol_names(list)
     }
 }
 

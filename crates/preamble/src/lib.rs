@@ -35,5 +35,5 @@ pub use http_connect::{
 pub use progress::Progress;
 pub use proxy_protocol::{
     Addresses, ProxyEncodeError, ProxyHeader, ProxyHeaderError, Signature, Transport, Version,
-    detect, encode_v1, encode_v2, encode_v2_local,
+    detect, encode_v1, encode_v2,
 };

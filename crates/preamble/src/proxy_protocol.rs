@@ -20,7 +20,7 @@ use thiserror::Error;
 use crate::Progress;
 
 pub use v1::encode_v1;
-pub use v2::{Tlvs, encode_v2, encode_v2_local};
+pub use v2::encode_v2;
 
 /// What the first bytes of a stream say about a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +93,8 @@ impl<'a> ProxyHeader<'a> {
 
     /// Returns the TLVs of a version 2 header, type and value, in the order sent. The types are
     /// those of §2.2; the checksum and padding are among them.
-    #[must_use]
-    pub fn tlvs(&self) -> Tlvs<'a> {
-        Tlvs::new(self.tlvs)
+    pub fn tlvs(&self) -> impl Iterator<Item = (u8, &'a [u8])> + use<'a> {
+        v2::tlvs(self.tlvs)
     }
 }
 

@@ -3,6 +3,7 @@
 //! The framing of the whole message is checked; the contents only of `server_name` (RFC 6066 §3)
 //! and `application_layer_protocol_negotiation` (RFC 7301 §3.1). Other extensions are skipped.
 
+use std::iter;
 use std::ops::Range;
 
 use super::reader::Reader;
@@ -118,25 +119,9 @@ fn protocol_name_list(mut data: Reader<'_>) -> Result<Range<usize>, &'static str
 }
 
 /// Iterates over the names of a list that [`read`] has checked.
-#[derive(Debug)]
-pub(super) struct ProtocolNames<'a> {
-    rest: Reader<'a>,
-}
-
-impl<'a> ProtocolNames<'a> {
-    pub(super) fn new(list: &'a [u8]) -> Self {
-        Self {
-            rest: Reader::new(list),
-        }
-    }
-}
-
-impl<'a> Iterator for ProtocolNames<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.rest.vector8().map(|name| name.bytes())
-    }
+pub(super) fn protocol_names(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Reader::new(list);
+    iter::from_fn(move || rest.vector8().map(|name| name.bytes()))
 }
 
 /// ExtensionType server_name (RFC 6066 §1.1).

@@ -187,26 +187,13 @@ fn split_tlv(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((kind, value, rest))
 }
 
-/// Iterator over the TLVs of a version 2 header: type and value.
-#[derive(Clone, Debug)]
-pub struct Tlvs<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Tlvs<'a> {
-    pub(super) fn new(tlvs: &'a [u8]) -> Self {
-        Self { rest: tlvs }
-    }
-}
-
-impl<'a> Iterator for Tlvs<'a> {
-    type Item = (u8, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (kind, value, rest) = split_tlv(self.rest)?;
-        self.rest = rest;
+/// Iterates over TLVs: type and value.
+pub(super) fn tlvs(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    iter::from_fn(move || {
+        let (kind, value, next) = split_tlv(rest)?;
+        rest = next;
         Some((kind, value))
-    }
+    })
 }
 
 /// Appends a version 2 header for a TCP connection from `source` to `destination`.
@@ -248,12 +235,6 @@ pub fn encode_v2(
         out.extend_from_slice(&crc.to_be_bytes());
     }
     Ok(())
-}
-
-/// Appends a version 2 `LOCAL` header: the connection is the sender's own, a health check say.
-pub fn encode_v2_local(out: &mut Vec<u8>) {
-    let written = put_fixed(0x20, 0x00, 0, out);
-    debug_assert!(written.is_ok(), "an empty block fits");
 }
 
 fn put_fixed(
