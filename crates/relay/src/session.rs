@@ -11,7 +11,6 @@
 //! other's socket is set to reset its connection when it is closed. One that got the end of
 //! its direction before is not: it has everything, and the kernel resets what it still sends.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -212,15 +211,6 @@ impl<M: Meter> Future for Relay<'_, M> {
             None => self.poll_relayed(cx),
             Some(_) => self.poll_ending(cx),
         }
-    }
-}
-
-impl<M: Meter> fmt::Debug for Relay<'_, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Relay")
-            .field("rx", &self.rx)
-            .field("tx", &self.tx)
-            .finish_non_exhaustive()
     }
 }
 
