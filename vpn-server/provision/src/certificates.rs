@@ -15,7 +15,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use super::state::{Authority, Leaf, Moment};
+use super::state::{Authority, Leaf, Moment, Secret};
 
 /// A certificate could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub(super) fn authority(
     dates(&mut params, from, until);
     Ok(Authority {
         certificate: params.self_signed(key)?.pem(),
-        key: key.serialize_pem(),
+        key: Secret::new(key.serialize_pem()),
         name,
         from,
         until,
@@ -74,12 +74,12 @@ pub(super) fn leaf(
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
     dates(&mut params, from, until);
-    let signer = KeyPair::from_pem(&authority.key)?;
+    let signer = KeyPair::from_pem(authority.key.text())?;
     let issuer = Issuer::new(authority_params(&authority.name), signer);
     Ok(Leaf {
         issuer: authority.name.clone(),
         certificate: params.signed_by(key, &issuer)?.pem(),
-        key: key.serialize_pem(),
+        key: Secret::new(key.serialize_pem()),
         names,
         from,
         until,

@@ -251,17 +251,11 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// Reads and validates the file at `path`.
-    ///
-    /// # Errors
-    /// What is wrong, with file, line or key.
     pub(crate) fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::validated(yaml::load(path)?, path)
     }
 
     /// As [`Wanted::load`], from text; `origin` is the file's name in errors.
-    ///
-    /// # Errors
-    /// What is wrong, with file, line or key.
     #[cfg(test)]
     pub(crate) fn from_text(text: &str, origin: &Path) -> Result<Self, ConfigError> {
         Self::validated(yaml::from_str(text, origin)?, origin)

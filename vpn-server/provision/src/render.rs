@@ -235,7 +235,7 @@ impl Picture<'_> {
         let data = [
             ("ca.crt", authorities),
             ("tls.crt", &leaf.certificate),
-            ("tls.key", &leaf.key),
+            ("tls.key", leaf.key.text()),
         ];
         let data = data.map(|(file, text)| (file.to_owned(), text.to_owned()));
         self.secret(Side::Seed, name.to_owned(), data.into())

@@ -104,12 +104,8 @@ pub(super) struct Keys<K> {
     /// The only one, or the old one.
     pub(super) current: K,
     /// The new one.
-    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<K>,
-}
-
-fn none<K>() -> Option<K> {
-    None
 }
 
 /// Which of two.
@@ -153,7 +149,7 @@ impl<K> Keys<K> {
     }
 }
 
-/// A private or preshared key of WireGuard, as text.
+/// A private or preshared key, as text: base64 of WireGuard, PKCS #8 in PEM of a certificate.
 #[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(super) struct Secret(String);
@@ -161,6 +157,10 @@ pub(super) struct Secret(String);
 impl Secret {
     pub(super) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(STANDARD.encode(bytes))
+    }
+
+    pub(super) fn new(text: String) -> Self {
+        Self(text)
     }
 
     /// Returns the key as its file has it.
@@ -182,27 +182,20 @@ impl fmt::Debug for Secret {
 }
 
 /// A certificate authority.
-#[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Authority {
     /// Its subject, which no other authority has.
     pub(super) name: String,
     /// PEM.
     pub(super) certificate: String,
-    /// PKCS #8, PEM.
-    pub(super) key: String,
+    pub(super) key: Secret,
     pub(super) from: Moment,
     pub(super) until: Moment,
 }
 
-impl fmt::Debug for Authority {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Authority({}, ..)", self.name)
-    }
-}
-
 /// A certificate that an authority has signed.
-#[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Leaf {
     /// The authority's name.
@@ -211,16 +204,9 @@ pub(super) struct Leaf {
     pub(super) names: Vec<String>,
     /// PEM.
     pub(super) certificate: String,
-    /// PKCS #8, PEM.
-    pub(super) key: String,
+    pub(super) key: Secret,
     pub(super) from: Moment,
     pub(super) until: Moment,
-}
-
-impl fmt::Debug for Leaf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Leaf(by {}, for {:?}, ..)", self.issuer, self.names)
-    }
 }
 
 #[cfg(test)]
