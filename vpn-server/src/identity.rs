@@ -43,9 +43,6 @@ pub enum IdentityError {
 }
 
 /// Reads keys and peers; `own` are our addresses, whose networks peers are on.
-///
-/// # Errors
-/// What is wrong, with its file.
 pub(crate) fn load(files: &KeyFiles, own: &[IpNet]) -> Result<Identity, IdentityError> {
     let mut keys: Vec<PrivateKey> = Vec::new();
     let mut owners: BTreeMap<PublicKey, &Path> = BTreeMap::new();

@@ -9,7 +9,6 @@
 //! A connection stays on the thread that accepted it. Speaks no WireGuard and knows no keys.
 
 mod connection;
-mod context;
 mod dial;
 mod names;
 mod shoot;
@@ -19,23 +18,49 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serve::{ConnRecord, ListenerContext, WorkerHandle, WorkerSocket, accept_all};
+use serve::{
+    Accepting, Admission, ConnRecord, ListenerContext, WorkerHandle, WorkerSocket, accept_all,
+};
+use telemetry::AccessLog;
+use tls::ServerTls;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tunnel::Status;
 
-pub(crate) use context::Shared;
-use context::Worker;
-use names::Names;
-pub use shoot::Shoot;
+use self::names::Names;
+pub use self::shoot::Shoot;
+use crate::config::{Limits, ProxyConfig};
+use crate::metrics::ProxyMetrics;
 
 /// The proxy's name in logs and metrics.
 pub(crate) const LISTENER: &str = "proxy";
 /// What it speaks, there.
 pub(crate) const PROTOCOL: &str = "connect";
 
+/// What all workers share; nothing in it is locked on a connection's path.
+pub(crate) struct Shared {
+    pub(crate) config: ProxyConfig,
+    pub(crate) limits: Limits,
+    /// Where connections may go.
+    pub(crate) shoot: Shoot,
+    pub(crate) tls: ServerTls,
+    pub(crate) status: watch::Receiver<Arc<Status>>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) accepting: Accepting,
+    pub(crate) listeners: serve::Metrics,
+    pub(crate) metrics: ProxyMetrics,
+    pub(crate) access_log: AccessLog,
+}
+
+/// One worker thread's state.
+struct Worker {
+    shared: Arc<Shared>,
+    handle: WorkerHandle,
+    /// Absent when no DNS server is configured.
+    names: Option<Names>,
+}
+
 /// Accepts and serves connections until the process no longer accepts.
-///
-/// # Errors
-/// The accept loop could not start or ended by a defect.
 pub(crate) async fn run(
     shared: Arc<Shared>,
     handle: WorkerHandle,

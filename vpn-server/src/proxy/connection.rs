@@ -17,8 +17,7 @@ use relay::{Peer, Timers, relay_streams};
 use serve::{ConnRecord, Reason};
 use tokio::net::TcpStream;
 
-use super::context::Worker;
-use super::dial;
+use super::{Worker, dial};
 
 /// How long after the destination's own deadline a dial is given up whatever it does.
 const DIAL_SLACK: Duration = Duration::from_secs(2);

@@ -14,7 +14,7 @@ use serve::{DialError as ConnectError, LookupError, Reason, alternate_families, 
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::context::{Shared, Worker};
+use super::{Shared, Worker};
 
 /// How long a dial waits for a tunnel: a path that dies silently is replaced within this time, and an
 /// API server would report the 503 to its user instead of asking again.
@@ -69,9 +69,6 @@ impl DialError {
 }
 
 /// Connects to what a request asks for. Cancel-safe: a dropped attempt closes its sockets.
-///
-/// # Errors
-/// [`DialError`].
 pub(super) async fn dial(
     request: &Request,
     worker: &Worker,

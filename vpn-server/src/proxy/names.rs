@@ -50,18 +50,9 @@ pub(super) struct Names {
     lookups: Semaphore,
 }
 
-impl std::fmt::Debug for Names {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Names").finish_non_exhaustive()
-    }
-}
-
 impl Names {
     /// Returns what asks the shoot's servers, for addresses of the families it has; `None` when
     /// there are no servers.
-    ///
-    /// # Errors
-    /// A server or the domain cannot be used.
     pub(super) fn new(config: &ProxyConfig, shoot: &Shoot) -> io::Result<Option<Self>> {
         if shoot.resolvers().is_empty() {
             return Ok(None);
@@ -85,9 +76,6 @@ impl Names {
 
     /// Returns the addresses of `host`, from the cache if they are there. The caller bounds the
     /// wait. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`LookupError`].
     pub(super) async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, LookupError> {
         let name = self.full_name(host)?;
         // The semaphore is never closed.

@@ -68,9 +68,6 @@ impl Shoot {
     }
 
     /// Connects to `address`. Cancel-safe: a dropped attempt closes its socket.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub(super) async fn connect(
         &self,
         address: SocketAddr,
@@ -88,9 +85,6 @@ impl Shoot {
     }
 
     /// Opens a socket for datagrams at `local`.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub(super) fn datagrams(&self, local: SocketAddr) -> io::Result<UdpSocket> {
         let domain = Domain::for_address(local);
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
