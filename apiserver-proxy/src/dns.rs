@@ -102,9 +102,6 @@ impl DnsParams {
 impl DnsServer {
     /// Binds UDP and TCP. Nothing is answered before [`run`](Self::run), but questions queue up: all
     /// that come from now on, also where another process of this program has answered until now.
-    ///
-    /// # Errors
-    /// [`DnsError::Bind`].
     pub(crate) fn bind(params: &DnsParams) -> Result<Self, DnsError> {
         Self::bind_with(params, Limits::default())
     }

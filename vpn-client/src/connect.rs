@@ -50,9 +50,6 @@ impl ConnectError {
 /// already, at most as much as one read takes.
 ///
 /// Not cancel-safe: a stream that was asked half is of no use.
-///
-/// # Errors
-/// Why there is none.
 pub(crate) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
     gateway: &mut S,
     target: &str,

@@ -168,9 +168,6 @@ impl Connector {
     }
 
     /// Opens a stream to a server through the gateway. Cancel-safe: what is dropped is closed.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub(crate) async fn tcp(&self, server: &str) -> Result<Stream, DialError> {
         let limit = self.endpoint.connect_timeout;
         let deadline = Instant::now() + limit;
@@ -198,9 +195,6 @@ impl Connector {
 
     /// Opens a socket that is connected to the gateway. That says nothing of whether datagrams
     /// arrive. Cancel-safe.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub(crate) async fn udp(&self, server: &str) -> Result<std::net::UdpSocket, DialError> {
         let limit = self.endpoint.connect_timeout;
         let addresses = tokio::time::timeout(limit, self.udp_addresses(server))

@@ -209,9 +209,6 @@ impl Network {
     }
 
     /// Removes the rule.
-    ///
-    /// # Errors
-    /// `Masquerade`.
     pub(crate) async fn clean_up(&self) -> Result<(), NetworkError> {
         self.metrics.masquerade.set(0);
         Ok(self.rule.remove().await?)
