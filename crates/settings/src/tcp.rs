@@ -217,13 +217,14 @@ mod tests {
             keepalive_probes: 9,
             ..TcpSettings::default()
         };
+        let over = overrides.over(&base);
         let merged = TcpSettings {
             congestion: "bbr".to_owned(),
             notsent_lowat: ByteSize(65536),
             user_timeout: HumanDuration::from_secs(10),
-            ..base.clone()
+            ..base
         };
-        assert_eq!(overrides.over(&base), merged);
+        assert_eq!(over, merged);
     }
 
     #[test]
