@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use etherparse::{IcmpEchoHeader, Icmpv4Header, Icmpv4Type, SlicedPacket, TransportSlice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use testkit::netns::Namespace;
@@ -61,7 +62,7 @@ impl Pinger {
     /// Sends until something comes back, and returns how long that took since `clock` was started.
     pub(crate) fn first(&self, clock: Stopwatch, limit: Duration) -> Result<Duration> {
         let over = |pings: &Pings| pings.latencies.count() > 0 || clock.elapsed() > limit;
-        let pings = self.send(Duration::from_millis(2), Duration::ZERO, over)?;
+        let pings = self.send(Some(Duration::from_millis(2)), Duration::ZERO, over)?;
         if pings.latencies.count() == 0 {
             bail!("nothing came back through the tunnel within {limit:?}");
         }
@@ -70,35 +71,21 @@ impl Pinger {
 
     /// Sends one request each [`INTERVAL`] until `over`, and waits a while for what is missing.
     pub(crate) fn run(&self, over: impl Fn() -> bool) -> Result<Pings> {
-        self.send(INTERVAL, TAIL, |_| over())
+        self.send(Some(INTERVAL), TAIL, |_| over())
     }
 
     /// Sends each request when the one before is answered, for `length`: what the way costs while
     /// no processor on it has gone to sleep or done something else.
     pub(crate) fn in_turn(&self, length: Duration) -> Result<Pings> {
         let clock = Stopwatch::start();
-        let mut sent_at = Vec::new();
-        let mut pings = Pings {
-            latencies: Latencies::default(),
-            sent: 0,
-        };
-        while clock.elapsed() < length && pings.sent < MOST {
-            let number = u16::try_from(pings.sent).context("too many requests")?;
-            let answered = pings.latencies.count();
-            sent_at.push(clock.elapsed());
-            let _ = self.socket.send_to(&request(self.id, number), &self.to);
-            pings.sent += 1;
-            let end = clock.elapsed() + GIVEN_UP;
-            while pings.latencies.count() == answered && clock.elapsed() < end {
-                self.receive(clock, end, &sent_at, &mut pings)?;
-            }
-        }
-        Ok(pings)
+        self.send(None, Duration::ZERO, |_| clock.elapsed() >= length)
     }
 
+    /// Sends a request each `interval`, else when the one before is answered, until `over`; then waits
+    /// for `tail` at most.
     fn send(
         &self,
-        interval: Duration,
+        interval: Option<Duration>,
         tail: Duration,
         over: impl Fn(&Pings) -> bool,
     ) -> Result<Pings> {
@@ -110,12 +97,15 @@ impl Pinger {
         };
         while !over(&pings) && pings.sent < MOST {
             let number = u16::try_from(pings.sent).context("too many requests")?;
+            let since = interval.map_or_else(|| clock.elapsed(), |each| each * u32::from(number));
+            due.push(since);
             // No way there yet, or a full queue, is a request without an answer.
             let _ = self.socket.send_to(&request(self.id, number), &self.to);
-            let next = interval * u32::from(number) + interval;
-            due.push(interval * u32::from(number));
             pings.sent += 1;
-            while clock.elapsed() < next && !over(&pings) {
+            let next = since + interval.unwrap_or(GIVEN_UP);
+            let before = pings.latencies.count();
+            let waits = |pings: &Pings| interval.is_some() || pings.latencies.count() == before;
+            while clock.elapsed() < next && waits(&pings) && !over(&pings) {
                 self.receive(clock, next, &due, &mut pings)?;
             }
         }
@@ -155,36 +145,27 @@ impl Pinger {
 }
 
 /// Makes an echo request (RFC 792) of 64 bytes.
-fn request(id: u16, number: u16) -> [u8; LENGTH] {
-    let mut packet = [0; LENGTH];
-    packet[0] = 8;
-    packet[4..6].copy_from_slice(&id.to_be_bytes());
-    packet[6..8].copy_from_slice(&number.to_be_bytes());
-    let sum = packet
-        .chunks_exact(2)
-        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-        .sum::<u32>();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    packet[2..4].copy_from_slice(&(!(folded as u16)).to_be_bytes());
-    packet
+fn request(id: u16, seq: u16) -> Vec<u8> {
+    let echo = Icmpv4Type::EchoRequest(IcmpEchoHeader { id, seq });
+    let header = Icmpv4Header::with_checksum(echo, &DATA);
+    [&header.to_bytes()[..], &DATA].concat()
 }
 
 /// Returns the number of an answer to `id`, from an IPv4 packet.
 fn number(packet: &[u8], id: u16) -> Option<u16> {
-    let header = usize::from(packet.first()? & 0xf) * 4;
-    let message = packet.get(header..)?;
-    let word = |at: usize| {
-        Some(u16::from_be_bytes([
-            *message.get(at)?,
-            *message.get(at + 1)?,
-        ]))
+    let packet = SlicedPacket::from_ip(packet).ok()?;
+    let Some(TransportSlice::Icmpv4(message)) = packet.transport else {
+        return None;
     };
-    (*message.first()? == 0 && word(4)? == id)
-        .then(|| word(6))
-        .flatten()
+    if let Icmpv4Type::EchoReply(echo) = message.icmp_type()
+        && echo.id == id
+    {
+        return Some(echo.seq);
+    }
+    None
 }
 
-const LENGTH: usize = 64;
+const DATA: [u8; 56] = [0; 56];
 const MOST: usize = 60_000;
 
 pub(crate) const INTERVAL: Duration = Duration::from_millis(10);
@@ -197,22 +178,23 @@ const TAIL: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
+    use etherparse::PacketBuilder;
+
     use super::*;
 
     #[test]
-    fn a_request_sums_up_to_ones_and_its_answer_is_told_by_its_id() {
-        let packet = request(0x1234, 0xfedc);
-        let sum: u32 = packet
-            .chunks_exact(2)
-            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-            .sum();
-        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
-        let mut answer = vec![0x45; 20];
-        answer.extend(packet);
-        assert_eq!(number(&answer, 0x1234), None);
-        answer[20] = 0;
-        assert_eq!(number(&answer, 0x1234), Some(0xfedc));
-        assert_eq!(number(&answer, 0x1235), None);
-        assert_eq!(number(&answer[..23], 0x1234), None);
+    fn an_answer_is_told_by_its_id() {
+        let [source, destination] = [[192, 0, 2, 1], [192, 0, 2, 2]];
+        let header = || PacketBuilder::ipv4(source, destination, 64);
+        let (mut asked, mut answered) = (Vec::new(), Vec::new());
+        let request = header().icmpv4_echo_request(0x1234, 0xfedc);
+        request.write(&mut asked, &DATA).unwrap();
+        let reply = header().icmpv4_echo_reply(0x1234, 0xfedc);
+        reply.write(&mut answered, &DATA).unwrap();
+        assert_eq!(asked[20..], super::request(0x1234, 0xfedc));
+        assert_eq!(number(&asked, 0x1234), None);
+        assert_eq!(number(&answered, 0x1234), Some(0xfedc));
+        assert_eq!(number(&answered, 0x1235), None);
+        assert_eq!(number(&answered[..23], 0x1234), None);
     }
 }

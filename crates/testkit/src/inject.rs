@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail};
+use etherparse::PacketBuilder;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 use crate::netns::{End, Namespace};
@@ -75,113 +76,49 @@ pub enum Payload<'a> {
     },
 }
 
-/// Returns a packet with valid checksums.
+/// Returns a packet with valid checksums, TTL or hop limit 64.
 pub fn packet(source: IpAddr, destination: IpAddr, payload: Payload<'_>) -> Result<Vec<u8>> {
-    let six = source.is_ipv6();
-    let (protocol, mut body, checksum_at) = body(payload, six);
-    let length = u16::try_from(body.len()).context("a payload that fits a packet")?;
-    let mut pseudo = Vec::new();
-    let mut header = match (source, destination) {
+    let header = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            // RFC 791, section 3.1: no options, TTL 64.
-            let total = length + 20;
-            let mut header = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
-            header[2..4].copy_from_slice(&total.to_be_bytes());
-            pseudo.extend([source.octets(), destination.octets()].concat());
-            header.extend(&pseudo);
-            let sum = checksum(&header);
-            header[10..12].copy_from_slice(&sum);
-            header
+            PacketBuilder::ipv4(source.octets(), destination.octets(), 64)
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            // RFC 8200, section 3: hop limit 64.
-            let mut header = vec![0x60, 0, 0, 0, 0, 0, protocol, 64];
-            header[4..6].copy_from_slice(&length.to_be_bytes());
-            pseudo.extend([source.octets(), destination.octets()].concat());
-            header.extend(&pseudo);
-            header
+            PacketBuilder::ipv6(source.octets(), destination.octets(), 64)
         }
         _ => bail!("a packet from {source} to {destination}"),
     };
-    if protocol == ICMP {
-        pseudo.clear();
-    } else {
-        pseudo.extend([0, protocol]);
-        pseudo.extend(length.to_be_bytes());
-    }
-    let sum = checksum(&[&pseudo[..], &body[..]].concat());
-    body[checksum_at..checksum_at + 2].copy_from_slice(&sum);
-    header.extend(body);
-    Ok(header)
-}
-
-/// Returns protocol, header with data, and where the checksum goes.
-fn body(payload: Payload<'_>, six: bool) -> (u8, Vec<u8>, usize) {
-    match payload {
-        Payload::Echo if six => (ICMP_V6, vec![128, 0, 0, 0, 0, 1, 0, 1], 2),
-        Payload::Echo => (ICMP, vec![8, 0, 0, 0, 0, 1, 0, 1], 2),
-        Payload::Syn { from, to } => {
-            let mut segment = vec![0; 20];
-            segment[..2].copy_from_slice(&from.to_be_bytes());
-            segment[2..4].copy_from_slice(&to.to_be_bytes());
-            // RFC 9293, section 3.1: five words of header, SYN, a window.
-            segment[12..16].copy_from_slice(&[0x50, 0x02, 0xff, 0xff]);
-            (6, segment, 16)
+    let mut packet = Vec::new();
+    let made = match payload {
+        Payload::Echo if source.is_ipv4() => {
+            header.icmpv4_echo_request(1, 1).write(&mut packet, &[])
         }
-        Payload::Udp { from, to, data } => {
-            let length = u16::try_from(data.len() + 8).unwrap_or(u16::MAX);
-            let mut datagram = Vec::with_capacity(data.len() + 8);
-            for field in [from, to, length, 0] {
-                datagram.extend(field.to_be_bytes());
-            }
-            datagram.extend(data);
-            (17, datagram, 6)
-        }
-    }
+        Payload::Echo => header.icmpv6_echo_request(1, 1).write(&mut packet, &[]),
+        Payload::Syn { from, to } => header
+            .tcp(from, to, 0, u16::MAX)
+            .syn()
+            .write(&mut packet, &[]),
+        Payload::Udp { from, to, data } => header.udp(from, to).write(&mut packet, data),
+    };
+    made.context("a payload that fits a packet")?;
+    Ok(packet)
 }
-
-/// The Internet checksum (RFC 1071).
-pub(crate) fn checksum(bytes: &[u8]) -> [u8; 2] {
-    let mut sum: u32 = bytes
-        .chunks(2)
-        .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)))
-        .sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    (!(sum as u16)).to_be_bytes()
-}
-
-const ICMP: u8 = 1;
-const ICMP_V6: u8 = 58;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn checksums_of_what_is_whole_are_zero() {
-        let from = "192.0.2.1".parse().unwrap();
-        let to = "192.0.2.2".parse().unwrap();
-        let (from_port, to_port) = (4000, 53);
+    fn packet_has_its_addresses_of_one_family() {
+        let [four, other, six] = ["192.0.2.1", "192.0.2.2", "2001:db8::1"]
+            .map(|address| address.parse::<IpAddr>().unwrap());
         let data = Payload::Udp {
-            from: from_port,
-            to: to_port,
+            from: 4000,
+            to: 53,
             data: b"odd",
         };
-        let made = packet(from, to, data).unwrap();
+        let made = packet(four, other, data).unwrap();
         assert_eq!(made.len(), 31);
-        assert_eq!(checksum(&made[..20]), [0, 0]);
-        let mut pseudo = made[12..20].to_vec();
-        pseudo.extend([0, 17, 0, 11]);
-        pseudo.extend(&made[20..]);
-        assert_eq!(checksum(&pseudo), [0, 0]);
-    }
-
-    #[test]
-    fn families_are_not_mixed() {
-        let from = "192.0.2.1".parse().unwrap();
-        let to = "2001:db8::1".parse().unwrap();
-        assert!(packet(from, to, Payload::Echo).is_err());
+        assert_eq!(made[12..20], [192, 0, 2, 1, 192, 0, 2, 2]);
+        assert!(packet(four, six, Payload::Echo).is_err());
     }
 }
