@@ -122,17 +122,6 @@ impl Identity {
             .context("reading a private key")?;
         Ok((certificates(&self.cert_pem)?, key))
     }
-
-    /// Reads what [`Identity::write`] wrote.
-    pub fn read(files: &IdentityFiles) -> Result<Self> {
-        let read = |path: &Path| {
-            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
-        };
-        Ok(Self {
-            cert_pem: read(&files.cert)?,
-            key_pem: read(&files.key)?,
-        })
-    }
 }
 
 /// Builds a server's TLS settings: TLS 1.2 and 1.3, no client certificates, ALPN `http/1.1`.
