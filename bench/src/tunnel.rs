@@ -60,8 +60,8 @@ pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
         }
     }
     let mut lab = Lab {
-        short: Network::short()?,
-        long: Network::long()?,
+        short: Network::lay(false)?,
+        long: Network::lay(true)?,
         programs,
         run: Run::default(),
     };

@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
 use testkit::impair::Link;
-use testkit::netns::{End, Namespace, cable};
+use testkit::netns::{Namespace, cable};
 
 /// The namespaces. The line goes before its ends.
 #[derive(Debug)]
@@ -26,45 +26,18 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn short() -> Result<Self> {
-        let network = Self::new()?;
-        let [near, far] = network.ends();
-        cable(near, far)?;
-        network.finish()
-    }
-
-    pub(crate) fn long() -> Result<Self> {
-        let mut network = Self::new()?;
-        let [near, far] = network.ends();
-        let link = Link::lay(near, far, 1500, SEED).context("laying a line")?;
-        network.link = Some(link);
-        network.finish()
-    }
-
-    fn new() -> Result<Self> {
-        Ok(Self {
-            link: None,
-            client: Namespace::new("client")?,
-            gateway: Namespace::new("gateway")?,
-            server: Namespace::new("server")?,
-        })
-    }
-
-    fn ends(&self) -> [End<'_>; 2] {
-        [(&self.client, "inet"), (&self.gateway, "wan")]
-            .map(|(namespace, device)| End { namespace, device })
-    }
-
-    fn finish(self) -> Result<Self> {
-        let Self {
-            client,
-            gateway,
-            server,
-            ..
-        } = &self;
-        let [near, far] = [(gateway, "seed"), (server, "eth0")];
-        let end = |(namespace, device)| End { namespace, device };
-        cable(end(near), end(far))?;
+    /// Makes them, with a cable between client and gateway, or with a line that can be impaired.
+    pub(crate) fn lay(impairable: bool) -> Result<Self> {
+        let (client, gateway) = (Namespace::new("client")?, Namespace::new("gateway")?);
+        let server = Namespace::new("server")?;
+        let (near, far) = (client.end("inet"), gateway.end("wan"));
+        let link = if impairable {
+            Some(Link::lay(near, far, 1500, SEED).context("laying a line")?)
+        } else {
+            cable(near, far)?;
+            None
+        };
+        cable(gateway.end("seed"), server.end("eth0"))?;
         client.add_address("inet", &format!("{CLIENT}/24"))?;
         gateway.add_address("wan", &format!("{GATEWAY}/24"))?;
         gateway.add_address("seed", &format!("{GATEWAY_INSIDE}/24"))?;
@@ -73,7 +46,12 @@ impl Network {
         client.add_route("default", &GATEWAY.to_string())?;
         server.add_route("default", &GATEWAY_INSIDE.to_string())?;
         gateway.forward_ipv4()?;
-        Ok(self)
+        Ok(Self {
+            link,
+            client,
+            gateway,
+            server,
+        })
     }
 
     /// Sets the congestion control of TCP sockets to come that do not choose one themselves.
@@ -89,14 +67,9 @@ impl Network {
 }
 
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-
 /// An address of the shoot's, behind the client.
 pub(crate) const POD: Ipv4Addr = Ipv4Addr::new(100, 96, 0, 11);
-
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-
 pub(crate) const GATEWAY_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-
 const SEED: u64 = 1;

@@ -19,7 +19,7 @@ use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
 
 use super::network::{GATEWAY, Network, SERVER};
-use super::running::{Guard, Inner, Near, Parts, Role};
+use super::running::{Guard, Inner, Parts, Role};
 
 pub(super) fn prepare(network: &Network, dir: &TempDir, tcp: bool) -> Result<Parts> {
     let path = dir.path();
@@ -48,11 +48,8 @@ pub(super) fn prepare(network: &Network, dir: &TempDir, tcp: bool) -> Result<Par
         command.args(["--http-proxy", &GATEWAY.to_string(), "8132"]);
         command.args(["--http-proxy-option", "CUSTOM-HEADER", HEADER, CLUSTER]);
     }
-    Ok(Parts {
-        running,
-        inner: Inner::routed(INNER),
-        near: Near::Command(command, dir.join("openvpn-client.log")),
-    })
+    let log = dir.join("openvpn-client.log");
+    Ok(Parts::new(running, Inner::routed(INNER), command, log))
 }
 
 fn openvpn(

@@ -26,7 +26,7 @@ use testkit::tempdir::TempDir;
 use testkit::tunnel_world::merge;
 
 use super::network::{GATEWAY, GATEWAY_INSIDE, Network, POD, SERVER};
-use super::running::{Guard, Inner, Near, Parts, Role};
+use super::running::{Guard, Inner, Parts, Role};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
@@ -80,14 +80,11 @@ pub(super) fn prepare(
         running.push((Role::Gateway, guard));
     }
     let command = with_config(&network.client, &programs.client, dir, "client");
-    Ok(Parts {
-        running,
-        inner: Inner {
-            address: POD,
-            device: Some("rhizome0"),
-        },
-        near: Near::Command(command, dir.join("client.log")),
-    })
+    let inner = Inner {
+        address: POD,
+        device: Some("rhizome0"),
+    };
+    Ok(Parts::new(running, inner, command, dir.join("client.log")))
 }
 
 fn with_config(namespace: &Namespace, program: &Path, dir: &TempDir, name: &str) -> Command {

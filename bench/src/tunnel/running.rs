@@ -67,17 +67,33 @@ impl Inner {
     }
 }
 
-pub(super) enum Near {
-    None,
-    Command(Command, PathBuf),
-    /// By a command, and by what it is told then.
-    Wireguard(wireguard::Near),
-}
+/// Starts the near end.
+type Near = Box<dyn FnOnce(&Network) -> Result<Guard>>;
 
 pub(super) struct Parts {
     pub(super) running: Vec<(Role, Guard)>,
     pub(super) inner: Inner,
-    pub(super) near: Near,
+    pub(super) near: Option<Near>,
+}
+
+impl Parts {
+    /// Returns parts whose near end is started by a command.
+    pub(super) fn new(
+        running: Vec<(Role, Guard)>,
+        inner: Inner,
+        near: Command,
+        log: PathBuf,
+    ) -> Self {
+        let start = move |_: &Network| {
+            let child = ChildGuard::spawn("the client", &near, &log)?;
+            Ok(Guard::Child(child))
+        };
+        Self {
+            running,
+            inner,
+            near: Some(Box::new(start)),
+        }
+    }
 }
 
 /// A tunnel that is prepared or up. Processes end before their directory goes.
@@ -95,7 +111,7 @@ impl Tunnel {
             Kind::None => Parts {
                 running: Vec::new(),
                 inner: Inner::routed(network::CLIENT),
-                near: Near::None,
+                near: None,
             },
             Kind::Rhizome { transport, gateway } => {
                 ours::prepare(programs, network, &dir, transport, gateway)?
@@ -109,17 +125,9 @@ impl Tunnel {
     /// Starts the near end, and returns how long it took from there until a ping came back.
     pub(crate) fn dial(&mut self, network: &Network) -> Result<Duration> {
         let clock = Stopwatch::start();
-        let near = match std::mem::replace(&mut self.parts.near, Near::None) {
-            Near::None => None,
-            Near::Command(command, log) => Some(Guard::Child(ChildGuard::spawn(
-                "the client",
-                &command,
-                &log,
-            )?)),
-            Near::Wireguard(near) => Some(Guard::Wireguard(near.start(network)?)),
-        };
+        let near = self.parts.near.take().map(|start| start(network));
         // In front, so that it ends first.
-        let near = near.map(|guard| (Role::Client, guard));
+        let near = near.transpose()?.map(|guard| (Role::Client, guard));
         self.parts.running.splice(0..0, near);
         let pinger = Pinger::open(&network.server, self.parts.inner)?;
         pinger

@@ -5,7 +5,7 @@
 //! ```
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use testkit::netns::Namespace;
@@ -13,14 +13,7 @@ use testkit::peers::wireguard::{KeyPair, Program, Wireguard};
 use testkit::tempdir::TempDir;
 
 use super::network::{Network, SERVER};
-use super::running::{Guard, Inner, Near as NearEnd, Parts, Role};
-
-pub(super) struct Near {
-    program: Program,
-    key: PathBuf,
-    far: String,
-    dir: PathBuf,
-}
+use super::running::{Guard, Inner, Parts, Role};
 
 pub(super) fn prepare(program: Program, network: &Network, dir: &TempDir) -> Result<Parts> {
     let (near, far) = (KeyPair::generate()?, KeyPair::generate()?);
@@ -28,34 +21,25 @@ pub(super) fn prepare(program: Program, network: &Network, dir: &TempDir) -> Res
     let far_key = dir.write("far", &far.private)?;
     let server = start(program, &network.server, dir.path(), OUTER, &far_key)?;
     server.set(&["peer", &near.public, "allowed-ips", &format!("{INNER}/32")])?;
-    Ok(Parts {
-        running: vec![(Role::Server, Guard::Wireguard(server))],
-        inner: Inner::routed(INNER),
-        near: NearEnd::Wireguard(Near {
-            program,
-            key: near_key,
-            far: far.public,
-            dir: dir.path().to_owned(),
-        }),
-    })
-}
-
-impl Near {
-    pub(super) fn start(self, network: &Network) -> Result<Wireguard> {
-        let client = start(self.program, &network.client, &self.dir, INNER, &self.key)?;
+    let dir = dir.path().to_owned();
+    let near = move |network: &Network| -> Result<Guard> {
+        let client = start(program, &network.client, &dir, INNER, &near_key)?;
         let (allowed, endpoint) = (format!("{OUTER}/32"), format!("{SERVER}:{PORT}"));
-        let peer = ["peer", &self.far, "allowed-ips", &allowed];
+        let peer = ["peer", &far.public, "allowed-ips", &allowed];
         // What makes it dial at once.
         let dials = ["endpoint", &endpoint, "persistent-keepalive", "25"];
         client.set(&[peer, dials].concat())?;
         // BoringTun waits for its first keepalive, or for a packet.
         let packet = || UdpSocket::bind((INNER, 0))?.send_to(&[0], (OUTER, 9));
-        network
-            .client
-            .run(packet)?
-            .context("sending a packet into the tunnel")?;
-        Ok(client)
-    }
+        let sent = network.client.run(packet)?;
+        sent.context("sending a packet into the tunnel")?;
+        Ok(Guard::Wireguard(client))
+    };
+    Ok(Parts {
+        running: vec![(Role::Server, Guard::Wireguard(server))],
+        inner: Inner::routed(INNER),
+        near: Some(Box::new(near)),
+    })
 }
 
 fn start(
