@@ -36,7 +36,7 @@ use crate::report::{Figure, Run};
 use crate::tls::network;
 use crate::{interrupt, limits, machine};
 
-pub(crate) use self::churn::{Hold, hold};
+pub(crate) use self::churn::hold;
 
 /// The controller and a gateway with a large cluster, on a real API server that is started for it.
 #[derive(Args, Debug)]

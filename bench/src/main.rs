@@ -47,7 +47,7 @@ enum Command {
     #[command(hide = true)]
     CopyLoop(copy_loop::CopyLoop),
     #[command(hide = true)]
-    Hold(controller::Hold),
+    Hold,
     Konnectivity(Box<konnectivity::Konnectivity>),
     Profiles(profile::Profiles),
     Report(page::Saved),
@@ -61,7 +61,7 @@ fn main() -> Result<ExitCode> {
     match command {
         Command::Controller(asked) => controller::run(&asked, &output),
         Command::CopyLoop(asked) => copy_loop::run(&asked),
-        Command::Hold(asked) => controller::hold(&asked),
+        Command::Hold => controller::hold(),
         Command::Konnectivity(asked) => konnectivity::run(&asked, &output),
         Command::Profiles(asked) => profile::run(&asked),
         Command::Report(asked) => page::run(&asked),

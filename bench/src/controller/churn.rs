@@ -22,14 +22,14 @@ use testkit::process::Usage;
 use testkit::wait;
 
 use self::changes::Plan;
-use self::load::Outcome;
+use self::load::{Hold, Outcome};
 use self::loads::Load;
 use super::cluster::Running;
 use super::gateway::Gateway;
 use super::{Lab, figure as of, known, mib, routes, shoots};
 use crate::limits;
 
-pub(crate) use self::load::{Hold, hold};
+pub(crate) use self::load::hold;
 
 /// How much is held, and how fast routes change meanwhile.
 #[derive(Args, Clone, Debug)]

@@ -1,8 +1,8 @@
 //! `rhizome-bench hold`, which `controller` starts: both ends of what one gateway holds.
 //!
 //! ```text
-//! backend ◀── gateway ◀── held, pinged in turn          line 1 out: how many are held
-//!                     ◀── new ones, 50 a second         line 1 in: begin; line 2 in: end
+//! backend ◀── gateway ◀── held, pinged in turn          line 1 in: what to hold; line 1 out: how many
+//!                     ◀── new ones, 50 a second         line 2 in: begin; line 3 in: end
 //!                                                       line 2 out: what became of them
 //! ```
 
@@ -12,7 +12,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
 use serde::{Deserialize, Serialize};
 use testkit::wait::{self, Stopwatch};
 
@@ -22,26 +21,19 @@ use crate::held::Held;
 use crate::limits;
 use crate::tls::opening::{Opening, Words};
 
-/// Holds connections through one gateway while `controller` changes routes.
-#[derive(Args, Clone, Debug, PartialEq)]
-pub(crate) struct Hold {
-    /// Where the gateway takes TLS.
-    #[arg(long)]
+/// What is held, through one gateway, while `controller` changes routes.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Hold {
     pub(super) gateway: SocketAddr,
     /// Connections to hold.
-    #[arg(long)]
     pub(super) held: usize,
     /// Namespaces with shoots.
-    #[arg(long)]
     pub(super) spaces: usize,
     /// The number of the gateway, whose share of the shoots is used.
-    #[arg(long)]
     pub(super) nth: usize,
     /// How many gateways there are.
-    #[arg(long)]
     pub(super) of: usize,
     /// Seconds of new connections.
-    #[arg(long)]
     pub(super) seconds: u32,
 }
 
@@ -57,17 +49,6 @@ pub(super) struct Outcome {
 }
 
 impl Hold {
-    pub(super) fn arguments(&self) -> [String; 6] {
-        [
-            format!("--gateway={}", self.gateway),
-            format!("--held={}", self.held),
-            format!("--spaces={}", self.spaces),
-            format!("--nth={}", self.nth),
-            format!("--of={}", self.of),
-            format!("--seconds={}", self.seconds),
-        ]
-    }
-
     /// Returns what `count` connections say, spread over the shoots.
     fn words(&self, count: usize) -> impl Iterator<Item = Words> {
         let names = shoots::names(self.spaces, self.nth, self.of);
@@ -78,20 +59,21 @@ impl Hold {
     }
 }
 
-pub(crate) fn hold(asked: &Hold) -> Result<ExitCode> {
+pub(crate) fn hold() -> Result<ExitCode> {
     limits::raise()?;
+    let asked: Hold = serde_json::from_str(&hear()?).context("reading what to hold")?;
     let port = shoots::port(asked.nth, asked.of);
     // At all addresses: whichever a shoot's API server has.
     let backend = Backend::start(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
     let held = Held::start(asked.gateway, asked.words(asked.held), PAUSE)?;
     held.watch()?;
     say(&asked.held)?;
-    wait_line()?;
+    hear()?;
     let before = held.turns();
     let words: Vec<Words> = asked.words(NAMES).collect();
     let length = Duration::from_secs(asked.seconds.into());
     let new = New::open(asked.gateway, &words, length);
-    wait_line()?;
+    hear()?;
     let (longest, lost) = held.seen()?;
     say(&Outcome {
         probes: held.turns() - before,
@@ -137,10 +119,11 @@ fn say(what: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-fn wait_line() -> Result<()> {
-    let count = stdin().lock().read_line(&mut String::new())?;
+fn hear() -> Result<String> {
+    let mut line = String::new();
+    let count = stdin().lock().read_line(&mut line)?;
     ensure!(count > 0, "the parent process has ended");
-    Ok(())
+    Ok(line)
 }
 
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -148,31 +131,3 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const NAMES: usize = 1000;
 /// Between two pings: each of 9,000 is pinged every ten seconds.
 const PAUSE: Duration = Duration::from_millis(1);
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        hold: Hold,
-    }
-
-    #[test]
-    fn flags_are_read_back_as_they_were() {
-        let hold = Hold {
-            gateway: SocketAddr::from(([127, 0, 0, 1], 443)),
-            held: 3,
-            spaces: 2,
-            nth: 1,
-            of: 2,
-            seconds: 5,
-        };
-        let words = ["hold".to_owned()].into_iter().chain(hold.arguments());
-        assert_eq!(Line::parse_from(words).hold, hold);
-        assert_eq!(hold.words(7).count(), 7);
-    }
-}

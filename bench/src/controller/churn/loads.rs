@@ -25,22 +25,30 @@ impl Load {
     pub(super) fn start(place: Place<'_>, hold: &Hold) -> Result<Self> {
         let own = std::env::current_exe().context("asking where we are")?;
         let mut command = place.command(own);
-        command.arg("hold").args(hold.arguments());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg("hold")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().context("starting a process of load")?;
         let output = child.stdout.take().context("a process without output")?;
-        Ok(Self {
+        let mut load = Self {
             input: child.stdin.take(),
             output: BufReader::new(output),
             child,
-        })
+        };
+        load.say(&serde_json::to_string(hold)?)?;
+        Ok(load)
     }
 
     /// Has it open new connections at first, then look at all that is held once more.
     pub(super) fn go_on(&mut self) -> Result<()> {
+        self.say("")
+    }
+
+    fn say(&mut self, line: &str) -> Result<()> {
         let input = self.input.as_mut().context("a process without input")?;
-        let said = input.write_all(b"\n").and_then(|()| input.flush());
-        said.context("telling a process of load to go on")
+        let said = writeln!(input, "{line}").and_then(|()| input.flush());
+        said.context("talking to a process of load")
     }
 
     /// Waits for what it says next: how many connections are held, then its [`Outcome`].
