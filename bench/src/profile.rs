@@ -39,7 +39,7 @@ pub(crate) use self::target::Target;
 pub(crate) use self::tree::Tree;
 
 use crate::cpus::Bound;
-use crate::programs;
+use crate::programs::{self, Given};
 
 /// A profile's file. What is not given is as in [`Profile::default`], or as in the one it extends.
 #[derive(Clone, Debug, Deserialize)]
@@ -94,7 +94,7 @@ impl Default for Profile {
 pub(crate) struct Setting<'a> {
     pub(crate) place: Place<'a>,
     pub(crate) cpus: &'a Bound,
-    pub(crate) given: &'a programs::Given,
+    pub(crate) given: &'a [Given],
     pub(crate) listener: Listener,
     pub(crate) routes: Vec<Route>,
 }
@@ -277,11 +277,11 @@ impl Profile {
         self.program.is_none() && self.running.is_none()
     }
 
-    pub(crate) fn binary(&self, given: &programs::Given) -> Result<Option<PathBuf>> {
+    pub(crate) fn binary(&self, given: &[Given]) -> Result<Option<PathBuf>> {
         let Some(program) = &self.program else {
             return Ok(None);
         };
-        if let Some(path) = given.of(&[&self.name, &program.name]) {
+        if let Some(path) = programs::given(given, &[&self.name, &program.name]) {
             return programs::program(Some(path), &program.name).map(Some);
         }
         match program.from {
@@ -295,7 +295,7 @@ impl Profile {
     }
 
     /// Returns what the program says about its version; nothing when there is none to ask.
-    pub(crate) fn version(&self, given: &programs::Given) -> Option<String> {
+    pub(crate) fn version(&self, given: &[Given]) -> Option<String> {
         let binary = self.binary(given).ok()??;
         Some(crate::machine::version_by(&binary, &self.version))
     }

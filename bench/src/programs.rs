@@ -21,32 +21,22 @@ pub(crate) fn program(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Programs that were named on the command line, as in `haproxy=/opt/haproxy-3.2`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Given {
-    by_name: Vec<(String, PathBuf)>,
+/// A program that was named on the command line, as in `haproxy=/opt/haproxy-3.2`.
+pub(crate) type Given = (String, PathBuf);
+
+/// Reads `NAME=PATH`.
+pub(crate) fn named(word: &str) -> Result<Given> {
+    let pair = word.split_once('=');
+    let (name, path) = pair.with_context(|| format!("{word:?} is not NAME=PATH"))?;
+    Ok((name.to_owned(), PathBuf::from(path)))
 }
 
-impl Given {
-    pub(crate) fn parse(words: &[String]) -> Result<Self> {
-        let pairs = words.iter().map(|word| {
-            let (name, path) = word
-                .split_once('=')
-                .with_context(|| format!("{word:?} is not NAME=PATH"))?;
-            Ok((name.to_owned(), PathBuf::from(path)))
-        });
-        Ok(Self {
-            by_name: pairs.collect::<Result<_>>()?,
-        })
-    }
-
-    /// Returns the program given for one of `names`, the first one that is.
-    pub(crate) fn of(&self, names: &[&str]) -> Option<&PathBuf> {
-        names.iter().find_map(|name| {
-            let same = |pair: &&(String, PathBuf)| pair.0 == *name;
-            self.by_name.iter().find(same).map(|(_, path)| path)
-        })
-    }
+/// Returns the program given for one of `names`, the first one that is.
+pub(crate) fn given<'a>(given: &'a [Given], names: &[&str]) -> Option<&'a PathBuf> {
+    names.iter().find_map(|name| {
+        let found = given.iter().find(|(own, _)| own == name);
+        found.map(|(_, path)| path)
+    })
 }
 
 #[cfg(test)]
@@ -55,11 +45,11 @@ mod tests {
 
     #[test]
     fn a_program_is_given_by_profile_before_program() {
-        let words = ["nginx=/a".to_owned(), "nginx-64k=/b".to_owned()];
-        let given = Given::parse(&words).unwrap();
-        assert_eq!(given.of(&["nginx-64k", "nginx"]), Some(&"/b".into()));
-        assert_eq!(given.of(&["nginx-32k", "nginx"]), Some(&"/a".into()));
-        assert_eq!(given.of(&["haproxy"]), None);
-        assert!(Given::parse(&["nginx".to_owned()]).is_err());
+        let all = ["nginx=/a", "nginx-64k=/b"].map(|word| named(word).unwrap());
+        let of = |names: &[&str]| given(&all, names).cloned();
+        assert_eq!(of(&["nginx-64k", "nginx"]), Some("/b".into()));
+        assert_eq!(of(&["nginx-32k", "nginx"]), Some("/a".into()));
+        assert_eq!(of(&["haproxy"]), None);
+        assert!(named("nginx").is_err());
     }
 }

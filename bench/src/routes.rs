@@ -59,7 +59,7 @@ struct Lab<'a> {
     place: Place<'a>,
     backend: Backend,
     cpus: Bound,
-    given: Given,
+    given: &'a [Given],
     length: Duration,
     idle: usize,
 }
@@ -89,7 +89,7 @@ fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) ->
         place,
         backend,
         cpus,
-        given: asked.chosen.given()?,
+        given: &asked.chosen.program,
         length: asked.length,
         idle: asked.idle.clamp(1, most),
     };
@@ -100,7 +100,7 @@ fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) ->
     let fits =
         |profile: &Profile| profile.supports(Listener::Sni, Case::Routes) && !profile.is_direct();
     let chosen = asked.chosen.profiles()?.into_iter().filter(fits).collect();
-    let profiles = present(chosen, &lab.given, &mut facts);
+    let profiles = present(chosen, lab.given, &mut facts);
     let mut run = Run::default();
     let failures = rounds(&lab, asked, &profiles, &mut run);
     compare(&mut run, &asked.names);

@@ -71,16 +71,14 @@ fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Re
     // Before the load is bound, and finds one processor.
     let mut facts = machine::facts();
     let cpus = asked.cpus()?.bind_load()?;
-    let given = asked.chosen.given()?;
     facts.push(("processors", cpus.asked().to_string()));
     facts.push(("network", network.to_owned()));
     facts.push(("idle conns", asked.idle().to_string()));
-    let profiles = present(asked.profiles()?, &given, &mut facts);
+    let profiles = present(asked.profiles()?, &asked.chosen.program, &mut facts);
     let mut lab = Lab {
         asked,
         place,
         cpus: &cpus,
-        given: &given,
         run: Run::default(),
         disturbed: Vec::new(),
     };
@@ -93,7 +91,7 @@ fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Re
 }
 
 /// Returns those of `profiles` whose programs are there; tells of the others.
-pub(crate) fn present(profiles: Vec<Profile>, given: &Given, facts: &mut Facts) -> Vec<Profile> {
+pub(crate) fn present(profiles: Vec<Profile>, given: &[Given], facts: &mut Facts) -> Vec<Profile> {
     let (mut here, mut versions, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for profile in profiles {
         match profile.binary(given) {

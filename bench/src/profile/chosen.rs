@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::Profile;
-use crate::programs::Given;
+use crate::programs::{Given, named};
 
 /// What to measure.
 #[derive(Args, Debug)]
@@ -19,8 +19,8 @@ pub(crate) struct Chosen {
     #[arg(long, value_name = "FILE")]
     profile: Vec<PathBuf>,
     /// Uses this program for a profile, by the profile's or the program's name.
-    #[arg(long, value_name = "NAME=PATH")]
-    program: Vec<String>,
+    #[arg(long, value_name = "NAME=PATH", value_parser = named)]
+    pub(crate) program: Vec<Given>,
 }
 
 impl Chosen {
@@ -58,9 +58,5 @@ impl Chosen {
             })
         });
         chosen.collect()
-    }
-
-    pub(crate) fn given(&self) -> Result<Given> {
-        Given::parse(&self.program)
     }
 }

@@ -32,19 +32,19 @@ pub(crate) fn run(asked: &Profiles) -> Result<ExitCode> {
         out.write_all(text.as_bytes()).context("writing")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let given = asked.chosen.given()?;
+    let given = &asked.chosen.program;
     let mut good = true;
     for profile in asked.chosen.all()? {
         good &= if asked.trial {
-            trial::run(&profile, &given, &mut out)?
+            trial::run(&profile, given, &mut out)?
         } else {
-            list(&profile, &given, &mut out)?
+            list(&profile, given, &mut out)?
         };
     }
     Ok(ExitCode::from(u8::from(!good)))
 }
 
-fn list(profile: &Profile, given: &Given, out: &mut impl Write) -> Result<bool> {
+fn list(profile: &Profile, given: &[Given], out: &mut impl Write) -> Result<bool> {
     let listeners: Vec<&str> = profile.listeners.iter().map(|one| one.as_str()).collect();
     let (state, good) = match profile.binary(given) {
         Ok(_) => (profile.version(given).unwrap_or_default(), true),

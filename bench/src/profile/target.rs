@@ -233,7 +233,7 @@ impl Target {
     }
 }
 
-fn facts(
+pub(super) fn facts(
     profile: &Profile,
     setting: &Setting<'_>,
     dir: &TempDir,

@@ -12,31 +12,23 @@ fn backend() -> SocketAddr {
 }
 
 fn context(profile: &Profile, listener: Listener) -> Value {
-    let at = |which| (which == listener).then_some("127.0.0.1:20001");
-    let ports = profile
-        .ports
-        .iter()
-        .map(|name| (name.clone(), json!(20_002)));
-    let routes: Vec<Value> = Route::table(3, backend())
-        .iter()
-        .map(Route::facts)
-        .collect();
-    json!({
-        "dir": "/run/bench",
-        "listener": { "name": listener.as_str(), "ip": "127.0.0.1", "port": 20_001 },
-        "listen": {
-            "connect": at(Listener::Connect), "proxy": at(Listener::Proxy),
-            "sni": at(Listener::Sni),
-        },
-        "port": ports.collect::<Map<_, _>>(),
-        "routes": routes,
-        "route": Route::numbered(3, backend()).facts(),
-        "values": profile.values,
-        "workers": profile.workers,
-        "descriptors": 20_000,
-        "connections": 9_450,
-        "root": true,
-    })
+    let bound = Cpus::default().bind_load().unwrap();
+    let setting = Setting {
+        place: Place::Here,
+        cpus: &bound,
+        given: &[],
+        listener,
+        routes: Vec::new(),
+    };
+    let dir = TempDir::new("bench-profile").unwrap();
+    let ports = profile.ports.iter();
+    let ports = ports.map(|name| (name.clone(), json!(20_002))).collect();
+    let address = SocketAddr::from(([127, 0, 0, 1], 20_001));
+    let mut facts = target::facts(profile, &setting, &dir, address, ports).unwrap();
+    let routes = Route::table(3, backend());
+    facts["routes"] = routes.iter().map(Route::facts).collect();
+    facts["route"] = Route::numbered(3, backend()).facts();
+    facts
 }
 
 #[test]
@@ -132,11 +124,10 @@ fn added_name_is_written_and_signaled() {
     std::fs::write(&path, text).unwrap();
     let profile = Profile::load(&path).unwrap();
     let bound = Cpus::default().bind_load().unwrap();
-    let given = programs::Given::default();
     let setting = Setting {
         place: Place::Here,
         cpus: &bound,
-        given: &given,
+        given: &[],
         listener: Listener::Sni,
         routes: Route::table(1, backend()),
     };

@@ -85,7 +85,7 @@ fn launched(lab: &Lab<'_>, profile: &Profile, names: u32) -> Result<(Target, Dur
     let setting = Setting {
         place: lab.place,
         cpus: &lab.cpus,
-        given: &lab.given,
+        given: lab.given,
         listener: Listener::Sni,
         routes,
     };

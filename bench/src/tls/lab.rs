@@ -22,14 +22,12 @@ use crate::backend::{Backend, Command};
 use crate::cpus::{Bound, Role, bind};
 use crate::latency::Latencies;
 use crate::profile::{Case, Listener, Profile, Route, Setting, Target};
-use crate::programs::Given;
 use crate::report::{Figure, Run};
 
 pub(crate) struct Lab<'a> {
     pub(crate) asked: &'a Tls,
     pub(crate) place: Place<'a>,
     pub(crate) cpus: &'a Bound,
-    pub(crate) given: &'a Given,
     pub(crate) run: Run,
     pub(crate) disturbed: Vec<String>,
 }
@@ -69,7 +67,7 @@ impl Lab<'_> {
         let setting = Setting {
             place: self.place,
             cpus: self.cpus,
-            given: self.given,
+            given: &self.asked.chosen.program,
             listener: subject.listener,
             routes,
         };

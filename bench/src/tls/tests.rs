@@ -27,7 +27,7 @@ fn direct() -> (Backend, Target, Meter) {
     let setting = Setting {
         place: Place::Here,
         cpus: &bound,
-        given: &Given::default(),
+        given: &[],
         listener: Listener::Sni,
         routes: Route::table(1, backend.address()),
     };

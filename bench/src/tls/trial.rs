@@ -20,7 +20,7 @@ use crate::programs::Given;
 
 /// Tries `profile` by each of its listeners and writes what came of it, a line each; tells whether
 /// all went well.
-pub(crate) fn run(profile: &Profile, given: &Given, out: &mut impl Write) -> Result<bool> {
+pub(crate) fn run(profile: &Profile, given: &[Given], out: &mut impl Write) -> Result<bool> {
     let cpus = Cpus::default().bind_load()?;
     let mut good = true;
     for listener in &profile.listeners {
@@ -38,7 +38,7 @@ pub(crate) fn run(profile: &Profile, given: &Given, out: &mut impl Write) -> Res
     Ok(good)
 }
 
-fn one(profile: &Profile, listener: Listener, given: &Given, cpus: &Bound) -> Result<String> {
+fn one(profile: &Profile, listener: Listener, given: &[Given], cpus: &Bound) -> Result<String> {
     let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into())?;
     let first = Route::numbered(0, backend.address());
     let setting = Setting {
