@@ -43,36 +43,24 @@ fn tunnel() -> Vec<Workload> {
         ),
         Workload::repeated(
             "tunnel frame, written",
-            TIMES,
             frame::HEADER_LEN,
             DATAGRAM,
             |len| frame::header(*len).map_or(0, |header| black_box(header).len()),
         ),
-        Workload::repeated(
-            "datagram routed by its index",
-            TIMES,
-            17,
-            sealed(),
-            |sealed| {
-                let header = datagram::Header::parse(sealed);
-                let route = header.and_then(|header| header.destination());
-                route.ok().flatten().map_or(0, |route| route.get() as usize)
-            },
-        ),
+        Workload::repeated("datagram routed by its index", 17, sealed(), |sealed| {
+            let header = datagram::Header::parse(sealed);
+            let route = header.and_then(|header| header.destination());
+            route.ok().flatten().map_or(0, |route| route.get() as usize)
+        }),
         Workload::repeated(
             "datagram wrapped for a server",
-            TIMES,
             wrapped::HEADER_LEN,
             CLIENT,
             |client| black_box(wrapped::header(*client)).len(),
         ),
-        Workload::repeated(
-            "datagram unwrapped",
-            TIMES,
-            DATAGRAM,
-            in_wrapping(),
-            |bytes| wrapped::parse(bytes).map_or(0, |wrapped| wrapped.datagram.len()),
-        ),
+        Workload::repeated("datagram unwrapped", DATAGRAM, in_wrapping(), |bytes| {
+            wrapped::parse(bytes).map_or(0, |wrapped| wrapped.datagram.len())
+        }),
     ]
 }
 
@@ -117,21 +105,15 @@ fn konnectivity() -> Vec<Workload> {
             move || in_pieces(&stream, PIECE),
             read_packets,
         ),
-        Workload::repeated(
-            "konnectivity packet of 4 KiB, written",
-            TIMES,
-            17,
-            (),
-            |()| {
-                let mut out = BytesMut::new();
-                let mut packet = BytesMut::new();
-                packet::encode_data_head(CONNECTION, PAYLOAD, &mut packet);
-                put_head(packet.len() + PAYLOAD, &mut out);
-                out.put_slice(&packet);
-                out.len()
-            },
-        ),
-        Workload::repeated("konnectivity dial, written and read", TIMES, 1, (), |()| {
+        Workload::repeated("konnectivity packet of 4 KiB, written", 17, (), |()| {
+            let mut out = BytesMut::new();
+            let mut packet = BytesMut::new();
+            packet::encode_data_head(CONNECTION, PAYLOAD, &mut packet);
+            put_head(packet.len() + PAYLOAD, &mut out);
+            out.put_slice(&packet);
+            out.len()
+        }),
+        Workload::repeated("konnectivity dial, written and read", 1, (), |()| {
             let mut out = BytesMut::new();
             let dial = Packet::DialRequest {
                 protocol: "tcp".to_owned(),
@@ -174,7 +156,6 @@ fn read_packets(pieces: Vec<Bytes>) -> usize {
     bytes
 }
 
-const TIMES: usize = 1000;
 const DATAGRAMS: usize = 1000;
 /// A full packet at the default MTU of 1420, sealed.
 const DATAGRAM: usize = 1452;

@@ -19,9 +19,8 @@ fn hellos() -> Vec<Workload> {
     let records = in_records(POST_QUANTUM, 3);
     let reads: [usize; 4] = std::array::from_fn(|nth| POST_QUANTUM.len() * (nth + 1) / 4);
     let once = |hello: &Vec<u8>| server_name(hello);
-    let whole = |name, hello: &[u8]| {
-        Workload::repeated(name, TIMES, server_name(hello), hello.to_vec(), once)
-    };
+    let whole =
+        |name, hello: &[u8]| Workload::repeated(name, server_name(hello), hello.to_vec(), once);
     vec![
         whole("client hello, 133 bytes", PLAIN),
         whole("client hello of openssl, 517 bytes", OPENSSL),
@@ -29,7 +28,6 @@ fn hellos() -> Vec<Workload> {
         whole("client hello, post-quantum, in three records", &records),
         Workload::repeated(
             "client hello, post-quantum, in four reads",
-            TIMES,
             server_name(POST_QUANTUM),
             POST_QUANTUM.to_vec(),
             move |hello| {
@@ -65,11 +63,11 @@ fn in_records(hello: &[u8], count: usize) -> Vec<u8> {
 fn headers() -> Vec<Workload> {
     let parsed = |name, header: Vec<u8>| {
         let len = header.len();
-        Workload::repeated(name, TIMES, len, header, |header| match ProxyHeader::parse(
-            header, LIMIT,
-        ) {
-            Ok(Progress::Done { consumed, .. }) => consumed,
-            Ok(Progress::Need { .. }) | Err(_) => 0,
+        Workload::repeated(name, len, header, |header| {
+            match ProxyHeader::parse(header, LIMIT) {
+                Ok(Progress::Done { consumed, .. }) => consumed,
+                Ok(Progress::Need { .. }) | Err(_) => 0,
+            }
         })
     };
     let (mut first, mut second) = (Vec::new(), Vec::new());
@@ -81,7 +79,6 @@ fn headers() -> Vec<Workload> {
         parsed("proxy header 2 with a checksum", V2_CHECKSUM.to_vec()),
         Workload::repeated(
             "proxy header 2, written",
-            TIMES,
             V2_TCP4.len(),
             (SOURCE, DESTINATION),
             |(source, destination)| {
@@ -97,7 +94,6 @@ fn heads() -> Vec<Workload> {
     vec![
         Workload::repeated(
             "connect head of a node proxy",
-            TIMES,
             CONNECT.len(),
             CONNECT.to_vec(),
             |head| match RequestHead::parse(head, LIMIT) {
@@ -108,7 +104,7 @@ fn heads() -> Vec<Workload> {
                 Ok(Progress::Need { .. }) | Err(_) => 0,
             },
         ),
-        Workload::repeated("connect head, written", TIMES, WRITTEN_HEAD, (), |()| {
+        Workload::repeated("connect head, written", WRITTEN_HEAD, (), |()| {
             // Whether one without room grows in place depends on what else is on the heap.
             let mut out = Vec::with_capacity(WRITTEN_HEAD);
             let fields = [(DESTINATION_HEADER, DESTINATION_VALUE)];
@@ -118,7 +114,6 @@ fn heads() -> Vec<Workload> {
     ]
 }
 
-const TIMES: usize = 1000;
 const WRITTEN_HEAD: usize = 157;
 /// As a gateway's listener has it by default.
 const LIMIT: usize = 16 * 1024;

@@ -18,16 +18,15 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Makes a workload that does the same `times` times over one input, and finds `each` each time.
+    /// Makes a workload that does the same over one input, [`TIMES`] times, and finds `each` each time.
     pub(crate) fn repeated<T: 'static>(
         name: &'static str,
-        times: usize,
         each: usize,
         input: T,
         one: impl Fn(&T) -> usize + Copy + 'static,
     ) -> Self {
-        let all = move |input: &T| (0..times).map(|_| one(black_box(input))).sum();
-        Self::shared(name, times, times * each, input, all)
+        let all = move |input: &T| (0..TIMES).map(|_| one(black_box(input))).sum();
+        Self::shared(name, TIMES, TIMES * each, input, all)
     }
 
     /// Makes a workload of `times` pieces of work on one input, which find `expected` in all.
@@ -84,3 +83,5 @@ impl std::fmt::Debug for Workload {
             .finish_non_exhaustive()
     }
 }
+
+const TIMES: usize = 1000;
