@@ -17,7 +17,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
@@ -136,25 +136,17 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(dir: &'a TempDir, transport: Transport) -> Result<Self> {
-        let ports = <[u16; 6]>::try_from(ports::free(6)?);
-        let ports = ports.map_err(|_| anyhow!("too few ports"))?;
-        let [
-            frontend,
-            agents,
-            server_health,
-            server_admin,
-            agent_health,
-            agent_admin,
-        ] = ports;
+        let mut ports = ports::free(6)?.into_iter();
+        let mut port = || ports.next().context("too few ports");
         Ok(Self {
             dir,
             transport,
-            frontend,
-            agents,
-            server_health,
-            server_admin,
-            agent_health,
-            agent_admin,
+            frontend: port()?,
+            agents: port()?,
+            server_health: port()?,
+            server_admin: port()?,
+            agent_health: port()?,
+            agent_admin: port()?,
         })
     }
 
