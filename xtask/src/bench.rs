@@ -94,7 +94,7 @@ impl Part {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
-    console.chapter("measure", "The standard suite");
+    console.heading("The standard suite");
     let parts: Vec<Part> = Part::value_variants()
         .iter()
         .filter(|part| options.only.is_empty() || options.only.contains(part))
@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     for part in parts {
         measure(&mut console, bench, part);
     }
-    Ok(ExitCode::from(u8::from(!console.table())))
+    Ok(ExitCode::from(u8::from(!console.result())))
 }
 
 /// Looks whether the machine has time for this: by its load average.

@@ -1,11 +1,10 @@
-//! What a person sees: steps with their result and time, a table at the end; color on a terminal.
+//! What a person sees: steps with their result and time, failures at the end; color on a terminal.
 #![expect(
     clippy::print_stdout,
     reason = "this is the one module of xtask that prints"
 )]
 
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
 
 use anyhow::{Error, Result};
 use testkit::wait::Stopwatch;
@@ -15,17 +14,8 @@ use testkit::wait::Stopwatch;
 pub(crate) struct Console {
     color: bool,
     terminal: bool,
-    chapter: &'static str,
-    steps: Vec<Step>,
-}
-
-#[derive(Debug)]
-struct Step {
-    chapter: &'static str,
-    name: String,
-    /// What was found, or why it failed.
-    outcome: Result<String, String>,
-    took: Duration,
+    steps: usize,
+    failed: Vec<String>,
 }
 
 impl Console {
@@ -36,8 +26,8 @@ impl Console {
         Self {
             color: terminal && !plain,
             terminal,
-            chapter: "",
-            steps: Vec::new(),
+            steps: 0,
+            failed: Vec::new(),
         }
     }
 
@@ -50,17 +40,11 @@ impl Console {
         self.say(&format!("\n{}", self.paint(BOLD, text)));
     }
 
-    /// Prints the heading of the steps that follow, which the table calls `name`.
-    pub(crate) fn chapter(&mut self, name: &'static str, heading: &str) {
-        self.heading(heading);
-        self.chapter = name;
-    }
-
     pub(crate) fn failure(&self, error: &Error) {
         self.say(&format!("{} {error:#}", self.paint(RED, "✗")));
     }
 
-    /// Runs a step: prints its name, result and time, and remembers them for [`Console::table`].
+    /// Runs a step, and prints its name, time, and what was found or why it failed.
     pub(crate) fn step<T>(
         &mut self,
         name: &str,
@@ -71,24 +55,22 @@ impl Console {
             let _ = std::io::stdout().flush();
         }
         let clock = Stopwatch::start();
-        let result = work();
-        let took = clock.elapsed();
-        let (value, outcome) = match result {
-            Ok((value, detail)) => (Ok(value), Ok(detail)),
+        let outcome = work();
+        let time = format!("{:.1} ms", clock.elapsed().as_secs_f64() * 1000.0);
+        self.steps += 1;
+        let (mark, detail) = match &outcome {
+            Ok((_, detail)) => (self.paint(GREEN, "✓"), detail.clone()),
             Err(error) => {
-                let why = format!("{error:#}");
-                (Err(error), Err(why))
+                self.failed.push(name.to_owned());
+                (self.paint(RED, "✗"), format!("{error:#}"))
             }
         };
-        let step = Step {
-            chapter: self.chapter,
-            name: name.to_owned(),
-            outcome,
-            took,
-        };
-        self.print(&step);
-        self.steps.push(step);
-        value
+        let clear = if self.terminal { "\x1b[2K" } else { "" };
+        let time = self.paint(DIM, &format!("{time:>9}"));
+        self.say(&format!(
+            "{clear}  {mark} {name:NAME_WIDTH$} {time}  {detail}"
+        ));
+        Ok(outcome?.0)
     }
 
     /// Runs a step that yields nothing but what it found.
@@ -100,53 +82,19 @@ impl Console {
         self.step(name, || Ok(((), work()?)))
     }
 
-    /// Prints one line per step, and returns whether all went well.
-    pub(crate) fn table(&self) -> bool {
+    /// Prints which steps failed, and returns whether all went well.
+    pub(crate) fn result(&self) -> bool {
         self.heading("Result");
-        let widest = |text: fn(&Step) -> &str| {
-            self.steps
-                .iter()
-                .map(|step| text(step).chars().count())
-                .max()
-                .unwrap_or_default()
+        let (total, failed) = (self.steps, self.failed.len());
+        let text = match failed {
+            0 => self.paint(GREEN, &format!("  all {total} steps went well")),
+            _ => self.paint(RED, &format!("  {failed} of {total} steps failed")),
         };
-        let (chapter, name) = (widest(|step| step.chapter), widest(|step| &step.name));
-        let rule = "─".repeat(chapter + name + 22);
-        self.say(&format!("  {rule}"));
-        for step in &self.steps {
-            let result = match step.outcome {
-                Ok(_) => self.paint(GREEN, "✓ ok"),
-                Err(_) => self.paint(RED, "✗ FAILED"),
-            };
-            let time = millis(step.took);
-            self.say(&format!(
-                "  {:chapter$}  {:name$}  {time:>9}  {result}",
-                step.chapter, step.name
-            ));
-        }
-        self.say(&format!("  {rule}"));
-        let failed = { self.steps.iter() }.filter(|step| step.outcome.is_err());
-        let failed = failed.count();
-        let total = self.steps.len();
-        if failed == 0 {
-            self.say(&self.paint(GREEN, &format!("  all {total} steps went well")));
-        } else {
-            self.say(&self.paint(RED, &format!("  {failed} of {total} steps failed")));
+        self.say(&text);
+        for name in &self.failed {
+            self.say(&format!("  {} {name}", self.paint(RED, "✗")));
         }
         failed == 0
-    }
-
-    fn print(&self, step: &Step) {
-        let clear = if self.terminal { "\x1b[2K" } else { "" };
-        let time = self.paint(DIM, &format!("{:>9}", millis(step.took)));
-        let (mark, detail) = match &step.outcome {
-            Ok(detail) => (self.paint(GREEN, "✓"), detail),
-            Err(why) => (self.paint(RED, "✗"), why),
-        };
-        self.say(&format!(
-            "{clear}  {mark} {:NAME_WIDTH$} {time}  {detail}",
-            step.name
-        ));
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
@@ -156,10 +104,6 @@ impl Console {
             text.to_owned()
         }
     }
-}
-
-fn millis(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1000.0)
 }
 
 const NAME_WIDTH: usize = 58;

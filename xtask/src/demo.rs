@@ -92,7 +92,7 @@ fn show_until_signal(options: Options, programs: Programs, dir: PathBuf) -> Resu
 fn show(options: Options, programs: Programs, dir: PathBuf) -> Result<ExitCode> {
     let mut console = Console::new();
     let walked = walk::all(&mut console, programs, dir);
-    let good = console.table();
+    let good = console.result();
     let stage = walked?;
     if options.keep {
         invitation::print(&console, &stage);

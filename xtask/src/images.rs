@@ -77,7 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let target = programs.get(any.name)?.ancestors().nth(3);
     let out = target.context("no target directory")?.join("images");
     let context = context(&out, &images, &programs)?;
-    console.chapter("image", "Images");
+    console.heading("Images");
     let engine = Engine::find(options.engine, &out, &|text| {
         console.say(&format!("  {text}"))
     })?;
@@ -104,7 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         });
     }
     console.say(&format!("\n  images and lists: {}", out.display()));
-    Ok(ExitCode::from(u8::from(!console.table())))
+    Ok(ExitCode::from(u8::from(!console.result())))
 }
 
 fn chosen(only: &[String]) -> Result<Vec<&'static Image>> {

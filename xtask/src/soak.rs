@@ -44,7 +44,7 @@ const CHUNK: usize = 128 * 1024;
 
 pub(crate) fn run() -> Result<ExitCode> {
     let mut console = Console::new();
-    console.chapter("soak", "Soak: memory and descriptors of the release builds");
+    console.heading("Soak: memory and descriptors of the release builds");
     let programs = workspace::build(&["sni-proxy", "apiserver-proxy"])?;
     let (gateway, node) = (programs.get("sni-proxy")?, programs.get("apiserver-proxy")?);
     let runtime = Runtime::new().context("starting a runtime")?;
@@ -52,7 +52,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     let echo = upstream.addr();
     let _ = console.check("apiserver-proxy", || node_proxy(node, &runtime, echo));
     let _ = console.check("sni-proxy", || sni_proxy(gateway, &runtime, echo));
-    Ok(ExitCode::from(u8::from(!console.table())))
+    Ok(ExitCode::from(u8::from(!console.result())))
 }
 
 fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<String> {

@@ -54,7 +54,7 @@ pub(super) fn all(console: &mut Console, programs: Programs, dir: PathBuf) -> Re
 }
 
 fn build(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stage> {
-    console.chapter("stage", "Setting the stage");
+    console.heading("Setting the stage");
     let network = console.step("network namespaces: a seed, two shoots, a user", || {
         let network = Network::lay()?;
         Ok((
@@ -101,10 +101,7 @@ fn build(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stag
 }
 
 fn by_server_name(console: &mut Console, stage: &Stage) -> Result<()> {
-    console.chapter(
-        "server name",
-        "A user reaches each API server by TLS server name, through one address",
-    );
+    console.heading("A user reaches each API server by TLS server name, through one address");
     for shoot in &stage.shoots {
         let name = format!("user → {} → shoot {}", shoot.host, shoot.letter);
         console.check(&name, || stage.ask_by_name(shoot))?;
@@ -122,17 +119,12 @@ fn by_server_name(console: &mut Console, stage: &Stage) -> Result<()> {
 }
 
 fn by_node_proxy(console: &mut Console, stage: &Stage, mode: Mode) -> Result<()> {
-    let (chapter, heading) = match mode {
-        Mode::Connect => (
-            "CONNECT",
-            "The same by HTTP CONNECT: the header tells, so both shoots may use one address",
-        ),
-        Mode::Proxy => (
-            "PROXY",
-            "A pod reaches its own API server at the Service's address, by PROXY header",
-        ),
-    };
-    console.chapter(chapter, heading);
+    console.heading(match mode {
+        Mode::Connect => {
+            "The same by HTTP CONNECT: the header tells, so both shoots may use one address"
+        }
+        Mode::Proxy => "A pod reaches its own API server at the Service's address, by PROXY header",
+    });
     for (index, shoot) in stage.shoots.iter().enumerate() {
         let address = mode.address(shoot);
         let name = format!("pod in shoot {0} → {address}:443 → shoot {0}", shoot.letter);
@@ -147,7 +139,7 @@ fn by_node_proxy(console: &mut Console, stage: &Stage, mode: Mode) -> Result<()>
 
 fn switch_to_connect(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let heading = "The nodes change from PROXY header to HTTP CONNECT";
-    console.chapter("CONNECT", heading);
+    console.heading(heading);
     for index in 0..stage.nodes.len() {
         let shoot = &stage.shoots[index];
         let node = &stage.network.shoots[index].node;
@@ -167,7 +159,7 @@ fn switch_to_connect(console: &mut Console, stage: &mut Stage) -> Result<()> {
 }
 
 fn footprint(console: &mut Console, stage: &Stage) -> Result<()> {
-    console.chapter("footprint", "What that takes");
+    console.heading("What that takes");
     let [one, other] = &stage.nodes;
     let konnectivity = stage.konnectivity.iter();
     let konnectivity = konnectivity.flat_map(|pair| [&pair.server, &pair.agent]);

@@ -16,10 +16,9 @@ use crate::demo::watcher::Watcher;
 
 pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let (delay, timeout) = gateway::DRAIN;
-    let heading = format!(
+    console.heading(&format!(
         "The gateway is drained: it accepts {delay:?} longer, and serves {timeout:?} longer"
-    );
-    console.chapter("drain", &heading);
+    ));
     let watch = console.step("a watch runs, from the pod in shoot b", || {
         let watch = stage.watch_from_pod(1, Mode::Connect)?;
         Ok((watch, "events flow".to_owned()))

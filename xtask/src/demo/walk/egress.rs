@@ -17,7 +17,7 @@ use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity};
 
 pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let heading = "The way back: the control plane reaches a kubelet inside shoot a";
-    console.chapter("egress", heading);
+    console.heading(heading);
     start(console, stage)?;
     let pair = stage.konnectivity.as_ref().context("no pair")?;
     // What an API server would ask, asked by the demo itself.

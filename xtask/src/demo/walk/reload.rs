@@ -18,7 +18,7 @@ struct Watches {
 
 pub(super) fn show(console: &mut Console, stage: &Stage) -> Result<()> {
     let heading = "Routes change under two running watches of shoot a";
-    console.chapter("reload", heading);
+    console.heading(heading);
     let watches = console.step("watches run, by name and from the pod", || {
         let watches = Watches {
             user: stage.watch_by_name(&stage.shoots[0])?,

@@ -20,7 +20,7 @@ use crate::demo::watcher::Watcher;
 
 pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     let heading = "The way back by tunnel: WireGuard, over TCP or UDP, whichever gets through";
-    console.chapter("tunnel", heading);
+    console.heading(heading);
     let firewall = start(console, stage)?;
     reach(console, stage, "TCP")?;
     without_certificate(console, stage)?;
