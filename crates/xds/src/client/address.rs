@@ -8,41 +8,37 @@ use http::Uri;
 
 /// The address of a server: `https://host:port`, or `http://host:port` without TLS.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ServerAddress {
-    tls: bool,
-    /// Without the brackets that an IPv6 address has in a URL.
-    host: String,
-    port: u16,
-}
+pub struct ServerAddress(Uri);
 
 impl ServerAddress {
     /// Whether it is reached by TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
-        self.tls
+        self.0.scheme_str() == Some("https")
     }
 
-    /// The host name or IP address.
+    /// The host name or IP address, without the brackets that an IPv6 address has in a URL.
     #[must_use]
     pub fn host(&self) -> &str {
-        &self.host
+        let host = self.0.host().unwrap_or_default();
+        host.trim_start_matches('[').trim_end_matches(']')
     }
 
     /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        self.0.port_u16().unwrap_or_default()
     }
 
     /// Whether it is on this host: `localhost`, or an address of the loopback interface.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
-        let addr = self.host.parse::<IpAddr>();
-        addr.map_or(self.host == "localhost", |addr| addr.is_loopback())
+        let addr = self.host().parse::<IpAddr>();
+        self.host() == "localhost" || addr.is_ok_and(|addr| addr.is_loopback())
     }
 
     pub(crate) fn origin(&self) -> Uri {
-        Uri::try_from(self.to_string()).unwrap_or_default()
+        self.0.clone()
     }
 }
 
@@ -62,11 +58,9 @@ impl FromStr for ServerAddress {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let uri = Uri::from_str(text).map_err(|_| MALFORMED)?;
-        let tls = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            Some(_) | None => return Err(SCHEME),
-        };
+        if !matches!(uri.scheme_str(), Some("https" | "http")) {
+            return Err(SCHEME);
+        }
         let authority = uri.authority().ok_or(MALFORMED)?;
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(PATH);
@@ -74,27 +68,21 @@ impl FromStr for ServerAddress {
         if authority.as_str().contains('@') || authority.host().is_empty() {
             return Err(MALFORMED);
         }
-        let port = authority.port_u16().filter(|port| *port != 0);
-        let host = authority.host();
-        let bare = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'));
-        Ok(Self {
-            tls,
-            host: bare.unwrap_or(host).to_owned(),
-            port: port.ok_or(NO_PORT)?,
-        })
+        match authority.port_u16() {
+            None | Some(0) => Err(NO_PORT),
+            Some(_) => Ok(Self(uri)),
+        }
     }
 }
 
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "https" } else { "http" };
-        if self.host.contains(':') {
-            write!(f, "{scheme}://[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{scheme}://{}:{}", self.host, self.port)
-        }
+        let scheme = self.0.scheme_str().unwrap_or_default();
+        let authority = self
+            .0
+            .authority()
+            .map_or("", |authority| authority.as_str());
+        write!(f, "{scheme}://{authority}")
     }
 }
 
