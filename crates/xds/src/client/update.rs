@@ -188,10 +188,7 @@ impl Update {
             }
             fault.push_str(why);
         } else if fault.is_empty() {
-            let end = (0..MAX_FAULT_BYTES)
-                .rev()
-                .find(|&at| why.is_char_boundary(at));
-            fault.push_str(&why[..end.unwrap_or(0)]);
+            fault.push_str(&why[..why.floor_char_boundary(MAX_FAULT_BYTES)]);
         }
     }
 }

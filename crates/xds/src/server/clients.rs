@@ -137,10 +137,7 @@ fn lock(list: &Mutex<List>) -> MutexGuard<'_, List> {
 
 /// The first bytes of a text, up to a boundary of characters.
 pub(super) fn cut(text: &str, most: usize) -> String {
-    let end = (0..=most.min(text.len()))
-        .rev()
-        .find(|&at| text.is_char_boundary(at));
-    text[..end.unwrap_or(0)].to_owned()
+    text[..text.floor_char_boundary(most)].to_owned()
 }
 
 #[cfg(test)]

@@ -191,8 +191,7 @@ impl Stream {
         state.sent(Outstanding {
             nonce: nonce.clone(),
             version: version.clone(),
-            names: chunk.names,
-            removed: chunk.removed,
+            names: [chunk.names, chunk.removed].concat(),
         });
         DeltaDiscoveryResponse {
             system_version_info: version,
@@ -208,10 +207,8 @@ impl TypeState {
     /// A response is refused whole. A refused response is sent again in
     /// two halves, so that one bad resource does not keep the others from the client; one that
     /// was alone is not sent again until it changes.
-    pub(super) fn isolate_refused(&mut self, refused: &Outstanding) {
-        let names = refused.names.iter().chain(&refused.removed);
-        let names: Vec<_> = names.cloned().collect();
-        for name in &names {
+    pub(super) fn isolate_refused(&mut self, names: &[Arc<str>]) {
+        for name in names {
             // What it had before, or nothing.
             self.known.insert(name.clone(), Known::Foreign);
         }

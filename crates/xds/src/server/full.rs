@@ -240,7 +240,6 @@ impl Stream {
             nonce: nonce.clone(),
             version: version.to_string(),
             names: Vec::new(),
-            removed: Vec::new(),
         });
         DiscoveryResponse {
             version_info: version.to_string(),

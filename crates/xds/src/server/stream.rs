@@ -109,10 +109,8 @@ pub(super) enum Known {
 pub(super) struct Outstanding {
     pub(super) nonce: String,
     pub(super) version: String,
-    /// The resources in it.
+    /// The resources and removals in it.
     pub(super) names: Vec<Arc<str>>,
-    /// And the removals.
-    pub(super) removed: Vec<Arc<str>>,
 }
 
 /// What a request was about.
@@ -232,8 +230,8 @@ impl TypeState {
         let handled = if let Some(error) = error {
             let text = cut(&error.message, MAX_NACK_BYTES);
             self.progress.nack = Some(text.clone());
-            if outstanding.names.len() + outstanding.removed.len() > 1 {
-                self.isolate_refused(&outstanding);
+            if outstanding.names.len() > 1 {
+                self.isolate_refused(&outstanding.names);
             }
             Handled::Nacked(kind, text)
         } else {
