@@ -11,7 +11,7 @@ use foldhash::quality::RandomState;
 use crate::build::RouteFault;
 use crate::destinations::DestinationTable;
 use crate::names::NameTable;
-use crate::route::{Matches, Route, WireGuardMatch};
+use crate::route::{Matches, Route};
 
 /// A map by what routes match.
 pub(crate) type RouteMap<K> = HashMap<K, Arc<Route>, RandomState>;
@@ -57,20 +57,13 @@ impl Tables {
                     }
                 }
             }
-            Matches::WireGuard(wireguard) => self.insert_wireguard(wireguard, route, fault),
-        }
-    }
-
-    fn insert_wireguard(
-        &mut self,
-        wireguard: &WireGuardMatch,
-        route: &Arc<Route>,
-        fault: &mut dyn FnMut(RouteFault),
-    ) {
-        if let Some(id) = wireguard.route_id
-            && self.route_ids.insert(id, Arc::clone(route)).is_some()
-        {
-            fault(RouteFault::DuplicateRouteId { id });
+            Matches::WireGuard(wireguard) => {
+                if let Some(id) = wireguard.route_id
+                    && self.route_ids.insert(id, Arc::clone(route)).is_some()
+                {
+                    fault(RouteFault::DuplicateRouteId { id });
+                }
+            }
         }
     }
 
