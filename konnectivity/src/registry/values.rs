@@ -16,25 +16,14 @@ pub(super) fn is_label(name: &str) -> bool {
 }
 
 /// Returns a server name in lower case.
-pub(super) fn server_name(name: &str) -> Result<String, &'static str> {
-    let name = name.to_ascii_lowercase();
+pub(super) fn server_name(name: &str) -> Result<String, String> {
     if name.contains('*') {
-        return Err("a server name means one tenant, so it has no wildcard");
+        return Err("a server name means one tenant, so it has no wildcard".to_owned());
     }
-    let labels = |label: &str| is_label(label) || is_underscored(label);
-    if name.len() > 253 || !name.split('.').all(labels) {
-        return Err("must be a DNS name of at most 253 characters, without a dot at the end");
+    if name.ends_with('.') {
+        return Err("must not end with a dot".to_owned());
     }
-    // RFC 6066 section 3: addresses are never sent as server names.
-    if name.parse::<std::net::Ipv4Addr>().is_ok() {
-        return Err("an address is never sent as a server name");
-    }
-    Ok(name)
-}
-
-/// Clients send names with underscores, whatever RFC 1123 says.
-fn is_underscored(label: &str) -> bool {
-    label.contains('_') && is_label(&label.replace('_', "x"))
+    route::normal_server_name(name).map_err(|error| error.to_string())
 }
 
 /// Checks a URI as it stands in a certificate; it is compared byte by byte.
