@@ -40,13 +40,8 @@ pub(crate) use self::spec::{FrontendMode, Port, TenantSpec, TokenSpec, UdsSpec};
 pub(crate) use self::tenants::Tenants;
 pub(crate) use self::tls::{PairPaths, TlsParams};
 
-/// The tenants, always as they were last in order. Clones are the same.
-#[derive(Clone)]
+/// The tenants, always as they were last in order.
 pub(crate) struct Registry {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
     ports: Arc<TlsPorts>,
     current: ArcSwap<Tenants>,
     generation: watch::Sender<u64>,
@@ -110,7 +105,10 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError`]: what a flag names cannot be used.
-    pub(crate) fn single(params: SingleParams, tls: &TlsParams) -> Result<Self, RegistryError> {
+    pub(crate) fn single(
+        params: SingleParams,
+        tls: &TlsParams,
+    ) -> Result<Arc<Self>, RegistryError> {
         Self::new(Source::Single(Box::new(params)), tls)
     }
 
@@ -118,7 +116,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError`]: the directory cannot be read, or a port's certificate not used.
-    pub(crate) fn open(dir: &Path, tls: &TlsParams) -> Result<Self, RegistryError> {
+    pub(crate) fn open(dir: &Path, tls: &TlsParams) -> Result<Arc<Self>, RegistryError> {
         Self::new(directory(dir), tls)
     }
 
@@ -130,29 +128,27 @@ impl Registry {
         Known::first(directory(dir)).map(|known| known.broken())
     }
 
-    fn new(source: Source, tls: &TlsParams) -> Result<Self, RegistryError> {
+    fn new(source: Source, tls: &TlsParams) -> Result<Arc<Self>, RegistryError> {
         let ports = Arc::new(TlsPorts::new(tls)?);
         let known = Known::first(source)?;
         let current = known.snapshot(&ports, None);
-        Ok(Self {
-            inner: Arc::new(Inner {
-                ports,
-                current: ArcSwap::from_pointee(current),
-                generation: watch::Sender::new(1),
-                known: Mutex::new(known),
-                observer: OnceLock::new(),
-            }),
-        })
+        Ok(Arc::new(Self {
+            ports,
+            current: ArcSwap::from_pointee(current),
+            generation: watch::Sender::new(1),
+            known: Mutex::new(known),
+            observer: OnceLock::new(),
+        }))
     }
 
     /// Returns the tenants as they are now. Keep it for one decision, not for longer.
     pub(crate) fn current(&self) -> Arc<Tenants> {
-        self.inner.current.load_full()
+        self.current.load_full()
     }
 
     /// Returns the number of the current snapshot, from 1, and tells when there is another.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.inner.generation.subscribe()
+        self.generation.subscribe()
     }
 
     /// Returns the files that are refused at present with the reason, ordered by tenant.
@@ -164,7 +160,7 @@ impl Registry {
     pub(crate) fn observe(&self, observer: impl Fn(&Loaded) + Send + Sync + 'static) {
         let known = self.known();
         observer(&known.totals());
-        let _ = self.inner.observer.set(Box::new(observer));
+        let _ = self.observer.set(Box::new(observer));
     }
 
     /// Counts the readings of the ports' certificates.
@@ -191,8 +187,8 @@ impl Registry {
 
     /// Reads files again when they change: a registry's within 5 s, certificates within 10 s. It
     /// never ends; drop it to stop.
-    pub(crate) async fn watch(&self) {
-        let [agents, frontends] = Port::ALL.map(|port| self.inner.ports.pair(port));
+    pub(crate) async fn watch(self: &Arc<Self>) {
+        let [agents, frontends] = Port::ALL.map(|port| self.ports.pair(port));
         tokio::join!(
             self.watch_tenants(),
             watch_pair(agents),
@@ -200,11 +196,11 @@ impl Registry {
         );
     }
 
-    async fn watch_tenants(&self) {
+    async fn watch_tenants(self: &Arc<Self>) {
         let mut unsettled = None;
         loop {
             tokio::time::sleep(unsettled.as_ref().map_or(POLL, |_| SETTLE)).await;
-            let registry = self.clone();
+            let registry = Arc::clone(self);
             // Away from this thread: there may be thousands of files.
             let looked = tokio::task::spawn_blocking(move || registry.look(unsettled));
             unsettled = looked.await.unwrap_or_default();
@@ -229,24 +225,21 @@ impl Registry {
         let loaded = known.take(survey);
         if loaded.changed > 0 {
             let before = self.current();
-            let tenants = known.snapshot(&self.inner.ports, Some(&before));
-            self.inner.current.store(Arc::new(tenants));
-            self.inner.generation.send_modify(|number| *number += 1);
+            let tenants = known.snapshot(&self.ports, Some(&before));
+            self.current.store(Arc::new(tenants));
+            self.generation.send_modify(|number| *number += 1);
         }
-        if let Some(observer) = self.inner.observer.get() {
+        if let Some(observer) = self.observer.get() {
             observer(&loaded);
         }
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.inner
-            .known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pairs(&self) -> impl Iterator<Item = (Port, &ServerTls)> {
-        let pair = |port| Some((port, self.inner.ports.pair(port)?));
+        let pair = |port| Some((port, self.ports.pair(port)?));
         Port::ALL.into_iter().filter_map(pair)
     }
 }

@@ -82,11 +82,11 @@ impl Site {
         authority
     }
 
-    pub(crate) fn open(&self) -> Registry {
+    pub(crate) fn open(&self) -> Arc<Registry> {
         Registry::open(&self.registry_dir(), &self.tls).unwrap()
     }
 
-    fn single(&self, params: SingleParams) -> Registry {
+    fn single(&self, params: SingleParams) -> Arc<Registry> {
         Registry::single(params, &self.tls).unwrap()
     }
 

@@ -21,7 +21,7 @@ use crate::registry::{Registry, TenantSpec, Tenants};
 
 /// A server's state and settings.
 pub(crate) struct Context {
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) tokens: Tokens,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) budget: Arc<Budget>,

@@ -26,7 +26,7 @@ const NOTSENT_LOWAT: u32 = 128 << 10;
 const HANDSHAKE: Duration = Duration::from_secs(15);
 
 /// Reads who is served.
-pub(super) fn registry(config: &ServerConfig) -> Result<Registry, Failure> {
+pub(super) fn registry(config: &ServerConfig) -> Result<Arc<Registry>, Failure> {
     let registry = match &config.tenants {
         TenantSource::Registry(directory) => Registry::open(directory, &config.tls),
         TenantSource::Single { params, .. } => Registry::single((**params).clone(), &config.tls),

@@ -9,11 +9,6 @@
 //!
 //! Certificates are the registry's; what an agent may do once it is let in is not decided here.
 
-#[cfg(test)]
-mod tests {
-    mod tenants;
-}
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,14 +25,9 @@ use crate::token::{
     Accepted, Candidate, Judge, Rates, Recalled, Review, Token, TokenRefused, Verdicts, choose,
 };
 
-/// Checks agents' tokens against the registry. Clones are the same.
-#[derive(Clone)]
+/// Checks agents' tokens against the registry.
 pub(crate) struct Tokens {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    registry: Registry,
+    registry: Arc<Registry>,
     metrics: Arc<ServerMetrics>,
     /// Where requests to API servers are made.
     runtime: Handle,
@@ -52,17 +42,18 @@ type Judges = BTreeMap<TenantId, (TokenSpec, Arc<Judge>)>;
 impl Tokens {
     /// Checks by what `registry` says at that moment. Requests to API servers are made on
     /// `runtime`, for every caller.
-    pub(crate) fn new(registry: Registry, metrics: Arc<ServerMetrics>, runtime: Handle) -> Self {
-        let inner = Inner {
+    pub(crate) fn new(
+        registry: Arc<Registry>,
+        metrics: Arc<ServerMetrics>,
+        runtime: Handle,
+    ) -> Self {
+        Self {
             registry,
             metrics,
             runtime,
             verdicts: Verdicts::default(),
             rates: Mutex::new(Rates::new(MAX_BUCKETS)),
             judges: Mutex::default(),
-        };
-        Self {
-            inner: Arc::new(inner),
         }
     }
 
@@ -79,14 +70,12 @@ impl Tokens {
         authorization: &[&HeaderValue],
         source: IpAddr,
     ) -> Result<Arc<TenantSpec>, TokenRefused> {
-        let checked = self.inner.check(hint, authorization, source).await;
-        self.inner.metrics.token_checked(result(&checked));
+        let checked = self.check_uncounted(hint, authorization, source).await;
+        self.metrics.token_checked(result(&checked));
         checked.map(|(tenant, _)| tenant)
     }
-}
 
-impl Inner {
-    async fn check(
+    async fn check_uncounted(
         &self,
         hint: Option<&Arc<TenantSpec>>,
         authorization: &[&HeaderValue],
@@ -173,3 +162,8 @@ fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Tenants and sources whose reviews are counted at a time; the pair heard of longest ago is
 /// forgotten first.
 const MAX_BUCKETS: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    mod tenants;
+}

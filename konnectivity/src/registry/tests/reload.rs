@@ -330,7 +330,7 @@ fn what_flags_name_must_be_usable_at_start() {
 }
 
 /// Watches while `change` is made, until the snapshot is another.
-async fn watched(registry: &Registry, change: impl FnOnce()) {
+async fn watched(registry: &Arc<Registry>, change: impl FnOnce()) {
     let mut changes = registry.changes();
     let watch = async {
         tokio::select! {

@@ -20,7 +20,7 @@ use crate::server::tokens::Tokens;
 /// A registry whose tenants are known by tokens and nothing else.
 struct Stage {
     site: Site,
-    registry: Registry,
+    registry: Arc<Registry>,
     tokens: Tokens,
 }
 
