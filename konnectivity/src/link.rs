@@ -258,10 +258,7 @@ impl State {
 
     /// Has the pump polled again when there is something for it. To be called before it looks.
     pub(crate) fn register_pump(&mut self, cx: &Context<'_>) {
-        let known = self.waker.as_ref();
-        if !known.is_some_and(|waker| waker.will_wake(cx.waker())) {
-            self.waker = Some(cx.waker().clone());
-        }
+        register(&mut self.waker, cx);
     }
 }
 
@@ -371,10 +368,7 @@ impl State {
                 if let Some(reason) = &waiting.ended {
                     return Poll::Ready(reason.clone());
                 }
-                let known = waiting.waker.as_ref();
-                if !known.is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    waiting.waker = Some(cx.waker().clone());
-                }
+                register(&mut waiting.waker, cx);
                 Poll::Pending
             }
             None => Poll::Ready(EndReason::LocalClosed),
@@ -429,6 +423,14 @@ impl PendingDial {
         (self.tunnel.shared).change(|link| {
             let _ = link.dialed(now(), id, Err(text));
         });
+    }
+}
+
+/// Has the task woken; one that is known already is not cloned again.
+fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
+    match waker {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *waker = Some(cx.waker().clone()),
     }
 }
 

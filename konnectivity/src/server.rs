@@ -101,10 +101,8 @@ impl Server {
         access_log.register(&metrics_registry);
         let drain = Drain::new(config.drain);
         let mut tasks = Vec::new();
-        let (lease, lease_count) = match params::lease(&config, &metrics) {
-            Some((lease, count)) => (Some(keep_lease(lease)), Some(count)),
-            None => (None, None),
-        };
+        let lease = params::lease(&config, &metrics);
+        let (lease, lease_count) = lease.map(|(own, count)| (keep_lease(own), count)).unzip();
         let cx = Arc::new(Context {
             tokens: tokens::Tokens::new(registry.clone(), metrics.clone(), Handle::current()),
             registry,

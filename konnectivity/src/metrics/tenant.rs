@@ -198,13 +198,8 @@ impl TenantFamilies {
         })
     }
 
-    /// Returns a tenant's series, making them where there are none.
+    /// Makes a tenant's series.
     pub(super) fn series(self: &Arc<Self>, tenant: &Arc<Tenant>) -> Arc<TenantSeries> {
-        // The lock is not held on: dropping the last reference takes it.
-        let known = lock(&self.live).get(tenant.id()).and_then(Weak::upgrade);
-        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.tenant, tenant)) {
-            return known;
-        }
         let name = tenant.id().as_str();
         let series = Arc::new(TenantSeries {
             accepted_frontends: self.accepted_frontends.with(&[name]),
