@@ -33,7 +33,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-pub use config::{AgentConfig, ConnectParams, CountSource, DrainParams};
+pub use config::{AgentConfig, ConnectParams, CountSource};
 pub use dial::{AllowedRange, AllowedRangeError, DialParams};
 pub use trust::TrustError;
 pub(crate) use trust::load as load_trust;
@@ -132,7 +132,7 @@ impl Agent {
                 .wait_for(|orders| orders.phase >= Phase::Draining)
                 .await;
         };
-        let grace = self.config.drain.grace;
+        let grace = self.config.grace;
         let mut time_is_up = std::pin::pin!(async move {
             draining.await;
             sleep(grace).await;

@@ -33,10 +33,10 @@ pub struct AgentConfig {
     pub connect: ConnectParams,
     /// How destinations are dialed.
     pub dial: DialParams,
-    /// How the agent ends.
-    pub drain: DrainParams,
     /// What is shown at `/config`: the effective settings, without secrets.
     pub effective: serde_json::Value,
+    /// How long a drain may take.
+    pub grace: Duration,
     /// Where probes and scrapes are answered.
     pub health: EndpointAddr,
     /// What the agent is meant for.
@@ -78,25 +78,6 @@ pub enum CountSource {
     Default,
     /// The larger of both.
     Max,
-}
-
-/// How an agent ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DrainParams {
-    /// Without a tunnel for this long, it exits; nor does it before.
-    pub idle: Duration,
-    /// At the latest after this long.
-    pub grace: Duration,
-}
-
-impl Default for DrainParams {
-    fn default() -> Self {
-        Self {
-            idle: Duration::from_secs(5),
-            // A pod is given 30 s by default; what is left is for the process to end in.
-            grace: Duration::from_secs(25),
-        }
-    }
 }
 
 impl Default for ConnectParams {

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use knp_proto::{Budget, LinkConfig, StreamId, Tenant, TenantId};
 use tls::ClientTls;
 use tokio::sync::watch;
@@ -31,6 +32,9 @@ use super::tunnel::Tunnels;
 use crate::link::now;
 use crate::metrics::{AgentMetrics, ConnectResult, GrpcCode};
 use crate::pump::LinkEnd;
+
+/// Without a tunnel for this long, a draining agent exits; nor does it before.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// How often a draining agent looks whether it is idle.
 const IDLE_CHECK: Duration = Duration::from_millis(100);
@@ -150,6 +154,7 @@ impl Worker {
     async fn step(&mut self) {
         self.publish();
         let due = self.connector.due().filter(|_| self.attempt.is_none());
+        let due = due.map(Instant::from_std);
         tokio::select! {
             changed = self.orders.changed() => {
                 let told = *self.orders.borrow_and_update();
@@ -157,8 +162,8 @@ impl Worker {
                 let phase = if changed.is_err() { Phase::Ending } else { told.phase };
                 self.obey(phase);
             }
-            () = at(due) => self.begin(),
-            opened = attempted(&mut self.attempt) => {
+            Some(()) = OptionFuture::from(due.map(sleep_until)) => self.begin(),
+            Some(opened) = OptionFuture::from(self.attempt.as_mut()) => {
                 self.attempt = None;
                 self.opened(opened);
             }
@@ -195,9 +200,8 @@ impl Worker {
             return;
         };
         let since = draining.max(idle);
-        let limit = self.links.config.drain.idle;
-        if since.elapsed() >= limit && self.board.view().tunnels() == 0 {
-            tracing::info!(idle = ?limit, "drained");
+        if since.elapsed() >= IDLE && self.board.view().tunnels() == 0 {
+            tracing::info!(idle = ?IDLE, "drained");
             self.phase = Phase::Ending;
         }
     }
@@ -316,19 +320,5 @@ impl Worker {
     fn random(&mut self) -> u64 {
         self.rolls += 1;
         self.chance.hash_one(self.rolls)
-    }
-}
-
-async fn at(due: Option<std::time::Instant>) {
-    match due {
-        Some(due) => sleep_until(due.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn attempted(attempt: &mut Option<Attempt>) -> Result<Opened, OpenError> {
-    match attempt {
-        Some(attempt) => attempt.await,
-        None => std::future::pending().await,
     }
 }

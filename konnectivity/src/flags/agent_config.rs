@@ -8,7 +8,7 @@ use telemetry::EndpointAddr;
 
 use super::agent::AgentFlags;
 use super::checks::{Checks, path, unbracketed};
-use crate::agent::{AgentConfig, AllowedRange, ConnectParams, DialParams, DrainParams};
+use crate::agent::{AgentConfig, AllowedRange, ConnectParams, DialParams};
 use crate::lease::LeaseCountParams;
 
 /// Minimum time between pings of a server; that of upstream's library too.
@@ -44,11 +44,8 @@ pub(super) fn configure(
         cert,
         key,
         connect: connect(flags, checks),
-        drain: DrainParams {
-            grace: flags.grace_period.get(),
-            ..DrainParams::default()
-        },
         effective: effective.clone(),
+        grace: flags.grace_period.get(),
         health: EndpointAddr::Tcp(checks.address(
             "health-server-host",
             &flags.health_server_host,

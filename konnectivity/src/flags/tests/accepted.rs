@@ -251,7 +251,7 @@ fn agent_flags_reach_their_parameters() {
         let address: SocketAddr = address.parse().unwrap();
         assert_eq!(own.dial.permits(address), permitted, "{address}");
     }
-    assert_eq!(own.drain.grace, Duration::from_secs(60));
+    assert_eq!(own.grace, Duration::from_secs(60));
     assert_eq!(own.connect.source, CountSource::Max);
     let health: SocketAddr = "127.0.0.1:8093".parse().unwrap();
     assert!(matches!(own.health, EndpointAddr::Tcp(address) if address == health));
