@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 pub use allowed::{AllowedRange, AllowedRangeError};
-pub(crate) use error::{DialError, LookupFault};
+pub(crate) use error::{DialError, DialFault, LookupFault};
 use names::Names;
 use target::{Host, Network, Target};
 
@@ -86,19 +86,25 @@ impl Dialer {
     /// one of its families. Cancel-safe: dropped, it leaves no connection and no question behind.
     pub(crate) async fn dial(&self, protocol: &str, address: &str) -> Result<TcpStream, DialError> {
         let target = Target::parse(protocol, address)?;
+        let dialed = self.dial_target(&target, address).await;
+        dialed.map_err(|fault| target.network.failed(fault))
+    }
+
+    async fn dial_target(&self, target: &Target, address: &str) -> Result<TcpStream, DialFault> {
+        let limit = self.params.max_pending;
         let Ok(_pending) = self.pending.try_acquire() else {
-            return Err(DialError::TooMany {
-                network: target.network.as_str(),
-                address: address.to_owned(),
-                limit: self.params.max_pending,
-            });
+            return Err(DialFault::TooMany(address.to_owned(), limit));
         };
         let deadline = Instant::now() + self.params.timeout;
-        let addresses = self.addresses(&target, deadline).await?;
-        let mut addresses = self.allowed(&target, address, addresses)?;
+        let mut addresses = self.addresses(target, deadline).await?;
+        let first = addresses.first().copied();
+        addresses.retain(|address| self.params.permits(*address));
+        if let (Some(refused), []) = (first, addresses.as_slice()) {
+            return Err(DialFault::Forbidden(refused, address.to_owned()));
+        }
         // Stable: apart from the family, the order is the resolver's.
         addresses.sort_by_key(SocketAddr::is_ipv4);
-        connect(target.network, &addresses, deadline).await
+        connect(&addresses, deadline).await
     }
 
     /// Connects to a server by its `host` and `port`, to which no list applies; of several
@@ -116,9 +122,13 @@ impl Dialer {
             port,
         };
         let deadline = Instant::now() + limit;
-        let mut addresses = self.addresses(&target, deadline).await?;
-        rotate(&mut addresses, first);
-        connect(target.network, &addresses, deadline).await
+        let dialing = async {
+            let mut addresses = self.addresses(&target, deadline).await?;
+            rotate(&mut addresses, first);
+            connect(&addresses, deadline).await
+        };
+        let dialed = dialing.await;
+        dialed.map_err(|fault| target.network.failed(fault))
     }
 
     /// Reads the resolver's configuration anew for the next name.
@@ -126,38 +136,13 @@ impl Dialer {
         self.names.forget();
     }
 
-    /// Returns those of `addresses` that may be dialed; never nothing.
-    fn allowed(
-        &self,
-        target: &Target,
-        requested: &str,
-        mut addresses: Vec<SocketAddr>,
-    ) -> Result<Vec<SocketAddr>, DialError> {
-        let first = addresses.first().copied();
-        addresses.retain(|address| self.params.permits(*address));
-        match (first, addresses.is_empty()) {
-            (Some(address), true) => Err(DialError::Forbidden {
-                network: target.network.as_str(),
-                address,
-                requested: requested.to_owned(),
-            }),
-            _ => Ok(addresses),
-        }
-    }
-
     /// Returns what may be dialed for `target`; never nothing.
     async fn addresses(
         &self,
         target: &Target,
         deadline: Instant,
-    ) -> Result<Vec<SocketAddr>, DialError> {
-        let network = target.network;
+    ) -> Result<Vec<SocketAddr>, DialFault> {
         let port = target.port;
-        let lookup = |host: &str, fault| DialError::Lookup {
-            network: network.as_str(),
-            host: host.to_owned(),
-            fault,
-        };
         let (name, found) = match &target.host {
             Host::Address(ip, zone) => {
                 let mut address = SocketAddr::new(*ip, port);
@@ -178,17 +163,17 @@ impl Dialer {
                 let found = timeout_at(deadline, self.names.addresses(name)).await;
                 let found = found
                     .unwrap_or(Err(LookupFault::Timeout))
-                    .map_err(|fault| lookup(name, fault))?;
+                    .map_err(|fault| DialFault::Lookup(name.clone(), fault))?;
                 let found = found.into_iter().map(|ip| SocketAddr::new(ip, port));
                 (name.clone(), found.collect())
             }
         };
         let usable: Vec<_> = (found.into_iter())
             .map(allowed::effective)
-            .filter(|address| network.takes(address.ip()))
+            .filter(|address| target.network.takes(address.ip()))
             .collect();
         if usable.is_empty() {
-            return Err(lookup(&name, LookupFault::NoSuchHost));
+            return Err(DialFault::Lookup(name, LookupFault::NoSuchHost));
         }
         Ok(usable)
     }
@@ -198,38 +183,22 @@ impl Dialer {
 /// that of the first address. Cancel-safe: no connection outlives the future.
 ///
 /// # Errors
-/// The most telling of what happened at the addresses; [`DialError::Timeout`] at the deadline.
-async fn connect(
-    network: Network,
-    addresses: &[SocketAddr],
-    deadline: Instant,
-) -> Result<TcpStream, DialError> {
-    let attempt = |address| connect_one(network, address);
-    let raced = race(alternate_families(addresses), deadline, attempt).await;
+/// The most telling of what happened at the addresses; [`DialFault::Timeout`] at the deadline.
+async fn connect(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, DialFault> {
+    let raced = race(alternate_families(addresses), deadline, connect_one).await;
     let RaceError { failed, pending } = match raced {
         Ok((stream, _)) => return Ok(stream),
         Err(error) => error,
     };
-    let timeout = |address| DialError::Timeout {
-        network: network.as_str(),
-        address,
-    };
     let failures = failed.into_iter().map(|(_, error)| error);
-    let failures = failures.chain(pending.into_iter().map(timeout));
+    let failures = failures.chain(pending.into_iter().map(DialFault::Timeout));
     // Of equals the first.
     let specific = failures.min_by_key(|error| Reverse(error.weight()));
-    Err(specific.unwrap_or_else(|| timeout(SocketAddr::from(([0, 0, 0, 0], 0)))))
+    Err(specific.unwrap_or_else(|| DialFault::Timeout(([0, 0, 0, 0], 0).into())))
 }
 
-async fn connect_one(network: Network, address: SocketAddr) -> Result<TcpStream, DialError> {
-    let failed = |call| {
-        move |error| DialError::Connect {
-            network: network.as_str(),
-            address,
-            call,
-            error,
-        }
-    };
+async fn connect_one(address: SocketAddr) -> Result<TcpStream, DialFault> {
+    let failed = |call| move |error| DialFault::Connect(address, call, error);
     let socket = match address.ip() {
         IpAddr::V4(_) => TcpSocket::new_v4(),
         IpAddr::V6(_) => TcpSocket::new_v6(),

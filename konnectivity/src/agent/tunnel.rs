@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::dial::{DialError, Dialer};
+use super::dial::{DialError, DialFault, Dialer};
 use crate::link::PendingDial;
 use crate::metrics::{AgentMetrics, EndpointDialFailure};
 use crate::relay::{ByteCounts, Means, RelayEnd, relay};
@@ -35,26 +35,11 @@ pub(super) struct Tunnels {
     pub(super) dialer: Dialer,
     pub(super) metrics: AgentMetrics,
     means: Means,
-    active: Cell<usize>,
-    lingering: Cell<usize>,
+    /// Held by each tunnel while it is relayed, then while it lingers.
+    active: Rc<()>,
+    lingering: Rc<()>,
     /// When the last one ended.
     ended: Cell<Instant>,
-}
-
-/// Counts something for as long as it lives.
-struct Counted<'a>(&'a Cell<usize>);
-
-impl<'a> Counted<'a> {
-    fn new(count: &'a Cell<usize>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
-    }
 }
 
 impl Tunnels {
@@ -63,8 +48,8 @@ impl Tunnels {
             dialer,
             metrics,
             means: Means::of_destinations(),
-            active: Cell::new(0),
-            lingering: Cell::new(0),
+            active: Rc::default(),
+            lingering: Rc::default(),
             ended: Cell::new(Instant::now()),
         })
     }
@@ -72,22 +57,22 @@ impl Tunnels {
     /// Returns since when there has been no tunnel; nothing while there is one, or a destination
     /// still takes the last of one.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let idle = self.active.get() == 0 && self.lingering.get() == 0;
+        let idle = Rc::strong_count(&self.active) == 1 && Rc::strong_count(&self.lingering) == 1;
         idle.then(|| self.ended.get())
     }
 
     /// Serves one tunnel until it is over.
     pub(super) async fn serve(self: Rc<Self>, pending: PendingDial) {
         let stream = {
-            let _active = Counted::new(&self.active);
+            let _active = Rc::clone(&self.active);
             let stream = self.open_and_relay(pending).await;
             self.ended.set(Instant::now());
             stream
         };
         if let Some((mut stream, clean)) = stream
-            && self.lingering.get() < MAX_LINGERING
+            && Rc::strong_count(&self.lingering) <= MAX_LINGERING
         {
-            let _lingering = Counted::new(&self.lingering);
+            let _lingering = Rc::clone(&self.lingering);
             match clean {
                 true => linger(&mut stream, LINGER, MAX_DISCARDED).await,
                 false => reset_when_sent(&stream, LINGER).await,
@@ -143,10 +128,10 @@ impl Tunnels {
     }
 
     fn count(&self, error: &DialError) {
-        if matches!(error, DialError::Forbidden { .. }) {
+        if matches!(error.fault, DialFault::Forbidden(..)) {
             self.metrics.destination_refused();
         }
-        self.metrics.dial_failure(if error.is_timeout() {
+        self.metrics.dial_failure(if error.fault.is_timeout() {
             EndpointDialFailure::Timeout
         } else {
             EndpointDialFailure::Unknown

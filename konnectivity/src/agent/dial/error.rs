@@ -1,7 +1,7 @@
 //! Why a destination was not reached, in the words of Go's `net` package.
 //!
 //! ```text
-//! stage, errno, name ──▶ DialError ──Display──▶ "dial tcp 127.0.0.1:1: connect: connection refused"
+//! stage, errno, name ──▶ DialFault ──Display──▶ "dial tcp 127.0.0.1:1: connect: connection refused"
 //! ```
 //!
 //! Those words are part of the protocol: servers choose an HTTP status by them, and people know
@@ -12,58 +12,42 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
-/// A failed dial. Its text is what the server is told; `network` is `tcp`, `tcp4` or `tcp6`.
+/// A failed dial. Its text is what the server is told.
+#[derive(Debug, thiserror::Error)]
+#[error("dial {network}{fault}")]
+pub(crate) struct DialError {
+    /// What was asked for: `tcp`, `tcp4`, `tcp6` or an unknown network.
+    pub(super) network: String,
+    pub(crate) fault: DialFault,
+}
+
+/// What went wrong, and at which address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum DialError {
+pub(crate) enum DialFault {
     /// The destination is no `host:port`.
-    #[error("dial {network}: address {address}: {fault}")]
-    Address {
-        network: &'static str,
-        address: String,
-        fault: &'static str,
-    },
-    /// The kernel refused to connect.
-    #[error("dial {network} {address}: {call}: {}", errno_text(.error))]
-    Connect {
-        network: &'static str,
-        address: SocketAddr,
-        call: &'static str,
-        /// Why; the text has it in Go's words, so it is no source of its own.
-        error: io::Error,
-    },
-    /// The list of destinations does not have it.
-    #[error("dial {network} {address}: destination {requested} is not allowed")]
-    Forbidden {
-        network: &'static str,
-        /// The address that would have been dialed.
-        address: SocketAddr,
-        requested: String,
-    },
+    #[error(": address {0}: {1}")]
+    Address(String, &'static str),
+    /// The kernel refused this call. Its reason is part of the text in Go's words, so it is no
+    /// source of its own.
+    #[error(" {0}: {1}: {text}", text = errno_text(.2))]
+    Connect(SocketAddr, &'static str, io::Error),
+    /// The list of destinations does not have the address that would have been dialed for this
+    /// destination.
+    #[error(" {0}: destination {1} is not allowed")]
+    Forbidden(SocketAddr, String),
     /// The name leads nowhere.
-    #[error("dial {network}: lookup {host}: {fault}")]
-    Lookup {
-        network: &'static str,
-        host: String,
-        fault: LookupFault,
-    },
+    #[error(": lookup {0}: {1}")]
+    Lookup(String, LookupFault),
+    /// No answer came from the address that was tried last.
+    #[error(" {0}: i/o timeout")]
+    Timeout(SocketAddr),
     /// As many dials as may be are under way.
-    #[error("dial {network} {address}: more than {limit} dials under way")]
-    TooMany {
-        network: &'static str,
-        address: String,
-        limit: usize,
-    },
-    /// No answer came.
-    #[error("dial {network} {address}: i/o timeout")]
-    Timeout {
-        network: &'static str,
-        /// The address that was tried last.
-        address: SocketAddr,
-    },
+    #[error(" {0}: more than {1} dials under way")]
+    TooMany(String, usize),
     /// Not a network of TCP.
-    #[error("dial {network}: unknown network {network}")]
-    UnknownNetwork { network: String },
+    #[error(": unknown network {0}")]
+    UnknownNetwork(String),
 }
 
 /// What is wrong with a name.
@@ -81,7 +65,7 @@ pub(crate) enum LookupFault {
     Timeout,
 }
 
-impl DialError {
+impl DialFault {
     /// Returns whether this is a time-out, as Go sees it: the metric's label.
     pub(crate) fn is_timeout(&self) -> bool {
         self.weight() == Weight::Timeout
@@ -90,7 +74,7 @@ impl DialError {
     /// Returns how much this explains, among failures at different addresses.
     pub(super) fn weight(&self) -> Weight {
         match self {
-            Self::Connect { error, .. } => match Errno::from_io_error(error) {
+            Self::Connect(_, _, error) => match Errno::from_io_error(error) {
                 Some(Errno::CONNREFUSED) => Weight::Refused,
                 // Go takes these for time-outs.
                 Some(Errno::AGAIN | Errno::TIMEDOUT) => Weight::Timeout,
@@ -103,13 +87,12 @@ impl DialError {
                 ) => Weight::Unreachable,
                 _ => Weight::Other,
             },
-            Self::Lookup { fault, .. } if *fault == LookupFault::Timeout => Weight::Timeout,
-            Self::Timeout { .. } => Weight::Timeout,
-            Self::Address { .. }
-            | Self::Forbidden { .. }
-            | Self::Lookup { .. }
-            | Self::TooMany { .. }
-            | Self::UnknownNetwork { .. } => Weight::Other,
+            Self::Lookup(_, LookupFault::Timeout) | Self::Timeout(_) => Weight::Timeout,
+            Self::Address(..)
+            | Self::Forbidden(..)
+            | Self::Lookup(..)
+            | Self::TooMany(..)
+            | Self::UnknownNetwork(_) => Weight::Other,
         }
     }
 }
@@ -185,13 +168,9 @@ mod tests {
             ("socket", Errno::MFILE, "too many open files", false),
             ("connect", Errno::INVAL, "invalid argument", false),
         ] {
-            let error = DialError::Connect {
-                network: "tcp",
-                address: "127.0.0.1:1".parse().unwrap(),
-                call,
-                error: errno.into(),
-            };
-            let expected = format!("dial tcp 127.0.0.1:1: {call}: {text}");
+            let address = "127.0.0.1:1".parse().unwrap();
+            let error = DialFault::Connect(address, call, errno.into());
+            let expected = format!(" 127.0.0.1:1: {call}: {text}");
             assert_eq!(error.to_string(), expected);
             assert_eq!(error.is_timeout(), timeout, "{text}");
         }
@@ -199,14 +178,8 @@ mod tests {
             (LookupFault::NoSuchHost, "no such host", false),
             (LookupFault::Timeout, "i/o timeout", true),
         ] {
-            let host = "x.invalid".to_owned();
-            let network = "tcp";
-            let error = DialError::Lookup {
-                network,
-                host,
-                fault,
-            };
-            let expected = format!("dial tcp: lookup x.invalid: {text}");
+            let error = DialFault::Lookup("x.invalid".to_owned(), fault);
+            let expected = format!(": lookup x.invalid: {text}");
             assert_eq!(error.to_string(), expected);
             assert_eq!(error.is_timeout(), timeout, "{text}");
         }

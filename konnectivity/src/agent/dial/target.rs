@@ -8,7 +8,7 @@
 
 use std::net::IpAddr;
 
-use super::error::DialError;
+use super::error::{DialError, DialFault};
 
 /// A destination, not yet resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +45,12 @@ pub(crate) enum Host {
 }
 
 impl Network {
+    /// Returns the error of a dial on it.
+    pub(super) fn failed(self, fault: DialFault) -> DialError {
+        let network = self.as_str().to_owned();
+        DialError { network, fault }
+    }
+
     /// Returns whether `address` may be dialed on it.
     pub(crate) fn takes(self, address: IpAddr) -> bool {
         match self {
@@ -59,17 +65,18 @@ impl Target {
     /// Reads a destination.
     ///
     /// # Errors
-    /// [`DialError::UnknownNetwork`] and [`DialError::Address`], in Go's words.
+    /// [`DialFault::UnknownNetwork`] and [`DialFault::Address`], in Go's words.
     pub(crate) fn parse(protocol: &str, address: &str) -> Result<Self, DialError> {
         let network = (Network::ALL.into_iter())
             .find(|network| network.as_str() == protocol)
-            .ok_or_else(|| DialError::UnknownNetwork {
-                network: protocol.chars().take(MAX_SHOWN).collect(),
+            .ok_or_else(|| {
+                let network: String = protocol.chars().take(MAX_SHOWN).collect();
+                let fault = DialFault::UnknownNetwork(network.clone());
+                DialError { network, fault }
             })?;
-        let wrong = |address: &str, fault| DialError::Address {
-            network: network.as_str(),
-            address: address.chars().take(MAX_SHOWN).collect(),
-            fault,
+        let wrong = |address: &str, fault| {
+            let address = address.chars().take(MAX_SHOWN).collect();
+            network.failed(DialFault::Address(address, fault))
         };
         let (host, port) = split(address).map_err(|fault| wrong(address, fault))?;
         let digits = port.bytes().all(|byte| byte.is_ascii_digit());
