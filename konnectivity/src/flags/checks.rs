@@ -189,12 +189,6 @@ fn random_uuid() -> String {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let hex = format!("{:032x}", u128::from_be_bytes(bytes));
-    [
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..],
-    ]
-    .join("-")
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
+    parts.join("-")
 }

@@ -278,12 +278,16 @@ impl<'de> Visitor<'de> for FileVisitor {
             false => Err(format!("unknown key `{key}`; keys are the flags of --help")),
         };
         let mut flags = Vec::new();
-        while let Some(flag) = map.next_key_seed(Text(known))? {
-            let check = |text: &str| self.check(&flag, text);
-            let texts = match self.keys.get(&flag) {
-                Some(Value::Array(_)) => map.next_value_seed(List(check))?,
-                _ => vec![map.next_value_seed(Text(check))?],
-            };
+        let key = Texts {
+            list: false,
+            check: &known,
+        };
+        while let Some(flag) = map.next_key_seed(key)? {
+            let flag = flag.concat();
+            let texts = map.next_value_seed(Texts {
+                list: matches!(self.keys.get(&flag), Some(Value::Array(_))),
+                check: &|text| self.check(&flag, text),
+            })?;
             flags.push((flag, texts));
         }
         Ok(flags)
@@ -303,52 +307,44 @@ impl FileVisitor {
     }
 }
 
-/// Reads a scalar as it is written; what its check rejects is an error at its line.
-struct Text<F>(F);
-
-impl<'de, F: Fn(&str) -> Result<(), String>> DeserializeSeed<'de> for Text<F> {
-    type Value = String;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
-        deserializer.deserialize_str(self)
-    }
+/// Reads a scalar, or a list of them, as they are written; what `check` rejects is an error at its
+/// line. An empty list is one empty text, which is how a flag says it.
+#[derive(Clone, Copy)]
+struct Texts<'a> {
+    list: bool,
+    check: &'a dyn Fn(&str) -> Result<(), String>,
 }
 
-impl<F: Fn(&str) -> Result<(), String>> Visitor<'_> for Text<F> {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
-        (self.0)(text).map_err(E::custom)?;
-        Ok(text.to_owned())
-    }
-}
-
-/// Reads a list of [`Text`]; an empty one as one empty text, which is how a flag says it.
-struct List<F>(F);
-
-impl<'de, F: Fn(&str) -> Result<(), String>> DeserializeSeed<'de> for List<F> {
+impl<'de> DeserializeSeed<'de> for Texts<'_> {
     type Value = Vec<String>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<String>, D::Error> {
-        deserializer.deserialize_seq(self)
+        match self.list {
+            true => deserializer.deserialize_seq(self),
+            false => deserializer.deserialize_str(self),
+        }
     }
 }
 
-impl<'de, F: Fn(&str) -> Result<(), String>> Visitor<'de> for List<F> {
+impl<'de> Visitor<'de> for Texts<'_> {
     type Value = Vec<String>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
+        f.write_str(if self.list { "a list" } else { "text" })
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Vec<String>, E> {
+        (self.check)(text).map_err(E::custom)?;
+        Ok(vec![text.to_owned()])
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<String>, A::Error> {
         let mut texts = Vec::new();
-        while let Some(text) = list.next_element_seed(Text(&self.0))? {
-            texts.push(text);
+        while let Some(text) = list.next_element_seed(Texts {
+            list: false,
+            ..self
+        })? {
+            texts.extend(text);
         }
         if texts.is_empty() {
             texts.push(String::new());
