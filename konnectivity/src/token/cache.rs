@@ -99,30 +99,22 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_good_word_lasts_sixty_seconds_and_never_longer_than_the_token() {
+    #[test]
+    fn verdicts_last_as_long_as_their_kind_and_the_token() {
         let mut cache = Cache::new(10);
-        let now = Instant::now();
-        let (long, short) = (key(1, "long"), key(1, "short"));
-        cache.put(long, Ok(()), Some(seconds(3600)), now);
-        cache.put(short, Ok(()), Some(seconds(7)), now);
-        assert_eq!(cache.get(&long, now + seconds(59)), Some(Ok(())));
-        assert_eq!(cache.get(&long, now + seconds(60)), None);
-        assert_eq!(cache.get(&short, now + seconds(6)), Some(Ok(())));
-        assert_eq!(cache.get(&short, now + seconds(7)), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_bad_word_lasts_five_seconds_and_silence_not_at_all() {
-        let mut cache = Cache::new(10);
-        let now = Instant::now();
-        let key = key(1, "token");
-        cache.put(key, Err(TokenRefused::Unauthenticated), None, now);
-        let kept = Some(Err(TokenRefused::Unauthenticated));
-        assert_eq!(cache.get(&key, now + seconds(4)), kept);
-        assert_eq!(cache.get(&key, now + seconds(5)), None);
-        cache.put(key, Err(TokenRefused::Unavailable), None, now);
-        assert_eq!(cache.get(&key, now), None);
+        let (now, key) = (Instant::now(), key(1, "token"));
+        for (verdict, left, lasts) in [
+            (Ok(()), Some(3600), 60),
+            (Ok(()), Some(7), 7),
+            (Err(TokenRefused::Unauthenticated), None, 5),
+            (Err(TokenRefused::Unavailable), None, 0),
+        ] {
+            cache.put(key, verdict.clone(), left.map(seconds), now);
+            if let Some(last) = seconds(lasts).checked_sub(seconds(1)) {
+                assert_eq!(cache.get(&key, now + last), Some(verdict));
+            }
+            assert_eq!(cache.get(&key, now + seconds(lasts)), None);
+        }
     }
 
     #[test]

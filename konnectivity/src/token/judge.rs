@@ -66,7 +66,7 @@ impl Verdicts {
 pub struct Judge {
     rules: TokenRules,
     keys: Option<KeySet>,
-    reviewer: Option<Reviewer>,
+    reviewer: Option<Arc<Reviewer>>,
     verdicts: Verdicts,
     serial: u64,
 }

@@ -74,50 +74,42 @@ const BURST: u32 = 100;
 mod tests {
     use super::*;
 
-    fn taken_of(rates: &mut Rates, tenant: &str, source: &str, now: Instant) -> usize {
+    fn taken(rates: &mut Rates, tenant: &str, source: &str, now: Instant) -> usize {
         let (tenant, source) = (TenantId::new(tenant), source.parse().unwrap());
         let taken = (0..1000).take_while(|_| rates.take(&tenant, source, now));
         taken.count()
     }
 
-    fn taken(rates: &mut Rates, source: &str, now: Instant) -> usize {
-        taken_of(rates, "a", source, now)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn places_run_out_and_come_back_with_time() {
+    #[test]
+    fn places_run_out_by_tenant_and_network_and_come_back_with_time() {
         let mut rates = Rates::new(10);
         let now = Instant::now();
-        assert_eq!(taken(&mut rates, "192.0.2.1", now), 100);
-        assert_eq!(taken(&mut rates, "192.0.2.2", now), 100, "another source");
-        let other = taken_of(&mut rates, "b", "192.0.2.1", now);
-        assert_eq!(other, 100, "another tenant");
-        let later = now + Duration::from_secs(1);
-        assert_eq!(taken(&mut rates, "192.0.2.1", later), 10);
-        let much_later = now + Duration::from_secs(3600);
-        assert_eq!(taken(&mut rates, "192.0.2.1", much_later), 100);
+        for (tenant, source, second, places) in [
+            ("a", "192.0.2.1", 0, 100),
+            ("a", "192.0.2.2", 0, 100),
+            ("b", "192.0.2.1", 0, 100),
+            ("a", "192.0.2.1", 1, 10),
+            ("a", "192.0.2.1", 3600, 100),
+            ("a", "2001:db8::1", 0, 100),
+            ("a", "2001:db8::2", 0, 0),
+            ("a", "2001:db8:0:1::1", 0, 100),
+        ] {
+            let now = now + Duration::from_secs(second);
+            let taken = taken(&mut rates, tenant, source, now);
+            assert_eq!(taken, places, "{tenant} {source} {second}");
+        }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_place_given_back_can_be_taken_again() {
+    #[test]
+    fn a_place_given_back_can_be_taken_again() {
         let mut rates = Rates::new(10);
         let (now, source) = (Instant::now(), "192.0.2.1".parse().unwrap());
-        let tenant = TenantId::new("a");
-        assert_eq!(taken(&mut rates, "192.0.2.1", now), 100);
-        rates.give_back(&tenant, source, now);
-        assert_eq!(taken(&mut rates, "192.0.2.1", now), 1);
-        for _ in 0..200 {
-            rates.give_back(&tenant, source, now);
+        // No more than all.
+        for (given_back, places) in [(0, 100), (1, 1), (200, 100)] {
+            for _ in 0..given_back {
+                rates.give_back(&TenantId::new("a"), source, now);
+            }
+            assert_eq!(taken(&mut rates, "a", "192.0.2.1", now), places);
         }
-        assert_eq!(taken(&mut rates, "192.0.2.1", now), 100, "no more than all");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn addresses_of_one_network_share_a_bucket() {
-        let mut rates = Rates::new(10);
-        let now = Instant::now();
-        assert_eq!(taken(&mut rates, "2001:db8::1", now), 100);
-        assert_eq!(taken(&mut rates, "2001:db8::2", now), 0);
-        assert_eq!(taken(&mut rates, "2001:db8:0:1::1", now), 100);
     }
 }

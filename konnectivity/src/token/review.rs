@@ -22,16 +22,11 @@ use super::refused::TokenRefused;
 use super::secret::Token;
 use crate::api_server::{ApiServer, ApiServerError};
 
-/// Asks one API server. Clones are the same.
-#[derive(Clone, Debug)]
-pub(super) struct Reviewer {
-    inner: Arc<Inner>,
-    runtime: Handle,
-}
-
+/// Asks one API server.
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Reviewer {
     api: ApiServer,
+    runtime: Handle,
     waiting: Semaphore,
     under_way: Semaphore,
     /// When a failure was last logged.
@@ -52,29 +47,29 @@ enum ReviewError {
 
 impl Reviewer {
     /// Asks `api`, on `runtime`.
-    pub(super) fn new(api: ApiServer, runtime: Handle) -> Self {
-        let inner = Inner {
+    pub(super) fn new(api: ApiServer, runtime: Handle) -> Arc<Self> {
+        Arc::new(Self {
             api,
+            runtime,
             waiting: Semaphore::new(MAX_WAITING),
             under_way: Semaphore::new(MAX_UNDER_WAY),
             complained: Mutex::new(None),
-        };
-        Self {
-            inner: Arc::new(inner),
-            runtime,
-        }
+        })
     }
 
     /// Asks whether `token`, which itself names the audience of `rules` or does not, is as those
     /// demand. Takes 10 s at most; cancel-safe.
     pub(super) async fn review(
-        &self,
+        self: &Arc<Self>,
         token: &Token,
         rules: &TokenRules,
         names_audience: bool,
     ) -> Result<(), TokenRefused> {
-        let (inner, token, rules) = (Arc::clone(&self.inner), token.clone(), rules.clone());
-        let review = async move { inner.review(&token, &rules, names_audience).await };
+        let (this, token, rules) = (Arc::clone(self), token.clone(), rules.clone());
+        let review = async move {
+            let status = this.status(&token, &rules).await?;
+            judge(&status, &rules, names_audience)
+        };
         // The set aborts its task when the caller stops waiting.
         let mut task = JoinSet::new();
         task.spawn_on(review, &self.runtime);
@@ -82,27 +77,22 @@ impl Reviewer {
         // It ends otherwise only when the process does.
         reviewed.unwrap_or(Err(TokenRefused::Unavailable))
     }
-}
 
-impl Inner {
-    async fn review(
+    async fn status(
         &self,
         token: &Token,
         rules: &TokenRules,
-        names_audience: bool,
-    ) -> Result<(), TokenRefused> {
+    ) -> Result<TokenReviewStatus, TokenRefused> {
         let _waiting = self.waiting.try_acquire().map_err(|_| TokenRefused::Busy)?;
         let asked = timeout(REVIEW_LIMIT, async {
             let _under_way = self.under_way.acquire().await;
             self.ask(token, rules).await
         });
-        match asked.await.unwrap_or(Err(ReviewError::Late)) {
-            Ok(status) => judge(&status, rules, names_audience),
-            Err(error) => {
-                self.complain(&error);
-                Err(TokenRefused::Unavailable)
-            }
-        }
+        let status = asked.await.unwrap_or(Err(ReviewError::Late));
+        status.map_err(|error| {
+            self.complain(&error);
+            TokenRefused::Unavailable
+        })
     }
 
     async fn ask(
@@ -194,26 +184,24 @@ mod tests {
     fn account_and_audience_must_be_the_agents() {
         let subject = Err(TokenRefused::Subject);
         let audience = Err(TokenRefused::Audience);
+        let agents = |end: &str| format!("{AGENT}{end}");
+        let elsewhere = "system:serviceaccount:default:agent".to_owned();
+        let ours = Some(&["kn"][..]);
         for (username, audiences, names_audience, expected) in [
-            (AGENT, Some(["kn"].as_slice()), false, Ok(())),
+            (agents(""), ours, false, Ok(())),
             // Without audiences it is left to what the token says.
-            (AGENT, None, true, Ok(())),
-            (AGENT, Some(&[]), true, Ok(())),
-            (AGENT, None, false, audience.clone()),
-            (AGENT, Some(&[]), false, audience.clone()),
-            (AGENT, Some(&["other"]), true, audience),
-            (&format!("{AGENT}2"), Some(&["kn"]), true, subject.clone()),
-            (&format!("{AGENT}:x"), Some(&["kn"]), true, subject.clone()),
-            (
-                "system:serviceaccount:default:agent",
-                Some(&["kn"]),
-                true,
-                subject.clone(),
-            ),
-            ("agent", Some(&["kn"]), true, subject.clone()),
-            ("", Some(&["kn"]), true, subject.clone()),
+            (agents(""), None, true, Ok(())),
+            (agents(""), Some(&[]), true, Ok(())),
+            (agents(""), None, false, audience.clone()),
+            (agents(""), Some(&[]), false, audience.clone()),
+            (agents(""), Some(&["other"]), true, audience),
+            (agents("2"), ours, true, subject.clone()),
+            (agents(":x"), ours, true, subject.clone()),
+            (elsewhere, ours, true, subject.clone()),
+            ("agent".to_owned(), ours, true, subject.clone()),
+            (String::new(), ours, true, subject.clone()),
         ] {
-            let judged = judge(&status(username, audiences), &rules(None), names_audience);
+            let judged = judge(&status(&username, audiences), &rules(None), names_audience);
             assert_eq!(
                 judged, expected,
                 "{username} {audiences:?} {names_audience}"

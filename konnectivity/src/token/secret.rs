@@ -60,23 +60,24 @@ mod tests {
 
     #[test]
     fn exactly_one_bearer_token_is_taken() {
-        assert_eq!(read(&["Bearer a.b.c"]), Ok("a.b.c".to_owned()));
-        assert_eq!(read(&["Bearer a.b.c \t"]), Ok("a.b.c".to_owned()));
-        assert_eq!(read(&[]), Err(TokenRefused::Missing));
-        let several = read(&["Bearer a", "Bearer a"]);
-        assert_eq!(several, Err(TokenRefused::Several(2)));
-    }
-
-    #[test]
-    fn other_schemes_and_what_is_no_token_are_refused() {
-        for value in ["", "a.b.c", "bearer a", "Basic a", "Bearer"] {
-            assert_eq!(read(&[value]), Err(TokenRefused::Scheme), "{value}");
-        }
-        for value in ["Bearer ", "Bearer a b", "Bearer a,Bearer b c"] {
-            assert_eq!(read(&[value]), Err(TokenRefused::Malformed), "{value}");
-        }
         let long = format!("Bearer {}", "a".repeat(MAX_BYTES + 1));
-        assert_eq!(read(&[&long]), Err(TokenRefused::Malformed));
+        for (values, expected) in [
+            (&["Bearer a.b.c"][..], Ok("a.b.c".to_owned())),
+            (&["Bearer a.b.c \t"], Ok("a.b.c".to_owned())),
+            (&[], Err(TokenRefused::Missing)),
+            (&["Bearer a", "Bearer a"], Err(TokenRefused::Several(2))),
+            (&[""], Err(TokenRefused::Scheme)),
+            (&["a.b.c"], Err(TokenRefused::Scheme)),
+            (&["bearer a"], Err(TokenRefused::Scheme)),
+            (&["Basic a"], Err(TokenRefused::Scheme)),
+            (&["Bearer"], Err(TokenRefused::Scheme)),
+            (&["Bearer "], Err(TokenRefused::Malformed)),
+            (&["Bearer a b"], Err(TokenRefused::Malformed)),
+            (&["Bearer a,Bearer b c"], Err(TokenRefused::Malformed)),
+            (&[&long], Err(TokenRefused::Malformed)),
+        ] {
+            assert_eq!(read(values), expected, "{values:?}");
+        }
     }
 
     #[test]
@@ -88,17 +89,13 @@ mod tests {
 
     #[test]
     fn refusals_say_what_upstream_says() {
+        let unauthenticated = "Failed to validate authentication token, err:lookup failed: \
+                               service account jwt not valid";
+        let missing = "authentication context was not found in metadata";
         for (refused, text) in [
-            (
-                TokenRefused::Missing,
-                "authentication context was not found in metadata",
-            ),
+            (TokenRefused::Missing, missing),
             (TokenRefused::Several(2), "too many (2) tokens are received"),
-            (
-                TokenRefused::Unauthenticated,
-                "Failed to validate authentication token, err:lookup failed: \
-                 service account jwt not valid",
-            ),
+            (TokenRefused::Unauthenticated, unauthenticated),
         ] {
             assert_eq!(refused.to_string(), text);
         }
