@@ -84,6 +84,24 @@ fn spec(plan: &NamespacePlan, name: &str) -> Value {
     policy.spec.clone()
 }
 
+fn host(cidr: &str) -> Value {
+    json!({ "ipBlock": { "cidr": cidr } })
+}
+
+fn port(protocol: &str, port: u16) -> Value {
+    json!({ "protocol": protocol, "port": port })
+}
+
+/// A policy for egress of the pods that have a label.
+fn egress(label: &str, rules: Value) -> Value {
+    let label = format!("networking.gardener.cloud/{label}");
+    json!({
+        "podSelector": { "matchLabels": { label: "allowed" } },
+        "policyTypes": ["Egress"],
+        "egress": rules,
+    })
+}
+
 /// The blocks of a policy's rules, each with its exceptions, rule by rule.
 fn blocks(plan: &NamespacePlan, name: &str) -> Vec<Vec<(String, Vec<String>)>> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -157,11 +175,6 @@ fn namespace_labels_decide_general_policies() {
 }
 
 #[test]
-fn deny_all_is_written_last() {
-    assert_eq!(NAMES.last(), Some(&"deny-all"));
-}
-
-#[test]
 fn terminating_namespace_has_no_plan() {
     let mut state = shoot_state();
     let absent = namespace(
@@ -195,7 +208,8 @@ fn policies_have_descriptions_and_no_labels() {
 }
 
 #[test]
-fn deny_all_selects_every_pod_in_both_directions() {
+fn deny_all_is_last_and_selects_every_pod() {
+    assert_eq!(NAMES.last(), Some(&"deny-all"));
     let plan = plan(&shoot_state(), &NamespaceSettings::default());
     assert_eq!(
         spec(&plan, "deny-all"),
@@ -214,8 +228,6 @@ fn dns_is_reached_by_pods_and_by_address() {
             "podSelector": { "matchExpressions": [one] },
         })
     };
-    let host = |cidr: &str| json!({ "ipBlock": { "cidr": cidr } });
-    let port = |protocol: &str, port: u16| json!({ "protocol": protocol, "port": port });
     let rule = json!({
         "to": [
             pods("kube-dns"),
@@ -227,11 +239,7 @@ fn dns_is_reached_by_pods_and_by_address() {
         ],
         "ports": [port("UDP", 53), port("TCP", 53), port("UDP", 8053), port("TCP", 8053)],
     });
-    let expected = json!({
-        "podSelector": { "matchLabels": { "networking.gardener.cloud/to-dns": "allowed" } },
-        "policyTypes": ["Egress"],
-        "egress": [rule],
-    });
+    let expected = egress("to-dns", json!([rule]));
     assert_eq!(spec(&plan, "allow-to-dns"), expected);
 }
 
@@ -248,14 +256,9 @@ fn blocked_ranges_have_a_rule_each() {
         .map(|cidr| vec![(cidr.to_owned(), Vec::new())]);
     assert_eq!(blocks(&blocked, "allow-to-blocked-cidrs"), expected);
     let none = plan(&shoot_state(), &NamespaceSettings::default());
-    let label = "networking.gardener.cloud/to-blocked-cidrs";
-    assert_eq!(
-        spec(&none, "allow-to-blocked-cidrs"),
-        json!({
-            "podSelector": { "matchLabels": { label: "allowed" } },
-            "policyTypes": ["Egress"],
-        })
-    );
+    let mut expected = egress("to-blocked-cidrs", json!([]));
+    expected.as_object_mut().unwrap().remove("egress");
+    assert_eq!(spec(&none, "allow-to-blocked-cidrs"), expected);
 }
 
 fn to_api_server(subsets: Value, mut api_server: impl FnMut(&mut ApiServer)) -> NamespacePlan {
@@ -277,19 +280,12 @@ fn api_server_is_reached_at_its_endpoints() {
         { "addresses": [{ "ip": "fd00::1" }], "ports": [{ "port": 443 }] },
     ]);
     let plan = to_api_server(subsets, |_| {});
-    let host = |cidr: &str| json!({ "ipBlock": { "cidr": cidr } });
-    let label = "networking.gardener.cloud/to-runtime-apiserver";
-    let expected = json!({
-        "podSelector": { "matchLabels": { label: "allowed" } },
-        "policyTypes": ["Egress"],
-        "egress": [
-            {
-                "to": [host("10.1.2.3/32"), host("10.1.2.4/32")],
-                "ports": [{ "protocol": "TCP", "port": 6443 }, { "protocol": "UDP", "port": 53 }],
-            },
-            { "to": [host("fd00::1/128")], "ports": [{ "protocol": "TCP", "port": 443 }] },
-        ],
-    });
+    let hosts = [host("10.1.2.3/32"), host("10.1.2.4/32")];
+    let rules = json!([
+        { "to": hosts, "ports": [port("TCP", 6443), port("UDP", 53)] },
+        { "to": [host("fd00::1/128")], "ports": [port("TCP", 443)] },
+    ]);
+    let expected = egress("to-runtime-apiserver", rules);
     assert_eq!(spec(&plan, "allow-to-runtime-apiserver"), expected);
     assert!(plan.untouched.is_empty());
 }
@@ -304,11 +300,8 @@ fn resolved_api_server_addresses_add_a_rule() {
     });
     let spec = spec(&plan, "allow-to-runtime-apiserver");
     assert_eq!(spec["egress"].as_array().unwrap().len(), 2);
-    let host = |cidr: &str| json!({ "ipBlock": { "cidr": cidr } });
-    let rule = json!({
-        "to": [host("192.0.2.1/32"), host("2001:db8::1/128")],
-        "ports": [{ "protocol": "TCP", "port": 6443 }],
-    });
+    let hosts = [host("192.0.2.1/32"), host("2001:db8::1/128")];
+    let rule = json!({ "to": hosts, "ports": [port("TCP", 6443)] });
     assert_eq!(spec["egress"][1], rule);
     // A name without addresses adds nothing: a rule without peers would allow everything.
     let plan = to_api_server(subsets, |own| own.resolved = Some((Vec::new(), 6443)));
