@@ -130,8 +130,10 @@ impl Controller {
             let tls = routing.tls.clone().map(tls::ServerTls::load).transpose()?;
             let params = crate::publish::server_params(routing, tls.clone());
             let serving = xds::Server::new(params, &registry);
-            let listener = listen(routing.address).await?;
-            let local = listener.local_addr().unwrap_or(routing.address);
+            let address = routing.address;
+            let listener = TcpListener::bind(address).await;
+            let listener = listener.map_err(|source| StartError::Bind { address, source })?;
+            let local = listener.local_addr().unwrap_or(address);
             tracing::info!(address = %local, "serving xds");
             let answering = serving.clone();
             let until = ended(stopped.clone());
@@ -291,10 +293,4 @@ fn identity(environment: &Environment) -> String {
 async fn ended(mut stopped: watch::Receiver<bool>) {
     // An error means that the sender is gone, which is a stop as well.
     let _ = stopped.wait_for(|stop| *stop).await;
-}
-
-async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| StartError::Bind { address, source })
 }

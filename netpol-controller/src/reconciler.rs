@@ -132,7 +132,7 @@ impl Reconciler {
             ];
             let due = due.into_iter().flatten().min().unwrap_or(self.reported);
             // Keys are ready, so the loop does not block.
-            let busy = self.has_work();
+            let busy = free && self.leading && self.sync.queue.ready();
             tokio::select! {
                 count = self.parts.messages.recv_many(&mut batch, BATCH) => {
                     if count == 0 {
@@ -150,11 +150,6 @@ impl Reconciler {
             }
             self.step();
         }
-    }
-
-    fn has_work(&self) -> bool {
-        let free = self.synced && !self.holds(Instant::now());
-        free && self.leading && self.sync.queue.ready()
     }
 
     /// Returns whether kinds that have come later are still being listed: without all of them,
@@ -440,7 +435,7 @@ impl Reconciler {
         };
         for task in self.sync.start(&known, routed, now, &mut found) {
             let (writer, metrics) = (self.parts.writer.clone(), self.parts.metrics.clone());
-            let key = task.key().clone();
+            let key = task.key.clone();
             let job = self
                 .jobs
                 .spawn(async move { task.run(&writer, &metrics).await });
@@ -470,7 +465,7 @@ impl Reconciler {
             Err(error) => {
                 tracing::error!(%error, "a sync task panicked");
                 if let Some(key) = self.keys.remove(&error.id()) {
-                    self.sync.failed(&key, Instant::now());
+                    self.sync.queue.done(&key, true, Instant::now());
                 }
             }
         }
@@ -524,7 +519,7 @@ impl Reconciler {
             services: self.state.services.len(),
             namespaces: self.state.namespaces.len(),
             policies: self.observed.len(),
-            waiting: self.sync.waiting(),
+            waiting: self.sync.queue.keys().count(),
             unlisted: self.unlisted.clone(),
             problems: self.problems.values().flatten().cloned().collect(),
             gateways,

@@ -60,7 +60,7 @@ pub(crate) struct PlanInputs<'a> {
 
 /// Writes that a key calls for.
 pub(crate) struct Task {
-    key: Key,
+    pub(crate) key: Key,
     writes: Vec<Write>,
     /// Written after the others, and only if one of them is there: `deny-all` alone would lock a
     /// namespace up.
@@ -122,16 +122,6 @@ impl PolicySync {
             let mut plan = plan::service(state, settings, &routed(key), key);
             self.claims.settle(state, key, &mut plan);
         }
-    }
-
-    /// Returns how many keys wait.
-    pub(crate) fn waiting(&self) -> usize {
-        self.queue.keys().count()
-    }
-
-    /// Ends the work on a key whose task panicked.
-    pub(crate) fn failed(&mut self, key: &Key, now: Instant) {
-        self.queue.done(key, true, now);
     }
 
     /// Updates the metrics of what waits.
@@ -336,11 +326,6 @@ impl Task {
     fn if_any(self) -> Option<Self> {
         let none = self.writes.is_empty() && self.last.is_none();
         (!none).then_some(self)
-    }
-
-    /// Returns what it is about.
-    pub(crate) fn key(&self) -> &Key {
-        &self.key
     }
 
     /// Does the writes and returns their results. No write begins once this replica no longer

@@ -24,30 +24,22 @@ pub fn services_of(
         Kind::Gateway => of_gateway(state, key).collect(),
         Kind::Ingress => {
             let found = state.ingresses.get(key);
-            found
-                .into_iter()
-                .flat_map(|own| exposed(key, own))
-                .collect()
+            found.map_or_else(BTreeSet::new, |own| exposed(key, own).collect())
         }
         Kind::IstioGateway => through(state, &BTreeSet::from([key])),
         Kind::Namespace => of_namespace(state, settings, &key.name),
         Kind::Pod => of_pod(state, settings, key),
-        Kind::Service => state
-            .services
-            .get_key_value(key)
-            .map(|(own, _)| own.clone())
-            .into_iter()
-            .collect(),
+        Kind::Service => {
+            let found = state.services.contains_key(key);
+            found.then(|| key.clone()).into_iter().collect()
+        }
         Kind::TlsRoute => {
             let found = state.tls_routes.get(key);
-            found
-                .into_iter()
-                .flat_map(|own| backends(key, own))
-                .collect()
+            found.map_or_else(BTreeSet::new, |own| backends(key, own).collect())
         }
         Kind::VirtualService => {
             let found = state.virtual_services.get(key);
-            found.into_iter().flat_map(|own| led_to(key, own)).collect()
+            found.map_or_else(BTreeSet::new, |own| led_to(key, own).collect())
         }
         Kind::DestinationRule
         | Kind::EndpointSlice
