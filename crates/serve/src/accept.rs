@@ -41,7 +41,8 @@ const SETTLE: Duration = Duration::from_millis(800);
 pub struct Accepting {
     /// The phase of the process.
     pub drain: Drain,
-    barrier: Barrier,
+    /// Each loop has a receiver; none closes its socket before all have dropped theirs.
+    barrier: watch::Sender<()>,
     paused: Counter,
 }
 
@@ -51,7 +52,7 @@ impl Accepting {
     pub fn new(drain: Drain, paused: Counter) -> Self {
         Self {
             drain,
-            barrier: Barrier::default(),
+            barrier: watch::Sender::default(),
             paused,
         }
     }
@@ -70,7 +71,7 @@ pub async fn accept_all<L: 'static>(
     let mut loops = JoinSet::new();
     for (socket, listener) in sockets {
         let (drain, accepted) = (accepting.drain.clone(), accepted.clone());
-        let member = accepting.barrier.join();
+        let (barrier, member) = (accepting.barrier.clone(), accepting.barrier.subscribe());
         let pauses = Pauses {
             listener: socket
                 .local_addr()
@@ -79,7 +80,11 @@ pub async fn accept_all<L: 'static>(
             paused: accepting.paused.clone(),
         };
         loops.spawn_local(async move {
-            accept_loop(socket, member, drain, pauses, |stream, peer| {
+            let all_settled = async {
+                drop(member);
+                barrier.closed().await;
+            };
+            accept_loop(socket, all_settled, drain, pauses, |stream, peer| {
                 accepted(stream, peer, &listener);
             })
             .await
@@ -91,10 +96,11 @@ pub async fn accept_all<L: 'static>(
     Ok(())
 }
 
-/// Accepts until the process drains, and then until nothing is left to accept.
+/// Accepts until the process drains, and then until nothing is left to accept; `all_settled` waits for the
+/// other loops.
 async fn accept_loop(
     socket: WorkerSocket,
-    member: Member,
+    all_settled: impl Future<Output = ()>,
     drain: Drain,
     mut pauses: Pauses,
     mut accepted: impl FnMut(TcpStream, SocketAddr),
@@ -123,7 +129,7 @@ async fn accept_loop(
     }
     let settled = timeout_at(Instant::now() + SETTLE, drain.reached(Phase::Cut));
     accept_until(&listener, settled, pauses, &mut accepted).await;
-    member.meet().await;
+    all_settled.await;
     let socket = listener.into_std()?;
     empty(&socket, pauses, &mut accepted).await;
     group.leave(socket);
@@ -215,57 +221,5 @@ impl Pauses {
             self.paused.inc();
         }
         pause
-    }
-}
-
-/// Where the accept loops of a process wait for each other before any of them closes its socket.
-#[derive(Clone, Debug, Default)]
-struct Barrier(watch::Sender<usize>);
-
-/// One accept loop's part; dropping it, for whatever reason the loop ends, is arriving.
-#[derive(Debug)]
-struct Member(watch::Sender<usize>);
-
-impl Barrier {
-    fn join(&self) -> Member {
-        self.0.send_modify(|waiting| *waiting += 1);
-        Member(self.0.clone())
-    }
-}
-
-impl Member {
-    /// Arrives, and waits until all others have arrived.
-    async fn meet(self) {
-        let mut others = self.0.subscribe();
-        drop(self);
-        // Fails only without a sender, and then there is no loop to wait for.
-        let _ = others.wait_for(|waiting| *waiting == 0).await;
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.0.send_modify(|waiting| *waiting -= 1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn barrier_opens_when_all_loops_arrived_or_ended() {
-        let barrier = Barrier::default();
-        let (first, second, third) = (barrier.join(), barrier.join(), barrier.join());
-        let mut waiting = pin!(first.meet());
-        let mut ready = async || {
-            let at_once = tokio::time::timeout(Duration::ZERO, waiting.as_mut());
-            at_once.await.is_ok()
-        };
-        assert!(!ready().await);
-        drop(second); // it failed
-        assert!(!ready().await);
-        third.meet().await;
-        assert!(ready().await);
     }
 }
