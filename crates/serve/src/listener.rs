@@ -61,14 +61,15 @@ impl WorkerSocket {
     }
 }
 
-/// Binds (or takes over) the sockets of one listener, one per worker; they do not listen yet.
+/// Binds (or takes over) the sockets of one listener, one per worker; they do not listen yet. Returns
+/// their address as well.
 ///
 /// `[::]` also accepts IPv4; on a host without IPv6 it means `0.0.0.0`.
 fn bind(
     params: &ListenerParams,
     workers: usize,
     inherited: Option<InheritedSocket>,
-) -> Result<Vec<WorkerSocket>, BindError> {
+) -> Result<(Vec<WorkerSocket>, SocketAddr), BindError> {
     let failed = |attempt: &'static str, address: SocketAddr| {
         let name = params.name.clone();
         move |source: io::Error| BindError {
@@ -81,19 +82,18 @@ fn bind(
     if let Some(InheritedSocket { socket, .. }) = inherited {
         let set = apply_tcp_options(SockRef::from(&socket), &params.tcp)
             .and_then(|()| socket.set_nonblocking(true));
-        set.map_err(failed(
-            "taking over the inherited socket of",
-            params.address,
-        ))?;
-        return (0..workers)
-            .map(|_| {
-                socket.try_clone().map(|socket| WorkerSocket {
-                    socket,
-                    group: None,
-                })
-            })
-            .collect::<io::Result<_>>()
-            .map_err(failed("sharing the inherited socket of", params.address));
+        let attempt = "taking over the inherited socket of";
+        set.map_err(failed(attempt, params.address))?;
+        let address = socket.local_addr();
+        let address = address.map_err(failed("reading the address of", params.address))?;
+        let of_worker = |_| {
+            let (socket, group) = (socket.try_clone()?, None);
+            Ok(WorkerSocket { socket, group })
+        };
+        let sockets: io::Result<_> = (0..workers).map(of_worker).collect();
+        let attempt = "sharing the inherited socket of";
+        let sockets = sockets.map_err(failed(attempt, params.address))?;
+        return Ok((sockets, unmapped(address)));
     }
     let mut address = params.address;
     let mut sockets = Vec::with_capacity(workers);
@@ -120,7 +120,8 @@ fn bind(
         socket,
         group: Some(Arc::clone(&group)),
     };
-    Ok(sockets.into_iter().map(of_worker).collect())
+    let sockets = sockets.into_iter().map(of_worker).collect();
+    Ok((sockets, unmapped(address)))
 }
 
 /// The bound sockets of every listener.
@@ -177,16 +178,7 @@ pub fn bind_all(
     };
     let inherited = assign(listeners, inherited);
     for (params, own) in listeners.iter().zip(inherited) {
-        let sockets = bind(params, workers, own)?;
-        let address = sockets
-            .first()
-            .map_or(Ok(params.address), WorkerSocket::local_addr);
-        let address = address.map_err(|source| BindError {
-            name: params.name.clone(),
-            attempt: "reading the address of",
-            address: params.address,
-            source,
-        })?;
+        let (sockets, address) = bind(params, workers, own)?;
         bound.addresses.push(address);
         for (own, socket) in bound.per_worker.iter_mut().zip(sockets) {
             own.push(socket);
