@@ -197,6 +197,11 @@ mod tests {
         assert!(admission.permit().is_some());
     }
 
+    fn assert_no_sources(admission: &Admission) {
+        let mut shards = admission.sources.iter();
+        assert!(shards.all(|shard| shard.lock().unwrap().is_empty()));
+    }
+
     #[test]
     fn source_is_an_ipv4_address_or_ipv6_network() {
         let admission = Admission::new(100, 1);
@@ -212,12 +217,7 @@ mod tests {
         assert!(of("2001:db8:0:2::1").is_some());
         drop((held, network));
         assert!(of("10.0.0.1").is_some());
-        assert!(
-            admission
-                .sources
-                .iter()
-                .all(|shard| shard.lock().unwrap().is_empty())
-        );
+        assert_no_sources(&admission);
     }
 
     #[test]
@@ -234,12 +234,7 @@ mod tests {
             }
         });
         assert_eq!(admission.connections(), 0);
-        assert!(
-            admission
-                .sources
-                .iter()
-                .all(|shard| shard.lock().unwrap().is_empty())
-        );
+        assert_no_sources(&admission);
     }
 
     #[test]
