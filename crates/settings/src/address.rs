@@ -16,8 +16,13 @@ use crate::text::{self, ParseError, shown};
 /// An IP address with a port: `[::]:443`, `0.0.0.0:443`, or `:443`, which means `[::]:443` (both
 /// families, as everywhere in the Kubernetes world). Port 0 lets the system pick one. Host names
 /// are refused: what they resolve to may change, a bound socket does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ListenAddress(pub SocketAddr);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+#[schemars(
+    transparent,
+    description = "An IP address with a port; `:443` is `[::]:443`. Port 0 picks one.",
+    extend("examples" = ["[::]:443", "0.0.0.0:443", ":443"], "pattern" = LISTEN_PATTERN)
+)]
+pub struct ListenAddress(#[schemars(with = "String")] pub SocketAddr);
 
 impl ListenAddress {
     /// The address.
@@ -81,21 +86,6 @@ impl Serialize for ListenAddress {
 impl<'de> Deserialize<'de> for ListenAddress {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         text::deserialize(deserializer)
-    }
-}
-
-impl JsonSchema for ListenAddress {
-    fn schema_name() -> Cow<'static, str> {
-        "ListenAddress".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "An IP address with a port; `:443` is `[::]:443`. Port 0 picks one.",
-            "examples": ["[::]:443", "0.0.0.0:443", ":443"],
-            "type": "string",
-            "pattern": LISTEN_PATTERN
-        })
     }
 }
 

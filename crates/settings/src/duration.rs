@@ -6,9 +6,9 @@
 
 mod go;
 
-use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::go::{GoDuration, GoDurationError};
@@ -25,8 +25,17 @@ use crate::text::{self, ParseError, shown};
 /// assert_eq!(duration.to_string(), "90m");
 /// assert!("10".parse::<HumanDuration>().is_err());
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HumanDuration(pub Duration);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+#[schemars(
+    transparent,
+    rename = "Duration",
+    description = "Whole numbers with units, largest unit first; `0` needs no unit.",
+    extend("examples" = ["10s", "5m", "1h30m", "250ms", "0s"], "oneOf" = [
+        { "type": "string", "pattern": "^(0|([0-9]+(h|m|s|ms|us|ns))+)$" },
+        { "const": 0 }
+    ])
+)]
+pub struct HumanDuration(#[schemars(with = "serde_json::Value")] pub Duration);
 
 impl HumanDuration {
     /// 100 years of 365 days: far beyond use, and safe to add to any clock.
@@ -140,23 +149,6 @@ impl Serialize for HumanDuration {
 impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         text::deserialize_scalar(deserializer, "a duration such as `10s`")
-    }
-}
-
-impl JsonSchema for HumanDuration {
-    fn schema_name() -> Cow<'static, str> {
-        "Duration".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "Whole numbers with units, largest unit first; `0` needs no unit.",
-            "examples": ["10s", "5m", "1h30m", "250ms", "0s"],
-            "oneOf": [
-                { "type": "string", "pattern": "^(0|([0-9]+(h|m|s|ms|us|ns))+)$" },
-                { "const": 0 }
-            ]
-        })
     }
 }
 

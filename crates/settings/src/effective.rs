@@ -89,38 +89,39 @@ mod tests {
 
     #[test]
     fn secrets_are_replaced_and_the_rest_is_kept() {
-        let shown = redact(&json!({
-            "server": "https://user:pa:ss@example.com:15010/x?y=a@b",
-            "plain": "https://example.com/@me",
-            "key": "tls.key",
-            "Password": "x",
-            "client_secret": "x",
-            "bearer-token": "x",
-            "presharedKey": "psk",
-            "token": "",
-            "secret": { "user": "u", "pins": [1, "b"], "on": true },
-        }));
-        assert_eq!(
-            shown.unwrap(),
-            json!({
-                "server": "https://[redacted]@example.com:15010/x?y=a@b",
-                "plain": "https://example.com/@me",
-                "key": "tls.key",
-                "Password": REDACTED,
-                "client_secret": REDACTED,
-                "bearer-token": REDACTED,
-                "presharedKey": REDACTED,
-                "token": "",
-                "secret": { "user": REDACTED, "pins": [REDACTED, REDACTED], "on": true },
-            })
-        );
-    }
-
-    #[test]
-    fn every_url_of_a_text_is_cleaned() {
-        let mut text = "a://x@h, b://y:z@h/p c://h".to_owned();
-        hide_userinfo(&mut text);
-        assert_eq!(text, "a://[redacted]@h, b://[redacted]@h/p c://h");
+        for (key, value, shown) in [
+            (
+                "server",
+                json!("https://user:pa:ss@example.com:15010/x?y=a@b"),
+                json!("https://[redacted]@example.com:15010/x?y=a@b"),
+            ),
+            (
+                "plain",
+                json!("https://example.com/@me"),
+                json!("https://example.com/@me"),
+            ),
+            (
+                "urls",
+                json!("a://x@h, b://y:z@h/p c://h"),
+                json!("a://[redacted]@h, b://[redacted]@h/p c://h"),
+            ),
+            ("key", json!("tls.key"), json!("tls.key")),
+            ("Password", json!("x"), json!(REDACTED)),
+            ("client_secret", json!("x"), json!(REDACTED)),
+            ("bearer-token", json!("x"), json!(REDACTED)),
+            ("presharedKey", json!("psk"), json!(REDACTED)),
+            ("token", json!(""), json!("")),
+            (
+                "secret",
+                json!({ "user": "u", "pins": [1, "b"], "on": true }),
+                json!({ "user": REDACTED, "pins": [REDACTED, REDACTED], "on": true }),
+            ),
+        ] {
+            assert_eq!(
+                redact(&json!({ key: value })).unwrap(),
+                json!({ key: shown })
+            );
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Sizes as people write them: `64KiB`, `1MiB`, or a plain number of bytes.
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::text::{self, ParseError, shown};
@@ -15,8 +15,16 @@ use crate::text::{self, ParseError, shown};
 /// assert_eq!("64KiB".parse::<ByteSize>().unwrap().0, 65536);
 /// assert_eq!(ByteSize(65536).to_string(), "64KiB");
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ByteSize(pub u64);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+#[schemars(
+    transparent,
+    description = "A number of bytes, or a whole number with `B`, `KiB`, `MiB` or `GiB`.",
+    extend("examples" = [65536, "64KiB", "1MiB"], "oneOf" = [
+        { "type": "integer", "minimum": 0 },
+        { "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)?$" }
+    ])
+)]
+pub struct ByteSize(#[schemars(with = "serde_json::Value")] pub u64);
 
 impl ByteSize {
     /// The number of bytes.
@@ -91,23 +99,6 @@ impl Serialize for ByteSize {
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         text::deserialize_scalar(deserializer, "a size such as `64KiB`")
-    }
-}
-
-impl JsonSchema for ByteSize {
-    fn schema_name() -> Cow<'static, str> {
-        "ByteSize".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "A number of bytes, or a whole number with `B`, `KiB`, `MiB` or `GiB`.",
-            "examples": [65536, "64KiB", "1MiB"],
-            "oneOf": [
-                { "type": "integer", "minimum": 0 },
-                { "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)?$" }
-            ]
-        })
     }
 }
 

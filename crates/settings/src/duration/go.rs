@@ -1,17 +1,26 @@
 //! Durations as Go writes them (`time.ParseDuration`): `1h0m0s`, `1.5s`, `100ms`, `0`, in any order
 //! of units.
 
-use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::HumanDuration;
 
 /// A duration as Go writes it, at most [`HumanDuration::MAX`] and not negative. Displayed as the
 /// shortest exact text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GoDuration(pub Duration);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+#[schemars(
+    transparent,
+    rename = "Duration",
+    description = "Numbers with units, as Go writes them; `0` needs no unit.",
+    extend("examples" = ["10s", "1m30s", "1h", "100ms", "0s"], "oneOf" = [
+        { "type": "string", "pattern": "^(0|([0-9.]+(h|m|s|ms|us|µs|μs|ns))+)$" },
+        { "const": 0 }
+    ])
+)]
+pub struct GoDuration(#[schemars(with = "serde_json::Value")] pub Duration);
 
 impl GoDuration {
     /// The duration.
@@ -129,23 +138,6 @@ impl fmt::Display for GoDuration {
 impl Serialize for GoDuration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl JsonSchema for GoDuration {
-    fn schema_name() -> Cow<'static, str> {
-        "Duration".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "Numbers with units, as Go writes them; `0` needs no unit.",
-            "examples": ["10s", "1m30s", "1h", "100ms", "0s"],
-            "oneOf": [
-                { "type": "string", "pattern": "^(0|([0-9.]+(h|m|s|ms|us|µs|μs|ns))+)$" },
-                { "const": 0 }
-            ]
-        })
     }
 }
 
