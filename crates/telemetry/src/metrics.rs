@@ -3,7 +3,7 @@
 //! ```text
 //!     Registry ──▶ Family (name, help, label names) ──▶ Counter, Gauge, Histogram
 //!        │                                                    ▲ handles, cloned into hot loops
-//!        └──▶ collectors: closures that write series at scrape time
+//!        └──▶ closures that write series at scrape time
 //! ```
 //!
 //! Handles are resolved once and then cost an atomic operation, or not even that
@@ -50,8 +50,8 @@ pub struct Registry {
 
 #[derive(Default)]
 struct Inner {
-    families: Mutex<BTreeMap<&'static str, Arc<dyn Scrape>>>,
-    collectors: Mutex<Vec<Arc<Collector>>>,
+    /// By their first family.
+    collectors: Mutex<BTreeMap<String, Arc<Collector>>>,
     /// Every sample name in use, so that a clash is found at start-up.
     names: Mutex<BTreeSet<String>>,
     /// Asked whether the process is ready, once it answers probes.
@@ -125,11 +125,13 @@ impl Registry {
         for family in &families {
             self.reserve(family);
         }
+        let first = families.first().map(|family| family.name.clone());
         let collector = Collector {
             families,
             write: Box::new(write),
         };
-        lock(&self.inner.collectors).push(Arc::new(collector));
+        let mut collectors = lock(&self.inner.collectors);
+        collectors.insert(first.unwrap_or_default(), Arc::new(collector));
     }
 
     /// Sets the process that answers probes; the first one stays.
@@ -150,27 +152,18 @@ impl Registry {
     /// Lists every registered family, sorted by name.
     #[must_use]
     pub fn describe(&self) -> Vec<Description> {
-        let mut all: Vec<_> = self
-            .families()
-            .iter()
-            .map(|family| family.description())
-            .collect();
-        for collector in lock(&self.inner.collectors).iter() {
-            all.extend(collector.families.iter().cloned());
-        }
+        let collectors = self.collectors();
+        let families = collectors.iter().flat_map(|one| one.families.clone());
+        let mut all: Vec<_> = families.collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 
-    /// Writes all series, families sorted by name, then the collectors' in order of registration.
+    /// Writes all series, sorted by name; those that one closure writes are together.
     #[must_use]
     pub fn encode(&self, exposition: Exposition) -> String {
         let mut encoder = Encoder::new(exposition);
-        for family in self.families() {
-            family.scrape(&mut encoder);
-        }
-        let collectors = lock(&self.inner.collectors).clone();
-        for collector in collectors {
+        for collector in self.collectors() {
             (collector.write)(&mut encoder);
         }
         encoder.finish()
@@ -183,24 +176,32 @@ impl Registry {
         labels: &'static [&'static str],
         params: M::Params,
     ) -> Family<M> {
-        let shared = FamilyInner {
-            name,
-            help,
-            labels,
-            params,
-            series: Mutex::default(),
+        let family: Family<M> = Family {
+            inner: Arc::new(FamilyInner {
+                name,
+                labels,
+                params,
+                series: Mutex::default(),
+            }),
         };
-        let family = Family {
-            inner: Arc::new(shared),
-        };
-        self.reserve(&family.inner.description());
-        lock(&self.inner.families).insert(name, family.inner.clone());
+        let inner = family.inner.clone();
+        self.collect(move |out| {
+            out.family(name, help, M::KIND, |family| {
+                family.labels(labels);
+                for (values, metric) in lock(&inner.series).iter() {
+                    let values = values.iter().map(String::as_str);
+                    let pairs: Vec<_> = labels.iter().copied().zip(values).collect();
+                    metric.write(family, &pairs);
+                }
+            });
+        });
         family
     }
 
     /// Copies the list, so that a scrape holds no lock that registration or lookup needs.
-    fn families(&self) -> Vec<Arc<dyn Scrape>> {
-        lock(&self.inner.families).values().cloned().collect()
+    fn collectors(&self) -> Vec<Arc<Collector>> {
+        let collectors = lock(&self.inner.collectors);
+        collectors.values().cloned().collect()
     }
 
     fn reserve(&self, family: &Description) {
@@ -221,7 +222,7 @@ impl Registry {
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
-            .entries(lock(&self.inner.families).keys())
+            .entries(lock(&self.inner.collectors).keys())
             .finish_non_exhaustive()
     }
 }
@@ -277,40 +278,9 @@ impl<M: Metric> Family<M> {
 #[derive(Debug)]
 struct FamilyInner<M: Metric> {
     name: &'static str,
-    help: &'static str,
     labels: &'static [&'static str],
     params: M::Params,
     series: Mutex<BTreeMap<Vec<String>, M>>,
-}
-
-/// What a scrape needs from a family, whatever its kind.
-trait Scrape: Send + Sync {
-    fn description(&self) -> Description;
-    fn scrape(&self, encoder: &mut Encoder);
-}
-
-impl<M: Metric> Scrape for FamilyInner<M> {
-    fn description(&self) -> Description {
-        Description {
-            name: self.name.to_owned(),
-            kind: M::KIND,
-            help: self.help.to_owned(),
-            labels: self.labels.iter().map(|&label| label.to_owned()).collect(),
-        }
-    }
-
-    fn scrape(&self, encoder: &mut Encoder) {
-        encoder.family(self.name, self.help, M::KIND, |family| {
-            for (values, metric) in lock(&self.series).iter() {
-                let pairs = self
-                    .labels
-                    .iter()
-                    .copied()
-                    .zip(values.iter().map(String::as_str));
-                metric.write(family, &pairs.collect::<Vec<_>>());
-            }
-        });
-    }
 }
 
 /// A kind of series: [`Counter`], [`Gauge`] or [`Histogram`].

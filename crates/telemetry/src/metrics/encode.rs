@@ -197,7 +197,9 @@ impl FamilyEncoder<'_> {
     /// Says which labels the samples have, for a collector that may have none to show when its
     /// families are listed.
     pub fn labels(&mut self, names: &[&str]) {
-        self.labels = names.iter().map(|&name| name.to_owned()).collect();
+        if self.encoder.only_describes() {
+            self.labels = names.iter().map(|&name| name.to_owned()).collect();
+        }
     }
 
     /// Writes one sample, which is a number. Label values may be any text.

@@ -46,12 +46,12 @@ rhizome_connect_seconds_count{to=\"a\"} 4
 # TYPE rhizome_relay_bytes_total counter
 rhizome_relay_bytes_total{listener=\"tls\",direction=\"rx\"} 5
 rhizome_relay_bytes_total{listener=\"tls\",direction=\"tx\"} 18446744073709551615
-# HELP server_dial_failure_count Old name.
-# TYPE server_dial_failure_count counter
-server_dial_failure_count 1
 # HELP rhizome_snapshot_age_seconds Age.
 # TYPE rhizome_snapshot_age_seconds gauge
 rhizome_snapshot_age_seconds 1.5
+# HELP server_dial_failure_count Old name.
+# TYPE server_dial_failure_count counter
+server_dial_failure_count 1
 "
     );
 }
