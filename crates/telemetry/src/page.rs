@@ -95,7 +95,7 @@ fn write_header(out: &mut String, view: &View, now: SystemTime) -> fmt::Result {
         binary = Escaped(view.binary),
         version = Escaped(view.status.version),
         reason = Escaped(view.not_ready.as_deref().unwrap_or_default()),
-        uptime = Age(view.status.uptime),
+        uptime = age(view.status.uptime),
     )?;
     for name in ["config", "snapshot", "connections", "metrics", "status"] {
         write!(out, "<a href=\"{name}\">{name}</a> ")?;
@@ -118,8 +118,8 @@ fn write_cards(out: &mut String, status: &Status) -> fmt::Result {
         let sum = |of: fn(&ListenerStatus) -> u64| {
             status.listeners.iter().map(of).fold(0, u64::saturating_add)
         };
-        let total = Grouped(sum(|listener| listener.total));
-        let active = Grouped(sum(|listener| listener.active));
+        let total = grouped(sum(|listener| listener.total));
+        let active = grouped(sum(|listener| listener.active));
         card(
             out,
             "connections",
@@ -127,14 +127,14 @@ fn write_cards(out: &mut String, status: &Status) -> fmt::Result {
             active,
             format_args!("{total} since start"),
         )?;
-        let rx = Bytes(sum(|listener| listener.rx_bytes));
-        card(out, "rx", "In, from downstream", &rx, "since start")?;
-        let tx = Bytes(sum(|listener| listener.tx_bytes));
-        card(out, "tx", "Out, to downstream", &tx, "since start")?;
+        let rx = bytes(sum(|listener| listener.rx_bytes));
+        card(out, "rx", "In, from downstream", rx, "since start")?;
+        let tx = bytes(sum(|listener| listener.tx_bytes));
+        card(out, "tx", "Out, to downstream", tx, "since start")?;
     }
     if let Some(generation) = status.generation {
-        let age = Age(status.generation_age.unwrap_or_default());
-        let number = Grouped(generation);
+        let age = age(status.generation_age.unwrap_or_default());
+        let number = grouped(generation);
         card(
             out,
             "generation",
@@ -201,10 +201,10 @@ fn write_listeners(out: &mut String, listeners: &[ListenerStatus]) -> fmt::Resul
             name = Escaped(&listener.name),
             address = Escaped(&listener.address),
             protocol = Escaped(&listener.protocol),
-            active = Grouped(listener.active),
-            total = Grouped(listener.total),
-            rx = Bytes(listener.rx_bytes),
-            tx = Bytes(listener.tx_bytes),
+            active = grouped(listener.active),
+            total = grouped(listener.total),
+            rx = bytes(listener.rx_bytes),
+            tx = bytes(listener.tx_bytes),
         )?;
     }
     out.push_str("</tbody>\n</table></div>\n</section>\n");
@@ -246,8 +246,8 @@ fn write_cluster(out: &mut String, cluster: &ClusterStatus) -> fmt::Result {
         "<tr><th scope=\"row\" class=\"code\">{name}</th><td class=\"number\">{active}</td>\
          <td class=\"number\">{failures}</td><td><ul>",
         name = Escaped(&cluster.name),
-        active = Grouped(cluster.active),
-        failures = Grouped(cluster.failures),
+        active = grouped(cluster.active),
+        failures = grouped(cluster.failures),
     )?;
     for endpoint in cluster.endpoints.iter().take(MAX_ENDPOINTS) {
         write_endpoint(out, endpoint)?;
@@ -275,7 +275,7 @@ fn write_endpoint(out: &mut String, endpoint: &EndpointStatus) -> fmt::Result {
     if let Some(zone) = &endpoint.zone {
         write!(out, "zone {}, ", Escaped(zone))?;
     }
-    write!(out, "{} active</span></li>", Grouped(endpoint.active))
+    write!(out, "{} active</span></li>", grouped(endpoint.active))
 }
 
 /// The class gives a state its color, and its sign for readers without color.
@@ -294,7 +294,7 @@ fn note(shown: usize, total: usize, filtered: bool) -> String {
         false => String::new(),
     };
     let matching = if filtered { " matching" } else { "" };
-    format!("{first}{}{matching}.", Grouped(total as u64))
+    format!("{first}{}{matching}.", grouped(total as u64))
 }
 
 /// Text with everything escaped that means something in HTML, in content and in quoted attributes.
@@ -318,56 +318,45 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// A count with thousands separators: `12,345`.
-struct Grouped(u64);
-
-impl Display for Grouped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        for (at, digit) in digits.chars().enumerate() {
-            if at > 0 && (digits.len() - at).is_multiple_of(3) {
-                f.write_char(',')?;
-            }
-            f.write_char(digit)?;
+/// Formats a count with thousands separators: `12,345`.
+fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
         }
-        Ok(())
+        text.push(digit);
     }
+    text
 }
 
-/// A number of bytes in binary units: `1.5 MiB`.
-struct Bytes(u64);
-
-impl Display for Bytes {
-    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-        if self.0 < 1024 {
-            return write!(f, "{} B", self.0);
-        }
-        let mut value = self.0 as f64 / 1024.0;
-        let mut unit = 0;
-        // Not 1024: what rounds up to it is written in the next unit.
-        while value >= 1023.95 && unit + 1 < UNITS.len() {
-            value /= 1024.0;
-            unit += 1;
-        }
-        write!(f, "{value:.1} {}", UNITS[unit])
+/// Formats a number of bytes in binary units: `1.5 MiB`.
+#[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if count < 1024 {
+        return format!("{count} B");
     }
+    let mut value = count as f64 / 1024.0;
+    let mut unit = 0;
+    // Not 1024: what rounds up to it is written in the next unit.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A duration in its two largest units: `3 d 4 h`.
-struct Age(Duration);
-
-impl Display for Age {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-        match seconds {
-            0..60 => write!(f, "{seconds} s"),
-            60..3600 => write!(f, "{minutes} min {} s", seconds % 60),
-            3600..86_400 => write!(f, "{hours} h {} min", minutes % 60),
-            _ => write!(f, "{days} d {} h", hours % 24),
-        }
+/// Formats a duration in its two largest units: `3 d 4 h`.
+fn age(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{minutes} min {} s", seconds % 60),
+        3600..86_400 => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
     }
 }
 

@@ -147,18 +147,18 @@ fn empty_tables_are_omitted() {
 
 #[test]
 fn numbers_are_formatted_for_people() {
-    let age = |seconds| Age(Duration::from_secs(seconds)).to_string();
+    let age = |seconds| age(Duration::from_secs(seconds));
     for (shown, text) in [
-        (Bytes(0).to_string(), "0 B"),
-        (Bytes(1023).to_string(), "1023 B"),
-        (Bytes(1024).to_string(), "1.0 KiB"),
-        (Bytes(1_048_524).to_string(), "1023.9 KiB"),
-        (Bytes(1_048_575).to_string(), "1.0 MiB"),
-        (Bytes(u64::MAX).to_string(), "16.0 EiB"),
-        (Grouped(0).to_string(), "0"),
-        (Grouped(999).to_string(), "999"),
-        (Grouped(1000).to_string(), "1,000"),
-        (Grouped(1_234_567).to_string(), "1,234,567"),
+        (bytes(0), "0 B"),
+        (bytes(1023), "1023 B"),
+        (bytes(1024), "1.0 KiB"),
+        (bytes(1_048_524), "1023.9 KiB"),
+        (bytes(1_048_575), "1.0 MiB"),
+        (bytes(u64::MAX), "16.0 EiB"),
+        (grouped(0), "0"),
+        (grouped(999), "999"),
+        (grouped(1000), "1,000"),
+        (grouped(1_234_567), "1,234,567"),
         (age(0), "0 s"),
         (age(59), "59 s"),
         (age(60), "1 min 0 s"),
