@@ -242,9 +242,8 @@ fn parse(directives: &str) -> Result<(Targets, String), LogError> {
         .with_target("boringtun", LevelFilter::OFF)
         .with_target("hickory_server", LevelFilter::WARN);
     let mut kept = Vec::new();
-    for directive in split(directives) {
+    for (directive, target, level) in split(directives) {
         let error = || LogError::directive(directive);
-        let (target, level) = target_and_level(directive);
         let level: LevelFilter = level.parse().map_err(|_| error())?;
         targets = match target {
             Some(target) if is_target(target) => targets.with_target(target, level),
@@ -264,8 +263,7 @@ fn parse(directives: &str) -> Result<(Targets, String), LogError> {
 /// Refuses what is allowed in a configuration, whose author may have other programs in mind, but would
 /// be a mistake in a request: it would silently replace the filter.
 fn check(directives: &str) -> Result<(), LogError> {
-    for directive in split(directives) {
-        let (target, level) = target_and_level(directive);
+    for (directive, target, level) in split(directives) {
         if !LEVELS.iter().any(|name| level.eq_ignore_ascii_case(name)) {
             return Err(LogError::directive(directive));
         }
@@ -277,16 +275,14 @@ fn check(directives: &str) -> Result<(), LogError> {
     split(directives).next().map(|_| ()).ok_or(LogError::Empty)
 }
 
-fn split(directives: &str) -> impl Iterator<Item = &str> {
+/// Splits directives; returns each with its target, if it has one, and its level.
+fn split(directives: &str) -> impl Iterator<Item = (&str, Option<&str>, &str)> {
     let all = directives.split(',').map(str::trim);
-    all.filter(|directive| !directive.is_empty())
-}
-
-fn target_and_level(directive: &str) -> (Option<&str>, &str) {
-    match directive.split_once('=') {
-        Some((target, level)) => (Some(target.trim()), level.trim()),
-        None => (None, directive),
-    }
+    let all = all.filter(|directive| !directive.is_empty());
+    all.map(|directive| match directive.split_once('=') {
+        Some((target, level)) => (directive, Some(target.trim()), level.trim()),
+        None => (directive, None, directive),
+    })
 }
 
 /// Returns whether `target` looks like a module path or a dotted name.
