@@ -51,28 +51,26 @@ impl Bound {
     }
 
     fn with(address: &EndpointAddr, share: bool) -> io::Result<Self> {
-        match address {
-            EndpointAddr::None => Ok(Self::default()),
+        let mut shared = false;
+        let (socket, local_addr, file) = match address {
+            EndpointAddr::None => return Ok(Self::default()),
             EndpointAddr::Tcp(address) => {
-                let shared = share && address.port() != 0;
+                shared = share && address.port() != 0;
                 let listener = bind_tcp(*address, shared)?;
-                Ok(Self {
-                    local_addr: EndpointAddr::Tcp(listener.local_addr()?),
-                    socket: Some(listener.into()),
-                    file: None,
-                    shared,
-                })
+                let local_addr = EndpointAddr::Tcp(listener.local_addr()?);
+                (listener.into(), local_addr, None)
             }
             EndpointAddr::Unix(path) => {
                 let (socket, file) = bind_unix(path)?;
-                Ok(Self {
-                    socket: Some(socket),
-                    local_addr: address.clone(),
-                    file: Some(file),
-                    shared: false,
-                })
+                (socket, address.clone(), Some(file))
             }
-        }
+        };
+        Ok(Self {
+            socket: Some(socket),
+            local_addr,
+            file,
+            shared,
+        })
     }
 
     /// Returns the address bound, with the port that was picked.
@@ -201,10 +199,8 @@ fn bind_unix(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
 /// Removes the socket of a process that is gone, and nothing else.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let in_use = |what: &str| {
-        io::Error::new(
-            io::ErrorKind::AddrInUse,
-            format!("{} {what}", path.display()),
-        )
+        let text = format!("{} {what}", path.display());
+        io::Error::new(io::ErrorKind::AddrInUse, text)
     };
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(in_use("exists and is not a socket"));
@@ -225,11 +221,8 @@ struct SocketFile {
 
 impl SocketFile {
     fn new(path: &Path) -> io::Result<Self> {
-        let inode = inode(path)?;
-        Ok(Self {
-            path: path.to_owned(),
-            inode,
-        })
+        let (path, inode) = (path.to_owned(), inode(path)?);
+        Ok(Self { path, inode })
     }
 }
 

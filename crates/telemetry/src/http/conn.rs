@@ -34,14 +34,15 @@ use super::{HEAD_TIMEOUT, Handler, MAX_RESPONSES, RESPONSE_TIMEOUT, STALL_TIMEOU
 
 /// Serves one connection until either side ends it, it is evicted, or a deadline passes.
 pub(super) async fn serve<H: Handler>(stream: Stream, slot: SlotGuard, handler: Arc<H>) {
-    let slot = &slot;
+    let guard = &slot;
+    let slot = &*slot.slot;
     let service = service_fn(|request: Request<Incoming>| async {
-        let admitted = slot.admit(handler.is_probe(request.uri().path()));
+        let admitted = guard.admit(handler.is_probe(request.uri().path()));
         let mut response = match admitted {
             true => handler.handle(request).await,
             false => too_many(),
         };
-        if !admitted || slot.crowd.crowded.load(Ordering::Relaxed) {
+        if !admitted || guard.crowd.crowded.load(Ordering::Relaxed) {
             response
                 .headers_mut()
                 .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -52,7 +53,7 @@ pub(super) async fn serve<H: Handler>(stream: Stream, slot: SlotGuard, handler: 
     let io = TokioIo::new(Watched {
         stream,
         stall: None,
-        slot: slot.slot.clone(),
+        slot: guard.slot.clone(),
     });
     let mut serving = pin!(
         http1::Builder::new()
@@ -77,12 +78,11 @@ pub(super) async fn serve<H: Handler>(stream: Stream, slot: SlotGuard, handler: 
 
 /// The answer to a request when too many responses are in progress; its connection is closed.
 fn too_many() -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from_static(TOO_MANY)));
+    let text = b"too many responses in progress\n";
+    let mut response = Response::new(Full::new(Bytes::from_static(text)));
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     response
 }
-
-const TOO_MANY: &[u8] = b"too many responses in progress\n";
 
 /// All connections of one server.
 #[derive(Debug, Default)]
@@ -161,14 +161,6 @@ impl SlotGuard {
     fn admit(&self, is_probe: bool) -> bool {
         self.crowd.requeue(&self.slot);
         is_probe || self.crowd.occupy(&self.slot)
-    }
-}
-
-impl std::ops::Deref for SlotGuard {
-    type Target = Slot;
-
-    fn deref(&self) -> &Slot {
-        &self.slot
     }
 }
 
