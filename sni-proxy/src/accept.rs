@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::config::Protocol;
 use crate::connection::{self, Accepted};
-use crate::wireguard::{self, Places, Scanner};
+use crate::wireguard::{self, Scanner};
 use crate::worker::{Listener, Shared, Worker};
 
 /// What a worker thread is given: what all share, and its own sockets.
@@ -30,7 +30,6 @@ pub(crate) struct Task {
     pub(crate) datagrams: Vec<UdpSocket>,
     /// There is one where there are WireGuard listeners.
     pub(crate) scanner: Option<Scanner>,
-    pub(crate) places: Places,
 }
 
 /// Runs a worker's accept loops until the process no longer accepts, and forwards datagrams until no flow
@@ -51,8 +50,8 @@ pub(crate) async fn run(handle: WorkerHandle, task: Task) -> io::Result<()> {
         .zip(std::iter::repeat(task.scanner))
     {
         let Some(scanner) = scanner else { continue };
-        let (worker, places) = (Rc::clone(&worker), task.places.clone());
-        forwarding.spawn_local(wireguard::serve(worker, listener, socket, scanner, places));
+        let worker = Rc::clone(&worker);
+        forwarding.spawn_local(wireguard::serve(worker, listener, socket, scanner));
     }
     let accepting = accept_all(&shared_accepting, sockets, move |stream, peer, listener| {
         accepted(&worker, stream, peer, listener);

@@ -30,7 +30,7 @@ use crate::routes::RoutesError;
 use crate::routing::Routing;
 use crate::subscription::Subscription;
 use crate::trace;
-use crate::wireguard::{self, Places, Scanner};
+use crate::wireguard::{self, Scanner};
 use crate::worker::Shared;
 
 /// How long files must have been quiet before they are read. Short, since routes are replaced by one
@@ -148,6 +148,7 @@ impl Gateway {
             zone,
             routing,
             admission: Admission::new(limit, config.limits.connections_per_source),
+            flows: Admission::new(config.wireguard.flows.into(), 0),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
             accepting: Accepting::new(
                 Drain::new(DrainParams {
@@ -177,14 +178,12 @@ impl Gateway {
         let admin = admin(&shared, &service, &listeners, &registry);
         log.register(&registry);
         service.answer(endpoints, &admin, registry, log);
-        let places = Places::new(shared.config.wireguard.flows);
         let mut datagrams: Vec<_> = datagrams.into_iter().map(Vec::into_iter).collect();
         let tasks = bound.per_worker.into_iter().map(|sockets| Task {
             shared: Arc::clone(&shared),
             sockets,
             datagrams: datagrams.iter_mut().filter_map(Iterator::next).collect(),
             scanner: scanner.clone(),
-            places: places.clone(),
         });
         service.start(tasks.collect());
         Ok(Self {

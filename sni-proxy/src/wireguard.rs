@@ -31,7 +31,6 @@ use udp::{BufferSizes, Datagrams, Inbox, MtuDiscovery, Offloads, Options, Outbox
 mod dropped;
 mod flow;
 mod flows;
-mod limits;
 mod metrics;
 mod router;
 mod scanner;
@@ -41,7 +40,6 @@ use self::router::{Answer, Router, Verdict};
 use self::scanner::{Handshake, Scanned};
 use crate::worker::{Listener, Worker};
 
-pub(crate) use self::limits::Places;
 pub(crate) use self::metrics::Metrics;
 pub(crate) use self::scanner::Scanner;
 
@@ -67,7 +65,6 @@ pub(crate) async fn serve(
     listener: Rc<Listener>,
     socket: std::net::UdpSocket,
     scanner: Scanner,
-    places: Places,
 ) -> io::Result<()> {
     let drain = worker.shared.accepting.drain.clone();
     let (answers, mut scanned) = mpsc::channel(SCANNED);
@@ -78,7 +75,7 @@ pub(crate) async fn serve(
         inbox: Inbox::new(),
         to_servers: Outbox::new(),
         to_clients: Outbox::new(),
-        router: Router::new(&worker, &listener, places.clone(), now()),
+        router: Router::new(&worker, &listener, now()),
         scanner,
         answers,
     };
@@ -97,7 +94,7 @@ pub(crate) async fn serve(
         let now = now();
         forwarder.router.follow(now);
         let moved = forwarder.forward_servers(now) + forwarder.forward_clients(now);
-        if forwarder.router.draining && places.is_empty() {
+        if forwarder.router.draining && worker.shared.flows.connections() == 0 {
             return Ok(());
         }
         if moved > 0 {

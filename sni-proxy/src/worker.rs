@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) zone: Option<String>,
     pub(crate) routing: Routing,
     pub(crate) admission: Arc<Admission>,
+    /// Of WireGuard's flows, which are not admitted as connections.
+    pub(crate) flows: Arc<Admission>,
     pub(crate) dialer: Dialer,
     pub(crate) accepting: Accepting,
     pub(crate) metrics: Metrics,

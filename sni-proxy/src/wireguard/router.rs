@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use relay::{Direction, Meter};
 use route::{Route, Snapshot};
-use serve::{ConnRecord, Reason};
+use serve::{ConnRecord, Permit, Reason};
 use tunnel_proto::SourceBuckets;
 use tunnel_proto::datagram::{self, Header, Kind};
 use tunnel_proto::wrapped;
@@ -27,7 +27,6 @@ use tunnel_proto::wrapped;
 use super::dropped::Dropped;
 use super::flow::{Choice, Flow, choose, has_keys, knows_key, number, rejects, servers};
 use super::flows::{FlowId, FlowTable, Standing};
-use super::limits::Places;
 use super::metrics::ListenerMetrics;
 use crate::config::WireGuardLimits;
 use crate::routing::Published;
@@ -62,7 +61,6 @@ pub(super) struct Router {
     pub(super) metrics: ListenerMetrics,
     published: Arc<Published>,
     flows: FlowTable<Flow>,
-    places: Places,
     limits: WireGuardLimits,
     /// Of handshakes whose sender knows the server's key.
     handshakes: SourceBuckets,
@@ -73,12 +71,7 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(
-        worker: &Rc<Worker>,
-        listener: &Rc<Listener>,
-        places: Places,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn new(worker: &Rc<Worker>, listener: &Rc<Listener>, now: Instant) -> Self {
         let limits = worker.shared.config.wireguard;
         let secret = RandomState::new();
         let buckets = |which: u8| {
@@ -95,7 +88,6 @@ impl Router {
             metrics: worker.shared.wireguard.listener(&listener.config.name),
             published: worker.shared.routing.current(),
             flows: FlowTable::new(),
-            places,
             limits,
             handshakes: buckets(1),
             strangers: buckets(2),
@@ -340,11 +332,10 @@ impl Router {
         }
         let choice = choice(&self.worker, &self.published, client.ip(), now);
         let chosen = choose(cluster, &choice, None).ok_or(Dropped::NoEndpoint)?;
-        self.reserve_slot(now)?;
-        let record = ConnRecord::open(&self.listener.context, client, None);
+        let permit = self.reserve_slot(now)?;
+        let record = ConnRecord::open(&self.listener.context, client, Some(permit));
         record.set_route(Arc::clone(route));
         if !record.acquire_cluster() {
-            self.places.give_back();
             record.close(Reason::Limit);
             return Err(Dropped::ClusterLimit);
         }
@@ -357,9 +348,11 @@ impl Router {
     /// Reserves a flow slot; when the table is full, the least useful flow is ended for it: the
     /// oldest unproven one, else the oldest proven one if its client has been silent for longer
     /// than clients behind an address translator let pass between two keepalives, twice.
-    fn reserve_slot(&mut self, now: Instant) -> Result<(), Dropped> {
-        if self.places.take() {
-            return Ok(());
+    fn reserve_slot(&mut self, now: Instant) -> Result<Permit, Dropped> {
+        let worker = Rc::clone(&self.worker);
+        let permit = || worker.shared.flows.permit();
+        if let Some(permit) = permit() {
+            return Ok(permit);
         }
         let limit = self.limits.flow_idle.0 / 3;
         let oldest = self.flows.oldest(Standing::Fresh);
@@ -367,7 +360,7 @@ impl Router {
         let id = oldest.or_else(quiet).ok_or(Dropped::FlowTable)?;
         self.end(id, Reason::Limit);
         // Another worker may have been faster.
-        self.places.take().then_some(()).ok_or(Dropped::FlowTable)
+        permit().ok_or(Dropped::FlowTable)
     }
 
     fn forward(
@@ -402,7 +395,6 @@ impl Router {
             Some(Standing::Fresh) | None => self.metrics.fresh.dec(),
         }
         flow.record.close(reason);
-        self.places.give_back();
     }
 }
 
