@@ -28,7 +28,7 @@ use crate::config::{Config, Environment, ListenerConfig, RouteSource};
 use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
-use crate::subscription::Subscription;
+use crate::subscription;
 use crate::trace;
 use crate::wireguard::{self, Scanner};
 use crate::worker::Shared;
@@ -120,7 +120,10 @@ impl Gateway {
         let routing = Routing::start(&config, resolver, &registry)?;
         let subscription = match &config.source {
             RouteSource::File(_) => None,
-            RouteSource::Xds(xds) => Some(Subscription::new(xds, &config, &registry)?),
+            RouteSource::Xds(xds) => Some((
+                subscription::params(xds, &config)?,
+                xds::ClientMetrics::new(&registry),
+            )),
         };
         let workers = config.workers();
         let pool = if config.splice {
@@ -171,9 +174,13 @@ impl Gateway {
             .map_err(StartError::system("preparing the workers"))?;
         bound.listen().map_err(StartError::system("listening"))?;
         let mut service = Service::new(drain, workers, access_log);
-        let tls = subscription.as_ref().and_then(Subscription::tls);
-        if let Some(subscription) = subscription {
-            subscription.start(&shared, &mut service);
+        let mut tls = None;
+        if let Some((params, metrics)) = subscription {
+            tls.clone_from(&params.tls);
+            let sink = subscription::Sink(Arc::clone(&shared));
+            service.keep(tokio::spawn(async move {
+                xds::run(params, sink, metrics).await;
+            }));
         }
         let admin = admin(&shared, &service, &listeners, &registry);
         log.register(&registry);
