@@ -47,9 +47,7 @@ pub(super) struct Found<'s> {
 struct Candidate<'s> {
     pattern: String,
     route: &'s Arc<Route>,
-    /// Higher is better, among those that match; lower is nearer, among those that nearly do.
-    rank: usize,
-    note: String,
+    judged: Judged,
 }
 
 /// Finds the route of a target among those of the listener at `index`.
@@ -75,10 +73,13 @@ pub(super) fn find<'s>(
             Reason::UnknownDestination,
         ),
     };
-    let (mut matching, mut nearly) = look_around(snapshot, &question.target);
-    matching.sort_by_key(|candidate| (Reverse(candidate.rank), !candidate.route.serves(index)));
-    nearly.sort_by_key(|candidate| candidate.rank);
-    let first = { matching.iter() }.position(|candidate| candidate.route.serves(index));
+    let (mut matching, mut nearly): (Vec<_>, Vec<_>) = look_around(snapshot, &question.target)
+        .into_iter()
+        .partition(|candidate| candidate.judged.matches());
+    let here = |candidate: &Candidate<'_>| candidate.route.serves(index);
+    matching.sort_by_key(|candidate| (Reverse(candidate.judged.rank()), !here(candidate)));
+    nearly.sort_by_key(|candidate| candidate.judged.rank());
+    let first = matching.iter().position(here);
     let taken = first.map(|first| matching.remove(first));
     debug_assert_eq!(
         taken.as_ref().map(|taken| taken.route.cluster().name()),
@@ -91,10 +92,10 @@ pub(super) fn find<'s>(
         route,
         matched: taken.map_or_else(String::new, |taken| taken.pattern),
         also: { matching.into_iter().take(MAX_MATCHES) }
-            .map(|other| describe(other, index, names, true))
+            .map(|other| describe(other, index, names))
             .collect(),
         nearly: { nearly.into_iter().take(MAX_MATCHES) }
-            .map(|other| describe(other, index, names, false))
+            .map(|other| describe(other, index, names))
             .collect(),
         unknown: if ready { unknown } else { Reason::NoEndpoint },
         why: match ready {
@@ -122,17 +123,13 @@ fn listeners_of(route: &Route, shared: &Shared) -> String {
     names.join(", ")
 }
 
-fn describe(
-    candidate: Candidate<'_>,
-    index: usize,
-    listeners: impl Fn(&Route) -> String,
-    matches: bool,
-) -> Match {
-    let elsewhere = !candidate.route.serves(index);
-    let note = match (elsewhere, matches) {
-        (true, _) => format!("only for listeners {}", listeners(candidate.route)),
-        (false, true) => "less specific".to_owned(),
-        (false, false) => candidate.note,
+fn describe(candidate: Candidate<'_>, index: usize, listeners: impl Fn(&Route) -> String) -> Match {
+    let note = match candidate.judged {
+        _ if !candidate.route.serves(index) => {
+            format!("only for listeners {}", listeners(candidate.route))
+        }
+        Judged::Matches(_) => "less specific".to_owned(),
+        Judged::Nearly(_, note) => note,
     };
     Match {
         pattern: candidate.pattern,
@@ -142,26 +139,15 @@ fn describe(
 }
 
 /// Looks at every route: what matches, and what nearly does.
-fn look_around<'s>(
-    snapshot: &'s Snapshot,
-    target: &Target,
-) -> (Vec<Candidate<'s>>, Vec<Candidate<'s>>) {
-    let (mut matching, mut nearly) = (Vec::new(), Vec::new());
+fn look_around<'s>(snapshot: &'s Snapshot, target: &Target) -> Vec<Candidate<'s>> {
+    let mut found = Vec::new();
     for route in snapshot.routes() {
-        let mut note = |pattern: String, judged: Judged| match judged {
-            Judged::Matches(rank) => matching.push(Candidate {
+        let mut note = |pattern: String, judged: Option<Judged>| {
+            found.extend(judged.map(|judged| Candidate {
                 pattern,
                 route,
-                rank,
-                note: String::new(),
-            }),
-            Judged::Nearly(rank, note) => nearly.push(Candidate {
-                pattern,
-                route,
-                rank,
-                note,
-            }),
-            Judged::No => {}
+                judged,
+            }));
         };
         match (route.matches(), target) {
             (Matches::ServerNames(names), Target::ServerName(name)) => {
@@ -185,7 +171,7 @@ fn look_around<'s>(
             }
             (Matches::WireGuard(servers), Target::WireGuard(WireGuardServer::RouteId(id))) => {
                 if servers.route_id == Some(*id) {
-                    note(format!("route id {id}"), Judged::Matches(0));
+                    note(format!("route id {id}"), Some(Judged::Matches(0)));
                 }
             }
             (Matches::WireGuard(servers), Target::WireGuard(WireGuardServer::PublicKey(key))) => {
@@ -202,7 +188,7 @@ fn look_around<'s>(
             ) => {}
         }
     }
-    (matching, nearly)
+    found
 }
 
 /// What something of a route has to do with a target.
@@ -211,70 +197,86 @@ enum Judged {
     Matches(usize),
     /// It does not, but looks alike; the lower the nearer.
     Nearly(usize, String),
-    No,
+}
+
+impl Judged {
+    fn nearly(rank: usize, note: &str) -> Self {
+        Self::Nearly(rank, note.to_owned())
+    }
+
+    /// Judges texts that differ, if only by a few characters.
+    fn alike(left: &str, right: &str) -> Option<Self> {
+        let distance = distance(left, right)?;
+        let note = match distance {
+            1 => "differs by one character".to_owned(),
+            several => format!("differs by {several} characters"),
+        };
+        Some(Self::Nearly(distance, note))
+    }
+
+    fn matches(&self) -> bool {
+        matches!(self, Self::Matches(_))
+    }
+
+    fn rank(&self) -> usize {
+        match self {
+            Self::Matches(rank) | Self::Nearly(rank, _) => *rank,
+        }
+    }
 }
 
 /// Judges a pattern, which is in its normal form.
-fn server_name(pattern: &str, name: &str) -> Judged {
+fn server_name(pattern: &str, name: &str) -> Option<Judged> {
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     if pattern == "*" {
-        return Judged::Matches(0);
+        return Some(Judged::Matches(0));
     }
     if name.is_empty() {
-        return Judged::No;
+        return None;
     }
     if pattern == name {
-        return Judged::Matches(usize::MAX);
+        return Some(Judged::Matches(usize::MAX));
     }
     if let Some(suffix) = pattern.strip_prefix("*.") {
         if name == suffix {
-            let note = "a wildcard stands for at least one label";
-            return Judged::Nearly(1, note.to_owned());
+            return Some(Judged::nearly(
+                1,
+                "a wildcard stands for at least one label",
+            ));
         }
         let in_front = name.strip_suffix(suffix);
         if in_front.is_some_and(|front| front.len() > 1 && front.ends_with('.')) {
-            return Judged::Matches(suffix.len());
+            return Some(Judged::Matches(suffix.len()));
         }
     }
-    if let Some(distance) = distance(pattern, &name) {
-        return Judged::Nearly(distance, apart(distance));
-    }
-    match (pattern.split_once('.'), name.split_once('.')) {
-        (Some((_, one)), Some((_, other))) if one == other && one.contains('.') => {
-            Judged::Nearly(ALIKE + 1, "in the same domain".to_owned())
-        }
-        _ => Judged::No,
-    }
+    Judged::alike(pattern, &name).or_else(|| {
+        let (_, one) = pattern.split_once('.')?;
+        let (_, other) = name.split_once('.')?;
+        (one == other && one.contains('.')).then(|| Judged::nearly(ALIKE + 1, "in the same domain"))
+    })
 }
 
-fn connect(pattern: &str, value: &str) -> Judged {
+fn connect(pattern: &str, value: &str) -> Option<Judged> {
     if pattern == value {
-        return Judged::Matches(0);
+        return Some(Judged::Matches(0));
     }
     if pattern.eq_ignore_ascii_case(value) {
-        let note = "values are compared with regard to case";
-        return Judged::Nearly(0, note.to_owned());
+        return Some(Judged::nearly(0, "values are compared with regard to case"));
     }
-    if let Some(distance) = distance(pattern, value) {
-        return Judged::Nearly(distance, apart(distance));
-    }
-    if !value.is_empty() && (pattern.contains(value) || value.contains(pattern)) {
-        let note = "one contains the other";
-        return Judged::Nearly(ALIKE + 1, note.to_owned());
-    }
-    Judged::No
+    Judged::alike(pattern, value).or_else(|| {
+        let contains = pattern.contains(value) || value.contains(pattern);
+        (!value.is_empty() && contains).then(|| Judged::nearly(ALIKE + 1, "one contains the other"))
+    })
 }
 
-fn destination(prefix: &IpPrefix, port: Option<u16>, address: SocketAddr) -> Judged {
+fn destination(prefix: &IpPrefix, port: Option<u16>, address: SocketAddr) -> Option<Judged> {
     let specific = usize::from(prefix.len()) * 2;
     match (prefix.contains(address.ip()), port) {
-        (true, None) => Judged::Matches(specific),
-        (true, Some(port)) if port == address.port() => Judged::Matches(specific + 1),
-        (true, Some(_)) => Judged::Nearly(0, "another port".to_owned()),
-        (false, _) if in_one_network(prefix.network(), address.ip()) => {
-            Judged::Nearly(1, "another address of the same network".to_owned())
-        }
-        (false, _) => Judged::No,
+        (true, None) => Some(Judged::Matches(specific)),
+        (true, Some(port)) if port == address.port() => Some(Judged::Matches(specific + 1)),
+        (true, Some(_)) => Some(Judged::nearly(0, "another port")),
+        (false, _) => in_one_network(prefix.network(), address.ip())
+            .then(|| Judged::nearly(1, "another address of the same network")),
     }
 }
 
@@ -287,21 +289,11 @@ fn in_one_network(one: IpAddr, other: IpAddr) -> bool {
     }
 }
 
-fn public_key(own: &[u8; 32], key: &[u8; 32]) -> Judged {
+fn public_key(own: &[u8; 32], key: &[u8; 32]) -> Option<Judged> {
     if own == key {
-        return Judged::Matches(0);
+        return Some(Judged::Matches(0));
     }
-    let distance = distance(&public_key_text(own), &public_key_text(key));
-    distance.map_or(Judged::No, |distance| {
-        Judged::Nearly(distance, apart(distance))
-    })
-}
-
-fn apart(distance: usize) -> String {
-    match distance {
-        1 => "differs by one character".to_owned(),
-        several => format!("differs by {several} characters"),
-    }
+    Judged::alike(&public_key_text(own), &public_key_text(key))
 }
 
 /// Returns how many characters must be changed, added or left out to make one text the other, if

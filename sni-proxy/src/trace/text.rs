@@ -95,38 +95,29 @@ fn snapshot(out: &mut String, trace: &Trace) {
 }
 
 fn limits(out: &mut String, limits: &Limits) {
-    let mut line = format!(
-        "connections {} of {}",
-        limits.connections, limits.max_connections
-    );
+    let (open, most) = (limits.connections, limits.max_connections);
+    let mut parts = vec![format!("connections {open} of {most}")];
     match (limits.source_connections, limits.max_connections_per_source) {
-        (Some(open), most) if most > 0 => {
-            let _ = write!(line, ", this client {open} of {most}");
-        }
-        (None, most) if most > 0 => {
-            let _ = write!(line, ", each client {most}");
-        }
-        _ => {}
+        (_, 0) => {}
+        (Some(open), most) => parts.push(format!("this client {open} of {most}")),
+        (None, most) => parts.push(format!("each client {most}")),
     }
-    let _ = write!(
-        line,
-        ", preamble within {} and {} bytes",
-        seconds(limits.preamble_timeout_seconds),
-        limits.preamble_bytes
-    );
-    let origin = if limits.of_the_route {
-        " (the route's)"
-    } else {
-        ""
+    let (within, bytes) = (limits.preamble_timeout_seconds, limits.preamble_bytes);
+    let within = seconds(within);
+    parts.push(format!("preamble within {within} and {bytes} bytes"));
+    let origin = match limits.of_the_route {
+        true => " (the route's)",
+        false => "",
     };
-    let times = [
+    for (name, limit) in [
         ("idle", limits.idle_timeout_seconds),
         ("age", limits.max_connection_age_seconds),
-    ];
-    for (name, limit) in times.into_iter().filter(|(_, limit)| *limit > 0.0) {
-        let _ = write!(line, ", {name} {}{origin}", seconds(limit));
+    ] {
+        if limit > 0.0 {
+            parts.push(format!("{name} {}{origin}", seconds(limit)));
+        }
     }
-    step(out, "limits", &line);
+    step(out, "limits", &parts.join(", "));
 }
 
 fn matches(out: &mut String, name: &str, matches: &[Match]) {
@@ -155,66 +146,58 @@ fn cluster(out: &mut String, cluster: &ClusterView) {
         0 => String::new(),
         most => format!(" of {most}"),
     };
-    let mut line = format!(
-        "{}, {} connections{most}, {}",
-        cluster.name, cluster.connections, cluster.balance
-    );
+    let mut parts = vec![
+        cluster.name.clone(),
+        format!("{} connections{most}", cluster.connections),
+        cluster.balance.clone(),
+    ];
     if let (Some(zone), true) = (&cluster.zone, cluster.zone_aware) {
-        let _ = write!(line, ", zone {zone} first");
+        parts.push(format!("zone {zone} first"));
     }
-    let _ = write!(
-        line,
-        ", {} to connect, {} retries",
-        seconds(cluster.connect_timeout_seconds),
-        cluster.connect_retries
-    );
+    let connect = seconds(cluster.connect_timeout_seconds);
+    parts.push(format!("{connect} to connect"));
+    parts.push(format!("{} retries", cluster.connect_retries));
     if let Some(version) = &cluster.send_proxy_protocol {
-        let _ = write!(line, ", told the client by PROXY {version}");
+        parts.push(format!("told the client by PROXY {version}"));
     }
-    for (reason, count) in &cluster.connect_failures {
-        let _ = write!(line, ", {count} {reason}");
-    }
-    step(out, "cluster", &line);
+    let failures = cluster.connect_failures.iter();
+    parts.extend(failures.map(|(reason, count)| format!("{count} {reason}")));
+    step(out, "cluster", &parts.join(", "));
     for (index, endpoint) in cluster.endpoints.iter().enumerate() {
         let name = if index == 0 { "endpoints" } else { "" };
         step(out, name, &self::endpoint(endpoint));
     }
-    let left = cluster
-        .endpoints_total
-        .saturating_sub(cluster.endpoints.len());
-    if left > 0 {
-        step(out, "", &format!("  and {left} more"));
+    let (shown, all) = (cluster.endpoints.len(), cluster.endpoints_total);
+    if all > shown {
+        step(out, "", &format!("  and {} more", all - shown));
     }
 }
 
 fn endpoint(endpoint: &EndpointView) -> String {
     let mark = if endpoint.candidate { '*' } else { ' ' };
-    let mut line = format!("{mark} {}", endpoint.address);
+    let mut first = format!("{mark} {}", endpoint.address);
     if let Some(resolved) = &endpoint.resolved {
         let resolved: Vec<String> = resolved.iter().map(ToString::to_string).collect();
-        let _ = write!(line, " [{}]", resolved.join(", "));
+        let _ = write!(first, " [{}]", resolved.join(", "));
     }
-    let _ = write!(line, "  {}", endpoint.state);
+    let _ = write!(first, "  {}", endpoint.state);
     if let Some(left) = endpoint.ejected_for_seconds {
-        let _ = write!(line, " for {}", seconds(left));
+        let _ = write!(first, " for {}", seconds(left));
     }
-    if let Some(zone) = &endpoint.zone {
-        let _ = write!(line, ", zone {zone}");
-    }
+    let mut parts = vec![first];
+    parts.extend(endpoint.zone.iter().map(|zone| format!("zone {zone}")));
     if endpoint.priority > 0 {
-        let _ = write!(line, ", priority {}", endpoint.priority);
+        parts.push(format!("priority {}", endpoint.priority));
     }
     if endpoint.weight != 1 {
-        let _ = write!(line, ", weight {}", endpoint.weight);
+        parts.push(format!("weight {}", endpoint.weight));
     }
-    let _ = write!(line, ", {} connections", endpoint.connections);
+    parts.push(format!("{} connections", endpoint.connections));
     if endpoint.failures > 0 {
-        let _ = write!(line, ", {} failures in a row", endpoint.failures);
+        parts.push(format!("{} failures in a row", endpoint.failures));
     }
-    if let Some(note) = &endpoint.note {
-        let _ = write!(line, ": {note}");
-    }
-    line
+    let note = endpoint.note.iter().map(|note| format!(": {note}"));
+    parts.join(", ") + &note.collect::<String>()
 }
 
 /// Writes a time so that it is read at a glance.
