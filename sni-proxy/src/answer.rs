@@ -41,6 +41,10 @@ impl Answer {
     }
 
     /// What a CONNECT that was understood and is not served for `reason` is told.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "no other ends a CONNECT that was understood and has no answer yet"
+    )]
     pub(crate) fn to_refused_connect(version: HttpVersion, reason: Reason) -> Self {
         let (status, phrase, body) = match reason {
             Reason::UnknownDestination => (404, "Not Found", "unknown destination"),
@@ -53,24 +57,7 @@ impl Answer {
             Reason::ConnectFailed | Reason::ConnectRefused | Reason::NoEndpoint => {
                 (503, "Service Unavailable", "no endpoint could be connected")
             }
-            // None of these ends a CONNECT that was understood and has no answer yet.
-            Reason::BadProxyHeader
-            | Reason::Closed
-            | Reason::DownstreamReset
-            | Reason::Drained
-            | Reason::IdleTimeout
-            | Reason::Internal
-            | Reason::Malformed
-            | Reason::MaxAge
-            | Reason::NoServerName
-            | Reason::NotTls
-            | Reason::PreambleTimeout
-            | Reason::PreambleTooLong
-            | Reason::Redirected
-            | Reason::SourceLimit
-            | Reason::UnknownServerName
-            | Reason::UntrustedProxy
-            | Reason::UpstreamReset => (503, "Service Unavailable", "not served"),
+            _ => (503, "Service Unavailable", "not served"),
         };
         Self::closing(version, status, phrase, "", body)
     }
@@ -134,42 +121,32 @@ mod tests {
     fn redirect(host: &str, is_connect: bool, target: &str) -> String {
         let answer = Answer::redirect(HttpVersion::Http11, host, is_connect, target);
         assert!(answer.text.starts_with("HTTP/1.1 308 "), "{}", answer.text);
-        let location = answer
-            .text
-            .lines()
-            .find_map(|line| line.strip_prefix("Location: "));
+        let mut lines = answer.text.lines();
+        let location = lines.find_map(|line| line.strip_prefix("Location: "));
         location.unwrap_or_default().to_owned()
     }
 
     #[test]
     fn redirects_keep_host_and_path() {
-        assert_eq!(
-            redirect("a.example", false, "/x?y"),
-            "https://a.example/x?y"
-        );
-        assert_eq!(
-            redirect("a.example:8132", true, "b:443"),
-            "https://a.example/"
-        );
-        assert_eq!(redirect("[fd00::1]:8132", false, "/"), "https://[fd00::1]/");
-        assert_eq!(redirect("[fd00::1]", false, "*"), "https://[fd00::1]/");
+        for (host, is_connect, target, location) in [
+            ("a.example", false, "/x?y", "https://a.example/x?y"),
+            ("a.example:8132", true, "b:443", "https://a.example/"),
+            ("[fd00::1]:8132", false, "/", "https://[fd00::1]/"),
+            ("[fd00::1]", false, "*", "https://[fd00::1]/"),
+        ] {
+            assert_eq!(redirect(host, is_connect, target), location);
+        }
     }
 
     #[test]
     fn answers_speak_the_version_of_the_request() {
-        assert!(
-            Answer::established(HttpVersion::Http10)
-                .text
-                .starts_with("HTTP/1.0 200")
-        );
+        let established = Answer::established(HttpVersion::Http10).text;
+        assert!(established.starts_with("HTTP/1.0 200"));
         let unknown = Reason::UnknownDestination;
-        let answer = Answer::to_refused_connect(HttpVersion::Http11, unknown);
+        let refused = Answer::to_refused_connect(HttpVersion::Http11, unknown).text;
+        let beginning = "HTTP/1.1 404 Not Found\r\n";
         let end = "Content-Length: 20\r\nConnection: close\r\n\r\nunknown destination\n";
-        assert!(
-            answer.text.starts_with("HTTP/1.1 404 Not Found\r\n"),
-            "{}",
-            answer.text
-        );
-        assert!(answer.text.ends_with(end), "{}", answer.text);
+        assert!(refused.starts_with(beginning), "{refused}");
+        assert!(refused.ends_with(end), "{refused}");
     }
 }

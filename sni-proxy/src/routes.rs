@@ -243,7 +243,10 @@ pub(crate) fn load(
 impl RoutesFile {
     fn into_spec(self, path: &Path, tcp: &TcpSettings) -> Result<TableSpec, ConfigError> {
         let mut errors = ConfigErrors::new();
-        let mut options = SharedOptions::new(tcp);
+        let mut options = SharedOptions {
+            base: tcp,
+            known: BTreeMap::new(),
+        };
         let clusters = self.clusters.into_iter().enumerate();
         let clusters = clusters.map(|(at, cluster)| cluster.spec(at, &mut options, &mut errors));
         let clusters = clusters.collect();
@@ -261,14 +264,7 @@ struct SharedOptions<'a> {
     known: BTreeMap<String, Arc<TcpOptions>>,
 }
 
-impl<'a> SharedOptions<'a> {
-    fn new(base: &'a TcpSettings) -> Self {
-        Self {
-            base,
-            known: BTreeMap::new(),
-        }
-    }
-
+impl SharedOptions<'_> {
     fn of(
         &mut self,
         overrides: &TcpOverrides,
@@ -297,16 +293,12 @@ impl ClusterFile {
         // Formatted only for an error: there are very many clusters.
         let key = || format!("clusters[{at}]");
         if self.connect_timeout.0.is_zero() {
-            errors.add(
-                format!("{}.connectTimeout", key()),
-                "0 would fail every attempt",
-            );
+            let key = format!("{}.connectTimeout", key());
+            errors.add(key, "0 would fail every attempt");
         }
         if self.outlier_detection.max_ejected_percent > 100 {
-            errors.add(
-                format!("{}.outlierDetection.maxEjectedPercent", key()),
-                "more than 100",
-            );
+            let key = format!("{}.outlierDetection.maxEjectedPercent", key());
+            errors.add(key, "more than 100");
         }
         let mut endpoints = Vec::with_capacity(self.endpoints.len());
         for (index, endpoint) in self.endpoints.into_iter().enumerate() {
@@ -319,7 +311,12 @@ impl ClusterFile {
         ClusterSpec {
             name: self.name,
             endpoints,
-            balance: self.balance.into(),
+            balance: match self.balance {
+                BalanceFile::LeastRequest => Balance::LeastRequest,
+                BalanceFile::Maglev => Balance::Maglev,
+                BalanceFile::Random => Balance::Random,
+                BalanceFile::RoundRobin => Balance::RoundRobin,
+            },
             zone_aware: self.zone_aware,
             connect_timeout: self.connect_timeout.0,
             connect_retries: self.connect_retries,
@@ -344,17 +341,6 @@ impl EndpointFile {
             priority: 0,
             healthy: true,
         })
-    }
-}
-
-impl From<BalanceFile> for Balance {
-    fn from(file: BalanceFile) -> Self {
-        match file {
-            BalanceFile::LeastRequest => Self::LeastRequest,
-            BalanceFile::Maglev => Self::Maglev,
-            BalanceFile::Random => Self::Random,
-            BalanceFile::RoundRobin => Self::RoundRobin,
-        }
     }
 }
 
@@ -470,11 +456,7 @@ mod tests {
         let wanted = "routes[0].wireguard.publicKeys[0]: not a WireGuard public key";
         assert!(read(&cut).unwrap_err().to_string().contains(wanted));
         let two = route.replace("cluster", "serverNames: [a], cluster");
-        assert!(
-            read(&two)
-                .unwrap_err()
-                .to_string()
-                .contains("exactly one of")
-        );
+        let refused = read(&two).unwrap_err().to_string();
+        assert!(refused.contains("exactly one of"));
     }
 }

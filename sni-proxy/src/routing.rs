@@ -143,18 +143,12 @@ impl Routing {
 
     /// Returns when the source of routes last confirmed the snapshot.
     pub(crate) fn confirmed(&self) -> Instant {
-        *self
-            .confirmed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.confirmed)
     }
 
     /// Records that the source of routes confirmed the snapshot.
     pub(crate) fn confirm(&self) {
-        *self
-            .confirmed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.confirmed) = Instant::now();
     }
 
     /// Counts an update of a server that was refused, by us or before it was a table.
@@ -182,7 +176,7 @@ impl Routing {
             .iter()
             .map(|report| (Arc::clone(&report.name), report.what.clone()))
             .collect();
-        let mut before = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = lock(&self.reported);
         let fresh = now.difference(&before);
         for (resource, what) in fresh.clone().take(MAX_REPORTS) {
             tracing::warn!(%resource, "{what}");
@@ -200,7 +194,7 @@ impl Routing {
     fn put(&self, snapshot: Snapshot) {
         let published = publish(snapshot, &self.resolver);
         self.current.store(Arc::new(published));
-        *self.last_refusal() = None;
+        *lock(&self.last_refusal) = None;
         self.confirm();
         self.first.send_replace(true);
     }
@@ -219,7 +213,7 @@ impl Routing {
         let previous = self.current.load_full();
         match routes::load(file, &self.tcp, Some(&previous.snapshot)) {
             Ok(snapshot) if snapshot.is_unchanged_from(&previous.snapshot) => {
-                *self.last_refusal() = None;
+                *lock(&self.last_refusal) = None;
                 self.confirm();
             }
             Ok(snapshot) => self.put(snapshot),
@@ -230,9 +224,8 @@ impl Routing {
     /// Tells whether the last reload failed for want of something that may come back by itself,
     /// descriptors for example, so that nothing would announce another try.
     pub(crate) fn unread(&self) -> bool {
-        self.last_refusal()
-            .as_ref()
-            .is_some_and(|refusal| refusal.unread)
+        let last = lock(&self.last_refusal);
+        last.as_ref().is_some_and(|refusal| refusal.unread)
     }
 
     /// Records a refusal; the same one again, of a repeated try, is neither counted nor logged.
@@ -241,7 +234,7 @@ impl Routing {
             text: telemetry::chain(error).to_string(),
             unread: matches!(error, RoutesError::File(ConfigError::Read { .. })),
         };
-        let mut last = self.last_refusal();
+        let mut last = lock(&self.last_refusal);
         if !refusal.unread || last.as_ref() != Some(&refusal) {
             self.refused.inc();
             let error = &refusal.text;
@@ -256,15 +249,13 @@ impl Routing {
 
     /// Returns why the routing file as it is now is not in effect, if it is not.
     pub(crate) fn refusal(&self) -> Option<String> {
-        let last = self.last_refusal();
+        let last = lock(&self.last_refusal);
         last.as_ref().map(|refusal| refusal.text.clone())
     }
+}
 
-    fn last_refusal(&self) -> MutexGuard<'_, Option<Refusal>> {
-        self.last_refusal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why the last reload was refused.
@@ -303,24 +294,14 @@ fn cached(xds: &XdsConfig, config: &Config) -> Option<(Snapshot, Duration)> {
     let path = xds.cache.as_deref()?;
     let origin = (&xds.server, xds.gateway.as_str());
     let own = config.own_listeners();
-    let xds::Cached { table, age } = match xds::load_cache(path, origin, &own, config.empty_state())
-    {
-        Ok(cached) => cached?,
-        Err(error) => {
-            let error = telemetry::chain(&error);
-            tracing::warn!(%error, "the cached routes cannot be used");
-            return None;
-        }
+    let unusable = |error: &(dyn std::error::Error + 'static)| {
+        let error = telemetry::chain(error);
+        tracing::warn!(%error, "the cached routes cannot be used");
     };
-    match Snapshot::build(table.spec, 1, None) {
-        Ok(snapshot) => {
-            tracing::info!(path = %path.display(), "routes of the cache are used until the server answers");
-            Some((snapshot, age))
-        }
-        Err(error) => {
-            let error = telemetry::chain(&error);
-            tracing::warn!(%error, "the cached routes cannot be used");
-            None
-        }
-    }
+    let cached = xds::load_cache(path, origin, &own, config.empty_state());
+    let xds::Cached { table, age } = cached.map_err(|error| unusable(&error)).ok()??;
+    let snapshot = Snapshot::build(table.spec, 1, None);
+    let snapshot = snapshot.map_err(|error| unusable(&error)).ok()?;
+    tracing::info!(path = %path.display(), "routes of the cache are used until the server answers");
+    Some((snapshot, age))
 }
