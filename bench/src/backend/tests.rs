@@ -10,33 +10,37 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn dial(backend: &Backend, command: Command, payload: &[u8]) -> TcpStream {
-    let mut stream = TcpStream::connect(backend.address()).unwrap();
+fn start() -> Backend {
+    Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
+}
+
+fn say(to: (Ipv4Addr, u16), words: &[&[u8]]) -> TcpStream {
+    let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let mut bytes = ClientHello::for_name("a.example").encode();
-    bytes.push(command.byte());
-    bytes.extend(payload);
-    stream.write_all(&bytes).unwrap();
+    stream.write_all(&words.concat()).unwrap();
     stream
 }
 
+fn dial(backend: &Backend, command: Command, payload: &[u8]) -> TcpStream {
+    let hello = ClientHello::for_name("a.example").encode();
+    let to = (Ipv4Addr::LOCALHOST, backend.address().port());
+    say(to, &[&hello, &[command.byte()], payload])
+}
+
 /// As a client without TLS.
-fn bare(backend: &Backend, command: Command) -> TcpStream {
-    let mut stream = TcpStream::connect(backend.address()).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.write_all(&command.bare()).unwrap();
-    stream
+fn bare(backend: &Backend, command: Command, payload: &[u8]) -> TcpStream {
+    let to = (Ipv4Addr::LOCALHOST, backend.address().port());
+    say(to, &[&command.bare(), payload])
 }
 
 #[test]
 fn source_and_sink_move_bytes_asked_for() {
     let backend = start();
-    let mut source = bare(&backend, Command::Source);
-    source.write_all(&300_000_u64.to_be_bytes()).unwrap();
+    let length = 300_000_u64.to_be_bytes();
+    let mut source = bare(&backend, Command::Source, &length);
     let mut got = vec![0; 300_000];
     source.read_exact(&mut got).unwrap();
-    let mut sink = bare(&backend, Command::Take);
-    sink.write_all(&300_000_u64.to_be_bytes()).unwrap();
+    let mut sink = bare(&backend, Command::Take, &length);
     sink.write_all(&got).unwrap();
     let mut byte = [0; 1];
     sink.read_exact(&mut byte).unwrap();
@@ -48,7 +52,7 @@ fn source_and_sink_move_bytes_asked_for() {
 #[test]
 fn held_connection_ends_on_release() {
     let backend = start();
-    let mut held = bare(&backend, Command::Hold);
+    let mut held = bare(&backend, Command::Hold, b"");
     wait::until("it to be open", LIMIT, || backend.open() == 1).unwrap();
     // Accepted and counted is not yet waiting: release until it is seen.
     wait::until("it to be closed", LIMIT, || {
@@ -57,10 +61,6 @@ fn held_connection_ends_on_release() {
     })
     .unwrap();
     assert_eq!(held.read(&mut [0; 1]).unwrap(), 0);
-}
-
-fn start() -> Backend {
-    Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
 }
 
 #[test]
@@ -85,11 +85,8 @@ fn backend_reports_its_address() {
     // All of 127/8 is this machine.
     for last in [1, 2] {
         let reached = Ipv4Addr::new(127, 0, 0, last);
-        let mut stream = TcpStream::connect((reached, backend.address().port())).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut bytes = ClientHello::for_name("a.example").encode();
-        bytes.push(Command::Where.byte());
-        stream.write_all(&bytes).unwrap();
+        let words = Command::Where.bare();
+        let mut stream = say((reached, backend.address().port()), &[&words]);
         let mut got = [0; 4];
         stream.read_exact(&mut got).unwrap();
         assert_eq!(got, reached.octets());
@@ -119,9 +116,8 @@ fn generator_sends_until_peer_closes() {
 #[test]
 fn malformed_connection_is_closed_alone() {
     let backend = start();
-    let mut stranger = TcpStream::connect(backend.address()).unwrap();
-    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    stranger.set_read_timeout(Some(LIMIT)).unwrap();
+    let to = (Ipv4Addr::LOCALHOST, backend.address().port());
+    let mut stranger = say(to, &[b"GET / HTTP/1.1\r\n\r\n"]);
     // The end, or a reset because of what was not read.
     assert!(!stranger.read(&mut [0; 1]).is_ok_and(|count| count > 0));
     let mut stream = dial(&backend, Command::Echo, b"x");

@@ -91,72 +91,65 @@ const SPLICE_64: f64 = 0.137;
 mod tests {
     use super::*;
 
+    fn run(measured: &[(&str, &str, Figure, f64)]) -> Run {
+        let mut run = Run::default();
+        for (setup, case, figure, value) in measured {
+            run.add(setup, case, *figure, *value);
+        }
+        run
+    }
+
+    /// Returns the bound of a figure that others have these values of.
+    fn most(ours: &str, case: &str, figure: Figure, others: &[(&str, f64)]) -> Option<f64> {
+        let others = others
+            .iter()
+            .map(|(setup, value)| (*setup, case, figure, *value));
+        match known(&run(&others.collect::<Vec<_>>()), ours, case, figure).must? {
+            Bound::AtMost(most) => Some((most * 1e9).round() / 1e9),
+            Bound::AtLeast(_) => None,
+        }
+    }
+
     #[test]
     fn a_peer_of_the_run_goes_before_what_was_recorded() {
-        let mut run = Run::default();
-        let must = |run: &Run, case| {
-            let known = known(run, "rhizome", case, of::CPU_PER_GB);
-            known.must
-        };
-        assert_eq!(must(&run, "sni bulk down ×8"), Some(Bound::AtMost(0.13)));
-        assert_eq!(must(&run, "sni bulk down ×1"), None);
-        run.add("haproxy-splice", "sni bulk down ×8", of::CPU_PER_GB, 0.2);
-        assert_eq!(must(&run, "sni bulk down ×8"), Some(Bound::AtMost(0.2)));
-        run.add("envoy", "sni bulk down ×8", of::CPU_PER_GB, 0.4);
-        let Some(Bound::AtMost(bound)) = must(&run, "sni bulk down ×8") else {
-            panic!("a bound")
-        };
-        assert!((bound - 0.16).abs() < 1e-9, "{bound}");
-    }
-
-    #[test]
-    fn round_trips_are_held_to_what_the_peer_took_on_this_machine() {
-        let mut run = Run::default();
-        let case = "sni rtt, one cpu";
-        let must = |run: &Run| known(run, "rhizome", case, of::P50).must;
-        assert_eq!(must(&run), Some(Bound::AtMost(16.2)));
-        run.add("nginx", case, of::P50, 48.0);
-        let Some(Bound::AtMost(bound)) = must(&run) else {
-            panic!("a bound")
-        };
-        assert!((bound - 48.6).abs() < 1e-9, "{bound}");
-    }
-
-    #[test]
-    fn copying_has_a_bound_of_its_own() {
-        let mut run = Run::default();
-        run.add("haproxy-splice", "sni bulk down ×8", of::CPU_PER_GB, 0.1);
-        for case in ["sni bulk down ×8", "sni bulk up ×64"] {
-            let known = known(&run, "rhizome-copy", case, of::CPU_PER_GB);
-            assert_eq!(known.must, Some(Bound::AtMost(0.25)));
+        let (splice, envoy) = (("haproxy-splice", 0.2), ("envoy", 0.4));
+        for (ours, case, others, expected) in [
+            ("rhizome", "sni bulk down ×8", &[][..], Some(0.13)),
+            ("rhizome", "sni bulk down ×1", &[], None),
+            ("rhizome", "sni bulk down ×8", &[splice], Some(0.2)),
+            ("rhizome", "sni bulk down ×8", &[splice, envoy], Some(0.16)),
+            // Copying has a bound of its own.
+            (COPYING, "sni bulk down ×8", &[splice], Some(0.25)),
+            (COPYING, "sni bulk up ×64", &[splice], Some(0.25)),
+            (COPYING, "sni bulk down ×8", &[(LOOP, 0.2)], Some(0.25)),
+            (COPYING, "sni bulk down ×8", &[(LOOP, 0.4)], Some(0.4)),
+        ] {
+            let found = most(ours, case, of::CPU_PER_GB, others);
+            assert_eq!(found, expected, "{ours}, {case}, {others:?}");
         }
-        for (machine, bound) in [(0.2, 0.25), (0.4, 0.4)] {
-            let (mut run, case) = (Run::default(), "sni bulk down ×8");
-            run.add("copy-loop", case, of::CPU_PER_GB, machine);
-            run.add("rhizome-copy", case, of::CPU_PER_GB, 0.3);
-            let known = known(&run, "rhizome-copy", case, of::CPU_PER_GB);
-            assert_eq!((known.must, known.peer), (Some(Bound::AtMost(bound)), None));
-        }
+        let round_trips = |others| most("rhizome", "sni rtt, one cpu", of::P50, others);
+        assert_eq!(round_trips(&[]), Some(16.2));
+        assert_eq!(round_trips(&[("nginx", 48.0)]), Some(48.6));
     }
 
     #[test]
     fn ours_are_compared_with_the_best_of_the_others() {
-        let mut run = Run::default();
-        let (case, figure) = ("sni conns ×32", of::CPU_EACH);
-        let setups = [
-            (DIRECT, 1.0),
-            ("envoy", 100.0),
-            ("nginx", 38.5),
-            ("rhizome", 36.0),
-        ];
-        for (setup, value) in setups {
-            run.add(setup, case, figure, value);
-        }
-        let ours = known(&run, "rhizome-2", case, figure);
-        assert_eq!(
-            (ours.must, ours.peer),
-            (Some(Bound::AtMost(38.5)), Some(38.5))
-        );
-        assert_eq!(known(&run, "nginx", case, figure), Known::default());
+        let (conns, bulk) = ("sni conns ×32", "sni bulk down ×8");
+        let run = run(&[
+            (DIRECT, conns, of::CPU_EACH, 1.0),
+            ("envoy", conns, of::CPU_EACH, 100.0),
+            ("nginx", conns, of::CPU_EACH, 38.5),
+            ("rhizome", conns, of::CPU_EACH, 36.0),
+            (LOOP, bulk, of::CPU_PER_GB, 0.4),
+            (COPYING, bulk, of::CPU_PER_GB, 0.3),
+        ]);
+        let ours = known(&run, "rhizome-2", conns, of::CPU_EACH);
+        let expected = Known {
+            must: Some(Bound::AtMost(38.5)),
+            peer: Some(38.5),
+        };
+        assert_eq!(ours, expected);
+        assert_eq!(known(&run, COPYING, bulk, of::CPU_PER_GB).peer, None);
+        assert_eq!(known(&run, "nginx", conns, of::CPU_EACH), Known::default());
     }
 }
