@@ -27,6 +27,7 @@ pub(crate) mod window;
 mod tests;
 
 use std::io::{Write, stderr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -34,6 +35,9 @@ use testkit::netns::Place;
 use tokio::runtime::Runtime;
 
 use self::lab::{Lab, Subject};
+use self::opening::Opening;
+use self::window::Meter;
+use crate::backend::Backend;
 use crate::machine::Facts;
 use crate::output::Output;
 use crate::profile::{Case, Listener, Profile};
@@ -59,6 +63,15 @@ pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
         );
     }
     network::inside(|place, network| measured(asked, output, place, network))
+}
+
+/// What load goes through: where it is dialed, what is said there, and the other end.
+#[derive(Clone, Copy)]
+pub(crate) struct Way<'a> {
+    pub(crate) address: SocketAddr,
+    pub(crate) opening: &'a Opening,
+    pub(crate) backend: &'a Backend,
+    pub(crate) meter: &'a Meter,
 }
 
 /// Makes a runtime of this thread.

@@ -22,9 +22,9 @@ use crate::probe::until_answered;
 use crate::profile::{Listener, Profile, Route, Setting, Target, Tree};
 use crate::report::Figure;
 use crate::tls::conns::{self, Load};
-use crate::tls::idle;
 use crate::tls::opening::{Opening, Words};
 use crate::tls::window::Meter;
+use crate::tls::{Way, idle};
 
 pub(super) type Found = Vec<(Figure, f64)>;
 
@@ -204,8 +204,13 @@ fn idle(lab: &Lab<'_>, target: &Target) -> Result<Found> {
     }
     let all = target.routes();
     let opening = opening(all.first().context("a table without routes")?);
-    let each = idle::each(target.address(), &opening, &lab.backend, lab.idle, &meter)?;
-    Ok(vec![(of::IDLE, each)])
+    let way = Way {
+        address: target.address(),
+        opening: &opening,
+        backend: &lab.backend,
+        meter: &meter,
+    };
+    Ok(vec![(of::IDLE, idle::each(way, lab.idle)?)])
 }
 
 fn opening(route: &Route) -> Opening {

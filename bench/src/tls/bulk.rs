@@ -8,7 +8,6 @@
 //! What arrives is counted. Neither side copies what it throws away, so that one processor of load
 //! suffices for several of a proxy.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,9 +18,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::opening::Opening;
-use super::window::{Meter, Spent};
-use crate::backend::{Backend, CHUNK, Command, discard, sink};
+use super::Way;
+use super::window::Spent;
+use crate::backend::{CHUNK, Command, discard, sink};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -40,29 +39,23 @@ pub(crate) struct Load {
     pub(crate) length: Duration,
 }
 
-/// Moves bytes between us and `backend` through `address` for a while, and returns how many arrived
+/// Moves bytes between us and the backend for a while, and returns how many arrived
 /// within the time that counts.
-pub(crate) fn run(
-    address: SocketAddr,
-    opening: &Opening,
-    backend: &Backend,
-    load: Load,
-    meter: &Meter,
-) -> Result<(u64, Spent)> {
+pub(crate) fn run(way: Way<'_>, load: Load) -> Result<(u64, Spent)> {
     let command = match load.direction {
         Direction::Down => Command::Generate,
         Direction::Up => Command::Sink,
     };
-    let words = opening.canned(command, b"");
+    let words = way.opening.canned(command, b"");
     let received = Arc::new(AtomicU64::new(0));
     let arrived = || match load.direction {
         Direction::Down => received.load(Ordering::Relaxed),
-        Direction::Up => backend.discarded(),
+        Direction::Up => way.backend.discarded(),
     };
     super::runtime()?.block_on(async {
         let mut tasks = JoinSet::new();
         for _ in 0..load.connections {
-            let stream = words.dial(address)?;
+            let stream = words.dial(way.address)?;
             stream.set_nonblocking(true).context("a stream")?;
             let stream = TcpStream::from_std(stream).context("a stream")?;
             match load.direction {
@@ -71,9 +64,9 @@ pub(crate) fn run(
             };
         }
         undisturbed(&mut tasks, load.warm_up).await?;
-        let (before, first) = (meter.read()?, arrived());
+        let (before, first) = (way.meter.read()?, arrived());
         undisturbed(&mut tasks, load.length).await?;
-        let (bytes, spent) = (arrived() - first, meter.read()?.since(&before));
+        let (bytes, spent) = (arrived() - first, way.meter.read()?.since(&before));
         ensure!(bytes > 0, "nothing arrived");
         Ok((bytes, spent))
     })

@@ -6,13 +6,13 @@
 //!                    └─▶ idle for a while ─▶ close all ─▶ the backend has none ─▶ rest: after
 //! ```
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testkit::wait;
 
-use super::opening::Opening;
+use super::Way;
 use super::window::{Meter, Spent};
 use crate::backend::Backend;
 
@@ -29,33 +29,22 @@ pub(crate) struct Outcome {
 }
 
 /// Returns the resident memory that each of `count` connections has, KiB.
-pub(crate) fn each(
-    address: SocketAddr,
-    opening: &Opening,
-    backend: &Backend,
-    count: usize,
-    meter: &Meter,
-) -> Result<f64> {
-    let (before, connections) = fill(address, opening, backend, count, meter)?;
-    let held = resident(meter)?;
+pub(crate) fn each(way: Way<'_>, count: usize) -> Result<f64> {
+    let (before, connections) = fill(way, count)?;
+    let held = resident(way.meter)?;
     drop(connections);
     Ok((held - before) / count as f64)
 }
 
-pub(crate) fn run(
-    address: SocketAddr,
-    opening: &Opening,
-    backend: &Backend,
-    count: usize,
-    meter: &Meter,
-) -> Result<Outcome> {
-    let (before, connections) = fill(address, opening, backend, count, meter)?;
+pub(crate) fn run(way: Way<'_>, count: usize) -> Result<Outcome> {
+    let meter = way.meter;
+    let (before, connections) = fill(way, count)?;
     let idling = meter.read()?;
     wait::pause(IDLE);
     let idle = meter.read()?.since(&idling);
     let held = resident(meter)?;
     drop(connections);
-    all_closed(backend)?;
+    all_closed(way.backend)?;
     wait::pause(GIVE_BACK);
     Ok(Outcome {
         before,
@@ -66,19 +55,14 @@ pub(crate) fn run(
     })
 }
 
-fn fill(
-    address: SocketAddr,
-    opening: &Opening,
-    backend: &Backend,
-    count: usize,
-    meter: &Meter,
-) -> Result<(f64, Vec<TcpStream>)> {
+fn fill(way: Way<'_>, count: usize) -> Result<(f64, Vec<TcpStream>)> {
+    let backend = way.backend;
     // What a first connection makes once and for all is not what a connection costs.
-    drop(open(address, opening, FIRST)?);
+    drop(open(way, FIRST)?);
     all_closed(backend)?;
     wait::pause(REST);
-    let before = resident(meter)?;
-    let connections = open(address, opening, count)?;
+    let before = resident(way.meter)?;
+    let connections = open(way, count)?;
     ensure!(
         backend.open() == count,
         "{} of {count} connections arrived",
@@ -93,10 +77,10 @@ fn resident(meter: &Meter) -> Result<f64> {
     resident.context("memory of processes that are not known")
 }
 
-fn open(address: SocketAddr, opening: &Opening, count: usize) -> Result<Vec<TcpStream>> {
+fn open(way: Way<'_>, count: usize) -> Result<Vec<TcpStream>> {
     let mut connections = Vec::with_capacity(count);
     for nth in 0..count {
-        let stream = opening.echoing(address);
+        let stream = way.opening.echoing(way.address);
         connections.push(stream.with_context(|| format!("with {nth} connections open"))?);
     }
     Ok(connections)

@@ -17,7 +17,7 @@ use super::figure as of;
 use super::known::{CONNS, ONE_CPU};
 use super::opening::Opening;
 use super::window::{Meter, Spent};
-use super::{conns, idle, rtt};
+use super::{Way, conns, idle, rtt};
 use crate::backend::{Backend, Command};
 use crate::cpus::{Bound, Role, bind};
 use crate::latency::Latencies;
@@ -46,10 +46,12 @@ impl Lab<'_> {
         let opening = self.opening(subject, &route);
         let through = Through {
             subject,
-            target: &target,
-            opening: &opening,
-            backend: &backend,
-            meter: Meter::of(&target),
+            way: Way {
+                address: target.address(),
+                opening: &opening,
+                backend: &backend,
+                meter: &Meter::of(&target),
+            },
         };
         match case {
             Case::Bulk => self.bulk(&through),
@@ -86,10 +88,10 @@ impl Lab<'_> {
             warm_up: self.asked.warm_up,
             length: self.asked.length,
         };
-        let words = vec![through.opening.canned(Command::Echo, b"!")];
+        let words = vec![through.way.opening.canned(Command::Echo, b"!")];
         let case = self.case(through, &format!("{CONNS} ×{}", load.in_flight));
         let (found, spent) = self.undisturbed(through, &case, || {
-            conns::run(through.address(), words.clone(), load, &through.meter)
+            conns::run(through.way.address, words.clone(), load, through.way.meter)
         })?;
         self.operations(through, &case, found.done, &spent);
         self.add(through, &case, of::FAILED, found.failed as f64);
@@ -107,10 +109,8 @@ impl Lab<'_> {
                     length: self.asked.length,
                 };
                 let case = self.case(through, &format!("bulk {name} ×{connections}"));
-                let (bytes, spent) = self.undisturbed(through, &case, || {
-                    let (opening, backend) = (through.opening, through.backend);
-                    bulk::run(through.address(), opening, backend, load, &through.meter)
-                })?;
+                let (bytes, spent) =
+                    self.undisturbed(through, &case, || bulk::run(through.way, load))?;
                 let gigabytes = bytes as f64 / 1e9;
                 let rate = gigabytes * 8.0 / spent.wall.as_secs_f64();
                 self.add(through, &case, of::THROUGHPUT, rate);
@@ -131,10 +131,10 @@ impl Lab<'_> {
         let load = self.cpus.of(Role::Load);
         if let (Some(one), Some(load)) = (processor, load) {
             bind(None, one)?;
-            through.backend.bind(one)?;
+            through.way.backend.bind(one)?;
             let done = self.round_trips(through, ONE_CPU);
             bind(None, load)?;
-            through.backend.bind(load)?;
+            through.way.backend.bind(load)?;
             done?;
         }
         self.round_trips(through, "rtt")
@@ -143,10 +143,8 @@ impl Lab<'_> {
     fn round_trips(&mut self, through: &Through<'_>, what: &str) -> Result<()> {
         let (warm_up, length) = (self.asked.warm_up, self.asked.length);
         let case = self.case(through, what);
-        let (latencies, spent) = self.undisturbed(through, &case, || {
-            let (address, opening) = (through.address(), through.opening);
-            rtt::run(address, opening, warm_up, length, &through.meter)
-        })?;
+        let (latencies, spent) =
+            self.undisturbed(through, &case, || rtt::run(through.way, warm_up, length))?;
         self.operations(through, &case, latencies.count(), &spent);
         self.latencies(through, &case, &latencies);
         Ok(())
@@ -155,8 +153,7 @@ impl Lab<'_> {
     fn idle(&mut self, through: &Through<'_>) -> Result<()> {
         let count = self.asked.idle();
         let case = self.case(through, &format!("idle ×{count}"));
-        let (opening, backend) = (through.opening, through.backend);
-        let outcome = idle::run(through.address(), opening, backend, count, &through.meter)?;
+        let outcome = idle::run(through.way, count)?;
         let count = outcome.count as f64;
         self.add(through, &case, of::EMPTY, outcome.before / 1024.0);
         self.add(through, &case, of::HELD, outcome.held / 1024.0);
@@ -234,17 +231,10 @@ impl Lab<'_> {
 
 struct Through<'a> {
     subject: Subject<'a>,
-    target: &'a Target,
-    opening: &'a Opening,
-    backend: &'a Backend,
-    meter: Meter,
+    way: Way<'a>,
 }
 
 impl Through<'_> {
-    fn address(&self) -> SocketAddr {
-        self.target.address()
-    }
-
     fn setup(&self) -> &str {
         &self.subject.profile.name
     }

@@ -4,24 +4,18 @@
 //! up, several times over. With everything on one processor it measures what the proxy does.
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::opening::Opening;
-use super::window::{Meter, Spent};
+use super::Way;
+use super::window::Spent;
 use crate::backend::Command;
 use crate::latency::Latencies;
 
-pub(crate) fn run(
-    address: SocketAddr,
-    opening: &Opening,
-    warm_up: Duration,
-    length: Duration,
-    meter: &Meter,
-) -> Result<(Latencies, Spent)> {
-    let mut stream = opening.canned(Command::Block, b"").dial(address)?;
+pub(crate) fn run(way: Way<'_>, warm_up: Duration, length: Duration) -> Result<(Latencies, Spent)> {
+    let meter = way.meter;
+    let mut stream = way.opening.canned(Command::Block, b"").dial(way.address)?;
     let mut ping = [0; BYTES];
     let mut pong = [0; BYTES];
     let mut turn = |number: u64| -> Result<()> {

@@ -74,8 +74,13 @@ fn bytes_arrive_both_ways() {
             length: SHORT,
         };
         let before = backend.discarded();
-        let moved = bulk::run(target.address(), &opening(), &backend, load, &meter);
-        let (bytes, _) = moved.unwrap();
+        let way = Way {
+            address: target.address(),
+            opening: &opening(),
+            backend: &backend,
+            meter: &meter,
+        };
+        let (bytes, _) = bulk::run(way, load).unwrap();
         let discarded = backend.discarded() - before;
         match direction {
             Direction::Down => assert_eq!(discarded, 0),
@@ -87,9 +92,14 @@ fn bytes_arrive_both_ways() {
 
 #[test]
 fn round_trips_are_one_after_the_other() {
-    let (_backend, target, meter) = direct();
-    let turns = rtt::run(target.address(), &opening(), Duration::ZERO, SHORT, &meter);
-    let (latencies, spent) = turns.unwrap();
+    let (backend, target, meter) = direct();
+    let way = Way {
+        address: target.address(),
+        opening: &opening(),
+        backend: &backend,
+        meter: &meter,
+    };
+    let (latencies, spent) = rtt::run(way, Duration::ZERO, SHORT).unwrap();
     let count = u32::try_from(latencies.count()).unwrap();
     assert!(count > 0 && latencies.quantile(0.0) * count <= spent.wall);
 }

@@ -131,3 +131,21 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const NAMES: usize = 1000;
 /// Between two pings: each of 9,000 is pinged every ten seconds.
 const PAUSE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_connection_has_its_words() {
+        let hold = Hold {
+            gateway: SocketAddr::from(([127, 0, 0, 1], 443)),
+            held: 3,
+            spaces: 2,
+            nth: 1,
+            of: 2,
+            seconds: 5,
+        };
+        assert_eq!(hold.words(7).count(), 7);
+    }
+}
