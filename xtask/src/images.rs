@@ -18,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::console::Console;
@@ -35,7 +35,7 @@ pub(crate) struct Options {
     #[arg(long)]
     engine: Option<EngineName>,
     /// Build this image alone; may be given several times.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = IMAGES.map(|image| image.name))]
     only: Vec<String>,
 }
 
@@ -68,7 +68,9 @@ const fn image(name: &'static str, package: &'static str, user: &'static str) ->
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
-    let images = chosen(&options.only)?;
+    let only = &options.only;
+    let wanted = |image: &&Image| only.is_empty() || only.iter().any(|name| name == image.name);
+    let images: Vec<&Image> = IMAGES.iter().filter(wanted).collect();
     console.heading("Programs");
     let packages: BTreeSet<&str> = images.iter().map(|image| image.package).collect();
     let programs = workspace::build(&Vec::from_iter(packages))?;
@@ -107,18 +109,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!console.result())))
 }
 
-fn chosen(only: &[String]) -> Result<Vec<&'static Image>> {
-    if let Some(other) = only
-        .iter()
-        .find(|name| !IMAGES.iter().any(|one| one.name == **name))
-    {
-        let names: Vec<_> = IMAGES.iter().map(|image| image.name).collect();
-        bail!("there is no image {other}; there are {}", names.join(", "));
-    }
-    let wanted = |image: &&Image| only.is_empty() || only.iter().any(|name| name == image.name);
-    Ok(IMAGES.iter().filter(wanted).collect())
-}
-
 /// Lays the programs where the Dockerfile expects them, and nothing else.
 fn context(out: &Path, images: &[&Image], programs: &Programs) -> Result<PathBuf> {
     let context = out.join("context");
@@ -149,6 +139,8 @@ const ROOT: &str = "0:0";
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]
@@ -173,13 +165,18 @@ mod tests {
 
     #[test]
     fn unknown_image_is_refused_by_name() {
-        let error = chosen(&["vpn-sever".to_owned()]).err().unwrap().to_string();
+        #[derive(Debug, Parser)]
+        struct Line {
+            #[command(flatten)]
+            options: Options,
+        }
+        let parse = |name| Line::try_parse_from(["images", "--only", name]);
+        let error = parse("vpn-sever").unwrap_err().to_string();
         assert!(
             error.contains("vpn-sever") && error.contains("vpn-server"),
             "{error}"
         );
-        assert_eq!(chosen(&["vpn-client".to_owned()]).unwrap().len(), 1);
-        assert_eq!(chosen(&[]).unwrap().len(), IMAGES.len());
+        assert_eq!(parse("vpn-client").unwrap().options.only, ["vpn-client"]);
     }
 
     #[test]
