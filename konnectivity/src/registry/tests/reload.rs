@@ -314,7 +314,7 @@ fn a_check_names_what_cannot_be_used() {
 }
 
 #[test]
-fn what_flags_name_must_be_usable_at_start() {
+fn unusable_file_of_a_flag_stops_the_start() {
     let site = Site::new();
     let refused = Registry::open(&site.dir.join("missing"), &site.tls).unwrap_err();
     assert!(matches!(refused, RegistryError::Directory { .. }));
