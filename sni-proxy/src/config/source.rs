@@ -58,7 +58,7 @@ pub(crate) enum RouteSource {
     /// A routing file.
     File(PathBuf),
     /// A server.
-    Xds(XdsConfig),
+    Xds(Box<XdsConfig>),
 }
 
 /// The server that is asked for routes.
@@ -97,7 +97,9 @@ impl RoutingSettings {
                 errors.add("routing", "file and xds exclude each other");
                 file
             }
-            Some(xds) => xds.config(origin, errors).map_or(file, RouteSource::Xds),
+            Some(xds) => xds
+                .config(origin, errors)
+                .map_or(file, |xds| RouteSource::Xds(Box::new(xds))),
         }
     }
 }
