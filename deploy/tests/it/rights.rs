@@ -128,6 +128,12 @@ fn exercise(api: &Api<'_>) {
     let key = "networking.resources.gardener.cloud/from-world-to-ports";
     let bad = json!({ "metadata": { "annotations": { key: "no JSON" } } });
     api.must("PATCH", &format!("{services}/tried"), Some(&bad));
+    // What vanishes within a second is not reported.
+    wait::until("an Event", LIMIT, || {
+        let events = api.request("GET", "/api/v1/namespaces/garden/events", None);
+        events.text().contains("\"tried\"")
+    })
+    .unwrap();
     let spoilt = json!({ "spec": { "policyTypes": ["Ingress", "Egress"] } });
     api.must(
         "PATCH",

@@ -169,7 +169,7 @@ impl Shared {
             }));
         }
         let versions = self.lock().slice_versions.clone();
-        let known = |prefix: &str| {
+        let known = |prefix: &str, group_version: &str| {
             let own = RESOURCES.iter().filter(|(_, own, _)| *own == prefix);
             let own = own.map(|(resource, _, kind)| {
                 json!({
@@ -178,11 +178,14 @@ impl Shared {
                 })
             });
             let own: Vec<Value> = own.collect();
-            json!({ "kind": "APIResourceList", "groupVersion": "v1", "resources": own })
+            json!({ "kind": "APIResourceList", "groupVersion": group_version, "resources": own })
         };
         match path {
             "/readyz" => Some(json!("ok")),
-            "/api/v1" => Some(known("/api")),
+            "/api" => Some(json!({
+                "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [],
+            })),
+            "/api/v1" => Some(known("/api", "v1")),
             "/apis" => {
                 let all = versions.iter().map(|version| {
                     json!({ "groupVersion": format!("discovery.k8s.io/{version}"), "version": version })
@@ -195,10 +198,11 @@ impl Shared {
                 }))
             }
             _ => {
-                let version = path.strip_prefix("/apis/discovery.k8s.io/")?;
+                let group_version = path.strip_prefix("/apis/")?;
+                let version = group_version.strip_prefix("discovery.k8s.io/")?;
                 versions
                     .contains(&version)
-                    .then(|| known("/apis/discovery.k8s.io"))
+                    .then(|| known("/apis/discovery.k8s.io", group_version))
             }
         }
     }
