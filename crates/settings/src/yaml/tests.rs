@@ -145,7 +145,7 @@ workers\n => a:1:1: expected a mapping, found `workers`
 }
 
 #[test]
-fn what_configuration_may_not_contain_is_refused() {
+fn foreign_yaml_is_refused_in_configuration() {
     assert_refused::<Proxy>(
         r#"
 workers: 1\nbuffer: 1\nworkers: 2\n => a:3:1: duplicate key `workers`
