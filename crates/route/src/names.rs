@@ -54,17 +54,17 @@ fn has_capitals(name: &str) -> Result<bool, HostNameError> {
     // One pass, because tables have very many names.
     let (mut label, mut capitals) = (0, false);
     for byte in name.bytes() {
-        match byte {
-            b'.' if label == 0 => return Err(HostNameError::EmptyLabel),
-            b'.' => label = 0,
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => {
-                if label == MAX_LABEL_LEN {
-                    return Err(HostNameError::LongLabel);
-                }
-                capitals |= byte.is_ascii_uppercase();
+        match NameByte::OF[usize::from(byte)] {
+            NameByte::Dot if label == 0 => return Err(HostNameError::EmptyLabel),
+            NameByte::Dot => label = 0,
+            NameByte::Other => return Err(HostNameError::Character),
+            NameByte::Capital | NameByte::Plain if label == MAX_LABEL_LEN => {
+                return Err(HostNameError::LongLabel);
+            }
+            own @ (NameByte::Capital | NameByte::Plain) => {
+                capitals |= own == NameByte::Capital;
                 label += 1;
             }
-            _ => return Err(HostNameError::Character),
         }
     }
     if label == 0 {
@@ -76,6 +76,36 @@ fn has_capitals(name: &str) -> Result<bool, HostNameError> {
         return Err(HostNameError::Number);
     }
     Ok(capitals)
+}
+
+/// What a byte is in a host name.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum NameByte {
+    /// A letter in upper case.
+    Capital,
+    /// Between two labels.
+    Dot,
+    /// Nothing that host names have.
+    Other,
+    /// Anything else in a label.
+    Plain,
+}
+
+impl NameByte {
+    const OF: [Self; 256] = {
+        let mut of = [Self::Other; 256];
+        let mut byte = 0_u8;
+        while byte < u8::MAX {
+            of[byte as usize] = match byte {
+                b'A'..=b'Z' => Self::Capital,
+                b'.' => Self::Dot,
+                b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => Self::Plain,
+                _ => Self::Other,
+            };
+            byte += 1;
+        }
+        of
+    };
 }
 
 /// Returns a server name of a route, `a.example.com`, `*.example.com` or `*`, in the form in which
