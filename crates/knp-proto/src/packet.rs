@@ -12,7 +12,6 @@ mod wire;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
-use prost::encoding::{encode_varint, encoded_len_varint};
 
 use crate::id::{ConnectId, DialId};
 
@@ -190,9 +189,11 @@ impl Packet {
     fn of(payload: wire::Payload) -> Result<Self, PacketError> {
         use wire::Payload;
         Ok(match payload {
-            Payload::CloseDial(wire::Id { id }) => Self::CloseDial { random: DialId(id) },
-            Payload::CloseRequest(wire::Id { id }) => Self::CloseRequest {
-                connect_id: ConnectId(id),
+            Payload::CloseDial(close) => Self::CloseDial {
+                random: DialId(close.random),
+            },
+            Payload::CloseRequest(close) => Self::CloseRequest {
+                connect_id: ConnectId(close.connect_id),
             },
             Payload::CloseResponse(close) => {
                 bound("error", close.error.len(), MAX_ERROR)?;
@@ -226,9 +227,9 @@ impl Packet {
                     random: DialId(dial.random),
                 }
             }
-            Payload::Drain(()) => Self::Drain,
-            Payload::Fin(wire::Id { id }) => Self::Fin {
-                connect_id: ConnectId(id),
+            Payload::Drain(wire::Drain {}) => Self::Drain,
+            Payload::Fin(fin) => Self::Fin {
+                connect_id: ConnectId(fin.connect_id),
             },
         })
     }
@@ -249,10 +250,10 @@ impl Packet {
     fn into_payload(self) -> Option<wire::Payload> {
         use wire::Payload;
         Some(match self {
-            Self::CloseDial { random } => Payload::CloseDial(wire::Id { id: random.0 }),
-            Self::CloseRequest { connect_id } => {
-                Payload::CloseRequest(wire::Id { id: connect_id.0 })
-            }
+            Self::CloseDial { random } => Payload::CloseDial(wire::CloseDial { random: random.0 }),
+            Self::CloseRequest { connect_id } => Payload::CloseRequest(wire::ConnectionOnly {
+                connect_id: connect_id.0,
+            }),
             Self::CloseResponse { connect_id, error } => {
                 Payload::CloseResponse(wire::CloseResponse {
                     error,
@@ -285,9 +286,11 @@ impl Packet {
                 connect_id: connect_id.0,
                 random: random.0,
             }),
-            Self::Drain => Payload::Drain(()),
+            Self::Drain => Payload::Drain(wire::Drain {}),
             Self::Empty | Self::Unknown { .. } => return None,
-            Self::Fin { connect_id } => Payload::Fin(wire::Id { id: connect_id.0 }),
+            Self::Fin { connect_id } => Payload::Fin(wire::ConnectionOnly {
+                connect_id: connect_id.0,
+            }),
         })
     }
 
@@ -323,21 +326,38 @@ impl Packet {
 ///
 /// The payload is the last field of the packet, so that it can be sent from where it is.
 pub fn encode_data_head(connect_id: ConnectId, len: usize, buf: &mut BytesMut) {
-    let head = wire::Data {
-        connect_id: connect_id.0,
-        data: Bytes::new(),
-    };
-    let data_len = match len {
-        0 => 0,
-        len => 1 + encoded_len_varint(len as u64) + len,
+    // Protobuf writes an int64 as the unsigned number of the same 64 bits.
+    let id = connect_id.0.cast_unsigned();
+    let id_len = if id == 0 { 0 } else { 1 + varint_len(id) };
+    let data_len = if len == 0 {
+        0
+    } else {
+        1 + varint_len(len as u64) + len
     };
     buf.put_slice(&[PACKET_TYPE, DATA_TYPE, DATA_PAYLOAD]);
-    encode_varint((head.encoded_len() + data_len) as u64, buf);
-    head.encode_raw(buf);
+    put_varint((id_len + data_len) as u64, buf);
+    if id != 0 {
+        buf.put_u8(DATA_CONNECT_ID);
+        put_varint(id, buf);
+    }
     if len != 0 {
         buf.put_u8(DATA_DATA);
-        encode_varint(len as u64, buf);
+        put_varint(len as u64, buf);
     }
+}
+
+fn varint_len(value: u64) -> usize {
+    // Seven bits a byte, and one byte for 0.
+    let bits = 64 - (value | 1).leading_zeros() as usize;
+    bits.div_ceil(7)
+}
+
+fn put_varint(mut value: u64, buf: &mut BytesMut) {
+    while value >= 0x80 {
+        buf.put_u8((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    buf.put_u8((value & 0x7f) as u8);
 }
 
 fn bound(field: &'static str, len: usize, max: usize) -> Result<(), PacketError> {
@@ -374,4 +394,5 @@ const FIN: i32 = 65;
 const PACKET_TYPE: u8 = 1 << 3;
 const DATA_TYPE: u8 = 4;
 const DATA_PAYLOAD: u8 = 4 << 3 | 2;
+const DATA_CONNECT_ID: u8 = 1 << 3;
 const DATA_DATA: u8 = 3 << 3 | 2;

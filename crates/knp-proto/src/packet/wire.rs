@@ -22,17 +22,17 @@ pub(super) enum Payload {
     #[prost(message, tag = "4")]
     Data(Data),
     #[prost(message, tag = "5")]
-    CloseRequest(Id),
+    CloseRequest(ConnectionOnly),
     #[prost(message, tag = "6")]
     CloseResponse(CloseResponse),
     #[prost(message, tag = "7")]
-    CloseDial(Id),
+    CloseDial(CloseDial),
     #[prost(message, tag = "8")]
-    Drain(()),
+    Drain(Drain),
     #[prost(message, tag = "64")]
     Credit(Credit),
     #[prost(message, tag = "65")]
-    Fin(Id),
+    Fin(ConnectionOnly),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -55,11 +55,11 @@ pub(super) struct DialResponse {
     pub(super) random: i64,
 }
 
-/// `CloseRequest` and our `Fin` by their connection, `CloseDial` by its random number.
+/// `CloseRequest` and our `Fin`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub(super) struct Id {
+pub(super) struct ConnectionOnly {
     #[prost(int64, tag = "1")]
-    pub(super) id: i64,
+    pub(super) connect_id: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -69,6 +69,15 @@ pub(super) struct CloseResponse {
     #[prost(int64, tag = "2")]
     pub(super) connect_id: i64,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct CloseDial {
+    #[prost(int64, tag = "1")]
+    pub(super) random: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct Drain {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Data {
