@@ -133,12 +133,38 @@ pub(super) fn is_token(word: &str) -> bool {
 }
 
 pub(super) fn is_tchar(byte: u8) -> bool {
-    matches!(
-        byte,
-        b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'|' | b'~'
-            | b'0'..=b'9' | b'A'..=b'Z' | b'^'..=b'z'
-    )
+    TCHARS & (1 << byte.min(127)) != 0
 }
+
+/// A bit for each byte of a token; that of 127, DEL, is none.
+const TCHARS: u128 = {
+    let mut bits = 0;
+    let mut byte = 0;
+    while byte < 127_u8 {
+        let also = matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        );
+        if also || byte.is_ascii_alphanumeric() {
+            bits |= 1 << byte;
+        }
+        byte += 1;
+    }
+    bits
+};
 
 /// Visible ASCII.
 pub(super) fn is_visible(word: &str) -> bool {
