@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A name in the hosts file is asked for nowhere else, as with the C library: one with an address of one
-//! family must not wait for a server that has none of the other. Keeps no name resolved (`resolve` does) and bounds no time: that is the caller's.
+//! family must not wait for a server that has none of the other. Keeps no name resolved (`resolve` does)
+//! and bounds no time: that is the caller's.
 
 use std::fmt;
 use std::net::IpAddr;
