@@ -14,6 +14,7 @@ mod errors;
 mod matches;
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
@@ -24,7 +25,10 @@ use crate::tables::Tables;
 
 use self::clusters::{Shared, build_cluster, check_cluster};
 use self::matches::parse_matches;
-pub use errors::{BuildError, BuildErrors, ClusterFault, RouteFault};
+pub use errors::BuildErrors;
+
+/// Takes what is wrong with a route.
+pub(crate) type Fault<'a> = &'a mut dyn FnMut(fmt::Arguments<'_>);
 
 /// Builds what `spec` says, and shares with `previous` whatever did not change.
 pub(crate) fn build(
@@ -38,7 +42,8 @@ pub(crate) fn build(
     let mut tables = Tables::default();
     let mut public_keys = HashSet::new();
     for (place, spec) in (1..).zip(&spec.routes) {
-        let mut fault = |fault| errors.push(BuildError::Route { place, fault });
+        let mut fault =
+            |what: fmt::Arguments<'_>| errors.push(format_args!("route {place}: {what}"));
         let Some(route) = build_route(spec, &clusters, previous, &mut fault) else {
             continue;
         };
@@ -46,7 +51,8 @@ pub(crate) fn build(
         if let Matches::WireGuard(wireguard) = route.matches() {
             for key in &wireguard.public_keys {
                 if !public_keys.insert(*key) {
-                    fault(RouteFault::DuplicatePublicKey { key: *key });
+                    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+                    fault(format_args!("WireGuard public key {key} is matched twice"));
                 }
             }
         }
@@ -84,10 +90,10 @@ fn build_clusters(
         if let [first, second] = pair
             && first.name() == second.name()
         {
-            errors.push(BuildError::Cluster {
-                cluster: second.name().to_string(),
-                fault: ClusterFault::Duplicate,
-            });
+            let name = second.name();
+            errors.push(format_args!(
+                "cluster {name:?}: the name is taken by another cluster"
+            ));
         }
     }
     clusters
@@ -97,15 +103,13 @@ fn build_route(
     spec: &RouteSpec,
     clusters: &[Arc<Cluster>],
     previous: Option<&Snapshot>,
-    fault: &mut dyn FnMut(RouteFault),
+    fault: Fault<'_>,
 ) -> Option<Arc<Route>> {
     let matches = parse_matches(&spec.matches, fault);
     let by_name = |cluster: &Arc<Cluster>| (**cluster.name()).cmp(&spec.cluster);
     let cluster = clusters.binary_search_by(by_name).ok();
     let Some(cluster) = cluster.and_then(|place| clusters.get(place)) else {
-        fault(RouteFault::UnknownCluster {
-            cluster: spec.cluster.clone(),
-        });
+        fault(format_args!("there is no cluster {:?}", spec.cluster));
         return None;
     };
     let matches = matches?;

@@ -33,7 +33,7 @@ mod spec;
 mod tables;
 
 pub use balance::PickContext;
-pub use build::{BuildError, BuildErrors, ClusterFault, RouteFault};
+pub use build::BuildErrors;
 pub use cluster::{Cluster, ConnectFailure};
 pub use endpoint::{Endpoint, EndpointState};
 pub use listeners::ListenerSet;

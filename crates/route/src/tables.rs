@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 
-use crate::build::RouteFault;
+use crate::build::Fault;
 use crate::destinations::DestinationTable;
 use crate::names::NameTable;
 use crate::route::{Matches, Route};
@@ -27,13 +27,13 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Adds a route; `fault` is told of every match that another one has already.
-    pub(crate) fn insert(&mut self, route: &Arc<Route>, fault: &mut dyn FnMut(RouteFault)) {
+    pub(crate) fn insert(&mut self, route: &Arc<Route>, fault: Fault<'_>) {
         match route.matches() {
             Matches::ConnectDestinations(values) => {
                 for value in values.iter() {
                     match beside(self.connects.get(value), route) {
                         Some(route) => drop(self.connects.insert(Arc::clone(value), route)),
-                        None => fault(duplicate(value)),
+                        None => fault(format_args!("{value:?} is matched twice")),
                     }
                 }
             }
@@ -42,10 +42,10 @@ impl Tables {
                     let key = (*prefix, *port);
                     match beside(self.destinations.exact(&key), route) {
                         Some(route) => self.destinations.insert(key, route),
-                        None => fault(RouteFault::DuplicateDestination {
-                            prefix: *prefix,
-                            port: *port,
-                        }),
+                        None => {
+                            let port = port.map(|port| format!(" port {port}")).unwrap_or_default();
+                            fault(format_args!("destination {prefix}{port} is matched twice"));
+                        }
                     }
                 }
             }
@@ -53,7 +53,7 @@ impl Tables {
                 for pattern in patterns.iter() {
                     match beside(self.names.exact(pattern), route) {
                         Some(route) => self.names.insert(pattern, route),
-                        None => fault(duplicate(pattern)),
+                        None => fault(format_args!("{pattern:?} is matched twice")),
                     }
                 }
             }
@@ -61,7 +61,7 @@ impl Tables {
                 if let Some(id) = wireguard.route_id
                     && self.route_ids.insert(id, Arc::clone(route)).is_some()
                 {
-                    fault(RouteFault::DuplicateRouteId { id });
+                    fault(format_args!("WireGuard route id {id} is matched twice"));
                 }
             }
         }
@@ -86,11 +86,5 @@ fn beside(first: Option<&Arc<Route>>, route: &Arc<Route>) -> Option<Arc<Route>> 
     match first {
         None => Some(Arc::clone(route)),
         Some(first) => first.united(route).map(Arc::new),
-    }
-}
-
-fn duplicate(value: &str) -> RouteFault {
-    RouteFault::DuplicateMatch {
-        value: value.to_owned(),
     }
 }

@@ -1,9 +1,10 @@
 //! One cluster: what may be wrong with its specification, and what it takes over from the one before.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 
-use super::errors::{BuildError, BuildErrors, ClusterFault};
+use super::errors::BuildErrors;
 use crate::cluster::{Cluster, Settings, settings_of};
 use crate::endpoint::Endpoint;
 use crate::maglev::MAX_ENDPOINTS;
@@ -11,35 +12,37 @@ use crate::spec::{ClusterSpec, EndpointAddress, EndpointSpec};
 
 /// Tells all that is wrong with a cluster by itself.
 pub(super) fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
-    let mut fault = |fault: ClusterFault| {
-        errors.push(BuildError::Cluster {
-            cluster: spec.name.clone(),
-            fault,
-        });
-    };
+    let mut fault =
+        |what: fmt::Arguments<'_>| errors.push(format_args!("cluster {:?}: {what}", spec.name));
     if spec.name.is_empty() {
-        fault(ClusterFault::NoName);
+        fault(format_args!("the name is empty"));
     }
     if spec.connect_timeout.is_zero() {
-        fault(ClusterFault::NoConnectTimeout);
+        fault(format_args!("the time to connect is zero"));
     }
     if let Some(outlier) = &spec.outlier {
         if outlier.consecutive_connect_failures == 0 {
-            fault(ClusterFault::NoFailures);
+            fault(format_args!(
+                "the number of failures of outlier detection is zero"
+            ));
         }
         if outlier.ejection.is_zero() {
-            fault(ClusterFault::NoEjection);
+            fault(format_args!(
+                "the ejection time of outlier detection is zero"
+            ));
         }
-        if outlier.max_ejected_percent > 100 {
-            fault(ClusterFault::Percent {
-                given: outlier.max_ejected_percent,
-            });
+        let percent = outlier.max_ejected_percent;
+        if percent > 100 {
+            fault(format_args!(
+                "at most 100 percent of the endpoints can be ejected, not {percent}"
+            ));
         }
     }
-    if spec.endpoints.len() > MAX_ENDPOINTS {
-        fault(ClusterFault::TooManyEndpoints {
-            given: spec.endpoints.len(),
-        });
+    let given = spec.endpoints.len();
+    if given > MAX_ENDPOINTS {
+        fault(format_args!(
+            "{given} endpoints are more than a cluster can have, which is {MAX_ENDPOINTS}"
+        ));
     }
     let mut seen = HashSet::new();
     for EndpointSpec {
@@ -47,21 +50,17 @@ pub(super) fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
     } in &spec.endpoints
     {
         let endpoint = || address.to_string();
-        if spec.endpoints.len() > 1 && !seen.insert(address) {
-            fault(ClusterFault::DuplicateEndpoint {
-                endpoint: endpoint(),
-            });
+        if given > 1 && !seen.insert(address) {
+            fault(format_args!("endpoint {:?} is there twice", endpoint()));
         }
         if let Err(why) = address.check() {
-            fault(ClusterFault::EndpointAddress {
-                endpoint: endpoint(),
-                why,
-            });
+            fault(format_args!("endpoint {:?}: {why}", endpoint()));
         }
         if *weight == 0 {
-            fault(ClusterFault::NoWeight {
-                endpoint: endpoint(),
-            });
+            fault(format_args!(
+                "endpoint {:?} has weight 0; at least 1 is needed",
+                endpoint()
+            ));
         }
     }
 }
