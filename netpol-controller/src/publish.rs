@@ -272,7 +272,7 @@ impl Gateway {
             let now = Published {
                 clusters: keys(&clusters),
                 parts: keys(&parts.resources),
-                withheld: named(&parts.withheld),
+                withheld: parts.withheld,
                 routes: accepted.len(),
             };
             let gone = |before: &BTreeSet<ResourceKey>, now: &BTreeSet<ResourceKey>, audience| {
@@ -318,10 +318,7 @@ impl Gateway {
             return;
         }
         (self.whole_due, self.whole_at) = (false, Some(now));
-        let groups = table.groups().map(|group| {
-            let routes = table.accepted(index, group);
-            (&**group, routes)
-        });
+        let groups = table.groups().map(|group| table.accepted(index, group));
         let whole = xds::whole(&self.params, groups);
         let now = keys(&whole.resources);
         let gone: Vec<_> = self.whole.difference(&now).cloned().collect();
@@ -331,14 +328,8 @@ impl Gateway {
         handle.update(whole.resources, removed.collect());
         handle.complete_whole(true);
         self.whole = now;
-        self.whole_withheld = named(&whole.withheld);
+        self.whole_withheld = whole.withheld;
     }
-}
-
-fn named(withheld: &[xds::Withheld]) -> Vec<String> {
-    let all = withheld.iter();
-    all.map(|own| format!("{}: {}", own.route, own.reason))
-        .collect()
 }
 
 fn keys(resources: &[Resource]) -> BTreeSet<ResourceKey> {

@@ -64,19 +64,8 @@ impl Default for GatewayParams {
 pub struct Encoded {
     /// What is sent.
     pub resources: Vec<Resource>,
-    /// What is not, and why.
-    pub withheld: Vec<Withheld>,
-}
-
-/// A route, or a part of what it matches, that is not sent.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Withheld {
-    /// The group that it is of.
-    pub group: String,
-    /// What is not matched.
-    pub route: String,
-    /// Why it is not sent.
-    pub reason: String,
+    /// Routes, or parts of what they match, that are not sent, each with the reason.
+    pub withheld: Vec<String>,
 }
 
 /// Encodes a cluster, and apart from it its endpoints when all of them are addresses.
@@ -99,7 +88,7 @@ pub fn base(params: &GatewayParams) -> Vec<Resource> {
 pub fn parts(group: &str, routes: &[RouteSpec], params: &GatewayParams) -> Encoded {
     let mut listeners = Listeners::new(params, Audience::Parts);
     let mut encoded = Encoded::default();
-    listeners.add(group, routes);
+    listeners.add(routes);
     encoded.resources = listeners.part(group);
     encoded.withheld = listeners.withheld;
     wireguard::encode(group, routes, &mut encoded.resources);
@@ -108,13 +97,10 @@ pub fn parts(group: &str, routes: &[RouteSpec], params: &GatewayParams) -> Encod
 
 /// Encodes the routes of all groups as whole listeners, but for those of WireGuard, which Envoy
 /// does not know.
-pub fn whole<'a>(
-    params: &GatewayParams,
-    groups: impl Iterator<Item = (&'a str, &'a [RouteSpec])>,
-) -> Encoded {
+pub fn whole<'a>(params: &GatewayParams, groups: impl Iterator<Item = &'a [RouteSpec]>) -> Encoded {
     let mut listeners = Listeners::new(params, Audience::Whole);
-    for (group, routes) in groups {
-        listeners.add(group, routes);
+    for routes in groups {
+        listeners.add(routes);
     }
     Encoded {
         resources: listeners.whole(),

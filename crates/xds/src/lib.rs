@@ -29,7 +29,7 @@ pub use decode::{
     DecodeError, Decoded, MAX_RESOURCE_BYTES, MAX_RESOURCES, OwnListener, OwnProtocol, Report,
     State, Table, TableError, decode, resource_name,
 };
-pub use encode::{Encoded, GatewayParams, Withheld, base, cluster, parts, whole};
+pub use encode::{Encoded, GatewayParams, base, cluster, parts, whole};
 pub use grpc::ALPN_H2;
 pub use resource::{Audience, Resource, ResourceType};
 pub use server::{

@@ -332,7 +332,7 @@ proptest! {
         resources.extend(clusters.iter().flat_map(cluster));
         for (group, routes) in [("one", first), ("two", second)] {
             let encoded = parts(group, routes, &params);
-            prop_assert_eq!(&encoded.withheld, &vec![]);
+            prop_assert_eq!(&encoded.withheld, &Vec::<String>::new());
             prop_assert!(encoded.resources.iter().all(|one| one.audience == Audience::Parts));
             resources.extend(encoded.resources);
         }
@@ -350,8 +350,8 @@ proptest! {
         let params = GatewayParams::default();
         let mut routes = sorted_out(routes);
         routes.retain(|route| !matches!(route.matches, RouteMatch::WireGuard { .. }));
-        let encoded = whole(&params, [("one", &routes[..])].into_iter());
-        prop_assert_eq!(&encoded.withheld, &vec![]);
+        let encoded = whole(&params, [&routes[..]].into_iter());
+        prop_assert_eq!(&encoded.withheld, &Vec::<String>::new());
         let mut resources = encoded.resources;
         prop_assert!(resources.iter().all(|one| one.audience == Audience::Whole));
         resources.extend(clusters.iter().flat_map(cluster));
@@ -397,7 +397,7 @@ proptest! {
         let mut all = base(&params);
         all.extend(clusters.iter().flat_map(cluster));
         all.extend(parts("one", &routes, &params).resources);
-        all.extend(whole(&params, [("one", &routes[..])].into_iter()).resources);
+        all.extend(whole(&params, [&routes[..]].into_iter()).resources);
         let mut body = which.get(&all).body.to_vec();
         for (place, byte) in damage {
             let place = place.index(body.len());

@@ -1,12 +1,13 @@
 //! Listeners and the filter chains of what is not HTTP.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::time::Duration;
 
 use route::{IpPrefix, RouteMatch, RouteSpec, normal_server_name};
 
 use crate::encode::matches::{Key, cidr_ranges, describe};
-use crate::encode::{GatewayParams, Withheld, connect, duration, resource};
+use crate::encode::{GatewayParams, connect, duration, resource};
 use crate::proto::{
     Address, Empty, Filter3, Filter4, FilterChain, FilterChainMatch, HashPolicy, Listener,
     ProxyProtocol, Route, SocketAddress, TcpProxy, any, kind,
@@ -24,7 +25,7 @@ const MAX_REPEATED: usize = 10_000;
 pub(super) struct Listeners<'p> {
     params: &'p GatewayParams,
     audience: Audience,
-    pub(super) withheld: Vec<Withheld>,
+    pub(super) withheld: Vec<String>,
     /// What is matched already, where a second match would spoil the first.
     taken: BTreeSet<Key>,
     tls: Vec<FilterChain>,
@@ -36,7 +37,6 @@ pub(super) struct Listeners<'p> {
 /// A route by destination.
 #[derive(Clone)]
 struct Destination {
-    group: String,
     prefixes: Vec<IpPrefix>,
     port: Option<u16>,
     sources: Vec<IpPrefix>,
@@ -57,21 +57,17 @@ impl<'p> Listeners<'p> {
     }
 
     /// Adds the routes of a group.
-    pub(super) fn add(&mut self, group: &str, routes: &[RouteSpec]) {
+    pub(super) fn add(&mut self, routes: &[RouteSpec]) {
         for spec in routes {
             if let Some(missing) = self.lacks(&spec.matches) {
                 let route = describe(&spec.matches);
-                self.withhold(
-                    group,
-                    route,
-                    format!("the gateway has no {missing} listener"),
-                );
+                self.withhold(route, format_args!("the gateway has no {missing} listener"));
                 continue;
             }
             match &spec.matches {
                 RouteMatch::ConnectDestinations(values) => {
                     for value in values {
-                        if self.take(group, Key::Connect(value.clone())) {
+                        if self.take(Key::Connect(value.clone())) {
                             let routes = connect::routes(value, spec, self.params, self.audience);
                             self.connects.extend(routes);
                         }
@@ -79,10 +75,9 @@ impl<'p> Listeners<'p> {
                 }
                 RouteMatch::Destinations { prefixes, port } => {
                     let mut prefixes = prefixes.clone();
-                    prefixes.retain(|prefix| self.take(group, Key::Destination(*prefix, *port)));
+                    prefixes.retain(|prefix| self.take(Key::Destination(*prefix, *port)));
                     if !prefixes.is_empty() {
                         self.destinations.push(Destination {
-                            group: group.to_owned(),
                             prefixes,
                             port: *port,
                             sources: spec.allow_sources.clone(),
@@ -90,7 +85,7 @@ impl<'p> Listeners<'p> {
                         });
                     }
                 }
-                RouteMatch::ServerNames(names) => self.server_names(group, names, spec),
+                RouteMatch::ServerNames(names) => self.server_names(names, spec),
                 RouteMatch::WireGuard { .. } => {}
             }
         }
@@ -109,18 +104,14 @@ impl<'p> Listeners<'p> {
         }
     }
 
-    fn withhold(&mut self, group: &str, route: String, reason: impl Into<String>) {
-        self.withheld.push(Withheld {
-            group: group.to_owned(),
-            route,
-            reason: reason.into(),
-        });
+    fn withhold(&mut self, route: impl Display, reason: impl Display) {
+        self.withheld.push(format!("{route}: {reason}"));
     }
 
     /// Returns whether a match is new, and reports it when not.
-    fn take(&mut self, group: &str, key: Key) -> bool {
+    fn take(&mut self, key: Key) -> bool {
         if self.taken.contains(&key) {
-            self.withhold(group, key.to_string(), "another route matches the same");
+            self.withhold(key, "another route matches the same");
             return false;
         }
         self.taken.insert(key)
@@ -131,18 +122,15 @@ impl<'p> Listeners<'p> {
     /// A chain is chosen by name before it is looked at who may use it, and there is no way back:
     /// a client that is refused reaches no wildcard's chain instead. That is why `*` has a chain of
     /// its own and is not the default one, which takes what no other chain wanted.
-    fn server_names(&mut self, group: &str, names: &[String], spec: &RouteSpec) {
+    fn server_names(&mut self, names: &[String], spec: &RouteSpec) {
         let mut listed = Vec::with_capacity(names.len());
         let mut catch_all = false;
         for name in names {
             match normal_server_name(name) {
-                Ok(name) if !self.take(group, Key::Name(name.clone())) => {}
+                Ok(name) if !self.take(Key::Name(name.clone())) => {}
                 Ok(name) if name == "*" => catch_all = true,
                 Ok(name) => listed.push(name),
-                Err(error) => {
-                    let route = Key::Name(name.clone()).to_string();
-                    self.withhold(group, route, error.to_string());
-                }
+                Err(error) => self.withhold(Key::Name(name.clone()), error),
             }
         }
         let proxy = tcp_filter(&self.tcp_proxy(spec));
@@ -233,9 +221,8 @@ impl<'p> Listeners<'p> {
         }
         for one in any {
             for prefix in one.prefixes {
-                let route = Key::Destination(prefix, None).to_string();
                 let reason = "too many other destinations have ports of their own";
-                self.withhold(&one.group, route, reason);
+                self.withhold(Key::Destination(prefix, None), reason);
             }
         }
     }

@@ -33,7 +33,7 @@ async fn whole_listeners_are_made_on_demand() {
     assert_eq!(serving.server.clients_json()[1]["audience"], "whole");
 
     let routes = [shoot_route(0), shoot_route(1)];
-    let groups = std::iter::once(("all", &routes[..]));
+    let groups = std::iter::once(&routes[..]);
     serving.set(xds::whole(&gateway_params(), groups).resources);
     serving.gateway.complete_whole(true);
     let response = stream.response().await;

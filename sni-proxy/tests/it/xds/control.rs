@@ -98,7 +98,7 @@ impl Control {
     /// Publishes a group in the place of what it was before.
     pub(super) fn publish(&self, group: &str, clusters: &[ClusterSpec], routes: &[RouteSpec]) {
         let parts = xds::parts(group, routes, &self.params);
-        assert_eq!(parts.withheld, []);
+        assert!(parts.withheld.is_empty());
         let mut resources: Vec<Resource> = clusters.iter().flat_map(xds::cluster).collect();
         resources.extend(parts.resources);
         let key = |own: &Resource| (own.kind, own.audience, Arc::clone(&own.name));
