@@ -28,10 +28,10 @@ pub(crate) fn resource(input: &[u8]) {
         };
         assert_eq!(decoded.kind(), kind);
         let mut state = State::default();
-        state.set(&name, decoded);
+        state.set(name.as_str(), decoded);
         let first = table(&state, &name);
         state.set(
-            &name,
+            name.as_str(),
             understood(kind, &name, input).expect("it was understood before"),
         );
         assert_eq!(table(&state, &name), first);

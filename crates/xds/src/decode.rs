@@ -20,8 +20,7 @@ mod table;
 mod walk;
 mod wireguard;
 
-use std::sync::Arc;
-
+use bytes::Bytes;
 use prost::Message;
 
 use crate::decode::cluster::{Assignment, ClusterConfig};
@@ -34,6 +33,7 @@ use crate::proto::{self, known::Known};
 use crate::resource::ResourceType;
 
 pub(crate) use parts::MAX_NAME_BYTES;
+pub(crate) use state::Named;
 pub use state::State;
 pub use table::{OwnListener, OwnProtocol, Report, Table, TableError};
 
@@ -44,31 +44,54 @@ pub const MAX_RESOURCE_BYTES: usize = 64 << 20;
 pub const MAX_RESOURCES: usize = 100_000;
 
 /// A resource that was understood.
-#[derive(Clone, Debug)]
-pub struct Decoded(Body);
-
-/// What was understood, by type.
-#[derive(Clone, Debug)]
-enum Body {
-    Assignment(Arc<Assignment>),
-    Cluster(Arc<ClusterConfig>),
-    Listener(Arc<ListenerConfig>),
-    Routes(Arc<ConnectRules>),
-    WireGuard(Arc<WireGuardConfig>),
+#[derive(Debug)]
+pub struct Decoded {
+    body: Body,
+    /// As it came from a server; `None` for what stands in for a missing resource.
+    pub(crate) received: Option<Received>,
 }
 
-impl Decoded {
-    /// Returns what it is.
-    #[must_use]
-    pub fn kind(&self) -> ResourceType {
-        match self.0 {
-            Body::Assignment(_) => ResourceType::ClusterLoadAssignment,
-            Body::Cluster(_) => ResourceType::Cluster,
-            Body::Listener(_) => ResourceType::Listener,
-            Body::Routes(_) => ResourceType::RouteConfiguration,
-            Body::WireGuard(_) => ResourceType::WireGuardRoute,
+/// A resource as it came.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) version: String,
+    pub(crate) body: Bytes,
+}
+
+/// What was understood, by type.
+#[derive(Debug)]
+enum Body {
+    Assignment(Assignment),
+    Cluster(Box<ClusterConfig>),
+    Listener(ListenerConfig),
+    Routes(ConnectRules),
+    WireGuard(Box<WireGuardConfig>),
+}
+
+macro_rules! bodies {
+    ($($kind:ident = $variant:ident($name:ident: $type:ty);)*) => {
+        impl Decoded {
+            /// Returns what it is.
+            #[must_use]
+            pub fn kind(&self) -> ResourceType {
+                match self.body {
+                    $(Body::$variant(_) => ResourceType::$kind,)*
+                }
+            }
+
+            $(fn $name(&self) -> Option<&$type> {
+                if let Body::$variant(body) = &self.body { Some(body) } else { None }
+            })*
         }
-    }
+    };
+}
+
+bodies! {
+    Cluster = Cluster(cluster: ClusterConfig);
+    ClusterLoadAssignment = Assignment(assignment: Assignment);
+    Listener = Listener(listener: ListenerConfig);
+    RouteConfiguration = Routes(routes: ConnectRules);
+    WireGuardRoute = WireGuard(wireguard: WireGuardConfig);
 }
 
 /// Why a resource is refused: which one, where in it, and what is wrong there.
@@ -99,30 +122,31 @@ pub fn decode(kind: ResourceType, name: &str, body: &[u8]) -> Result<Decoded, De
         ResourceType::Cluster => {
             let message: proto::Cluster = unpack(body)?;
             check_name(name, &message.name)?;
-            ClusterConfig::read(&message).map(|read| Body::Cluster(Arc::new(read)))
+            ClusterConfig::read(&message).map(|read| Body::Cluster(Box::new(read)))
         }
         ResourceType::ClusterLoadAssignment => {
             let message: proto::ClusterLoadAssignment = unpack(body)?;
             check_name(name, &message.cluster_name).within("cluster_name")?;
-            Assignment::read(&message).map(|read| Body::Assignment(Arc::new(read)))
+            Assignment::read(&message).map(Body::Assignment)
         }
         ResourceType::Listener => {
             let message: proto::Listener = unpack(body)?;
             check_name(name, &message.name)?;
-            ListenerConfig::read(&message).map(|read| Body::Listener(Arc::new(read)))
+            ListenerConfig::read(&message).map(Body::Listener)
         }
         ResourceType::RouteConfiguration => {
             let message: proto::RouteConfiguration = unpack(body)?;
             check_name(name, &message.name)?;
-            ConnectRules::read(&message).map(|read| Body::Routes(Arc::new(read)))
+            ConnectRules::read(&message).map(Body::Routes)
         }
         ResourceType::WireGuardRoute => {
             let message: proto::WireGuardRoute = unpack(body)?;
             check_name(name, &message.name)?;
-            WireGuardConfig::read(&message).map(|read| Body::WireGuard(Arc::new(read)))
+            WireGuardConfig::read(&message).map(|read| Body::WireGuard(Box::new(read)))
         }
     });
-    read.map(Decoded)
+    let received = None;
+    read.map(|body| Decoded { body, received })
         .map_err(|fault| DecodeError::new(kind, name, fault))
 }
 

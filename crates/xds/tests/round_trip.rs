@@ -45,7 +45,7 @@ fn table(resources: &[Resource]) -> TableSpec {
     for resource in resources {
         let decoded = decode(resource.kind, &resource.name, &resource.body).unwrap();
         assert_eq!(decoded.kind(), resource.kind);
-        state.set(&resource.name, decoded);
+        state.set(&*resource.name, decoded);
     }
     assert_eq!(state.missing(), [].into());
     let table = state.table(&own()).unwrap();

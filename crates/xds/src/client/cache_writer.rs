@@ -1,7 +1,7 @@
 //! Keeps the last good resources on disk.
 //!
-//! Not more often than every few seconds, and once more when it is dropped. It holds no copy
-//! between writes, and what is older never takes the place of what is newer.
+//! Not more often than every few seconds, and once more when it is dropped. What is older never
+//! takes the place of what is newer.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::ClientParams;
-use super::held::Stored;
+use super::held::{Unsaved, entries};
 use super::metrics::ClientMetrics;
 use crate::cache;
 
@@ -19,19 +19,19 @@ pub(super) struct CacheWriter {
     path: Option<PathBuf>,
     origin: cache::Origin,
     interval: Duration,
-    stored: Stored,
+    unsaved: Unsaved,
     metrics: ClientMetrics,
     /// Held while a copy is taken and written, so that the latest one is on disk in the end.
     writing: Arc<Mutex<()>>,
 }
 
 impl CacheWriter {
-    pub(super) fn new(params: &ClientParams, stored: Stored, metrics: &ClientMetrics) -> Self {
+    pub(super) fn new(params: &ClientParams, unsaved: Unsaved, metrics: &ClientMetrics) -> Self {
         Self {
             path: params.cache.clone(),
             origin: params.origin(),
             interval: params.limits.cache,
-            stored,
+            unsaved,
             metrics: metrics.clone(),
             writing: Arc::default(),
         }
@@ -57,14 +57,14 @@ impl CacheWriter {
             return;
         };
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(entries) = self.stored.lock().take_unsaved() else {
+        let Some(state) = self.unsaved.lock().take() else {
             return;
         };
-        let written = cache::write(path, &self.origin, entries);
+        let written = cache::write(path, &self.origin, entries(&state));
         self.metrics.cache_write(written.is_ok());
         if let Err(error) = written {
             tracing::warn!(path = %path.display(), %error, "writing the resource cache failed");
-            self.stored.lock().unsaved = true;
+            self.unsaved.lock().get_or_insert(state);
         }
     }
 }

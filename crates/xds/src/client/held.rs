@@ -7,16 +7,15 @@
 //!
 //! It outlives streams: a reconnect loses nothing. Time and streams are the callers'.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use prost::Message;
 
 use super::Sink;
 use super::update::Update;
 use crate::cache::{CacheFault, Entry};
-use crate::decode::{OwnListener, State, Table, TableError, decode};
+use crate::decode::{OwnListener, Received, State, Table, TableError, decode};
 use crate::proto::discovery::NameOnly;
 use crate::resource::ResourceType;
 
@@ -27,7 +26,7 @@ type Missing = BTreeSet<(ResourceType, Arc<str>)>;
 pub(super) struct HeldResources {
     own: Vec<OwnListener>,
     state: State,
-    stored: Stored,
+    unsaved: Unsaved,
     /// Types that were answered since the process began.
     received: [bool; ResourceType::ALL.len()],
     /// Whether the sink has a table, and it is of this state.
@@ -38,54 +37,27 @@ pub(super) struct HeldResources {
     more_follows: bool,
 }
 
-/// The resources as they came, for reconnects and the cache. Clones are the same.
+/// The state that the sink accepted, while the cache does not have it. Clones are the same.
 #[derive(Clone, Default)]
-pub(super) struct Stored {
-    inner: Arc<Mutex<Raw>>,
-}
+pub(super) struct Unsaved(Arc<Mutex<Option<State>>>);
 
-/// Resources by type and name.
-#[derive(Default)]
-pub(super) struct Raw {
-    pub(super) types: [BTreeMap<Arc<str>, RawItem>; ResourceType::ALL.len()],
-    /// Whether the sink accepted it and the cache does not have it.
-    pub(super) unsaved: bool,
-    /// Whether the sink accepted it.
-    pub(super) good: bool,
-}
-
-/// A resource as it came.
-#[derive(Clone)]
-pub(super) struct RawItem {
-    pub(super) version: String,
-    pub(super) body: Bytes,
-}
-
-impl Stored {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Raw> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+impl Unsaved {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<State>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Raw {
-    /// Returns what the cache is to have, if it does not have it.
-    pub(super) fn take_unsaved(&mut self) -> Option<Vec<Entry>> {
-        let unsaved = self.good && std::mem::replace(&mut self.unsaved, false);
-        unsaved.then(|| self.entries())
-    }
-
-    pub(super) fn entries(&self) -> Vec<Entry> {
-        let all = ResourceType::ALL.into_iter().zip(&self.types);
-        let entries = all.flat_map(|(kind, items)| {
-            items.iter().map(move |(name, item)| Entry {
-                type_url: kind.type_url().to_owned(),
-                name: name.to_string(),
-                version: item.version.clone(),
-                body: item.body.clone(),
-            })
-        });
-        entries.collect()
-    }
+/// Returns what the cache keeps of a state.
+pub(super) fn entries(state: &State) -> Vec<Entry> {
+    let entries = ResourceType::ALL.into_iter().flat_map(|kind| {
+        state.received(kind).map(move |(name, received)| Entry {
+            type_url: kind.type_url().to_owned(),
+            name: name.to_string(),
+            version: received.version.clone(),
+            body: received.body.clone(),
+        })
+    });
+    entries.collect()
 }
 
 impl HeldResources {
@@ -93,7 +65,7 @@ impl HeldResources {
         Self {
             own,
             state: start,
-            stored: Stored::default(),
+            unsaved: Unsaved::default(),
             received: Default::default(),
             applied: false,
             missing: BTreeSet::new(),
@@ -104,19 +76,16 @@ impl HeldResources {
     /// Loads the cache's resources, so that the server need not send them again.
     pub(super) fn prime(&mut self, entries: Vec<Entry>) -> Result<(), CacheFault> {
         let mut state = self.state.clone();
-        let mut types: [BTreeMap<_, _>; ResourceType::ALL.len()] = Default::default();
         for entry in entries {
             let kind = ResourceType::from_type_url(&entry.type_url).ok_or(CacheFault::Foreign)?;
-            let decoded = decode(kind, &entry.name, &entry.body)?;
-            state.set(&entry.name, decoded);
-            let item = RawItem {
+            let mut decoded = decode(kind, &entry.name, &entry.body)?;
+            decoded.received = Some(Received {
                 version: entry.version,
                 body: entry.body,
-            };
-            types[kind as usize].insert(entry.name.into(), item);
+            });
+            state.set(entry.name, decoded);
         }
         self.state = state;
-        self.stored.lock().types = types;
         Ok(())
     }
 
@@ -124,12 +93,12 @@ impl HeldResources {
         self.state.table(&self.own)
     }
 
-    pub(super) fn stored(&self) -> &Stored {
-        &self.stored
+    pub(super) fn unsaved(&self) -> &Unsaved {
+        &self.unsaved
     }
 
-    pub(super) fn wanted(&self, kind: ResourceType) -> BTreeSet<Arc<str>> {
-        wanted(&self.state, kind)
+    pub(super) fn state(&self) -> &State {
+        &self.state
     }
 
     /// Whether the sink has the last accepted resources.
@@ -191,7 +160,7 @@ impl HeldResources {
         let mut state = self.state.clone();
         fill_missing(&mut state, &self.missing);
         self.apply(&state, sink)?;
-        self.commit(state, BTreeSet::new(), &[]);
+        self.commit(state, BTreeSet::new());
         Ok(())
     }
 
@@ -204,7 +173,7 @@ impl HeldResources {
         }
         let state = self.state.clone();
         self.apply(&state, sink)?;
-        self.commit(state, BTreeSet::new(), &[]);
+        self.commit(state, BTreeSet::new());
         Ok(())
     }
 
@@ -224,11 +193,14 @@ impl HeldResources {
         for update in updates {
             self.put(&mut state, update);
         }
-        drop_unwanted(&mut state);
+        for kind in NAMED {
+            let wanted = state.wanted(kind);
+            state.retain(kind, |name| wanted.contains(name));
+        }
         let missing = state.missing();
         let taken = self.judge(&state, &missing, sink);
         match taken {
-            Ok(()) => self.commit(state, missing, updates),
+            Ok(()) => self.commit(state, missing),
             Err(_) => self.received = before,
         }
         taken
@@ -262,34 +234,10 @@ impl HeldResources {
         Ok(())
     }
 
-    fn commit(&mut self, state: State, missing: Missing, updates: &[&Update]) {
+    fn commit(&mut self, state: State, missing: Missing) {
         self.missing = missing;
         let good = self.applied && self.missing.is_empty();
-        let mut raw = self.stored.lock();
-        for update in updates {
-            let items = &mut raw.types[update.kind as usize];
-            if update.listed {
-                let listed: BTreeSet<_> = update.set.iter().map(|item| &item.name).collect();
-                items.retain(|name, _| listed.contains(name));
-            }
-            for item in &update.set {
-                let kept = RawItem {
-                    version: item.version.clone(),
-                    body: item.body.clone(),
-                };
-                items.insert(item.name.clone(), kept);
-            }
-            for name in &update.removed {
-                items.remove(name);
-            }
-        }
-        for kind in NAMED {
-            let wanted = wanted(&state, kind);
-            raw.types[kind as usize].retain(|name, _| wanted.contains(name));
-        }
-        raw.good = good;
-        raw.unsaved = true;
-        drop(raw);
+        *self.unsaved.lock() = good.then(|| state.clone());
         self.state = state;
     }
 
@@ -301,27 +249,26 @@ impl HeldResources {
 
     /// Whether an update makes a difference.
     fn changes(&self, update: &Update) -> bool {
-        let raw = self.stored.lock();
-        let items = &raw.types[update.kind as usize];
-        let removed = update.removed.iter();
+        let items = self.state.of(update.kind);
+        let mut removed = update.removed.iter().filter_map(|name| items.get(name));
         !update.set.is_empty()
             || (update.listed && !items.is_empty())
-            || removed.into_iter().any(|name| items.contains_key(name))
+            || removed.any(|item| item.received.is_some())
             || (!update.removed.is_empty() && !self.missing.is_empty())
     }
 
     fn put(&self, state: &mut State, update: &Update) {
         if update.listed {
-            let listed: BTreeSet<&str> = update.set.iter().map(|item| &*item.name).collect();
+            let listed: BTreeSet<&str> = update.set.iter().map(|(name, _)| &**name).collect();
             state.retain(update.kind, |name| listed.contains(name));
         }
-        for item in &update.set {
-            state.set(&item.name, item.decoded.clone());
+        for (name, decoded) in &update.set {
+            state.set(name.clone(), decoded.clone());
         }
         for name in &update.removed {
             state.remove(update.kind, name);
             // The server has none: resources that refer to it continue without.
-            if NAMED.contains(&update.kind) && wanted(state, update.kind).contains(name) {
+            if NAMED.contains(&update.kind) && state.wanted(update.kind).contains(name) {
                 set_empty(state, update.kind, name);
             }
         }
@@ -333,23 +280,6 @@ pub(super) const NAMED: [ResourceType; 2] = [
     ResourceType::ClusterLoadAssignment,
     ResourceType::RouteConfiguration,
 ];
-
-fn wanted(state: &State, kind: ResourceType) -> BTreeSet<Arc<str>> {
-    match kind {
-        ResourceType::ClusterLoadAssignment => state.wanted_assignments(),
-        ResourceType::RouteConfiguration => state.wanted_route_configurations(),
-        ResourceType::Cluster | ResourceType::Listener | ResourceType::WireGuardRoute => {
-            BTreeSet::new()
-        }
-    }
-}
-
-fn drop_unwanted(state: &mut State) {
-    for kind in NAMED {
-        let wanted = wanted(state, kind);
-        state.retain(kind, |name| wanted.contains(name));
-    }
-}
 
 /// Adds an empty resource for every missing name that is referenced.
 fn fill_missing(state: &mut State, missing: &Missing) {

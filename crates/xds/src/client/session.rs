@@ -121,7 +121,7 @@ impl Session {
     /// Returns requests for changed subscriptions.
     pub(super) fn subscribe(&mut self, held: &HeldResources) -> Vec<Request> {
         let requests = NAMED.into_iter().filter_map(|kind| {
-            let wanted = held.wanted(kind);
+            let wanted = held.state().wanted(kind);
             let asked = &mut self.types[kind as usize];
             if asked.names == wanted {
                 return None;
@@ -185,7 +185,7 @@ impl Session {
         let wanted = |name: &Arc<str>| {
             name.is_empty() || !NAMED.contains(&kind) || asked.names.contains(name)
         };
-        let set = update.set.iter().map(|item| &item.name);
+        let set = update.set.iter().map(|(name, _)| name);
         for name in set.chain(&update.unread).chain(&update.removed) {
             if !refused {
                 self.refused.remove(&(kind, name.clone()));
@@ -230,9 +230,8 @@ impl Session {
 const MAX_REFUSED: usize = 10_000;
 
 fn versions(kind: ResourceType, held: &HeldResources) -> BTreeMap<String, String> {
-    let raw = held.stored().lock();
-    raw.types[kind as usize]
-        .iter()
-        .map(|(name, item)| (name.to_string(), item.version.clone()))
+    let received = held.state().received(kind);
+    received
+        .map(|(name, received)| (name.to_string(), received.version.clone()))
         .collect()
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::decode::{Decoded, MAX_RESOURCES, decode, resource_name};
+use crate::decode::{Decoded, MAX_RESOURCES, Received, decode, resource_name};
 use crate::grpc::MORE_FOLLOWS;
 use crate::proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse};
 use crate::resource::ResourceType;
@@ -84,7 +84,7 @@ pub(super) struct Update {
     pub(super) version: String,
     /// Whether the server says that it is a part of what it has to say.
     pub(super) more_follows: bool,
-    pub(super) set: Vec<Item>,
+    pub(super) set: Vec<(Arc<str>, Arc<Decoded>)>,
     /// Names of resources that were not understood; empty where even that was not.
     pub(super) unread: Vec<Arc<str>>,
     pub(super) removed: Vec<Arc<str>>,
@@ -92,16 +92,6 @@ pub(super) struct Update {
     pub(super) listed: bool,
     /// Why it is refused.
     pub(super) fault: Option<String>,
-}
-
-/// A resource with all that is kept of it.
-#[derive(Clone, Debug)]
-pub(super) struct Item {
-    pub(super) name: Arc<str>,
-    pub(super) version: String,
-    /// A copy, so that it does not hold the whole response that it came in.
-    pub(super) body: Bytes,
-    pub(super) decoded: Decoded,
 }
 
 /// Decodes a response; `None` when its type was not subscribed. Other tasks on the same
@@ -146,7 +136,7 @@ pub(super) async fn decode_response(response: Response) -> Option<Update> {
 const YIELD_INTERVAL: usize = 256;
 
 impl RawResource {
-    fn decode(self, kind: ResourceType) -> Result<Item, String> {
+    fn decode(self, kind: ResourceType) -> Result<(Arc<str>, Arc<Decoded>), String> {
         if self.type_url != kind.type_url() {
             return Err(format!(
                 "a resource of type {} in a response of type {}",
@@ -158,13 +148,13 @@ impl RawResource {
             Some(name) => name,
             None => resource_name(kind, &self.body).map_err(|error| error.to_string())?,
         };
-        let decoded = decode(kind, &name, &self.body).map_err(|error| error.to_string())?;
-        Ok(Item {
-            name: name.into(),
+        let mut decoded = decode(kind, &name, &self.body).map_err(|error| error.to_string())?;
+        decoded.received = Some(Received {
             version: self.version,
+            // A copy, so that it does not hold the whole response that it came in.
             body: Bytes::copy_from_slice(&self.body),
-            decoded,
-        })
+        });
+        Ok((name.into(), decoded.into()))
     }
 }
 
@@ -172,7 +162,7 @@ impl Update {
     /// Refuses what says different things of one resource.
     fn refuse_ambiguous(&mut self) {
         let mut seen = BTreeSet::new();
-        let names = self.set.iter().map(|item| &item.name).chain(&self.removed);
+        let names = self.set.iter().map(|(name, _)| name).chain(&self.removed);
         let twice = names.into_iter().find(|name| !seen.insert(&***name));
         if let Some(name) = twice.cloned() {
             self.refuse(&format!("it says two things of the resource {name:?}"));

@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::decode::cluster::ClusterConfig;
+use crate::decode::Named;
 use crate::decode::http::{Action, ConnectRules, Rule};
 use crate::decode::parts::Matcher;
-use crate::decode::state::Named;
 
 /// The header's values that lead somewhere, each once.
 pub(super) struct ConnectRoutes<'r> {
@@ -28,7 +27,7 @@ pub(super) struct ConnectRoute<'r> {
 impl<'r> ConnectRoutes<'r> {
     /// Goes through the rules as if every value that may count had been asked for. A rule whose
     /// cluster is named by the header leads to each cluster whose name it matches.
-    pub(super) fn find(rules: &'r ConnectRules, clusters: &'r Named<ClusterConfig>) -> Self {
+    pub(super) fn find(rules: &'r ConnectRules, clusters: &'r Named) -> Self {
         let mut found = Self {
             routes: Vec::new(),
             shadowed: Vec::new(),
@@ -45,7 +44,7 @@ impl<'r> ConnectRoutes<'r> {
         found
     }
 
-    fn exact(&mut self, value: &'r str, rule: &'r Rule, clusters: &'r Named<ClusterConfig>) {
+    fn exact(&mut self, value: &'r str, rule: &'r Rule, clusters: &'r Named) {
         if !self.free(value) {
             // The same again, by another header, is how Envoy is reported two headers.
             let same = self
@@ -66,12 +65,7 @@ impl<'r> ConnectRoutes<'r> {
         self.take(value, cluster, rule);
     }
 
-    fn pattern(
-        &mut self,
-        pattern: &'r Matcher,
-        rule: &'r Rule,
-        clusters: &'r Named<ClusterConfig>,
-    ) {
+    fn pattern(&mut self, pattern: &'r Matcher, rule: &'r Rule, clusters: &'r Named) {
         if rule.action == Action::ClusterHeader {
             for name in clusters.keys() {
                 if pattern.matches(name) && self.free(name) {

@@ -5,25 +5,18 @@ use std::sync::Arc;
 
 use route::TcpOptions;
 
-use crate::decode::cluster::{Assignment, ClusterConfig};
-use crate::decode::http::ConnectRules;
-use crate::decode::listener::ListenerConfig;
 use crate::decode::table::{OwnListener, Table, TableError, table};
-use crate::decode::wireguard::WireGuardConfig;
-use crate::decode::{Body, Decoded};
+use crate::decode::{Decoded, Received};
 use crate::resource::ResourceType;
 
-/// Resources of one type, by name. Clones share them until one is changed.
-pub(super) type Named<T> = Arc<BTreeMap<Arc<str>, Arc<T>>>;
+/// Resources of one type, by name.
+pub(crate) type Named = BTreeMap<Arc<str>, Arc<Decoded>>;
 
 /// Decoded resources by type and name; cloning it is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    pub(super) clusters: Named<ClusterConfig>,
-    pub(super) assignments: Named<Assignment>,
-    pub(super) listeners: Named<ListenerConfig>,
-    pub(super) routes: Named<ConnectRules>,
-    pub(super) wireguard: Named<WireGuardConfig>,
+    /// Clones share them until one is changed.
+    types: [Arc<Named>; ResourceType::ALL.len()],
     /// What clusters that ask for keepalive have besides.
     pub(super) tcp: Arc<TcpOptions>,
 }
@@ -39,69 +32,76 @@ impl State {
         }
     }
 
+    /// Returns the resources of a type.
+    pub(crate) fn of(&self, kind: ResourceType) -> &Named {
+        &self.types[kind as usize]
+    }
+
+    /// Returns the names of those resources of a type that came from a server, and what came.
+    pub(crate) fn received(
+        &self,
+        kind: ResourceType,
+    ) -> impl Iterator<Item = (&Arc<str>, &Received)> {
+        let all = self.of(kind).iter();
+        all.filter_map(|(name, decoded)| Some((name, decoded.received.as_ref()?)))
+    }
+
     /// Adds a resource, or puts it in place of the one of its name.
-    pub fn set(&mut self, name: &str, decoded: Decoded) {
-        match decoded.0 {
-            Body::Assignment(read) => put(&mut self.assignments, name, read),
-            Body::Cluster(read) => put(&mut self.clusters, name, read),
-            Body::Listener(read) => put(&mut self.listeners, name, read),
-            Body::Routes(read) => put(&mut self.routes, name, read),
-            Body::WireGuard(read) => put(&mut self.wireguard, name, read),
-        }
+    pub fn set(&mut self, name: impl Into<Arc<str>>, decoded: impl Into<Arc<Decoded>>) {
+        let decoded = decoded.into();
+        let named = &mut self.types[decoded.kind() as usize];
+        Arc::make_mut(named).insert(name.into(), decoded);
     }
 
     /// Removes a resource, if it is there.
     pub fn remove(&mut self, kind: ResourceType, name: &str) {
-        match kind {
-            ResourceType::Cluster => remove(&mut self.clusters, name),
-            ResourceType::ClusterLoadAssignment => remove(&mut self.assignments, name),
-            ResourceType::Listener => remove(&mut self.listeners, name),
-            ResourceType::RouteConfiguration => remove(&mut self.routes, name),
-            ResourceType::WireGuardRoute => remove(&mut self.wireguard, name),
+        let named = &mut self.types[kind as usize];
+        if named.contains_key(name) {
+            Arc::make_mut(named).remove(name);
         }
     }
 
     /// Keeps those resources of a type whose name is to be kept.
-    pub fn retain(&mut self, kind: ResourceType, keep: impl Fn(&str) -> bool) {
-        match kind {
-            ResourceType::Cluster => retain(&mut self.clusters, keep),
-            ResourceType::ClusterLoadAssignment => retain(&mut self.assignments, keep),
-            ResourceType::Listener => retain(&mut self.listeners, keep),
-            ResourceType::RouteConfiguration => retain(&mut self.routes, keep),
-            ResourceType::WireGuardRoute => retain(&mut self.wireguard, keep),
+    pub(crate) fn retain(&mut self, kind: ResourceType, keep: impl Fn(&str) -> bool) {
+        let named = &mut self.types[kind as usize];
+        if named.keys().any(|name| !keep(name)) {
+            Arc::make_mut(named).retain(|name, _| keep(name));
         }
     }
 
-    /// Returns the names of the assignments that clusters refer to.
-    #[must_use]
-    pub fn wanted_assignments(&self) -> BTreeSet<Arc<str>> {
-        let clusters = self.clusters.values();
-        let names = clusters.filter_map(|cluster| cluster.assignment());
-        names.cloned().collect()
-    }
-
-    /// Returns the names of the route configurations that listeners refer to.
-    #[must_use]
-    pub fn wanted_route_configurations(&self) -> BTreeSet<Arc<str>> {
-        let listeners = self.listeners.values();
-        let names = listeners.flat_map(|listener| listener.route_configurations());
-        names.cloned().collect()
+    /// Returns the names of the resources of a type that others refer to: assignments that clusters
+    /// do, and route configurations that listeners do.
+    ///
+    /// Clusters that routes lead to are not meant: those may come and go.
+    pub(crate) fn wanted(&self, kind: ResourceType) -> BTreeSet<Arc<str>> {
+        match kind {
+            ResourceType::ClusterLoadAssignment => {
+                let clusters = self.of(ResourceType::Cluster).values();
+                let clusters = clusters.filter_map(|one| one.cluster());
+                let names = clusters.filter_map(|cluster| cluster.assignment());
+                names.cloned().collect()
+            }
+            ResourceType::RouteConfiguration => {
+                let listeners = self.of(ResourceType::Listener).values();
+                let listeners = listeners.filter_map(|one| one.listener());
+                let names = listeners.flat_map(|listener| listener.route_configurations());
+                names.cloned().collect()
+            }
+            ResourceType::Cluster | ResourceType::Listener | ResourceType::WireGuardRoute => {
+                BTreeSet::new()
+            }
+        }
     }
 
     /// Returns the resources that others refer to and that are not there.
-    ///
-    /// Clusters that routes lead to are not meant: those may come and go.
     #[must_use]
     pub fn missing(&self) -> BTreeSet<(ResourceType, Arc<str>)> {
-        let assignments = self.wanted_assignments().into_iter();
-        let assignments = assignments
-            .filter(|name| !self.assignments.contains_key(name))
-            .map(|name| (ResourceType::ClusterLoadAssignment, name));
-        let routes = self.wanted_route_configurations().into_iter();
-        let routes = routes
-            .filter(|name| !self.routes.contains_key(name))
-            .map(|name| (ResourceType::RouteConfiguration, name));
-        assignments.chain(routes).collect()
+        let of = |kind: ResourceType| {
+            let wanted = self.wanted(kind).into_iter();
+            let missing = wanted.filter(move |name| !self.of(kind).contains_key(name));
+            missing.map(move |name| (kind, name))
+        };
+        ResourceType::ALL.into_iter().flat_map(of).collect()
     }
 
     /// Translates the resources into clusters and routes, for these listeners of the caller; a
@@ -113,25 +113,5 @@ impl State {
     /// Resources contradict each other, or there are too many.
     pub fn table(&self, own: &[OwnListener]) -> Result<Table, TableError> {
         table(self, own)
-    }
-}
-
-fn put<T>(map: &mut Named<T>, name: &str, value: Arc<T>) {
-    let map = Arc::make_mut(map);
-    match map.get_mut(name) {
-        Some(place) => *place = value,
-        None => drop(map.insert(name.into(), value)),
-    }
-}
-
-fn remove<T>(map: &mut Named<T>, name: &str) {
-    if map.contains_key(name) {
-        Arc::make_mut(map).remove(name);
-    }
-}
-
-fn retain<T>(map: &mut Named<T>, keep: impl Fn(&str) -> bool) {
-    if map.keys().any(|name| !keep(name)) {
-        Arc::make_mut(map).retain(|name, _| keep(name));
     }
 }

@@ -93,8 +93,10 @@ pub(super) fn table(state: &State, own: &[OwnListener]) -> Result<Table, TableEr
         routes: Routes::default(),
         reports: Vec::new(),
     };
-    for (name, listener) in &*state.listeners {
-        builder.listener(name, listener)?;
+    for (name, one) in state.of(ResourceType::Listener) {
+        if let Some(listener) = one.listener() {
+            builder.listener(name, listener)?;
+        }
     }
     builder.wireguard()?;
     let clusters = builder.clusters();
@@ -111,15 +113,9 @@ fn check_counts(state: &State, own: &[OwnListener]) -> Result<(), TableError> {
     if own.len() > ListenerSet::MOST {
         return Err(TableError::TooManyListeners);
     }
-    let counts = [
-        (ResourceType::Cluster, state.clusters.len()),
-        (ResourceType::ClusterLoadAssignment, state.assignments.len()),
-        (ResourceType::Listener, state.listeners.len()),
-        (ResourceType::RouteConfiguration, state.routes.len()),
-        (ResourceType::WireGuardRoute, state.wireguard.len()),
-    ];
-    match counts.into_iter().find(|(_, count)| *count > MAX_RESOURCES) {
-        Some((kind, _)) => Err(TableError::TooMany { kind }),
+    let mut kinds = ResourceType::ALL.into_iter();
+    match kinds.find(|kind| state.of(*kind).len() > MAX_RESOURCES) {
+        Some(kind) => Err(TableError::TooMany { kind }),
         None => Ok(()),
     }
 }
@@ -197,15 +193,16 @@ impl<'s> Builder<'s> {
         let (kind, origin, rules) = match &handler.routes {
             HttpRoutes::Inline(rules) => (ResourceType::Listener, name, rules),
             HttpRoutes::Named(named) => {
-                let Some(rules) = state.routes.get(named) else {
+                let kind = ResourceType::RouteConfiguration;
+                let Some(rules) = state.of(kind).get(named).and_then(|one| one.routes()) else {
                     let what = format!("{}: its routes {named:?} are not there", chain.place);
                     self.report(ResourceType::Listener, name, what);
                     return Ok(());
                 };
-                (ResourceType::RouteConfiguration, named, &**rules)
+                (kind, named, rules)
             }
         };
-        let found = ConnectRoutes::find(rules, &state.clusters);
+        let found = ConnectRoutes::find(rules, state.of(ResourceType::Cluster));
         for what in found.shadowed {
             self.report(kind, origin, what);
         }
@@ -240,16 +237,17 @@ impl<'s> Builder<'s> {
         let own = own.filter(|(_, own)| own.protocol == OwnProtocol::WireGuard);
         let sets = own.map(|(index, _)| ListenerSet::only(index));
         let listeners = sets.reduce(ListenerSet::union);
-        let state = self.state;
+        let kind = ResourceType::WireGuardRoute;
+        let all = self.state.of(kind);
         let Some(listeners) = listeners else {
-            if let Some(name) = state.wireguard.keys().next() {
+            if let Some(name) = all.keys().next() {
                 let why = "no listener of this gateway takes WireGuard, for which there are";
-                let what = format!("{why} {} routes", state.wireguard.len());
-                self.report(ResourceType::WireGuardRoute, name, what);
+                self.report(kind, name, format!("{why} {} routes", all.len()));
             }
             return Ok(());
         };
-        for (name, config) in &*state.wireguard {
+        let all = all.iter();
+        for (name, config) in all.filter_map(|(name, one)| Some((name, one.wireguard()?))) {
             let id = config.route_id.map(Item::RouteId).into_iter();
             let keys = config.public_keys.iter().copied().map(Item::PublicKey);
             self.routes.add(Found {
@@ -268,11 +266,15 @@ impl<'s> Builder<'s> {
     fn clusters(&mut self) -> Vec<ClusterSpec> {
         let state = self.state;
         let mut options: HashMap<Keepalive, Arc<TcpOptions>> = HashMap::new();
-        let mut clusters = Vec::with_capacity(state.clusters.len());
-        for (name, config) in &*state.clusters {
-            let assigned = config.assignment();
-            let assigned = assigned.and_then(|assigned| state.assignments.get(assigned));
-            let mut spec = config.spec(assigned.map(AsRef::as_ref));
+        let all = state.of(ResourceType::Cluster);
+        let mut clusters = Vec::with_capacity(all.len());
+        for (name, config) in all
+            .iter()
+            .filter_map(|(name, one)| Some((name, one.cluster()?)))
+        {
+            let assignments = state.of(ResourceType::ClusterLoadAssignment);
+            let assigned = config.assignment().and_then(|name| assignments.get(name));
+            let mut spec = config.spec(assigned.and_then(|one| one.assignment()));
             spec.tcp = config.keepalive().map(|keepalive| {
                 let shared = options.entry(keepalive);
                 Arc::clone(shared.or_insert_with(|| Arc::new(keepalive.over(&state.tcp))))
@@ -282,7 +284,7 @@ impl<'s> Builder<'s> {
             }
             clusters.push(spec);
         }
-        let known: HashSet<&str> = state.clusters.keys().map(AsRef::as_ref).collect();
+        let known: HashSet<&str> = all.keys().map(AsRef::as_ref).collect();
         let mut absent = BTreeSet::new();
         for (origin, cluster) in self.routes.origins() {
             if !known.contains(cluster) && absent.insert(*cluster) {

@@ -232,10 +232,13 @@ fn cluster(name: &str) -> Cluster {
 fn state(clusters: &[&str], listeners: &[Listener]) -> State {
     let mut state = State::default();
     for name in clusters {
-        state.set(name, right(ResourceType::Cluster, name, &cluster(name)));
+        state.set(*name, right(ResourceType::Cluster, name, &cluster(name)));
     }
     for one in listeners {
-        state.set(&one.name, right(ResourceType::Listener, &one.name, one));
+        state.set(
+            one.name.as_str(),
+            right(ResourceType::Listener, &one.name, one),
+        );
     }
     state
 }

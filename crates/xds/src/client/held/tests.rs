@@ -110,8 +110,7 @@ impl Client {
                 }
             }
             ("kept", _) => {
-                let raw = self.held.stored().lock();
-                let kept = raw.entries().into_iter().map(|entry| {
+                let kept = entries(self.held.state()).into_iter().map(|entry| {
                     let kind = ResourceType::from_type_url(&entry.type_url).unwrap();
                     format!("{}/{}", letter_of(kind), entry.name)
                 });
@@ -120,7 +119,7 @@ impl Client {
             ("refuse", []) => self.sink.refuses = true,
             ("routes", _) => assert_eq!(self.sink.routes(), words, "{at}"),
             ("state", _) => {
-                let good = self.held.stored().lock().good;
+                let good = self.held.unsaved().lock().is_some();
                 let holds = [
                     ("current", self.held.is_current()),
                     ("good", good),
@@ -136,6 +135,7 @@ impl Client {
             ("wants", _) => {
                 let wanted: Vec<_> = self
                     .held
+                    .state()
                     .wanted(ClusterLoadAssignment)
                     .into_iter()
                     .collect();
@@ -353,7 +353,7 @@ fn resource_type_must_match_its_response() {
 
 #[test]
 fn cached_state_applies_after_first_answer() {
-    let entries = settled().held.stored().lock().entries();
+    let entries = entries(settled().held.state());
     let mut client = Client::new();
     client.held.prime(entries).unwrap();
     client.run("state; wants a; gets C L; routes a1; state current good");

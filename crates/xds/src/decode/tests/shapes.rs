@@ -295,7 +295,7 @@ fn named_route_configurations_are_awaited() {
     };
     let mut state = state(&[API_A], &[listener("vpn", 1, vec![chain])]);
     let wanted: Vec<String> = state
-        .wanted_route_configurations()
+        .wanted(ResourceType::RouteConfiguration)
         .iter()
         .map(ToString::to_string)
         .collect();

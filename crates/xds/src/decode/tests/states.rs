@@ -42,7 +42,7 @@ fn assignments_are_asked_for_and_waited_for() {
         );
     }
     let wanted: Vec<String> = state
-        .wanted_assignments()
+        .wanted(ResourceType::ClusterLoadAssignment)
         .iter()
         .map(ToString::to_string)
         .collect();
