@@ -98,17 +98,15 @@ impl Process for Answers {
             "problems": summary.problems.iter().take(LISTED).map(problem).collect::<Vec<_>>(),
             "problemsTotal": summary.problems.len(),
             "gateways": summary.gateways,
-            "clients": self.clients.as_ref().map(xds::Server::clients_json),
+            "clients": self.clients.as_ref().map(xds::Server::clients),
         })
     }
 
     fn connections(&self, limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
-        let clients = self.clients.as_ref().map(xds::Server::clients_json);
-        let mut clients = clients.unwrap_or_else(|| json!([]));
-        if let Some(clients) = clients.as_array_mut() {
-            clients.truncate(limit);
-        }
-        Box::pin(ready(clients))
+        let clients = self.clients.as_ref().map(xds::Server::clients);
+        let mut clients = clients.unwrap_or_default();
+        clients.truncate(limit);
+        Box::pin(ready(json!(clients)))
     }
 
     /// There is nothing to drain: SIGTERM ends the process within a second.

@@ -18,8 +18,6 @@ use tonic::body::Body;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::resource::ResourceType;
-
 /// The method of the incremental variant.
 pub(crate) const DELTA_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -38,17 +36,6 @@ pub(crate) const MORE_FOLLOWS: &str = "+rhizome.more-follows";
 
 /// HTTP/2 by ALPN, RFC 9113 section 3.2.
 pub const ALPN_H2: &[u8] = b"h2";
-
-/// The word for a type in metrics and status.
-pub(crate) const fn label(kind: ResourceType) -> &'static str {
-    match kind {
-        ResourceType::Cluster => "cluster",
-        ResourceType::ClusterLoadAssignment => "assignment",
-        ResourceType::Listener => "listener",
-        ResourceType::RouteConfiguration => "route",
-        ResourceType::WireGuardRoute => "wireguard",
-    }
-}
 
 /// A connection to a server. It ends when it is dropped.
 pub(crate) struct Channel {

@@ -5,33 +5,26 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::Serialize;
 
-/// The types of resources that are understood; the order is the one in which additions are sent
-/// and applied, so that nothing refers to what is not there yet.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum ResourceType {
-    /// `envoy.config.cluster.v3.Cluster`.
-    Cluster,
-    /// `envoy.config.endpoint.v3.ClusterLoadAssignment`.
-    ClusterLoadAssignment,
-    /// `envoy.config.listener.v3.Listener`.
-    Listener,
-    /// `envoy.config.route.v3.RouteConfiguration`.
-    RouteConfiguration,
-    /// Ours: where WireGuard datagrams of one server go.
-    WireGuardRoute,
+telemetry::labels! {
+    /// The types of resources that are understood; the order is the one in which additions are sent
+    /// and applied, so that nothing refers to what is not there yet.
+    pub enum ResourceType {
+        /// `envoy.config.cluster.v3.Cluster`.
+        Cluster = "cluster",
+        /// `envoy.config.endpoint.v3.ClusterLoadAssignment`.
+        ClusterLoadAssignment = "assignment",
+        /// `envoy.config.listener.v3.Listener`.
+        Listener = "listener",
+        /// `envoy.config.route.v3.RouteConfiguration`.
+        RouteConfiguration = "route",
+        /// Ours: where WireGuard datagrams of one server go.
+        WireGuardRoute = "wireguard",
+    }
 }
 
 impl ResourceType {
-    /// Every type, in order.
-    pub const ALL: [Self; 5] = [
-        Self::Cluster,
-        Self::ClusterLoadAssignment,
-        Self::Listener,
-        Self::RouteConfiguration,
-        Self::WireGuardRoute,
-    ];
-
     /// Returns the type URL, as it is written in requests, responses and `Any`.
     #[must_use]
     pub const fn type_url(self) -> &'static str {
@@ -75,7 +68,8 @@ pub struct Resource {
 }
 
 /// The clients that a resource is for.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Audience {
     /// Every client.
     All,

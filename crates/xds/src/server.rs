@@ -172,13 +172,6 @@ impl Server {
     pub fn clients(&self) -> Vec<ClientStatus> {
         self.inner.clients.list()
     }
-
-    /// Returns the same as JSON, for an admin page.
-    #[must_use]
-    pub fn clients_json(&self) -> serde_json::Value {
-        let clients = self.clients();
-        serde_json::Value::Array(clients.iter().map(ClientStatus::to_json).collect())
-    }
 }
 
 /// Sets what the clients of one gateway are to have. Clones are the same.

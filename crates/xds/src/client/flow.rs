@@ -188,7 +188,7 @@ impl<S: Sink> Flow<'_, S> {
             if let Err(why) = verdict {
                 self.sink.refused(why);
                 tracing::warn!(
-                    kind = crate::grpc::label(update.kind),
+                    kind = update.kind.as_str(),
                     why,
                     "resources refused, keeping the current routes"
                 );

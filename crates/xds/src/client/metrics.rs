@@ -2,7 +2,6 @@
 
 use telemetry::metrics::{Counter, CounterFamily, Gauge};
 
-use crate::grpc::label;
 use crate::resource::ResourceType;
 
 /// The series of one client, registered once per process.
@@ -48,7 +47,7 @@ impl ClientMetrics {
                 &["result"],
             ),
             responses: ResourceType::ALL
-                .map(|kind| ["ack", "nack"].map(|result| responses.with(&[label(kind), result]))),
+                .map(|kind| ["ack", "nack"].map(|result| responses.with(&[kind.as_str(), result]))),
             cache_writes: ["ok", "failed"].map(|result| cache_writes.with(&[result])),
         }
     }

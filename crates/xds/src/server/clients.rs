@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use crate::grpc::label;
 use crate::resource::{Audience, ResourceType};
 
 /// A client with a stream.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct ClientStatus {
     /// `node.id`, at most 256 bytes of it.
     pub node: String,
@@ -23,14 +21,14 @@ pub struct ClientStatus {
     pub audience: Audience,
     /// Whether it uses the incremental variant.
     pub delta: bool,
-    /// When its stream began.
-    pub since: SystemTime,
-    /// How far it is with each type that it was sent something of.
-    pub types: BTreeMap<ResourceType, TypeStatus>,
+    /// When its stream began, seconds since 1970.
+    pub since: u64,
+    /// How far it is with each type that it was sent something of, by the word for the type.
+    pub types: BTreeMap<&'static str, TypeStatus>,
 }
 
 /// How far a client is with a type.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct TypeStatus {
     /// Version of the latest response: for the incremental variant the number of the change that
     /// it goes up to, for the other the hash of the list.
@@ -41,43 +39,6 @@ pub struct TypeStatus {
     pub acked: Option<String>,
     /// What the client said when it last refused a response, at most 1 KiB of it.
     pub nack: Option<String>,
-}
-
-impl ClientStatus {
-    /// Returns the same as JSON.
-    #[must_use]
-    pub fn to_json(&self) -> Value {
-        let since = self
-            .since
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        let types: serde_json::Map<String, Value> = self
-            .types
-            .iter()
-            .map(|(kind, status)| {
-                let status = json!({
-                    "version": status.version,
-                    "nonce": status.nonce,
-                    "acked": status.acked,
-                    "nack": status.nack,
-                });
-                (label(*kind).to_owned(), status)
-            })
-            .collect();
-        json!({
-            "node": self.node,
-            "gateway": self.gateway,
-            "peer": self.peer.to_string(),
-            "audience": match self.audience {
-                Audience::All => "all",
-                Audience::Parts => "parts",
-                Audience::Whole => "whole",
-            },
-            "delta": self.delta,
-            "since": since.as_secs(),
-            "types": types,
-        })
-    }
 }
 
 /// All clients with a stream, in order of arrival.
@@ -120,7 +81,7 @@ pub(super) struct ClientEntry {
 impl ClientEntry {
     pub(super) fn set(&self, kind: ResourceType, status: &TypeStatus) {
         if let Some(client) = lock(&self.list).clients.get_mut(&self.number) {
-            client.types.insert(kind, status.clone());
+            client.types.insert(kind.as_str(), status.clone());
         }
     }
 }
@@ -153,7 +114,7 @@ mod tests {
             peer: ([127, 0, 0, 1], 1).into(),
             audience: Audience::Parts,
             delta: true,
-            since: SystemTime::UNIX_EPOCH,
+            since: 0,
             types: BTreeMap::new(),
         });
         place.set(
@@ -167,7 +128,7 @@ mod tests {
         );
         let listed = clients.list();
         assert_eq!(listed[0].node.len(), 256);
-        let json = listed[0].to_json();
+        let json = serde_json::to_value(&listed[0]).unwrap();
         assert_eq!(json["types"]["listener"]["nack"], "no");
         assert_eq!(json["types"].as_object().unwrap().len(), 1);
         assert_eq!(json["audience"], "parts");

@@ -2,7 +2,6 @@
 
 use telemetry::metrics::{Counter, CounterFamily, Gauge, GaugeFamily};
 
-use crate::grpc::label;
 use crate::resource::ResourceType;
 
 /// The families of one server.
@@ -57,10 +56,10 @@ impl Metrics {
         GatewayMetrics {
             clients: self.clients.with(&[name]),
             types: ResourceType::ALL.map(|kind| TypeMetrics {
-                pushes: self.pushes.with(&[name, label(kind)]),
-                push_bytes: self.push_bytes.with(&[name, label(kind)]),
-                acks: self.acks.with(&[name, label(kind)]),
-                nacks: self.nacks.with(&[name, label(kind)]),
+                pushes: self.pushes.with(&[name, kind.as_str()]),
+                push_bytes: self.push_bytes.with(&[name, kind.as_str()]),
+                acks: self.acks.with(&[name, kind.as_str()]),
+                nacks: self.nacks.with(&[name, kind.as_str()]),
             }),
         }
     }

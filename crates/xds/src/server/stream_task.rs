@@ -144,13 +144,14 @@ impl<V: Variant> Client<V> {
         } else {
             Audience::Whole
         };
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let status = ClientStatus {
             node: node.map(|node| node.id.clone()).unwrap_or_default(),
             gateway: gateway.name.to_string(),
             peer: peer.addr,
             audience,
             delta: V::DELTA,
-            since: SystemTime::now(),
+            since: since.unwrap_or_default().as_secs(),
             types: BTreeMap::new(),
         };
         gateway.metrics.clients.inc();
@@ -229,7 +230,7 @@ impl<V: Variant> Client<V> {
         if let Some(suppressed) = LIMIT.permit(Instant::now().into_std()) {
             tracing::warn!(
                 gateway = %self.gateway.name,
-                kind = crate::grpc::label(kind),
+                kind = kind.as_str(),
                 text,
                 suppressed,
                 "NACK from a client"

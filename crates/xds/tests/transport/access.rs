@@ -198,7 +198,7 @@ async fn connected_clients_are_listed() {
     client.until_routes(1).await;
     let acks = r#"rhizome_xds_acks_total{gateway="default",type="listener"}"#;
     serving.until(acks, 1).await;
-    let json = serving.server.clients_json();
+    let json = serde_json::to_value(serving.server.clients()).unwrap();
     assert_eq!(json[0]["node"], "gateway-0");
     assert_eq!(json[0]["audience"], "parts");
     let listener = &json[0]["types"]["listener"];

@@ -33,7 +33,7 @@ async fn a_bad_resource_keeps_no_other_from_the_client() {
     serving.until(nacks, 1).await;
     crate::support::until("the reason to be seen", || {
         let clients = serving.server.clients();
-        let nack = clients[0].types[&ResourceType::Listener].nack.clone();
+        let nack = clients[0].types["listener"].nack.clone();
         nack.is_some_and(|text| text.contains("tls|bad"))
     })
     .await;
@@ -67,7 +67,7 @@ async fn refused_table_is_nacked() {
     let nacks = r#"rhizome_xds_nacks_total{gateway="default",type="listener"}"#;
     serving.until(nacks, 1).await;
     let status = &serving.server.clients()[0];
-    let nack = status.types[&ResourceType::Listener].nack.as_deref();
+    let nack = status.types["listener"].nack.as_deref();
     assert_eq!(nack, Some("more than two routes"));
     // And endpoints still get through.
     serving.set(endpoints(0, 3));
@@ -191,7 +191,7 @@ async fn a_client_that_does_not_read_is_not_waited_for() {
     }
     let all = serving.server.clients();
     let slow = &all.iter().find(|one| one.node == "raw").unwrap().types;
-    let slow = &slow[&ResourceType::ClusterLoadAssignment];
+    let slow = &slow["assignment"];
     assert_eq!(slow.acked, None);
     let number = slow.nonce.split('+').next().unwrap();
     let one_batch = number.parse::<u64>().unwrap();

@@ -81,7 +81,7 @@ async fn a_server_without_increments_is_understood_too() {
     client.until_confirmed().await;
     let status = &serving.server.clients()[0];
     assert!(!status.delta);
-    assert_eq!(status.types[&ResourceType::Listener].nack, None);
+    assert_eq!(status.types["listener"].nack, None);
 
     serving.set(shoot(50));
     client.until_routes(51).await;

@@ -153,7 +153,7 @@ impl Control {
         let clients = self.server.clients();
         clients
             .iter()
-            .find_map(|client| client.types.get(&kind)?.nack.clone())
+            .find_map(|client| client.types.get(kind.as_str())?.nack.clone())
     }
 
     /// Waits until the client has refused a type with words that `wanted` is part of.
