@@ -336,7 +336,7 @@ impl EndpointFile {
     fn spec(self) -> Result<EndpointSpec, EndpointAddressError> {
         Ok(EndpointSpec {
             address: self.address.parse()?,
-            zone: self.zone,
+            zone: self.zone.map(Into::into),
             weight: self.weight,
             priority: 0,
             healthy: true,

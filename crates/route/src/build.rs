@@ -23,7 +23,7 @@ use crate::snapshot::Snapshot;
 use crate::spec::{ClusterSpec, RouteSpec, TableSpec};
 use crate::tables::Tables;
 
-use self::clusters::{Shared, build_cluster, check_cluster};
+use self::clusters::{build_cluster, check_cluster};
 use self::matches::parse_matches;
 pub use errors::BuildErrors;
 
@@ -75,14 +75,14 @@ fn build_clusters(
     previous: Option<&Snapshot>,
     errors: &mut BuildErrors,
 ) -> Box<[Arc<Cluster>]> {
-    let mut shared = Shared::default();
+    let mut settings = None;
     let build = |spec: &ClusterSpec| {
         let old = previous.and_then(|snapshot| snapshot.cluster(&spec.name));
         if let Some(unchanged) = old.filter(|old| old.is(spec)) {
             return Arc::clone(unchanged);
         }
         check_cluster(spec, errors);
-        Arc::new(build_cluster(spec, old.map(AsRef::as_ref), &mut shared))
+        Arc::new(build_cluster(spec, old.map(AsRef::as_ref), &mut settings))
     };
     let mut clusters: Box<[Arc<Cluster>]> = specs.iter().map(build).collect();
     clusters.sort_by(|left, right| left.name().cmp(right.name()));

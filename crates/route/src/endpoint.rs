@@ -9,27 +9,15 @@ use crate::spec::{EndpointAddress, EndpointSpec};
 /// One upstream address of a cluster.
 #[derive(Debug)]
 pub struct Endpoint {
-    address: EndpointAddress,
-    zone: Option<Arc<str>>,
-    weight: u32,
-    priority: u32,
-    healthy: bool,
+    spec: EndpointSpec,
     runtime: Arc<Runtime>,
 }
 
 impl Endpoint {
     /// Creates an endpoint that goes on with the state of `previous`, the same address before.
-    pub(crate) fn new(
-        spec: &EndpointSpec,
-        zone: Option<Arc<str>>,
-        previous: Option<&Self>,
-    ) -> Self {
+    pub(crate) fn new(spec: &EndpointSpec, previous: Option<&Self>) -> Self {
         Self {
-            address: spec.address.clone(),
-            zone,
-            weight: spec.weight,
-            priority: spec.priority,
-            healthy: spec.healthy,
+            spec: spec.clone(),
             runtime: previous
                 .map(|old| Arc::clone(&old.runtime))
                 .unwrap_or_default(),
@@ -38,35 +26,31 @@ impl Endpoint {
 
     /// Tells whether the endpoint is what `spec` describes.
     pub(crate) fn is(&self, spec: &EndpointSpec) -> bool {
-        self.address == spec.address
-            && self.zone.as_deref() == spec.zone.as_deref()
-            && self.weight == spec.weight
-            && self.priority == spec.priority
-            && self.healthy == spec.healthy
+        self.spec == *spec
     }
 
     /// Returns where the endpoint listens.
     #[must_use]
     pub fn address(&self) -> &EndpointAddress {
-        &self.address
+        &self.spec.address
     }
 
     /// Returns its zone.
     #[must_use]
     pub fn zone(&self) -> Option<&str> {
-        self.zone.as_deref()
+        self.spec.zone.as_deref()
     }
 
     /// Returns its share of the connections relative to others; at least 1.
     #[must_use]
     pub fn weight(&self) -> u32 {
-        self.weight
+        self.spec.weight
     }
 
     /// Returns its priority; the lowest number comes first.
     #[must_use]
     pub fn priority(&self) -> u32 {
-        self.priority
+        self.spec.priority
     }
 
     /// Returns the number of connections that are open to it, by all snapshots.
@@ -89,7 +73,7 @@ impl Endpoint {
     /// Returns the state at `now`.
     #[must_use]
     pub fn state(&self, now: Instant) -> EndpointState {
-        if !self.healthy {
+        if !self.spec.healthy {
             EndpointState::Unhealthy
         } else if self.is_ejected(now) {
             EndpointState::Ejected

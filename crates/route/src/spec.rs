@@ -107,7 +107,7 @@ pub struct EndpointSpec {
     /// Where it listens.
     pub address: EndpointAddress,
     /// Its zone; compared literally with the gateway's.
-    pub zone: Option<String>,
+    pub zone: Option<Arc<str>>,
     /// Share of the connections relative to others; at least 1.
     pub weight: u32,
     /// Lowest number first; higher ones are used when no lower one is usable.

@@ -249,7 +249,7 @@ fn endpoint() -> impl Strategy<Value = EndpointSpec> {
     (address, zone, 1..9_u32, 0..5_u32, any::<bool>()).prop_map(
         |(address, zone, weight, priority, healthy)| EndpointSpec {
             address,
-            zone: zone.map(str::to_owned),
+            zone: zone.map(Into::into),
             weight,
             priority,
             healthy,

@@ -126,7 +126,7 @@ fn endpoints(state: &ClusterState, target: &Target) -> Vec<EndpointSpec> {
         .filter(|(address, _)| family.is_none_or(|v6| address.is_ipv6() == v6));
     chosen
         .map(|(address, zone)| EndpointSpec {
-            zone: zone.map(|zone| zone.to_string()),
+            zone,
             ..EndpointSpec::new(EndpointAddress::Ip(address))
         })
         .collect()

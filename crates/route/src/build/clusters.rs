@@ -65,63 +65,30 @@ pub(super) fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
     }
 }
 
-/// Builds a cluster with the state of the one that had its name before.
+/// Builds a cluster with the state of the one that had its name before. `last` are the settings of
+/// the cluster built last: mostly all of a table are alike, and share them.
 pub(super) fn build_cluster(
     spec: &ClusterSpec,
     old: Option<&Cluster>,
-    shared: &mut Shared,
+    last: &mut Option<Arc<Settings>>,
 ) -> Cluster {
-    let old_endpoints: HashMap<&EndpointAddress, &Arc<Endpoint>> = old
-        .map(|old| {
-            old.endpoints()
-                .iter()
-                .map(|endpoint| (endpoint.address(), endpoint))
-                .collect()
-        })
-        .unwrap_or_default();
+    let old_endpoints = old.iter().flat_map(|old| old.endpoints());
+    let old_endpoints: HashMap<&EndpointAddress, &Arc<Endpoint>> = old_endpoints
+        .map(|endpoint| (endpoint.address(), endpoint))
+        .collect();
     let endpoints =
         spec.endpoints.iter().map(
             |endpoint| match old_endpoints.get(&endpoint.address).copied() {
                 Some(old) if old.is(endpoint) => Arc::clone(old),
-                old => {
-                    let zone = endpoint.zone.as_deref().map(|zone| shared.zone(zone));
-                    Arc::new(Endpoint::new(endpoint, zone, old.map(AsRef::as_ref)))
-                }
+                old => Arc::new(Endpoint::new(endpoint, old.map(AsRef::as_ref))),
             },
         );
     let endpoints = endpoints.collect();
-    Cluster::new(spec, endpoints, shared.settings(spec, old), old)
-}
-
-/// What clusters have in common and share.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    zones: HashSet<Arc<str>>,
-    /// Those of the last cluster: mostly all of a table are alike.
-    settings: Option<Arc<Settings>>,
-}
-
-impl Shared {
-    fn zone(&mut self, zone: &str) -> Arc<str> {
-        if let Some(known) = self.zones.get(zone) {
-            return Arc::clone(known);
-        }
-        let zone: Arc<str> = zone.into();
-        self.zones.insert(Arc::clone(&zone));
-        zone
-    }
-
-    fn settings(&mut self, spec: &ClusterSpec, old: Option<&Cluster>) -> Arc<Settings> {
-        let known = self
-            .settings
-            .as_ref()
-            .or_else(|| old.map(Cluster::settings));
-        let settings = settings_of(spec);
-        let settings = match known {
-            Some(known) if **known == settings => Arc::clone(known),
-            Some(_) | None => Arc::new(settings),
-        };
-        self.settings = Some(Arc::clone(&settings));
-        settings
-    }
+    let settings = settings_of(spec);
+    let settings = match last.as_ref().or_else(|| old.map(Cluster::settings)) {
+        Some(known) if **known == settings => Arc::clone(known),
+        Some(_) | None => Arc::new(settings),
+    };
+    *last = Some(Arc::clone(&settings));
+    Cluster::new(spec, endpoints, settings, old)
 }

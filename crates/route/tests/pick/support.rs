@@ -31,7 +31,7 @@ pub(crate) fn endpoint(number: u32) -> EndpointSpec {
 
 pub(crate) fn zoned(number: u32, zone: &str) -> EndpointSpec {
     EndpointSpec {
-        zone: Some(zone.to_owned()),
+        zone: Some(zone.into()),
         ..endpoint(number)
     }
 }

@@ -180,11 +180,11 @@ fn read_locality(
 ) -> Result<LocalityEndpoints, Fault> {
     let locality = message.locality.as_ref();
     let zone = locality.map(|locality| locality.zone.as_str());
-    let zone = zone.filter(|zone| !zone.is_empty());
+    let zone: Option<Arc<str>> = zone.filter(|zone| !zone.is_empty()).map(Into::into);
     let mut endpoints = Vec::with_capacity(message.lb_endpoints.len());
     for (index, one) in message.lb_endpoints.iter().enumerate() {
         let step = format_args!("lb_endpoints[{index}]");
-        let endpoint = read_endpoint(one, zone, message.priority).within(step)?;
+        let endpoint = read_endpoint(one, zone.as_ref(), message.priority).within(step)?;
         if !seen.insert(endpoint.address.clone()) {
             let why = format!("{} is there twice", endpoint.address);
             return Err(Fault::at(format_args!("lb_endpoints[{index}]"), why));
@@ -199,7 +199,7 @@ fn read_locality(
 
 fn read_endpoint(
     message: &LbEndpoint,
-    zone: Option<&str>,
+    zone: Option<&Arc<str>>,
     priority: u32,
 ) -> Result<EndpointSpec, Fault> {
     let address = message.endpoint.as_ref().map(|one| one.address.as_ref());
@@ -214,7 +214,7 @@ fn read_endpoint(
         other => return Err(Fault::at("health_status", unknown(other))),
     };
     Ok(EndpointSpec {
-        zone: zone.map(str::to_owned),
+        zone: zone.cloned(),
         weight,
         priority,
         healthy,
