@@ -196,9 +196,8 @@ fn upstream_tcp<'a>(
     listener: &ListenerConfig,
     worker: &'a Worker,
 ) -> Cow<'a, TcpOptions> {
-    let tcp = cluster
-        .tcp()
-        .map_or(&worker.shared.config.tcp_options, AsRef::as_ref);
+    let tcp = cluster.settings().tcp.as_ref();
+    let tcp = tcp.map_or(&worker.shared.config.tcp_options, AsRef::as_ref);
     match &listener.upstream_tcp {
         Some(overrides) => Cow::Owned(overrides.upon(tcp)),
         None => Cow::Borrowed(tcp),
@@ -215,7 +214,7 @@ async fn connect(
 ) -> Result<(TcpStream, Arc<Endpoint>, SocketAddr), Reason> {
     let mut tried: Vec<Arc<Endpoint>> = Vec::new();
     let mut reason = Reason::NoEndpoint;
-    for _ in 0..=cluster.connect_retries() {
+    for _ in 0..=cluster.settings().connect_retries {
         let picked = cluster.pick(&PickContext {
             source,
             zone: worker.shared.zone.as_deref(),
@@ -224,7 +223,7 @@ async fn connect(
             tried: &tried,
         });
         let Some(endpoint) = picked else { break };
-        let deadline = Instant::now() + cluster.connect_timeout();
+        let deadline = Instant::now() + cluster.settings().connect_timeout;
         let turn = worker.random() as usize;
         let dialer = &worker.shared.dialer;
         match dialer
@@ -262,7 +261,7 @@ fn first_bytes(
     downstream: &TcpStream,
 ) -> (Vec<u8>, usize) {
     let payload = preamble.bytes.len();
-    let Some(version) = cluster.send_proxy_protocol() else {
+    let Some(version) = cluster.settings().send_proxy_protocol else {
         return (preamble.bytes, payload);
     };
     let pair = match preamble.target {

@@ -147,7 +147,8 @@ fn walk(
         let why = "the route's allowSources does not list the client";
         return Some((Reason::SourceDenied, why.to_owned()));
     }
-    let (active, most) = (route.cluster().active(), route.cluster().max_connections());
+    let cluster = route.cluster();
+    let (active, most) = (cluster.active(), cluster.settings().max_connections);
     if most > 0 && active >= most {
         let why = format!("the cluster has {active} connections of at most {most}");
         return Some((Reason::Limit, why));

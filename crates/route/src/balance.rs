@@ -35,7 +35,7 @@ pub struct PickContext<'a> {
 pub(crate) fn pick<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Option<&'c Arc<Endpoint>> {
     let random = &mut SplitMix64(cx.random);
     let peers = Peers::find(cluster, cx)?;
-    let endpoint = match cluster.balance() {
+    let endpoint = match cluster.settings().balance {
         Balance::LeastRequest => peers.lightest(random),
         Balance::Maglev => peers.by_source(),
         Balance::Random => peers.at_weight(random.below(peers.weight)),
@@ -49,7 +49,7 @@ pub(crate) fn candidates<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Vec<
     let Some(peers) = Peers::find(cluster, cx) else {
         return Vec::new();
     };
-    match cluster.balance() {
+    match cluster.settings().balance {
         Balance::LeastRequest => peers.all_least_loaded(),
         Balance::Random => peers.iter().collect(),
         Balance::Maglev => vec![peers.by_source()],
@@ -76,7 +76,7 @@ impl Rank {
             EndpointState::Ejected => 1,
             EndpointState::Unhealthy => 2,
         };
-        let zone = cx.zone.filter(|_| cluster.zone_aware());
+        let zone = cx.zone.filter(|_| cluster.settings().zone_aware);
         let other_zone = zone.is_some() && zone != endpoint.zone();
         Some(Self {
             state,

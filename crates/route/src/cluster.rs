@@ -2,30 +2,26 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::balance::{PickContext, candidates, pick};
 use crate::endpoint::Endpoint;
 use crate::maglev::MaglevTable;
-use crate::spec::{Balance, ClusterSpec, OutlierParams, ProxyVersion, TcpOptions};
+use crate::spec::{ClusterSpec, OutlierParams};
 
 /// A named set of endpoints.
 #[derive(Debug)]
 pub struct Cluster {
     name: Arc<str>,
     endpoints: Box<[Arc<Endpoint>]>,
-    settings: Arc<Settings>,
+    settings: Arc<ClusterSpec>,
     maglev: OnceLock<Box<MaglevTable>>,
     runtime: Arc<Runtime>,
 }
 
-/// What a specification says of a cluster besides its name and endpoints.
-pub(crate) type Settings = ClusterSpec;
-
-/// Returns the settings that `spec` describes, without name and endpoints: clusters share equal
-/// ones.
-pub(crate) fn settings_of(spec: &ClusterSpec) -> Settings {
-    Settings {
+/// Returns `spec` without name and endpoints: clusters share equal ones.
+pub(crate) fn settings_of(spec: &ClusterSpec) -> ClusterSpec {
+    ClusterSpec {
         name: String::new(),
         endpoints: Vec::new(),
         outlier: spec.outlier.clone(),
@@ -39,7 +35,7 @@ impl Cluster {
     pub(crate) fn new(
         spec: &ClusterSpec,
         endpoints: Box<[Arc<Endpoint>]>,
-        settings: Arc<Settings>,
+        settings: Arc<ClusterSpec>,
         previous: Option<&Self>,
     ) -> Self {
         Self {
@@ -77,52 +73,10 @@ impl Cluster {
         &self.endpoints
     }
 
-    /// Returns how an endpoint is chosen among equals.
+    /// Returns what the specification says besides name and endpoints, which are empty here.
     #[must_use]
-    pub fn balance(&self) -> Balance {
-        self.settings.balance
-    }
-
-    /// Tells whether endpoints of the own zone are preferred.
-    #[must_use]
-    pub fn zone_aware(&self) -> bool {
-        self.settings.zone_aware
-    }
-
-    /// Returns the time that one attempt to connect may take.
-    #[must_use]
-    pub fn connect_timeout(&self) -> Duration {
-        self.settings.connect_timeout
-    }
-
-    /// Returns the number of further attempts, each on another endpoint.
-    #[must_use]
-    pub fn connect_retries(&self) -> u32 {
-        self.settings.connect_retries
-    }
-
-    /// Returns the most connections at a time; 0 = no limit.
-    #[must_use]
-    pub fn max_connections(&self) -> u32 {
-        self.settings.max_connections
-    }
-
-    /// Returns when endpoints that fail are left out; `None` = never.
-    #[must_use]
-    pub fn outlier(&self) -> Option<&OutlierParams> {
-        self.settings.outlier.as_ref()
-    }
-
-    /// Returns the version of the PROXY header sent to the endpoint; `None` = no header.
-    #[must_use]
-    pub fn send_proxy_protocol(&self) -> Option<ProxyVersion> {
-        self.settings.send_proxy_protocol
-    }
-
-    /// Returns the socket options of connections to the endpoints; `None` = the process's.
-    #[must_use]
-    pub fn tcp(&self) -> Option<&Arc<TcpOptions>> {
-        self.settings.tcp.as_ref()
+    pub fn settings(&self) -> &Arc<ClusterSpec> {
+        &self.settings
     }
 
     /// Chooses an endpoint for the next attempt; `None` when all of them have been tried.
@@ -222,10 +176,6 @@ impl Cluster {
     #[must_use]
     pub fn connect_failures(&self, failure: ConnectFailure) -> u64 {
         self.runtime.failures[failure as usize].load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn settings(&self) -> &Arc<Settings> {
-        &self.settings
     }
 
     /// Returns the next number of the round.

@@ -306,7 +306,7 @@ fn unchanged_parts_are_shared() {
         third.cluster("a").unwrap(),
         second.cluster("a").unwrap()
     ));
-    assert_eq!(third.cluster("b").unwrap().connect_retries(), 9);
+    assert_eq!(third.cluster("b").unwrap().settings().connect_retries, 9);
     let route =
         |snapshot: &Snapshot, name| Arc::clone(snapshot.by_server_name(Some(name)).unwrap());
     assert!(Arc::ptr_eq(&route(&third, "a"), &route(&second, "a")));

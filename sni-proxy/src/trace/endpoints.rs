@@ -41,7 +41,7 @@ pub(super) fn view(
         random: 0,
         tried: &[],
     };
-    let candidates = match (cluster.balance(), question.source) {
+    let candidates = match (cluster.settings().balance, question.source) {
         // By the client's address, which is not known: any of the best.
         (Balance::Maglev, None) => best(cluster, &cx),
         _ => cluster.candidates(&cx),
@@ -65,13 +65,13 @@ pub(super) fn view(
     ClusterView {
         name: cluster.name().to_string(),
         connections: cluster.active(),
-        max_connections: cluster.max_connections(),
-        balance: balance(cluster.balance()).to_owned(),
-        zone_aware: cluster.zone_aware(),
+        max_connections: cluster.settings().max_connections,
+        balance: balance(cluster.settings().balance).to_owned(),
+        zone_aware: cluster.settings().zone_aware,
         zone: zone.map(str::to_owned),
-        connect_timeout_seconds: cluster.connect_timeout().as_secs_f64(),
-        connect_retries: cluster.connect_retries(),
-        send_proxy_protocol: cluster.send_proxy_protocol().map(version),
+        connect_timeout_seconds: cluster.settings().connect_timeout.as_secs_f64(),
+        connect_retries: cluster.settings().connect_retries,
+        send_proxy_protocol: cluster.settings().send_proxy_protocol.map(version),
         connect_failures: { ConnectFailure::ALL.into_iter() }
             .map(|kind| (kind.as_str().to_owned(), cluster.connect_failures(kind)))
             .filter(|(_, count)| *count > 0)
@@ -105,7 +105,8 @@ fn rank(endpoint: &Endpoint, cluster: &Cluster, cx: &PickContext<'_>) -> (u8, u3
         EndpointState::Ejected => 1,
         EndpointState::Unhealthy => 2,
     };
-    let other_zone = cluster.zone_aware() && cx.zone.is_some() && cx.zone != endpoint.zone();
+    let other_zone =
+        cluster.settings().zone_aware && cx.zone.is_some() && cx.zone != endpoint.zone();
     (state, endpoint.priority(), other_zone)
 }
 
@@ -121,7 +122,7 @@ fn why_not(
         (Ordering::Greater, ..) => "left out while others are better",
         (_, Ordering::Greater, _) => "its priority comes later",
         (.., true) => "in another zone",
-        _ => match cluster.balance() {
+        _ => match cluster.settings().balance {
             Balance::LeastRequest => "has more connections for its weight",
             Balance::Maglev => "another one is this client's",
             Balance::Random | Balance::RoundRobin => "not its turn",

@@ -95,7 +95,7 @@ impl Flow {
             Kind::Initiation => {
                 self.credit = (self.credit + bytes).min(MAX_CREDIT);
                 let since = *self.asked.get_or_insert(choice.now);
-                let patience = self.route.cluster().connect_timeout();
+                let patience = self.route.cluster().settings().connect_timeout;
                 if choice.now.saturating_duration_since(since) >= patience {
                     self.asked = Some(choice.now);
                     self.move_on(choice);

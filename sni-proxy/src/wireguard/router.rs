@@ -326,7 +326,7 @@ impl Router {
             return Err(Dropped::ClientLimit);
         }
         let cluster = route.cluster();
-        let most = cluster.max_connections();
+        let most = cluster.settings().max_connections;
         if most > 0 && cluster.active() >= most {
             return Err(Dropped::ClusterLimit);
         }

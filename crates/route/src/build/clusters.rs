@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::errors::BuildErrors;
-use crate::cluster::{Cluster, Settings, settings_of};
+use crate::cluster::{Cluster, settings_of};
 use crate::endpoint::Endpoint;
 use crate::maglev::MAX_ENDPOINTS;
 use crate::spec::{ClusterSpec, EndpointAddress, EndpointSpec};
@@ -70,7 +70,7 @@ pub(super) fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
 pub(super) fn build_cluster(
     spec: &ClusterSpec,
     old: Option<&Cluster>,
-    last: &mut Option<Arc<Settings>>,
+    last: &mut Option<Arc<ClusterSpec>>,
 ) -> Cluster {
     let old_endpoints = old.iter().flat_map(|old| old.endpoints());
     let old_endpoints: HashMap<&EndpointAddress, &Arc<Endpoint>> = old_endpoints
