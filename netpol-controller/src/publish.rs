@@ -44,7 +44,7 @@ struct Gateway {
     params: GatewayParams,
     /// Where they go; nowhere in a dry run.
     handle: Option<GatewayHandle>,
-    whole_wanted: Option<watch::Receiver<bool>>,
+    whole_wanted: Option<watch::Receiver<usize>>,
     /// What was published of each group.
     groups: BTreeMap<Arc<str>, Published>,
     /// What was published for clients that need listeners whole.
@@ -294,7 +294,7 @@ impl Gateway {
     }
 
     fn wants_whole(&self) -> bool {
-        self.whole_wanted.as_ref().is_some_and(|own| *own.borrow())
+        self.whole_wanted.as_ref().is_some_and(|own| *own.borrow() > 0)
     }
 
     fn publish_whole(&mut self, index: usize, table: &Table, now: Instant) {

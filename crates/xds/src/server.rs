@@ -205,11 +205,11 @@ impl GatewayHandle {
         self.gateway.wake();
     }
 
-    /// Returns whether a client is connected that needs [`Audience::Whole`], and notifies when that
-    /// changes.
+    /// Returns the number of clients that need [`Audience::Whole`], and notifies when the first one
+    /// comes or the last one goes.
     #[must_use]
-    pub fn whole_wanted(&self) -> watch::Receiver<bool> {
-        self.gateway.whole_wanted.subscribe()
+    pub fn whole_wanted(&self) -> watch::Receiver<usize> {
+        self.gateway.whole_clients.subscribe()
     }
 }
 
@@ -219,10 +219,9 @@ struct Gateway {
     name: Arc<str>,
     clients: Vec<String>,
     store: Mutex<store::Store>,
-    /// Counts changes; streams wait on it.
-    changed: watch::Sender<u64>,
-    whole_clients: Mutex<usize>,
-    whole_wanted: watch::Sender<bool>,
+    /// Notified of changes; streams wait on it.
+    changed: watch::Sender<()>,
+    whole_clients: watch::Sender<usize>,
     metrics: metrics::GatewayMetrics,
     /// Streams of those whose certificate is good for it.
     places: Arc<Semaphore>,
@@ -240,9 +239,8 @@ impl Gateway {
             name,
             clients: access.clients.clone(),
             store: Mutex::default(),
-            changed: watch::Sender::new(0),
-            whole_clients: Mutex::new(0),
-            whole_wanted: watch::Sender::new(false),
+            changed: watch::Sender::default(),
+            whole_clients: watch::Sender::default(),
             places: Arc::new(Semaphore::new(streams)),
         }
     }
@@ -252,23 +250,6 @@ impl Gateway {
     }
 
     fn wake(&self) {
-        self.changed
-            .send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    /// Counts a client that needs whole listeners in or out.
-    fn count_whole(&self, enters: bool) {
-        let mut count = self
-            .whole_clients
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *count = if enters {
-            *count + 1
-        } else {
-            count.saturating_sub(1)
-        };
-        let wanted = *count > 0;
-        self.whole_wanted
-            .send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
+        self.changed.send_replace(());
     }
 }

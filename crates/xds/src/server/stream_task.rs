@@ -156,7 +156,10 @@ impl<V: Variant> Client<V> {
         };
         gateway.metrics.clients.inc();
         if audience == Audience::Whole {
-            gateway.count_whole(true);
+            gateway.whole_clients.send_if_modified(|count| {
+                *count += 1;
+                *count == 1
+            });
         }
         let limits = &inner.params.limits;
         Self {
@@ -257,7 +260,10 @@ impl<V> Drop for Client<V> {
     fn drop(&mut self) {
         self.gateway.metrics.clients.dec();
         if self.audience == Audience::Whole {
-            self.gateway.count_whole(false);
+            self.gateway.whole_clients.send_if_modified(|count| {
+                *count -= 1;
+                *count == 0
+            });
         }
     }
 }
