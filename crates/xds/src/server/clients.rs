@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde::Serialize;
 
@@ -43,57 +43,37 @@ pub struct TypeStatus {
 
 /// All clients with a stream, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Clients {
-    inner: Arc<Mutex<List>>,
-}
-
-#[derive(Debug, Default)]
-struct List {
-    next: u64,
-    clients: BTreeMap<u64, ClientStatus>,
-}
+pub(super) struct Clients(Mutex<Vec<Weak<Mutex<ClientStatus>>>>);
 
 impl Clients {
     pub(super) fn list(&self) -> Vec<ClientStatus> {
-        lock(&self.inner).clients.values().cloned().collect()
+        let clients = lock(&self.0);
+        let clients = clients.iter().filter_map(Weak::upgrade);
+        clients.map(|client| lock(&client).clone()).collect()
     }
 
     pub(super) fn enter(&self, mut status: ClientStatus) -> ClientEntry {
         status.node = cut(&status.node, 256);
-        let mut list = lock(&self.inner);
-        let number = list.next;
-        list.next += 1;
-        list.clients.insert(number, status);
-        ClientEntry {
-            list: self.inner.clone(),
-            number,
-        }
+        let client = Arc::new(Mutex::new(status));
+        let mut clients = lock(&self.0);
+        clients.retain(|client| client.strong_count() > 0);
+        clients.push(Arc::downgrade(&client));
+        ClientEntry(client)
     }
 }
 
 /// A client's place in the list, given up when dropped.
 #[derive(Debug)]
-pub(super) struct ClientEntry {
-    list: Arc<Mutex<List>>,
-    number: u64,
-}
+pub(super) struct ClientEntry(Arc<Mutex<ClientStatus>>);
 
 impl ClientEntry {
     pub(super) fn set(&self, kind: ResourceType, status: &TypeStatus) {
-        if let Some(client) = lock(&self.list).clients.get_mut(&self.number) {
-            client.types.insert(kind.as_str(), status.clone());
-        }
+        lock(&self.0).types.insert(kind.as_str(), status.clone());
     }
 }
 
-impl Drop for ClientEntry {
-    fn drop(&mut self) {
-        lock(&self.list).clients.remove(&self.number);
-    }
-}
-
-fn lock(list: &Mutex<List>) -> MutexGuard<'_, List> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The first bytes of a text, up to a boundary of characters.
