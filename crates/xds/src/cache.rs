@@ -27,11 +27,9 @@ pub struct CacheError {
 }
 
 impl CacheError {
-    pub(crate) fn new(path: &Path, fault: impl Into<CacheFault>) -> Self {
-        Self {
-            path: path.to_owned(),
-            fault: fault.into(),
-        }
+    pub(crate) fn new(path: &Path, fault: CacheFault) -> Self {
+        let path = path.to_owned();
+        Self { path, fault }
     }
 }
 
@@ -64,16 +62,17 @@ pub(crate) enum CacheFault {
 /// Whose resources a cache has.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Origin {
-    pub(crate) server: String,
-    pub(crate) cluster: String,
+    server: String,
+    cluster: String,
 }
 
-/// What is in a cache.
-#[derive(Debug, Eq, PartialEq)]
-pub(crate) struct Content {
-    pub(crate) entries: Vec<Entry>,
-    /// When it was written.
-    pub(crate) written: SystemTime,
+impl Origin {
+    pub(crate) fn of(server: &impl ToString, cluster: &str) -> Self {
+        Self {
+            server: server.to_string(),
+            cluster: cluster.to_owned(),
+        }
+    }
 }
 
 #[derive(Clone, Eq, Message, PartialEq)]
@@ -99,12 +98,11 @@ pub(crate) struct Entry {
     pub(crate) body: Bytes,
 }
 
-/// Reads a cache; `None` when there is no file.
-pub(crate) fn read(path: &Path, origin: &Origin) -> Result<Option<Content>, CacheError> {
-    read_content(path, origin).map_err(|fault| CacheError::new(path, fault))
-}
-
-fn read_content(path: &Path, origin: &Origin) -> Result<Option<Content>, CacheFault> {
+/// Reads a cache, and when it was written; `None` when there is no file.
+pub(crate) fn read(
+    path: &Path,
+    origin: &Origin,
+) -> Result<Option<(Vec<Entry>, SystemTime)>, CacheFault> {
     let Some((bytes, written)) = read_bytes(path)? else {
         return Ok(None);
     };
@@ -123,8 +121,7 @@ fn read_content(path: &Path, origin: &Origin) -> Result<Option<Content>, CacheFa
     if found != *origin {
         return Err(CacheFault::Other(found));
     }
-    let entries = file.entries;
-    Ok(Some(Content { entries, written }))
+    Ok(Some((file.entries, written)))
 }
 
 /// Writes a cache in the place of what is there.
@@ -224,15 +221,8 @@ mod tests {
     use super::*;
     use crate::resource::ResourceType;
 
-    fn origin_of(server: &str, cluster: &str) -> Origin {
-        Origin {
-            server: server.into(),
-            cluster: cluster.into(),
-        }
-    }
-
     fn origin() -> Origin {
-        origin_of("https://a:1", "blue")
+        Origin::of(&"https://a:1", "blue")
     }
 
     fn entries() -> Vec<Entry> {
@@ -251,10 +241,7 @@ mod tests {
     fn cache_round_trip_leaves_no_temporary_file() {
         let dir = TempDir::new("xds-cache").unwrap();
         let path = dir.join("cache");
-        let there = || {
-            let content = read(&path, &origin()).unwrap();
-            content.map(|content| content.entries)
-        };
+        let there = || read(&path, &origin()).unwrap().map(|(entries, _)| entries);
         assert_eq!(there(), None);
         write(&path, &origin(), vec![]).unwrap();
         assert_eq!(there(), Some(vec![]));
@@ -269,8 +256,8 @@ mod tests {
         let path = dir.join("cache");
         write(&path, &origin(), entries()).unwrap();
         for (server, cluster) in [("https://b:1", "blue"), ("https://a:1", "green")] {
-            let error = read(&path, &origin_of(server, cluster)).unwrap_err();
-            assert!(matches!(error.fault, CacheFault::Other(_)), "{error}");
+            let error = read(&path, &Origin::of(&server, cluster)).unwrap_err();
+            assert!(matches!(error, CacheFault::Other(_)), "{error}");
         }
     }
 
@@ -306,7 +293,7 @@ mod tests {
             bad[at] ^= 0x10;
             std::fs::write(&path, &bad).unwrap();
             let error = read(&path, &origin()).unwrap_err();
-            let foreign = matches!(error.fault, CacheFault::Foreign);
+            let foreign = matches!(error, CacheFault::Foreign);
             assert_eq!(foreign, at < MAGIC.len(), "byte {at}: {error}");
             std::fs::write(&path, &good[..at]).unwrap();
             read(&path, &origin()).unwrap_err();
@@ -317,7 +304,7 @@ mod tests {
     fn a_directory_is_no_cache() {
         let dir = TempDir::new("xds-cache").unwrap();
         let error = read(dir.path(), &origin()).unwrap_err();
-        assert!(matches!(error.fault, CacheFault::Read(_)), "{error}");
+        assert!(matches!(error, CacheFault::Read(_)), "{error}");
         write(dir.path(), &origin(), vec![]).unwrap_err();
     }
 }

@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use crate::cache::{self, CacheError};
+use crate::cache::{self, CacheError, CacheFault, Origin};
 use crate::decode::{OwnListener, State, Table};
 
 pub use address::{ServerAddress, ServerAddressError};
@@ -179,40 +179,27 @@ pub fn load_cache(
     start: State,
 ) -> Result<Option<Cached>, CacheError> {
     let mut held = HeldResources::new(start, own.to_vec());
-    let Some(written) = prime(&mut held, path, &origin(server, cluster))? else {
-        return Ok(None);
-    };
-    let table = held.table();
-    let table = table.map_err(|error| CacheError::new(path, error))?;
-    let age = written.elapsed().unwrap_or_default();
-    Ok(Some(Cached { table, age }))
+    let loaded = prime(&mut held, path, &Origin::of(server, cluster)).and_then(|written| {
+        let Some(written) = written else {
+            return Ok(None);
+        };
+        let (table, age) = (held.table()?, written.elapsed().unwrap_or_default());
+        Ok(Some(Cached { table, age }))
+    });
+    loaded.map_err(|fault| CacheError::new(path, fault))
 }
 
 /// Loads what is in a cache; returns when it was written, or `None` when there is no file.
 fn prime(
     held: &mut HeldResources,
     path: &Path,
-    origin: &cache::Origin,
-) -> Result<Option<SystemTime>, CacheError> {
-    let Some(content) = cache::read(path, origin)? else {
+    origin: &Origin,
+) -> Result<Option<SystemTime>, CacheFault> {
+    let Some((entries, written)) = cache::read(path, origin)? else {
         return Ok(None);
     };
-    let primed = held.prime(content.entries);
-    primed.map_err(|fault| CacheError::new(path, fault))?;
-    Ok(Some(content.written))
-}
-
-impl ClientParams {
-    fn origin(&self) -> cache::Origin {
-        origin(&self.server, &self.cluster)
-    }
-}
-
-fn origin(server: &ServerAddress, cluster: &str) -> cache::Origin {
-    cache::Origin {
-        server: server.to_string(),
-        cluster: cluster.to_owned(),
-    }
+    held.prime(entries)?;
+    Ok(Some(written))
 }
 
 fn load_state(params: &ClientParams) -> HeldResources {
@@ -221,7 +208,9 @@ fn load_state(params: &ClientParams) -> HeldResources {
         return held;
     };
     cache::tidy(path);
-    if let Err(error) = prime(&mut held, path, &params.origin()) {
+    let origin = Origin::of(&params.server, &params.cluster);
+    if let Err(fault) = prime(&mut held, path, &origin) {
+        let error = CacheError::new(path, fault);
         tracing::warn!(error = %telemetry::chain(&error), "ignoring the resource cache");
     }
     held

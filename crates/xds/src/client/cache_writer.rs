@@ -29,7 +29,7 @@ impl CacheWriter {
     pub(super) fn new(params: &ClientParams, unsaved: Unsaved, metrics: &ClientMetrics) -> Self {
         Self {
             path: params.cache.clone(),
-            origin: params.origin(),
+            origin: cache::Origin::of(&params.server, &params.cluster),
             interval: params.limits.cache,
             unsaved,
             metrics: metrics.clone(),

@@ -171,10 +171,7 @@ impl HeldResources {
         if self.applied || !self.rooted() || !self.missing.is_empty() {
             return Ok(());
         }
-        let state = self.state.clone();
-        self.apply(&state, sink)?;
-        self.commit(state, BTreeSet::new());
-        Ok(())
+        self.apply_without_missing(sink)
     }
 
     fn take(&mut self, updates: &[&Update], sink: &mut impl Sink) -> Result<(), String> {
