@@ -98,9 +98,9 @@ impl Publisher {
         let settings = routing.map(|own| own.settings.clone()).unwrap_or_default();
         let gateways = settings.gateways.iter().map(|entry| {
             let params = GatewayParams {
-                tls: Some(entry.ports.tls),
-                node: Some(entry.ports.node),
-                vpn: Some(entry.ports.vpn),
+                tls: entry.ports.tls,
+                node: entry.ports.node,
+                vpn: entry.ports.vpn,
                 ..GatewayParams::default()
             };
             let handle = server.and_then(|server| server.gateway(&entry.name));

@@ -31,12 +31,12 @@ use crate::resource::{Audience, Resource, ResourceType};
 pub struct GatewayParams {
     /// Address of all listeners; `::` includes IPv4.
     pub address: IpAddr,
-    /// Port of the listener `tls`; `None` = there is none.
-    pub tls: Option<u16>,
-    /// Port of the listener `node`; `None` = there is none.
-    pub node: Option<u16>,
-    /// Port of the listener `vpn`; `None` = there is none.
-    pub vpn: Option<u16>,
+    /// Port of the listener `tls`.
+    pub tls: u16,
+    /// Port of the listener `node`.
+    pub node: u16,
+    /// Port of the listener `vpn`.
+    pub vpn: u16,
     /// Headers that name a CONNECT request's destination.
     pub connect_headers: [&'static str; 2],
     /// Further attempts to connect, each on another endpoint.
@@ -49,9 +49,9 @@ impl Default for GatewayParams {
     fn default() -> Self {
         Self {
             address: Ipv6Addr::UNSPECIFIED.into(),
-            tls: Some(443),
-            node: Some(8443),
-            vpn: Some(8132),
+            tls: 443,
+            node: 8443,
+            vpn: 8132,
             connect_headers: ["X-Gardener-Destination", "Reversed-VPN"],
             connect_retries: 2,
             preamble_timeout: Duration::from_secs(10),

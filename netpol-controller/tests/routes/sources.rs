@@ -184,9 +184,9 @@ fn both_gateways_refuse_the_same_clients() {
     let free = ports::free(3).unwrap();
     let params = GatewayParams {
         address: Ipv4Addr::LOCALHOST.into(),
-        tls: Some(free[0]),
-        node: Some(free[1]),
-        vpn: Some(free[2]),
+        tls: free[0],
+        node: free[1],
+        vpn: free[2],
         ..GatewayParams::default()
     };
     let clusters = [cluster(OPEN, open.addr()), cluster(CLOSED, closed.addr())];

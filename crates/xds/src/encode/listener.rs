@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use route::{IpPrefix, RouteMatch, RouteSpec, normal_server_name};
 
-use crate::encode::matches::{Key, cidr_ranges, describe};
+use crate::encode::matches::{Key, cidr_ranges};
 use crate::encode::{GatewayParams, connect, duration, resource};
 use crate::proto::{
     Address, Empty, Filter3, Filter4, FilterChain, FilterChainMatch, HashPolicy, Listener,
@@ -59,11 +59,6 @@ impl<'p> Listeners<'p> {
     /// Adds the routes of a group.
     pub(super) fn add(&mut self, routes: &[RouteSpec]) {
         for spec in routes {
-            if let Some(missing) = self.lacks(&spec.matches) {
-                let route = describe(&spec.matches);
-                self.withhold(route, format_args!("the gateway has no {missing} listener"));
-                continue;
-            }
             match &spec.matches {
                 RouteMatch::ConnectDestinations(values) => {
                     for value in values {
@@ -88,19 +83,6 @@ impl<'p> Listeners<'p> {
                 RouteMatch::ServerNames(names) => self.server_names(names, spec),
                 RouteMatch::WireGuard { .. } => {}
             }
-        }
-    }
-
-    /// Names the listener that a route needs and that is not there.
-    fn lacks(&self, matches: &RouteMatch) -> Option<&'static str> {
-        let GatewayParams { tls, node, vpn, .. } = self.params;
-        match matches {
-            RouteMatch::ConnectDestinations(_) => {
-                (node.is_none() && vpn.is_none()).then_some("node or vpn")
-            }
-            RouteMatch::Destinations { .. } => node.is_none().then_some(NODE),
-            RouteMatch::ServerNames(_) => tls.is_none().then_some(TLS),
-            RouteMatch::WireGuard { .. } => None,
         }
     }
 
@@ -177,7 +159,6 @@ impl<'p> Listeners<'p> {
 
     /// Encodes the parts of listeners that are not empty.
     pub(super) fn part(&self, group: &str) -> Vec<Resource> {
-        let params = self.params;
         let http = |name: &str| {
             let configuration = connect::configuration(name, self.connects.clone());
             http_chain(connect::inline(configuration))
@@ -195,10 +176,8 @@ impl<'p> Listeners<'p> {
         let [tls, node, vpn] = [TLS, NODE, VPN].map(|listener| format!("{listener}|{group}"));
         let mut node_chains = destination_chains(&self.destinations);
         let mut vpn_chains = Vec::new();
-        if !self.connects.is_empty() && params.node.is_some() {
+        if !self.connects.is_empty() {
             node_chains.push(http(&node));
-        }
-        if !self.connects.is_empty() && params.vpn.is_some() {
             vpn_chains.push(http(&vpn));
         }
         let parts = [
@@ -268,8 +247,8 @@ pub(super) fn base(params: &GatewayParams) -> Vec<Resource> {
         .collect()
 }
 
-/// Returns the listeners that there are, whose CONNECT requests are led by the filter `http`.
-fn listeners(params: &GatewayParams, http: impl Fn(&str) -> Filter4) -> Vec<Listener> {
+/// Returns the listeners, whose CONNECT requests are led by the filter `http`.
+fn listeners(params: &GatewayParams, http: impl Fn(&str) -> Filter4) -> [Listener; 3] {
     let filters = |name: &str, config| {
         vec![Filter3 {
             name: name.to_owned(),
@@ -279,26 +258,26 @@ fn listeners(params: &GatewayParams, http: impl Fn(&str) -> Filter4) -> Vec<List
     let header = ProxyProtocol {
         allow_requests_without_proxy_protocol: true,
     };
-    let tls = params.tls.map(|port| Listener {
+    let tls = Listener {
         listener_filters: filters(
             "envoy.filters.listener.tls_inspector",
             any(kind::TLS_INSPECTOR, &Empty {}),
         ),
-        ..listener(TLS, port, params)
-    });
-    let node = params.node.map(|port| Listener {
+        ..listener(TLS, params.tls, params)
+    };
+    let node = Listener {
         listener_filters: filters(
             "envoy.filters.listener.proxy_protocol",
             any(kind::PROXY_PROTOCOL, &header),
         ),
         default_filter_chain: Some(http_chain(http(NODE))),
-        ..listener(NODE, port, params)
-    });
-    let vpn = params.vpn.map(|port| Listener {
+        ..listener(NODE, params.node, params)
+    };
+    let vpn = Listener {
         filter_chains: vec![http_chain(http(VPN))],
-        ..listener(VPN, port, params)
-    });
-    [tls, node, vpn].into_iter().flatten().collect()
+        ..listener(VPN, params.vpn, params)
+    };
+    [tls, node, vpn]
 }
 
 fn http_chain(filter: Filter4) -> FilterChain {

@@ -241,22 +241,6 @@ fn unencodable_route_is_withheld_alone() {
     assert_eq!(encoded.withheld, wanted);
     let tls = listener_of(&encoded.resources, "tls");
     assert_eq!(tls.filter_chains.len(), 2);
-
-    let none = GatewayParams {
-        tls: None,
-        node: None,
-        vpn: None,
-        ..GatewayParams::default()
-    };
-    let encoded = parts("one", &first, &none);
-    let wanted = [
-        "server names a, b c: the gateway has no tls listener",
-        "destinations 10.0.0.0/8 port 1: the gateway has no node listener",
-        "CONNECT to x: the gateway has no node or vpn listener",
-    ];
-    assert_eq!(encoded.withheld, wanted);
-    assert_eq!(encoded.resources, []);
-    assert_eq!(base(&none), []);
 }
 
 #[test]

@@ -373,11 +373,7 @@ fn cluster(number: usize, count: u8) -> ClusterSpec {
 }
 
 pub(crate) fn gateway_params() -> GatewayParams {
-    GatewayParams {
-        node: None,
-        vpn: None,
-        ..GatewayParams::default()
-    }
+    GatewayParams::default()
 }
 
 fn count(registry: &Registry, series: &str) -> u64 {

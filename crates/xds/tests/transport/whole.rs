@@ -43,7 +43,7 @@ async fn whole_listeners_are_made_on_demand() {
         .iter()
         .map(|one| one.name.as_str())
         .collect();
-    assert_eq!(names, ["tls"]);
+    assert_eq!(names, ["node", "tls", "vpn"]);
     assert_eq!(response.removed, Vec::<String>::new());
 
     drop((stream, raw));
