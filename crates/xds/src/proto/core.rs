@@ -3,7 +3,7 @@
 use prost::Message;
 use prost_types::{Any, Duration};
 
-use super::known::{Kind, checked, messages};
+use super::known::{Kind, messages};
 use super::listener::kind;
 
 impl ConfigSource {
@@ -157,11 +157,9 @@ messages! {
         6 idle_timeout: Option<Duration> [message];
         7 max_connection_age: Option<Duration> [message];
     }
-}
 
-checked! {
     /// `envoy.config.core.v3.SelfConfigSource`.
-    table SelfConfigSource {} ignored {
+    struct SelfConfigSource {} ignored {
         1 transport_api_version,
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use prost_types::{Any, Duration};
 
 use super::core::{CidrRange, ConfigSource, Empty, RegexMatcher, StringMatcher};
-use super::known::{Kind, checked, messages};
+use super::known::{Kind, messages};
 use super::listener::{Filter3, Filter4, kind};
 
 /// The one of `header_match_specifier`.
@@ -321,11 +321,9 @@ messages! {
         1 and_ids, 2 or_ids, 4 authenticated, 5 source_ip, 6 header, 7 metadata, 8 not_id,
         9 url_path, 12 filter_state, 13 sourced_metadata, 14 custom,
     }
-}
 
-checked! {
     /// `envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter`.
-    table HttpFilter {
+    struct HttpFilter {
         field 4: "typed_config" => Kind::Any(&[
             (kind::RBAC, Some(RbacFilter::known)),
             (kind::ROUTER, Some(Router::known)),
@@ -338,7 +336,7 @@ checked! {
     }
 
     /// `envoy.extensions.filters.http.router.v3.Router`.
-    table Router {} ignored {
+    struct Router {} ignored {
         1 dynamic_stats, 2 start_child_span, 3 upstream_log, 4 suppress_envoy_headers,
         5 strict_check_headers, 6 respect_expected_rq_timeout,
         7 suppress_grpc_request_failure_code_stats, 9 upstream_log_options,
@@ -347,7 +345,7 @@ checked! {
     }
 
     /// `envoy.config.route.v3.Route.TypedPerFilterConfigEntry`.
-    table PerFilterConfig {
+    struct PerFilterConfig {
         field 2: "value" => Kind::Any(&[
             (kind::RBAC_PER_ROUTE, Some(RbacPerRoute::known)),
         ]);
@@ -356,7 +354,7 @@ checked! {
     }
 
     /// `envoy.config.rbac.v3.RBAC.PoliciesEntry`.
-    table RbacPolicies {
+    struct RbacPolicies {
         field 2: "value" => Kind::One(RbacPolicy::known);
     } ignored {
         1 key,

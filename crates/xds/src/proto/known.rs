@@ -102,51 +102,21 @@ macro_rules! messages {
             )*
         }
 
-        $crate::proto::known::table! { $name
-            [
-                $(($tag, $crate::proto::known::part!(@name $field $($wire)?),
-                   $crate::proto::known::part!(@kind $type $(, $known)?)),)*
-                $(($number, $label, $kind),)*
-            ]
-            [$($($ignored),*)?]
-            [$($(($refused, stringify!($unsupported))),*)?]
-        }
-    )* };
-}
-
-/// Defines messages that are only checked, by their tables.
-macro_rules! checked {
-    ($(
-        $(#[$meta:meta])*
-        table $name:ident {
-            $(field $number:literal: $label:literal => $kind:expr;)*
-        } $(ignored { $($ignored:literal $no_effect:ident),* $(,)? })?
-          $(refused { $($refused:literal $unsupported:ident),* $(,)? })?
-    )*) => { $(
-        $(#[$meta])*
-        pub(crate) enum $name {}
-
-        $crate::proto::known::table! { $name
-            [$(($number, $label, $kind)),*]
-            [$($($ignored),*)?]
-            [$($(($refused, stringify!($unsupported))),*)?]
-        }
-    )* };
-}
-
-macro_rules! table {
-    ($name:ident [$($fields:tt)*] [$($ignored:tt)*] [$($refused:tt)*]) => {
         impl $crate::proto::known::Known for $name {
             fn known() -> &'static $crate::proto::known::Message {
                 static KNOWN: $crate::proto::known::Message = $crate::proto::known::Message {
-                    fields: &[$($fields)*],
-                    ignored: &[$($ignored)*],
-                    refused: &[$($refused)*],
+                    fields: &[
+                        $(($tag, $crate::proto::known::part!(@name $field $($wire)?),
+                           $crate::proto::known::part!(@kind $type $(, $known)?)),)*
+                        $(($number, $label, $kind),)*
+                    ],
+                    ignored: &[$($($ignored),*)?],
+                    refused: &[$($(($refused, stringify!($unsupported))),*)?],
                 };
                 &KNOWN
             }
         }
-    };
+    )* };
 }
 
 /// The name or the kind of a field.
@@ -165,4 +135,4 @@ macro_rules! part {
     };
 }
 
-pub(crate) use {checked, messages, part, table};
+pub(crate) use {messages, part};

@@ -6,7 +6,7 @@ use prost_types::{Any, Duration};
 
 use super::core::{Address, CidrRange, Empty, TransportSocket};
 use super::http::HttpConnectionManager;
-use super::known::{Kind, checked, messages};
+use super::known::{Kind, messages};
 
 /// Full names of the messages that travel in an `Any`.
 pub(crate) mod kind {
@@ -132,11 +132,9 @@ messages! {
     } refused {
         2 filter_state,
     }
-}
 
-checked! {
     /// `envoy.config.listener.v3.ListenerFilter`.
-    table ListenerFilter {
+    struct ListenerFilter {
         field 3: "typed_config" => Kind::Any(&[
             (kind::HTTP_INSPECTOR, Some(Empty::known)),
             (kind::PROXY_PROTOCOL, Some(ProxyProtocol::known)),
@@ -149,13 +147,13 @@ checked! {
     }
 
     /// `envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector`.
-    table TlsInspector {} ignored {
+    struct TlsInspector {} ignored {
         1 enable_ja3_fingerprinting, 2 initial_read_buffer_size, 3 enable_ja4_fingerprinting,
         4 close_connection_on_client_hello_parsing_errors, 5 max_client_hello_size,
     }
 
     /// `envoy.config.listener.v3.Filter`.
-    table NetworkFilter {
+    struct NetworkFilter {
         field 4: "typed_config" => Kind::Any(&[
             (kind::HTTP_CONNECTION_MANAGER, Some(HttpConnectionManager::known)),
             (kind::STATS, None),
