@@ -162,7 +162,7 @@ impl Routing {
         let generation = previous.snapshot.generation() + 1;
         match Snapshot::build(table.spec, generation, Some(&previous.snapshot)) {
             Ok(snapshot) => {
-                self.report(&table.reports);
+                self.report(table.reports);
                 self.put(snapshot);
                 Ok(())
             }
@@ -171,11 +171,8 @@ impl Routing {
     }
 
     /// Logs what has no effect here, unless the table before had it as well.
-    fn report(&self, reports: &[xds::Report]) {
-        let now: BTreeSet<(Arc<str>, String)> = reports
-            .iter()
-            .map(|report| (Arc::clone(&report.name), report.what.clone()))
-            .collect();
+    fn report(&self, reports: Vec<(Arc<str>, String)>) {
+        let now = BTreeSet::from_iter(reports);
         let mut before = lock(&self.reported);
         let fresh = now.difference(&before);
         for (resource, what) in fresh.clone().take(MAX_REPORTS) {

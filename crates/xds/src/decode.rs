@@ -35,7 +35,7 @@ use crate::resource::ResourceType;
 pub(crate) use parts::MAX_NAME_BYTES;
 pub(crate) use state::Named;
 pub use state::State;
-pub use table::{OwnListener, OwnProtocol, Report, Table, TableError};
+pub use table::{OwnListener, OwnProtocol, Table, TableError};
 
 /// Bytes of the largest resource that is decoded. A listener with 10,000 routes has about 3 MB.
 pub const MAX_RESOURCE_BYTES: usize = 64 << 20;

@@ -26,8 +26,8 @@ pub use client::{
     load_cache, run,
 };
 pub use decode::{
-    DecodeError, Decoded, MAX_RESOURCE_BYTES, MAX_RESOURCES, OwnListener, OwnProtocol, Report,
-    State, Table, TableError, decode, resource_name,
+    DecodeError, Decoded, MAX_RESOURCE_BYTES, MAX_RESOURCES, OwnListener, OwnProtocol, State,
+    Table, TableError, decode, resource_name,
 };
 pub use encode::{Encoded, GatewayParams, base, cluster, parts, whole};
 pub use grpc::ALPN_H2;

@@ -45,19 +45,9 @@ pub enum OwnProtocol {
 pub struct Table {
     /// Clusters and routes. Every route's cluster is there, if need be without endpoints.
     pub spec: TableSpec,
-    /// What has no effect, though it was understood.
-    pub reports: Vec<Report>,
-}
-
-/// Something of a resource that has no effect.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Report {
-    /// Type of the resource.
-    pub kind: ResourceType,
-    /// Its name.
-    pub name: Arc<str>,
-    /// What has no effect, and why.
-    pub what: String,
+    /// What has no effect, though it was understood: the name of its resource, and what it is and
+    /// why.
+    pub reports: Vec<(Arc<str>, String)>,
 }
 
 /// Why resources amount to no table.
@@ -125,16 +115,12 @@ struct Builder<'s> {
     state: &'s State,
     own: &'s [OwnListener],
     routes: Routes<'s>,
-    reports: Vec<Report>,
+    reports: Vec<(Arc<str>, String)>,
 }
 
 impl<'s> Builder<'s> {
-    fn report(&mut self, kind: ResourceType, name: &Arc<str>, what: impl Into<String>) {
-        self.reports.push(Report {
-            kind,
-            name: Arc::clone(name),
-            what: what.into(),
-        });
+    fn report(&mut self, name: &Arc<str>, what: impl Into<String>) {
+        self.reports.push((Arc::clone(name), what.into()));
     }
 
     /// Adds the routes of a listener to those of the caller's listener that it belongs to.
@@ -145,7 +131,7 @@ impl<'s> Builder<'s> {
     ) -> Result<(), TableError> {
         let Some(index) = find_own(name, listener, self.own) else {
             let why = "no listener of this gateway has its name or port";
-            self.report(ResourceType::Listener, name, why);
+            self.report(name, why);
             return Ok(());
         };
         let protocol = self.own[index].protocol;
@@ -175,7 +161,7 @@ impl<'s> Builder<'s> {
             };
             if let Some(why) = unfit {
                 let what = format!("{}: {why}", chain.place);
-                self.report(ResourceType::Listener, name, what);
+                self.report(name, what);
             }
         }
         Ok(())
@@ -190,28 +176,28 @@ impl<'s> Builder<'s> {
         handler: &'s HttpHandler,
     ) -> Result<(), TableError> {
         let state = self.state;
-        let (kind, origin, rules) = match &handler.routes {
-            HttpRoutes::Inline(rules) => (ResourceType::Listener, name, rules),
+        let (origin, rules) = match &handler.routes {
+            HttpRoutes::Inline(rules) => (name, rules),
             HttpRoutes::Named(named) => {
                 let kind = ResourceType::RouteConfiguration;
                 let Some(rules) = state.of(kind).get(named).and_then(|one| one.routes()) else {
                     let what = format!("{}: its routes {named:?} are not there", chain.place);
-                    self.report(ResourceType::Listener, name, what);
+                    self.report(name, what);
                     return Ok(());
                 };
-                (kind, named, rules)
+                (named, rules)
             }
         };
         let found = ConnectRoutes::find(rules, state.of(ResourceType::Cluster));
         for what in found.shadowed {
-            self.report(kind, origin, what);
+            self.report(origin, what);
         }
         for route in found.routes {
             let (of_chain, own) = (&*chain.allow_sources, &*route.rule.allow_sources);
             if !of_chain.is_empty() && !own.is_empty() {
                 let why = "both its chain and the route say who may use it; it is withheld";
                 let what = format!("{}: {why}", route.rule.place);
-                self.report(kind, origin, what);
+                self.report(origin, what);
                 continue;
             }
             let sources = if own.is_empty() { of_chain } else { own };
@@ -237,12 +223,11 @@ impl<'s> Builder<'s> {
         let own = own.filter(|(_, own)| own.protocol == OwnProtocol::WireGuard);
         let sets = own.map(|(index, _)| ListenerSet::only(index));
         let listeners = sets.reduce(ListenerSet::union);
-        let kind = ResourceType::WireGuardRoute;
-        let all = self.state.of(kind);
+        let all = self.state.of(ResourceType::WireGuardRoute);
         let Some(listeners) = listeners else {
             if let Some(name) = all.keys().next() {
                 let why = "no listener of this gateway takes WireGuard, for which there are";
-                self.report(kind, name, format!("{why} {} routes", all.len()));
+                self.report(name, format!("{why} {} routes", all.len()));
             }
             return Ok(());
         };
@@ -288,11 +273,8 @@ impl<'s> Builder<'s> {
         let mut absent = BTreeSet::new();
         for (origin, cluster) in self.routes.origins() {
             if !known.contains(cluster) && absent.insert(*cluster) {
-                self.reports.push(Report {
-                    kind: ResourceType::Cluster,
-                    name: (*cluster).into(),
-                    what: format!("it is not there, and {origin:?} leads to it"),
-                });
+                let what = format!("it is not there, and {origin:?} leads to it");
+                self.reports.push(((*cluster).into(), what));
             }
         }
         clusters.extend(absent.into_iter().map(ClusterSpec::new));

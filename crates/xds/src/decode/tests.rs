@@ -257,6 +257,8 @@ fn listed(table: &Table) -> Vec<String> {
 }
 
 fn reports(table: &Table) -> Vec<String> {
-    let report = |one: &crate::decode::Report| format!("{}: {}", one.name, one.what);
-    table.reports.iter().map(report).collect()
+    let reports = table.reports.iter();
+    reports
+        .map(|(name, what)| format!("{name}: {what}"))
+        .collect()
 }
