@@ -31,29 +31,45 @@ pub struct PickContext<'a> {
     pub tried: &'a [Arc<Endpoint>],
 }
 
-/// Chooses an endpoint; see [`Cluster::pick`].
-pub(crate) fn pick<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Option<&'c Arc<Endpoint>> {
-    let random = &mut SplitMix64(cx.random);
-    let peers = Peers::find(cluster, cx)?;
-    let endpoint = match cluster.settings().balance {
-        Balance::LeastRequest => peers.lightest(random),
-        Balance::Maglev => peers.by_source(),
-        Balance::Random => peers.at_weight(random.below(peers.weight)),
-        Balance::RoundRobin => peers.in_turn(cluster.turn()),
-    };
-    Some(endpoint)
-}
+impl Cluster {
+    /// Chooses an endpoint for the next attempt; `None` when all of them have been tried.
+    ///
+    /// Among those not tried, in this order:
+    /// 1. healthy before ejected before unhealthy ones: ejected ones are tried when nothing better
+    ///    is left, unhealthy ones when nothing at all is;
+    /// 2. the lowest priority number;
+    /// 3. the own zone, where the cluster is zone-aware and the zone is known: all connections stay
+    ///    in it while one endpoint there is usable, whatever its load (as Kubernetes'
+    ///    `trafficDistribution: PreferSameZone`);
+    /// 4. what [`Balance`] says.
+    #[must_use]
+    pub fn pick(&self, cx: &PickContext<'_>) -> Option<&Arc<Endpoint>> {
+        let random = &mut SplitMix64(cx.random);
+        let peers = Peers::find(self, cx)?;
+        let endpoint = match self.settings().balance {
+            Balance::LeastRequest => peers.lightest(random),
+            Balance::Maglev => peers.by_source(),
+            Balance::Random => peers.at_weight(random.below(peers.weight)),
+            Balance::RoundRobin => peers.in_turn(self.turn()),
+        };
+        Some(endpoint)
+    }
 
-/// Returns the endpoints of which [`pick`] chooses one; see [`Cluster::candidates`].
-pub(crate) fn candidates<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Vec<&'c Arc<Endpoint>> {
-    let Some(peers) = Peers::find(cluster, cx) else {
-        return Vec::new();
-    };
-    match cluster.settings().balance {
-        Balance::LeastRequest => peers.all_least_loaded(),
-        Balance::Random => peers.iter().collect(),
-        Balance::Maglev => vec![peers.by_source()],
-        Balance::RoundRobin => vec![peers.in_turn(cluster.next_turn())],
+    /// Returns the endpoints of which [`pick`](Self::pick) would choose one if it were asked now:
+    /// one where the choice is certain, several where it is drawn by lot, none when all have been
+    /// tried. It changes nothing (the turn of [`Balance::RoundRobin`] is looked at, not taken), and
+    /// `random` does not matter.
+    #[must_use]
+    pub fn candidates(&self, cx: &PickContext<'_>) -> Vec<&Arc<Endpoint>> {
+        let Some(peers) = Peers::find(self, cx) else {
+            return Vec::new();
+        };
+        match self.settings().balance {
+            Balance::LeastRequest => peers.all_least_loaded(),
+            Balance::Random => peers.iter().collect(),
+            Balance::Maglev => vec![peers.by_source()],
+            Balance::RoundRobin => vec![peers.in_turn(self.next_turn())],
+        }
     }
 }
 

@@ -30,43 +30,50 @@ pub use errors::BuildErrors;
 /// Takes what is wrong with a route.
 pub(crate) type Fault<'a> = &'a mut dyn FnMut(fmt::Arguments<'_>);
 
-/// Builds what `spec` says, and shares with `previous` whatever did not change.
-pub(crate) fn build(
-    spec: &TableSpec,
-    generation: u64,
-    previous: Option<&Snapshot>,
-) -> Result<Snapshot, BuildErrors> {
-    let mut errors = BuildErrors::default();
-    let clusters = build_clusters(&spec.clusters, previous, &mut errors);
-    let mut routes = Vec::with_capacity(spec.routes.len());
-    let mut tables = Tables::default();
-    let mut public_keys = HashSet::new();
-    for (place, spec) in (1..).zip(&spec.routes) {
-        let mut fault =
-            |what: fmt::Arguments<'_>| errors.push(format_args!("route {place}: {what}"));
-        let Some(route) = build_route(spec, &clusters, previous, &mut fault) else {
-            continue;
-        };
-        tables.insert(&route, &mut fault);
-        if let Matches::WireGuard(wireguard) = route.matches() {
-            for key in &wireguard.public_keys {
-                if !public_keys.insert(*key) {
-                    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-                    fault(format_args!("WireGuard public key {key} is matched twice"));
+impl Snapshot {
+    /// Builds a snapshot, and takes over from `previous` the state of every cluster and endpoint
+    /// that both have, by cluster name and endpoint address. What did not change is shared, not
+    /// copied.
+    ///
+    /// # Errors
+    /// All that is wrong with the specification, each naming its offender; nothing is built then.
+    pub fn build(
+        spec: TableSpec,
+        generation: u64,
+        previous: Option<&Self>,
+    ) -> Result<Self, BuildErrors> {
+        let mut errors = BuildErrors::default();
+        let clusters = build_clusters(&spec.clusters, previous, &mut errors);
+        let mut routes = Vec::with_capacity(spec.routes.len());
+        let mut tables = Tables::default();
+        let mut public_keys = HashSet::new();
+        for (place, spec) in (1..).zip(&spec.routes) {
+            let mut fault =
+                |what: fmt::Arguments<'_>| errors.push(format_args!("route {place}: {what}"));
+            let Some(route) = build_route(spec, &clusters, previous, &mut fault) else {
+                continue;
+            };
+            tables.insert(&route, &mut fault);
+            if let Matches::WireGuard(wireguard) = route.matches() {
+                for key in &wireguard.public_keys {
+                    if !public_keys.insert(*key) {
+                        let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+                        fault(format_args!("WireGuard public key {key} is matched twice"));
+                    }
                 }
             }
+            routes.push(route);
         }
-        routes.push(route);
+        if errors.total() > 0 {
+            return Err(errors);
+        }
+        Ok(Self {
+            generation,
+            clusters,
+            routes: routes.into(),
+            tables,
+        })
     }
-    if errors.total() > 0 {
-        return Err(errors);
-    }
-    Ok(Snapshot {
-        generation,
-        clusters,
-        routes: routes.into(),
-        tables,
-    })
 }
 
 /// Builds the clusters in the order of their names.

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crate::balance::{PickContext, candidates, pick};
 use crate::endpoint::Endpoint;
 use crate::maglev::MaglevTable;
 use crate::spec::{ClusterSpec, OutlierParams};
@@ -77,30 +76,6 @@ impl Cluster {
     #[must_use]
     pub fn settings(&self) -> &Arc<ClusterSpec> {
         &self.settings
-    }
-
-    /// Chooses an endpoint for the next attempt; `None` when all of them have been tried.
-    ///
-    /// Among those not tried, in this order:
-    /// 1. healthy before ejected before unhealthy ones: ejected ones are tried when nothing better
-    ///    is left, unhealthy ones when nothing at all is;
-    /// 2. the lowest priority number;
-    /// 3. the own zone, where the cluster is zone-aware and the zone is known: all connections stay
-    ///    in it while one endpoint there is usable, whatever its load (as Kubernetes'
-    ///    `trafficDistribution: PreferSameZone`);
-    /// 4. what [`Balance`] says.
-    #[must_use]
-    pub fn pick(&self, cx: &PickContext<'_>) -> Option<&Arc<Endpoint>> {
-        pick(self, cx)
-    }
-
-    /// Returns the endpoints of which [`pick`](Self::pick) would choose one if it were asked now:
-    /// one where the choice is certain, several where it is drawn by lot, none when all have been
-    /// tried. It changes nothing (the turn of [`Balance::RoundRobin`] is looked at, not taken), and
-    /// `random` does not matter.
-    #[must_use]
-    pub fn candidates(&self, cx: &PickContext<'_>) -> Vec<&Arc<Endpoint>> {
-        candidates(self, cx)
     }
 
     /// Counts a connection unless the cluster has `max_connections` of them, and tells whether it

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::build::{BuildErrors, build};
 use crate::cluster::Cluster;
 use crate::route::{Matches, Route};
-use crate::spec::{EndpointAddress, TableSpec};
+use crate::spec::EndpointAddress;
 use crate::tables::Tables;
 
 /// All clusters and routes at one moment; never changes, is swapped whole.
@@ -22,20 +21,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Builds a snapshot, and takes over from `previous` the state of every cluster and endpoint
-    /// that both have, by cluster name and endpoint address. What did not change is shared, not
-    /// copied.
-    ///
-    /// # Errors
-    /// All that is wrong with the specification, each naming its offender; nothing is built then.
-    pub fn build(
-        spec: TableSpec,
-        generation: u64,
-        previous: Option<&Self>,
-    ) -> Result<Self, BuildErrors> {
-        build(&spec, generation, previous)
-    }
-
     /// Returns the snapshot of generation 0 that routes nothing.
     #[must_use]
     pub fn empty() -> Self {
