@@ -9,69 +9,39 @@ use bytes::Bytes;
 
 use crate::decode::{Decoded, MAX_RESOURCES, Received, decode, resource_name};
 use crate::grpc::MORE_FOLLOWS;
-use crate::proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse};
+use crate::proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse, NamedResource};
 use crate::resource::ResourceType;
 
-/// A response of either variant, as it came.
+/// A response of either variant, in the form of the incremental one.
 #[derive(Clone, Debug)]
 pub(super) struct Response {
-    type_url: String,
-    nonce: String,
-    /// State of the world: the version of the whole.
-    version: String,
-    resources: Vec<RawResource>,
-    removed: Vec<String>,
-    /// Whether it is of the state-of-the-world variant.
+    delta: DeltaDiscoveryResponse,
+    /// Whether it is of the state-of-the-world variant, in which resources have no names of their
+    /// own and all the version of the whole.
     full: bool,
-}
-
-/// A resource before it is understood.
-#[derive(Clone, Debug)]
-struct RawResource {
-    type_url: String,
-    name: Option<String>,
-    version: String,
-    body: Bytes,
 }
 
 impl From<DeltaDiscoveryResponse> for Response {
     fn from(delta: DeltaDiscoveryResponse) -> Self {
-        let resources = delta.resources.into_iter().map(|one| {
-            let any = one.resource.unwrap_or_default();
-            RawResource {
-                type_url: any.type_url,
-                name: Some(one.name).filter(|name| !name.is_empty()),
-                version: one.version,
-                body: any.value,
-            }
-        });
-        Self {
-            type_url: delta.type_url,
-            nonce: delta.nonce,
-            version: delta.system_version_info,
-            resources: resources.collect(),
-            removed: delta.removed_resources,
-            full: false,
-        }
+        Self { delta, full: false }
     }
 }
 
 impl From<DiscoveryResponse> for Response {
     fn from(full: DiscoveryResponse) -> Self {
-        let resources = full.resources.into_iter().map(|any| RawResource {
-            type_url: any.type_url,
-            name: None,
+        let resources = full.resources.into_iter().map(|any| NamedResource {
             version: full.version_info.clone(),
-            body: any.value,
+            resource: Some(any),
+            name: String::new(),
         });
-        Self {
+        let delta = DeltaDiscoveryResponse {
+            resources: resources.collect(),
+            system_version_info: full.version_info,
             type_url: full.type_url,
             nonce: full.nonce,
-            resources: resources.collect(),
-            version: full.version_info,
-            removed: Vec::new(),
-            full: true,
-        }
+            removed_resources: Vec::new(),
+        };
+        Self { delta, full: true }
     }
 }
 
@@ -97,33 +67,38 @@ pub(super) struct Update {
 /// Decodes a response; `None` when its type was not subscribed. Other tasks on the same
 /// thread run every [`YIELD_INTERVAL`] resources.
 pub(super) async fn decode_response(response: Response) -> Option<Update> {
-    let kind = ResourceType::from_type_url(&response.type_url)?;
+    let Response { delta, full } = response;
+    let kind = ResourceType::from_type_url(&delta.type_url)?;
     let mut update = Update {
         kind,
-        more_follows: response.nonce.ends_with(MORE_FOLLOWS),
-        nonce: response.nonce,
-        version: response.version,
+        more_follows: delta.nonce.ends_with(MORE_FOLLOWS),
+        nonce: delta.nonce,
+        version: delta.system_version_info,
         set: Vec::new(),
         unread: Vec::new(),
-        removed: response.removed.into_iter().map(Into::into).collect(),
-        listed: response.full && kind.is_root(),
+        removed: delta
+            .removed_resources
+            .into_iter()
+            .map(Into::into)
+            .collect(),
+        listed: full && kind.is_root(),
         fault: None,
     };
-    if response.resources.len() + update.removed.len() > MAX_RESOURCES {
+    if delta.resources.len() + update.removed.len() > MAX_RESOURCES {
         update.removed.clear();
         update.unread.push("".into());
         update.refuse(&format!("more than {MAX_RESOURCES} resources"));
         return Some(update);
     }
-    for (count, resource) in response.resources.into_iter().enumerate() {
+    for (count, resource) in delta.resources.into_iter().enumerate() {
         if count % YIELD_INTERVAL == YIELD_INTERVAL - 1 {
             tokio::task::yield_now().await;
         }
         let name = resource.name.clone();
-        match resource.decode(kind) {
+        match decode_resource(kind, resource) {
             Ok(item) => update.set.push(item),
             Err(why) => {
-                update.unread.push(name.unwrap_or_default().into());
+                update.unread.push(name.into());
                 update.refuse(&why);
             }
         }
@@ -135,27 +110,30 @@ pub(super) async fn decode_response(response: Response) -> Option<Update> {
 /// Resources decoded between two yields: about a millisecond.
 const YIELD_INTERVAL: usize = 256;
 
-impl RawResource {
-    fn decode(self, kind: ResourceType) -> Result<(Arc<str>, Arc<Decoded>), String> {
-        if self.type_url != kind.type_url() {
-            return Err(format!(
-                "a resource of type {} in a response of type {}",
-                self.type_url,
-                kind.type_url()
-            ));
-        }
-        let name = match self.name {
-            Some(name) => name,
-            None => resource_name(kind, &self.body).map_err(|error| error.to_string())?,
-        };
-        let mut decoded = decode(kind, &name, &self.body).map_err(|error| error.to_string())?;
-        decoded.received = Some(Received {
-            version: self.version,
-            // A copy, so that it does not hold the whole response that it came in.
-            body: Bytes::copy_from_slice(&self.body),
-        });
-        Ok((name.into(), decoded.into()))
+fn decode_resource(
+    kind: ResourceType,
+    resource: NamedResource,
+) -> Result<(Arc<str>, Arc<Decoded>), String> {
+    let any = resource.resource.unwrap_or_default();
+    if any.type_url != kind.type_url() {
+        return Err(format!(
+            "a resource of type {} in a response of type {}",
+            any.type_url,
+            kind.type_url()
+        ));
     }
+    let name = if resource.name.is_empty() {
+        resource_name(kind, &any.value).map_err(|error| error.to_string())?
+    } else {
+        resource.name
+    };
+    let mut decoded = decode(kind, &name, &any.value).map_err(|error| error.to_string())?;
+    decoded.received = Some(Received {
+        version: resource.version,
+        // A copy, so that it does not hold the whole response that it came in.
+        body: Bytes::copy_from_slice(&any.value),
+    });
+    Ok((name.into(), decoded.into()))
 }
 
 impl Update {
