@@ -18,44 +18,30 @@ pub(super) enum Variant {
     Full,
 }
 
-/// A request of either variant; what a variant has no field for is left out.
+/// A request of either variant, in the form of the incremental one. In the state-of-the-world
+/// variant the names that it subscribes to are all names.
 #[derive(Debug)]
 pub(super) struct Request {
-    kind: ResourceType,
-    node: Option<Node>,
-    /// Incremental: further names; state of the world: all names.
-    names: Vec<String>,
-    unsubscribe: Vec<String>,
-    /// What there is of an earlier stream: versions by name.
-    versions: BTreeMap<String, String>,
+    delta: DeltaDiscoveryRequest,
+    /// State of the world: of the latest accepted response.
     version: String,
-    nonce: String,
-    error: Option<RpcStatus>,
 }
 
 impl From<Request> for DeltaDiscoveryRequest {
     fn from(request: Request) -> Self {
-        Self {
-            node: request.node,
-            type_url: request.kind.type_url().to_owned(),
-            resource_names_subscribe: request.names,
-            resource_names_unsubscribe: request.unsubscribe,
-            initial_resource_versions: request.versions,
-            response_nonce: request.nonce,
-            error_detail: request.error,
-        }
+        request.delta
     }
 }
 
 impl From<Request> for DiscoveryRequest {
-    fn from(request: Request) -> Self {
+    fn from(Request { delta, version }: Request) -> Self {
         Self {
-            version_info: request.version,
-            node: request.node,
-            resource_names: request.names,
-            type_url: request.kind.type_url().to_owned(),
-            response_nonce: request.nonce,
-            error_detail: request.error,
+            version_info: version,
+            node: delta.node,
+            resource_names: delta.resource_names_subscribe,
+            type_url: delta.type_url,
+            response_nonce: delta.response_nonce,
+            error_detail: delta.error_detail,
         }
     }
 }
@@ -113,7 +99,7 @@ impl Session {
             client_features: vec![LISTENER_PARTS.to_owned()],
         };
         if let Some(first) = requests.first_mut() {
-            first.node = Some(node);
+            first.delta.node = Some(node);
         }
         (session, requests)
     }
@@ -134,11 +120,12 @@ impl Session {
             let mut request = self.request(kind);
             if self.variant == Variant::Delta {
                 let new = &self.types[kind as usize].names;
-                request.names = new.difference(&old).map(ToString::to_string).collect();
-                request.unsubscribe = old.difference(new).map(ToString::to_string).collect();
+                let delta = &mut request.delta;
+                delta.resource_names_subscribe = strings(new.difference(&old));
+                delta.resource_names_unsubscribe = strings(old.difference(new));
             }
             if first {
-                request.versions = versions(kind, held);
+                request.delta.initial_resource_versions = versions(kind, held);
             }
             Some(request)
         });
@@ -154,14 +141,13 @@ impl Session {
             asked.answered = true;
         }
         self.note_refused(update, verdict.is_err());
-        Request {
-            nonce: update.nonce.clone(),
-            error: verdict.as_ref().err().map(|text| RpcStatus {
-                code: tonic::Code::InvalidArgument as i32,
-                message: text.clone(),
-            }),
-            ..self.request(update.kind)
-        }
+        let mut request = self.request(update.kind);
+        request.delta.response_nonce.clone_from(&update.nonce);
+        request.delta.error_detail = verdict.as_ref().err().map(|text| RpcStatus {
+            code: tonic::Code::InvalidArgument as i32,
+            message: text.clone(),
+        });
+        request
     }
 
     /// Whether the server sent everything, and all of it was accepted.
@@ -197,37 +183,34 @@ impl Session {
 
     fn ask_for_all(&mut self, kind: ResourceType, held: &HeldResources) -> Request {
         self.types[kind as usize].asked = true;
-        Request {
-            versions: versions(kind, held),
-            ..self.request(kind)
-        }
+        let mut request = self.request(kind);
+        request.delta.initial_resource_versions = versions(kind, held);
+        request
     }
 
     /// A request that says nothing new; in the state-of-the-world variant it has to repeat what
     /// was asked for and accepted before.
     fn request(&self, kind: ResourceType) -> Request {
         let asked = &self.types[kind as usize];
-        let mut request = Request {
-            kind,
-            node: None,
-            names: Vec::new(),
-            unsubscribe: Vec::new(),
-            versions: BTreeMap::new(),
-            version: String::new(),
-            nonce: String::new(),
-            error: None,
+        let mut delta = DeltaDiscoveryRequest {
+            type_url: kind.type_url().to_owned(),
+            ..DeltaDiscoveryRequest::default()
         };
         if self.variant == Variant::Full {
-            request.names = asked.names.iter().map(ToString::to_string).collect();
-            request.version.clone_from(&asked.version);
-            request.nonce.clone_from(&asked.nonce);
+            delta.resource_names_subscribe = strings(asked.names.iter());
+            delta.response_nonce.clone_from(&asked.nonce);
         }
-        request
+        let version = asked.version.clone();
+        Request { delta, version }
     }
 }
 
 /// Bounds the set: only whether it is empty is ever asked.
 const MAX_REFUSED: usize = 10_000;
+
+fn strings<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> Vec<String> {
+    names.map(ToString::to_string).collect()
+}
 
 fn versions(kind: ResourceType, held: &HeldResources) -> BTreeMap<String, String> {
     let received = held.state().received(kind);
