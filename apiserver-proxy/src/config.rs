@@ -14,8 +14,8 @@ use route::TcpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{
-    AccessLogSettings, AdminSettings, ConfigError, ConfigErrors, DrainSettings, ListenAddress,
-    ProbesSettings, TcpSettings, Validate,
+    AccessLogSettings, AdminSettings, ConfigErrors, DrainSettings, ListenAddress, ProbesSettings,
+    TcpSettings, Validate,
 };
 use telemetry::LogFormat;
 
@@ -162,28 +162,6 @@ impl Default for Limits {
 }
 
 impl Config {
-    /// Reads and validates the configuration file at `path`.
-    ///
-    /// # Errors
-    /// What is wrong, with file, line or key.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        settings::load(path)
-    }
-
-    /// As [`Config::load`], from text.
-    ///
-    /// # Errors
-    /// What is wrong, with file, line or key.
-    pub fn from_text(text: &str, origin: &Path) -> Result<Self, ConfigError> {
-        settings::from_text(text, origin)
-    }
-
-    /// Returns the configuration in effect, defaults included.
-    #[must_use]
-    pub fn effective(&self) -> serde_json::Value {
-        settings::redact(self).unwrap_or_default()
-    }
-
     /// Returns the addresses that pods connect to.
     pub(crate) fn listen(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.listen.iter().map(|address| address.get())
@@ -272,7 +250,7 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
 "#;
 
     fn config(text: &str) -> Result<Config, String> {
-        Config::from_text(text, Path::new("proxy.yaml")).map_err(|error| error.to_string())
+        settings::from_text(text, Path::new("proxy.yaml")).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -286,7 +264,7 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
 "#,
         )
         .unwrap();
-        assert_eq!(sample.effective(), minimal.effective());
+        assert_eq!(settings::effective(&sample), settings::effective(&minimal));
         let addresses = sample.interface().addresses;
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.1.2.3", "10.0.0.2"]);

@@ -12,13 +12,13 @@ fn main() -> ExitCode {
 }
 
 fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
-    let config = Config::load(&flags.config).map_err(Failure::configuration)?;
+    let config: Config = settings::load(&flags.config).map_err(Failure::configuration)?;
     if flags.check {
         let effective = settings::effective_yaml(&config).unwrap_or_default();
         return Ok(program::print(effective));
     }
     let Some(command) = flags.command else {
-        let effective = config.effective();
+        let effective = settings::effective(&config);
         return program::serve(effective, Threads::Main, async |signals| {
             run(config, log, signals).await
         });

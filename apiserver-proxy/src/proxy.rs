@@ -413,7 +413,7 @@ fn admin(
     let (names, node) = (shared.names.clone(), Arc::clone(node));
     Arc::new(Admin {
         info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
-        config: shared.config.effective(),
+        config: settings::effective(&shared.config),
         listeners: listeners.to_vec(),
         admission: Arc::clone(&shared.admission),
         metrics: shared.metrics.clone(),

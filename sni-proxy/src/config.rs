@@ -13,8 +13,8 @@ use route::{IpPrefix, TcpOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{
-    AccessLogSettings, AdminSettings, ConfigError, ConfigErrors, DrainSettings, ProbesSettings,
-    TcpSettings, Validate,
+    AccessLogSettings, AdminSettings, ConfigErrors, DrainSettings, ProbesSettings, TcpSettings,
+    Validate,
 };
 use telemetry::LogFormat;
 
@@ -181,28 +181,6 @@ fn default_admin() -> AdminSettings {
 }
 
 impl Config {
-    /// Reads and validates the configuration file at `path`, without what it points to.
-    ///
-    /// # Errors
-    /// What is wrong, with file, line or key.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        settings::load(path)
-    }
-
-    /// As [`Config::load`], from text; `origin` is the file that relative paths start from.
-    ///
-    /// # Errors
-    /// What is wrong, with file, line or key.
-    pub fn from_text(text: &str, origin: &Path) -> Result<Self, ConfigError> {
-        settings::from_text(text, origin)
-    }
-
-    /// Returns the configuration in effect, defaults included and secrets left out.
-    #[must_use]
-    pub fn effective(&self) -> serde_json::Value {
-        settings::redact(self).unwrap_or_default()
-    }
-
     /// Returns the number of worker threads.
     pub(crate) fn workers(&self) -> usize {
         match self.workers {
@@ -320,7 +298,7 @@ accessLog: { format: off }
 "#;
 
     fn problems(text: &str) -> String {
-        Config::from_text(text, Path::new("/etc/sni-proxy.yaml"))
+        settings::from_text::<Config>(text, Path::new("/etc/sni-proxy.yaml"))
             .unwrap_err()
             .to_string()
     }
@@ -328,8 +306,8 @@ accessLog: { format: off }
     #[test]
     fn documented_sample_equals_defaults() {
         let origin = Path::new("/etc/rhizome/sni-proxy.yaml");
-        let sample = Config::from_text(SAMPLE, origin).unwrap();
-        let minimal = Config::from_text(
+        let sample: Config = settings::from_text(SAMPLE, origin).unwrap();
+        let minimal: Config = settings::from_text(
             r#"
 listeners:
 - { name: tls, address: "[::]:443", protocol: tls }
@@ -342,7 +320,7 @@ trustedProxies: ["10.0.0.0/8"]
             origin,
         )
         .unwrap();
-        assert_eq!(sample.effective(), minimal.effective());
+        assert_eq!(settings::effective(&sample), settings::effective(&minimal));
         assert!(matches!(&sample.source, RouteSource::File(file)
                 if file == Path::new("/etc/rhizome/routes.yaml")));
         assert!(sample.trusts("10.1.2.3".parse().unwrap()));

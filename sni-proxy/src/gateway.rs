@@ -341,7 +341,7 @@ fn admin(
     let (routing, traced, listening) = (Arc::clone(shared), Arc::clone(shared), listeners.to_vec());
     Arc::new(Admin {
         info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
-        config: shared.config.effective(),
+        config: settings::effective(&shared.config),
         listeners: listeners.to_vec(),
         admission: Arc::clone(&shared.admission),
         metrics: shared.metrics.clone(),

@@ -22,12 +22,13 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     if let Some(Command::Trace(trace)) = &flags.command {
         return ask(trace);
     }
-    let config = Config::load(&flags.config.unwrap_or_default()).map_err(Failure::configuration)?;
+    let path = flags.config.unwrap_or_default();
+    let config: Config = settings::load(&path).map_err(Failure::configuration)?;
     if flags.check {
         let effective = config.check().map_err(Failure::configuration)?;
         return Ok(program::print(effective));
     }
-    let effective = config.effective();
+    let effective = settings::effective(&config);
     program::serve(effective, Threads::Main, async |signals| {
         let gateway = Gateway::start(config, flags.zone, &Environment::read(), log);
         let gateway = gateway.map_err(|error| {

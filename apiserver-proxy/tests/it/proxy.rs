@@ -73,7 +73,8 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a proxy. JSON is YAML.
     pub(crate) fn start(config: &Value) -> Self {
-        let config = Config::from_text(&config.to_string(), Path::new("test.yaml")).unwrap();
+        let config: Config =
+            settings::from_text(&config.to_string(), Path::new("test.yaml")).unwrap();
         let (sender, started) = channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()

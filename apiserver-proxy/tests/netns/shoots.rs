@@ -240,7 +240,7 @@ impl SeedGateway {
                     .build()
                     .unwrap();
                 runtime.block_on(async {
-                    let config = Config::load(&path).unwrap();
+                    let config: Config = settings::load(&path).unwrap();
                     let log = LogControl::detached();
                     let gateway =
                         Gateway::start(config, None, &Environment::default(), log).unwrap();

@@ -30,6 +30,11 @@ pub fn redact<T: Serialize + ?Sized>(value: &T) -> Result<Value, serde_json::Err
     Ok(value)
 }
 
+/// Returns a configuration in effect as JSON, without secrets.
+pub fn effective<T: Serialize + ?Sized>(config: &T) -> Value {
+    redact(config).unwrap_or_default()
+}
+
 /// Returns the redacted `value` as YAML with a closing newline; [`crate::yaml`] reads it back.
 ///
 /// # Errors

@@ -44,7 +44,7 @@ impl Gateway {
     /// Starts in a directory that has its `routes.yaml` already.
     pub(crate) fn start_with(dir: TempDir, zone: Option<&str>, config: &str) -> Self {
         let text = whole(config);
-        let config = Config::from_text(&text, &dir.join("sni-proxy.yaml")).unwrap();
+        let config: Config = settings::from_text(&text, &dir.join("sni-proxy.yaml")).unwrap();
         let (started, starting) = channel();
         let zone = zone.map(str::to_owned);
         let thread = std::thread::spawn(move || run(config, zone, &started));
@@ -107,7 +107,7 @@ fn run(config: Config, zone: Option<String>, started: &Sender<Started>) {
         .enable_all()
         .build()
         .unwrap();
-    let names: Vec<String> = config.effective()["listeners"]
+    let names: Vec<String> = settings::effective(&config)["listeners"]
         .as_array()
         .unwrap()
         .iter()

@@ -112,7 +112,7 @@ fn a_server_that_does_not_answer_handshakes_is_left_for_another() {
 fn settings_that_mean_nothing_are_refused_with_their_key() {
     let problems = |text: &str| {
         let whole = format!("{text}routing: {{ file: routes.yaml }}\n");
-        let refused = Config::from_text(&whole, Path::new("sni-proxy.yaml"));
+        let refused = settings::from_text::<Config>(&whole, Path::new("sni-proxy.yaml"));
         refused.unwrap_err().to_string()
     };
     let listener = |more: &str| {
@@ -155,5 +155,5 @@ fn settings_that_mean_nothing_are_refused_with_their_key() {
     }
     let both = listener("") + "- { name: tls, address: \"[::]:51820\", protocol: tls }\n";
     let whole = both + "routing: { file: routes.yaml }\n";
-    assert!(Config::from_text(&whole, Path::new("sni-proxy.yaml")).is_ok());
+    assert!(settings::from_text::<Config>(&whole, Path::new("sni-proxy.yaml")).is_ok());
 }
