@@ -60,8 +60,8 @@ struct ClusterFile {
     /// Its addresses.
     endpoints: Vec<EndpointFile>,
     /// How endpoints are chosen.
-    #[serde(default)]
-    balance: BalanceFile,
+    #[serde(default, with = "BalanceFile")]
+    balance: Balance,
     /// Prefer endpoints of the gateway's own zone; spill over when they fail.
     #[serde(default = "yes")]
     zone_aware: bool,
@@ -100,12 +100,11 @@ struct EndpointFile {
 }
 
 /// How an endpoint is chosen.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Deserialize, JsonSchema, Serialize)]
+#[serde(remote = "Balance", rename_all = "kebab-case")]
 enum BalanceFile {
     /// One with few connections for its weight: the best of all where they are few, the better of
     /// two chosen at random where they are many.
-    #[default]
     LeastRequest,
     /// Always the same for one client address.
     Maglev,
@@ -311,12 +310,7 @@ impl ClusterFile {
         ClusterSpec {
             name: self.name,
             endpoints,
-            balance: match self.balance {
-                BalanceFile::LeastRequest => Balance::LeastRequest,
-                BalanceFile::Maglev => Balance::Maglev,
-                BalanceFile::Random => Balance::Random,
-                BalanceFile::RoundRobin => Balance::RoundRobin,
-            },
+            balance: self.balance,
             zone_aware: self.zone_aware,
             connect_timeout: self.connect_timeout.0,
             connect_retries: self.connect_retries,

@@ -63,16 +63,16 @@ enum Mode {
 #[schemars(rename = "UpstreamDnsFile")]
 struct UpstreamDns {
     /// Which addresses are used.
-    family: FamilyWord,
+    #[serde(with = "FamilyWord")]
+    family: Family,
 }
 
 /// Which addresses of a name are used.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Deserialize, JsonSchema, Serialize)]
+#[serde(remote = "Family", rename_all = "kebab-case")]
 #[schemars(rename = "FamilyFile")]
 enum FamilyWord {
     /// Both families; the first that answers wins.
-    #[default]
     Auto,
     /// IPv4 alone.
     Ipv4,
@@ -114,11 +114,7 @@ impl Announce {
 impl Upstream {
     /// Returns which addresses of the gateway's name are used.
     pub(crate) fn family(&self) -> Family {
-        match self.dns.family {
-            FamilyWord::Auto => Family::Auto,
-            FamilyWord::Ipv4 => Family::Ipv4,
-            FamilyWord::Ipv6 => Family::Ipv6,
-        }
+        self.dns.family
     }
 
     pub(super) fn validate(&mut self, listen: &[SocketAddr], errors: &mut ConfigErrors) {
