@@ -2,7 +2,6 @@
 //!
 //! Only reads, except that it can begin a drain.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -62,14 +61,6 @@ pub struct Admin {
     pub ready_alias: Option<&'static str>,
     /// Paths of the program's own on the admin address.
     pub paths: Option<Box<AdminPaths>>,
-}
-
-impl fmt::Debug for Admin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admin")
-            .field("info", &self.info)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Admin {

@@ -128,18 +128,6 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-impl From<Duration> for HumanDuration {
-    fn from(duration: Duration) -> Self {
-        Self(duration)
-    }
-}
-
-impl From<HumanDuration> for Duration {
-    fn from(duration: HumanDuration) -> Self {
-        duration.0
-    }
-}
-
 impl Serialize for HumanDuration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

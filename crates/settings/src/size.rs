@@ -80,12 +80,6 @@ impl fmt::Display for ByteSize {
     }
 }
 
-impl From<ByteSize> for u64 {
-    fn from(size: ByteSize) -> Self {
-        size.0
-    }
-}
-
 /// A number when it has no shorter text, so that what was written `0` or `1500` is shown so.
 impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

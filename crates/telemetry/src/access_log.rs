@@ -11,7 +11,6 @@
 mod format;
 
 use std::cell::RefCell;
-use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -64,15 +63,6 @@ pub enum Sink {
     Stdout,
     /// Anything else that takes bytes; used from one thread.
     Writer(Box<dyn Write + Send>),
-}
-
-impl fmt::Debug for Sink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stdout => "Stdout",
-            Self::Writer(_) => "Writer",
-        })
-    }
 }
 
 /// The access log. Clones write to the same one.

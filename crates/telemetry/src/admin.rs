@@ -144,10 +144,3 @@ impl Endpoints {
         http::serve(bound, self.routes.clone(), shutdown)
     }
 }
-
-impl std::fmt::Debug for Endpoints {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = if self.routes.admin { "admin" } else { "probes" };
-        f.debug_tuple("Endpoints").field(&kind).finish()
-    }
-}
