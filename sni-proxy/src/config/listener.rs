@@ -33,31 +33,20 @@ pub(crate) struct ListenerConfig {
     pub(crate) upstream_tcp: Option<TcpOverrides>,
 }
 
-/// What the connections of a listener begin with.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Protocol {
-    /// An HTTP CONNECT request, routed by a header.
-    Connect,
-    /// A node proxy's PROXY header, routed by its destination, or an HTTP CONNECT request.
-    ProxyOrConnect,
-    /// A TLS ClientHello, routed by its server name.
-    Tls,
-    /// WireGuard's datagrams, on UDP.
-    #[serde(rename = "wireguard")]
-    WireGuard,
-}
-
-impl Protocol {
-    /// Returns the protocol as the configuration names it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::ProxyOrConnect => "proxy-or-connect",
-            Self::Tls => "tls",
-            Self::WireGuard => "wireguard",
-        }
+telemetry::labels! {
+    /// What the connections of a listener begin with.
+    #[derive(Deserialize, JsonSchema, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Protocol {
+        /// An HTTP CONNECT request, routed by a header.
+        Connect = "connect",
+        /// A node proxy's PROXY header, routed by its destination, or an HTTP CONNECT request.
+        ProxyOrConnect = "proxy-or-connect",
+        /// A TLS ClientHello, routed by its server name.
+        Tls = "tls",
+        /// WireGuard's datagrams, on UDP.
+        #[serde(rename = "wireguard")]
+        WireGuard = "wireguard",
     }
 }
 

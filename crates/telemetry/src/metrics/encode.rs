@@ -10,26 +10,15 @@ use std::fmt::{Display, Write};
 
 use super::Description;
 
-/// The kind of a family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Only rises.
-    Counter,
-    /// Rises and falls.
-    Gauge,
-    /// A distribution over buckets.
-    Histogram,
-}
-
-impl Kind {
-    /// Returns the word that text exposition uses.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
+crate::labels! {
+    /// The kind of a family, by the word that text exposition uses.
+    pub enum Kind {
+        /// Only rises.
+        Counter = "counter",
+        /// Rises and falls.
+        Gauge = "gauge",
+        /// A distribution over buckets.
+        Histogram = "histogram",
     }
 }
 
