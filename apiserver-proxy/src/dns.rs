@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serve::{OwnSockets, pass_to_last};
 use settings::{ConfigErrors, ListenAddress};
 use socket2::{Domain, Socket, Type};
+use tokio::net::{TcpListener, UdpSocket};
 
 use self::forward::Forwarder;
 use self::handler::Handler;
@@ -61,8 +62,8 @@ pub(crate) struct DnsParams {
 /// A bound DNS server that does not answer yet.
 #[derive(Debug)]
 pub(crate) struct DnsServer {
-    udp: std::net::UdpSocket,
-    tcp: std::net::TcpListener,
+    udp: UdpSocket,
+    tcp: TcpListener,
     local_addr: SocketAddr,
     own: Option<OwnSockets>,
     handler: Handler,
@@ -100,7 +101,7 @@ impl DnsParams {
 }
 
 impl DnsServer {
-    /// Binds UDP and TCP. Nothing is answered before [`run`](Self::run), but questions queue up: all
+    /// Binds UDP and TCP, on the current runtime. Nothing is answered before [`run`](Self::run), but questions queue up: all
     /// that come from now on, also where another process of this program has answered until now.
     pub(crate) fn bind(params: &DnsParams) -> Result<Self, DnsError> {
         Self::bind_with(params, Limits::default())
@@ -108,7 +109,7 @@ impl DnsServer {
 
     fn bind_with(params: &DnsParams, limits: Limits) -> Result<Self, DnsError> {
         let address = params.address.get();
-        let failed = |source| DnsError::Bind { address, source };
+        let failed = |error| DnsError::Bind(address, error);
         let (udp, tcp) = bind_pair(address).map_err(failed)?;
         let own = (address.port() != 0).then(|| take_turn(address, &udp, &tcp));
         let local_addr = udp.local_addr().map_err(failed)?;
@@ -137,31 +138,20 @@ impl DnsServer {
     /// Answers until `shutdown` is done; then the sockets close, and questions under way are
     /// dropped: their askers ask again.
     ///
-    /// To be called on a tokio runtime with I/O and time. Cancel-safe: when the future is
-    /// dropped, the server stops.
+    /// Cancel-safe: when the future is dropped, the server stops.
     ///
     /// # Errors
-    /// [`DnsError::Register`] when the runtime does not take the sockets, and [`DnsError::Udp`]
-    /// when the UDP socket ended by itself.
+    /// [`DnsError::Udp`] when the UDP socket ended by itself.
     pub(crate) async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), DnsError> {
-        let register = |source| DnsError::Register { source };
-        let udp = tokio::net::UdpSocket::from_std(self.udp).map_err(register)?;
-        let tcp = tokio::net::TcpListener::from_std(self.tcp).map_err(register)?;
         let mut server = Server::new(self.handler.clone());
-        server.register_socket(udp);
+        server.register_socket(self.udp);
         tokio::select! {
             () = shutdown => {}
-            () = tcp::serve(tcp, self.handler, &self.limits) => {}
-            ended = server.block_until_done() => {
-                return Err(DnsError::Udp { source: ended.err() });
-            }
+            () = tcp::serve(self.tcp, self.handler, &self.limits) => {}
+            ended = server.block_until_done() => return Err(DnsError::Udp(ended.err())),
         }
-        server
-            .shutdown_gracefully()
-            .await
-            .map_err(|source| DnsError::Udp {
-                source: Some(source),
-            })
+        let ended = server.shutdown_gracefully().await;
+        ended.map_err(|error| DnsError::Udp(Some(error)))
     }
 }
 
@@ -170,28 +160,11 @@ impl DnsServer {
 #[non_exhaustive]
 pub enum DnsError {
     /// The address is not on this machine, in use, or its port needs a capability.
-    #[error("binding the DNS server to {address}, UDP and TCP")]
-    Bind {
-        /// The configured address.
-        address: SocketAddr,
-        /// What the kernel says.
-        #[source]
-        source: io::Error,
-    },
-    /// The sockets could not be handed to the runtime.
-    #[error("registering the DNS server's sockets with the runtime")]
-    Register {
-        /// What the kernel says.
-        #[source]
-        source: io::Error,
-    },
+    #[error("binding the DNS server to {0}, UDP and TCP")]
+    Bind(SocketAddr, #[source] io::Error),
     /// Receiving over UDP ended, which only a broken socket does.
     #[error("receiving DNS questions over UDP")]
-    Udp {
-        /// What hickory reports, if anything.
-        #[source]
-        source: Option<NetError>,
-    },
+    Udp(#[source] Option<NetError>),
 }
 
 /// Every bound of the server.
@@ -231,16 +204,16 @@ impl Default for Limits {
 
 /// Binds one address for both protocols, shared with a process that this one follows. With port 0 the
 /// kernel picks UDP's, and the same port may be taken for TCP: then another is tried.
-fn bind_pair(address: SocketAddr) -> io::Result<(std::net::UdpSocket, std::net::TcpListener)> {
+fn bind_pair(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
     const TRIES: usize = 16;
     let mut tries = if address.port() == 0 { TRIES } else { 1 };
     loop {
         tries -= 1;
         let shared = address.port() != 0;
-        let udp = std::net::UdpSocket::from(bind_one(Type::DGRAM, address, shared)?);
+        let udp = UdpSocket::from_std(bind_one(Type::DGRAM, address, shared)?.into())?;
         let tcp = bind_one(Type::STREAM, udp.local_addr()?, shared);
         match tcp.and_then(|tcp| tcp.listen(BACKLOG).map(|()| tcp.into())) {
-            Ok(tcp) => return Ok((udp, tcp)),
+            Ok(tcp) => return Ok((udp, TcpListener::from_std(tcp)?)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
             Err(error) => return Err(error),
         }
@@ -248,11 +221,7 @@ fn bind_pair(address: SocketAddr) -> io::Result<(std::net::UdpSocket, std::net::
 }
 
 /// Has the questions come to these sockets from now on, and no longer to those of another process.
-fn take_turn(
-    address: SocketAddr,
-    udp: &std::net::UdpSocket,
-    tcp: &std::net::TcpListener,
-) -> Option<OwnSockets> {
+fn take_turn(address: SocketAddr, udp: &UdpSocket, tcp: &TcpListener) -> Option<OwnSockets> {
     let own = OwnSockets::new(address, &[tcp]).ok();
     let taken = pass_to_last(udp, own.as_ref()).and_then(|()| pass_to_last(tcp, own.as_ref()));
     if let Err(error) = taken {

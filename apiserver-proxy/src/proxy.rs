@@ -72,34 +72,21 @@ pub enum StartError {
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// An address is on no device, and not to be put on one.
-    #[error("{address} is on no device of this node; interface.manage is what puts it on one")]
-    Missing {
-        /// The address.
-        address: IpAddr,
-    },
+    #[error("{0} is on no device of this node; interface.manage is what puts it on one")]
+    Missing(IpAddr),
     /// The rules that the configuration insists on could not be installed.
     #[error("noTrack: on")]
     NoTrack(#[from] NoTrackError),
-    /// The system refused something else.
-    #[error("{attempt}")]
-    System {
-        /// What was tried.
-        attempt: &'static str,
-        /// Why it failed.
-        #[source]
-        source: io::Error,
-    },
-    /// Connections would be taken from a process that has the name for one that does not.
+    /// The system refused something else: what was tried, and why it failed.
+    #[error("{0}")]
+    System(&'static str, #[source] io::Error),
+    /// Connections would be taken from a process that has the upstream's name, and serves this address,
+    /// for one that does not.
     #[error(
-        "upstream: {upstream} was not resolved within {NAME_LIMIT:?}, and the process that serves \
-         {address} already goes on with it"
+        "upstream: {0} was not resolved within {NAME_LIMIT:?}, and the process that serves {1} \
+         already goes on with it"
     )]
-    Unresolved {
-        /// The name.
-        upstream: EndpointAddress,
-        /// The address that another process serves.
-        address: SocketAddr,
-    },
+    Unresolved(EndpointAddress, SocketAddr),
     /// The upstream is no usable cluster.
     #[error("upstream")]
     Upstream(#[from] BuildErrors),
@@ -136,7 +123,7 @@ impl Proxy {
     /// # Errors
     /// Why it did not start; addresses that were put on the node stay there.
     pub async fn start(config: Config, log: LogControl) -> Result<Self, StartError> {
-        let system = |attempt| move |source| StartError::System { attempt, source };
+        let system = |attempt| move |error| StartError::System(attempt, error);
         let registry = Registry::new();
         let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
             .map_err(system("starting the access log"))?;
@@ -285,7 +272,7 @@ pub async fn set_up(config: &Config) -> Result<(), StartError> {
 async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartError> {
     node::keeper(config, node).ensure().await?;
     if let Some(address) = node::missing(&config.interface().addresses).next() {
-        return Err(StartError::Missing { address });
+        return Err(StartError::Missing(address));
     }
     if config.no_track == NoTrackMode::On {
         node.apply_no_track(config, &mut NatWatch::default())
@@ -334,10 +321,9 @@ async fn follow(config: &Config, names: &NameSet) -> Result<bool, StartError> {
             tracing::info!(%address, "no other process serves the address");
             Ok(true)
         }
-        () = sleep(NAME_LIMIT) => Err(StartError::Unresolved {
-            upstream: config.upstream.address.clone(),
-            address,
-        }),
+        () = sleep(NAME_LIMIT) => {
+            Err(StartError::Unresolved(config.upstream.address.clone(), address))
+        }
     }
 }
 

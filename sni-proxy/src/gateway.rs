@@ -59,21 +59,15 @@ pub enum StartError {
     /// Certificates are refused.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
-    /// The system refused something else.
-    #[error("{attempt}")]
-    System {
-        /// What was tried.
-        attempt: String,
-        /// Why it failed.
-        #[source]
-        source: io::Error,
-    },
+    /// The system refused something else: what was tried, and why it failed.
+    #[error("{0}")]
+    System(String, #[source] io::Error),
 }
 
 impl StartError {
     pub(crate) fn system(attempt: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempt = attempt.into();
-        move |source| Self::System { attempt, source }
+        move |error| Self::System(attempt, error)
     }
 }
 

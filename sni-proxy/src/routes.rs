@@ -27,14 +27,8 @@ use crate::config::validate_tcp;
 #[non_exhaustive]
 pub enum RoutesError {
     /// Its clusters and routes contradict each other.
-    #[error("{}", path.display())]
-    Build {
-        /// The file.
-        path: PathBuf,
-        /// Every contradiction found.
-        #[source]
-        source: BuildErrors,
-    },
+    #[error("{0}")]
+    Build(PathBuf, #[source] BuildErrors),
     /// It cannot be read or understood.
     #[error(transparent)]
     File(#[from] ConfigError),
@@ -233,10 +227,8 @@ pub(crate) fn load(
         Err(_) => yaml::from_slice(&bytes, path)?,
     };
     let spec = file.into_spec(path, tcp)?;
-    Snapshot::build(spec, generation, previous).map_err(|source| RoutesError::Build {
-        path: path.to_owned(),
-        source,
-    })
+    Snapshot::build(spec, generation, previous)
+        .map_err(|errors| RoutesError::Build(path.to_owned(), errors))
 }
 
 impl RoutesFile {

@@ -229,7 +229,7 @@ impl Routing {
     fn refuse(&self, error: &RoutesError, generation: u64) {
         let refusal = Refusal {
             text: telemetry::chain(error).to_string(),
-            unread: matches!(error, RoutesError::File(ConfigError::Read { .. })),
+            unread: matches!(error, RoutesError::File(ConfigError::Read(..))),
         };
         let mut last = lock(&self.last_refusal);
         if !refusal.unread || last.as_ref() != Some(&refusal) {

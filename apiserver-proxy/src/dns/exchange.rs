@@ -32,12 +32,9 @@ pub(super) async fn exchange(
     in_full: Duration,
 ) -> Result<Message, ExchangeError> {
     let asked = message(question);
-    let bytes = asked
-        .to_vec()
-        .map_err(|source| ExchangeError::Encode { source })?;
-    let answer = over_udp(server, &asked, &bytes)
-        .await
-        .map_err(|source| ExchangeError::Udp { source })?;
+    let bytes = asked.to_vec().map_err(ExchangeError::Encode)?;
+    let answer = over_udp(server, &asked, &bytes).await;
+    let answer = answer.map_err(ExchangeError::Udp)?;
     if !answer.metadata.truncation {
         return Ok(answer);
     }
@@ -53,18 +50,12 @@ pub(super) async fn exchange(
 #[non_exhaustive]
 pub(super) enum ExchangeError {
     #[error("encoding the question")]
-    Encode {
-        #[source]
-        source: ProtoError,
-    },
+    Encode(#[source] ProtoError),
     /// Another server answered first, by far.
     #[error("it is silent")]
     Silent,
     #[error("asking over UDP")]
-    Udp {
-        #[source]
-        source: io::Error,
-    },
+    Udp(#[source] io::Error),
 }
 
 /// The question as a message with an id of its own.

@@ -6,7 +6,7 @@ use hickory_server::proto::op::{Edns, Message, MessageType, OpCode, Query, Respo
 use hickory_server::proto::rr::rdata::SOA;
 use hickory_server::proto::rr::{DNSClass, Name, RData, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::TcpStream;
 
 use super::*;
 
@@ -184,7 +184,7 @@ async fn an_address_in_use_is_an_error_that_names_it() {
 
     let error = DnsServer::bind(&params).unwrap_err();
 
-    assert!(matches!(error, DnsError::Bind { address, .. } if address == server.addr));
+    assert!(matches!(error, DnsError::Bind(address, _) if address == server.addr));
 }
 
 /// A server that runs until dropped or stopped.

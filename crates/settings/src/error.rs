@@ -15,31 +15,17 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{}: reading the file", origin.display())]
-    Read {
-        /// The file as it was named.
-        origin: PathBuf,
-        /// What the system answered.
-        #[source]
-        source: io::Error,
-    },
-    /// What the file says cannot be used.
-    #[error("{}:{what}", origin.display())]
-    Refused {
-        /// The file as it was named.
-        origin: PathBuf,
-        /// Where in the file, if it is known, and what is wrong there.
-        what: String,
-    },
+    /// The file of this name cannot be read.
+    #[error("{0}: reading the file")]
+    Read(PathBuf, #[source] io::Error),
+    /// What the file of this name says cannot be used: where in it, if that is known, and what is wrong.
+    #[error("{0}:{1}")]
+    Refused(PathBuf, String),
 }
 
 impl ConfigError {
     pub(crate) fn refused(origin: &Path, what: impl Into<String>) -> Self {
-        Self::Refused {
-            origin: origin.to_owned(),
-            what: what.into(),
-        }
+        Self::Refused(origin.to_owned(), what.into())
     }
 }
 

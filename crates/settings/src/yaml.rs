@@ -43,10 +43,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 /// # Errors
 /// [`ConfigError::Read`], and [`ConfigError::Refused`] for too large a file.
 pub fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    let failed = |source| ConfigError::Read {
-        origin: path.to_owned(),
-        source,
-    };
+    let failed = |source| ConfigError::Read(path.to_owned(), source);
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if !metadata.is_file() {
         return Err(failed(io::Error::new(

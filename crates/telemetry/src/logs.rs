@@ -172,13 +172,10 @@ pub enum LogError {
     AlreadyInstalled,
     /// One directive is neither `LEVEL` nor `TARGET=LEVEL`.
     #[error(
-        "log directive {directive:?}: expected LEVEL or TARGET=LEVEL, with LEVEL one of off, \
-         error, warn, info, debug, trace"
+        "log directive {0:?}: expected LEVEL or TARGET=LEVEL, with LEVEL one of off, error, warn, \
+         info, debug, trace"
     )]
-    Directive {
-        /// The offending part.
-        directive: String,
-    },
+    Directive(String),
     /// There is no directive.
     #[error("no log directive: expected LEVEL or TARGET=LEVEL, separated by commas")]
     Empty,
@@ -186,22 +183,11 @@ pub enum LogError {
     #[error("the logger this controls is gone")]
     Gone,
     /// No crate has this name.
-    #[error("log target {target:?}: no crate of this name logs anything")]
-    Target {
-        /// The offending target.
-        target: String,
-    },
+    #[error("log target {0:?}: no crate of this name logs anything")]
+    Target(String),
     /// Standard error cannot be written to by a thread of its own.
     #[error("starting the thread that writes the log")]
     Writer(#[source] io::Error),
-}
-
-impl LogError {
-    fn directive(directive: &str) -> Self {
-        Self::Directive {
-            directive: directive.to_owned(),
-        }
-    }
 }
 
 /// Builds what [`init`] installs, writing to `writer`.
@@ -243,7 +229,7 @@ fn parse(directives: &str) -> Result<(Targets, String), LogError> {
         .with_target("hickory_server", LevelFilter::WARN);
     let mut kept = Vec::new();
     for (directive, target, level) in split(directives) {
-        let error = || LogError::directive(directive);
+        let error = || LogError::Directive(directive.to_owned());
         let level: LevelFilter = level.parse().map_err(|_| error())?;
         targets = match target {
             Some(target) if is_target(target) => targets.with_target(target, level),
@@ -265,11 +251,10 @@ fn parse(directives: &str) -> Result<(Targets, String), LogError> {
 fn check(directives: &str) -> Result<(), LogError> {
     for (directive, target, level) in split(directives) {
         if !LEVELS.iter().any(|name| level.eq_ignore_ascii_case(name)) {
-            return Err(LogError::directive(directive));
+            return Err(LogError::Directive(directive.to_owned()));
         }
         if let Some(target) = target.filter(|target| !targets::is_known(target)) {
-            let target = target.to_owned();
-            return Err(LogError::Target { target });
+            return Err(LogError::Target(target.to_owned()));
         }
     }
     split(directives).next().map(|_| ()).ok_or(LogError::Empty)
@@ -397,7 +382,7 @@ mod tests {
             "{\"level\":\"debug\"}",
         ] {
             let error = control.set(&format!("info,{bad}")).unwrap_err();
-            assert!(matches!(error, LogError::Directive { directive } if directive == bad));
+            assert!(matches!(error, LogError::Directive(directive) if directive == bad));
             assert!(control.set(bad).is_err(), "{bad}");
             assert_eq!(control.current(), "warn,serve=debug", "{bad}");
         }
@@ -407,7 +392,7 @@ mod tests {
             ("realy::half=trace", "realy::half"),
         ] {
             let error = control.set(&format!("info,{directive}")).unwrap_err();
-            assert!(matches!(error, LogError::Target { target } if target == unknown));
+            assert!(matches!(error, LogError::Target(target) if target == unknown));
             assert_eq!(control.current(), "warn,serve=debug", "{directive}");
         }
     }

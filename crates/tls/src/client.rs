@@ -32,11 +32,10 @@ impl Reloading<ClientConfig> {
     /// # Errors
     /// What is wrong, and in which file.
     pub fn load(params: ClientTlsParams) -> Result<Self, TlsError> {
-        let incomplete = |given, missing| Err(TlsError::Incomplete { given, missing });
         let mut paths = vec![params.ca];
         match (params.cert, params.key) {
-            (Some(given), None) => return incomplete(given, "key"),
-            (None, Some(given)) => return incomplete(given, "certificate"),
+            (Some(given), None) => return Err(TlsError::Incomplete(given, "key")),
+            (None, Some(given)) => return Err(TlsError::Incomplete(given, "certificate")),
             (Some(cert), Some(key)) => paths.extend([cert, key]),
             (None, None) => {}
         }

@@ -9,28 +9,15 @@ use rustls::pki_types::pem;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A certificate of a bundle is none that can be trusted.
-    #[error("certificate {number} of the CA bundle {path}")]
-    Authority {
-        /// The bundle.
-        path: PathBuf,
-        /// Which one, from 1.
-        number: usize,
-        /// What is wrong with it.
-        #[source]
-        source: rustls::Error,
-    },
+    /// A certificate of a bundle, the first being 1, is none that can be trusted.
+    #[error("certificate {1} of the CA bundle {0}")]
+    Authority(PathBuf, usize, #[source] rustls::Error),
     /// The certificate cannot be used.
     #[error("using the certificate in {0}")]
     Certificate(PathBuf, #[source] rustls::Error),
     /// A certificate without a key, or a key without a certificate.
-    #[error("{given} is given without the {missing} that belongs to it")]
-    Incomplete {
-        /// The file that is there.
-        given: PathBuf,
-        /// `certificate` or `key`.
-        missing: &'static str,
-    },
+    #[error("{0} is given without the {1} that belongs to it")]
+    Incomplete(PathBuf, &'static str),
     /// The private key is of a kind that is not known, or broken.
     #[error("using the private key in {0}")]
     Key(PathBuf, #[source] rustls::Error),

@@ -59,11 +59,9 @@ pub(crate) fn chain(file: &Content) -> Result<Vec<CertificateDer<'static>>, TlsE
 pub(crate) fn roots(file: &Content) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for (index, cert) in chain(file)?.into_iter().enumerate() {
-        roots.add(cert).map_err(|source| TlsError::Authority {
-            path: file.path.clone(),
-            number: index + 1,
-            source,
-        })?;
+        roots
+            .add(cert)
+            .map_err(|error| TlsError::Authority(file.path.clone(), index + 1, error))?;
     }
     Ok(roots)
 }

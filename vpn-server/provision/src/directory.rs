@@ -36,7 +36,7 @@ impl Directory {
         let path = self.path.join(secret_file(name));
         match yaml::load(&path) {
             Ok(secret) => Ok(Some(secret)),
-            Err(ConfigError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(ConfigError::Read(_, source)) if source.kind() == io::ErrorKind::NotFound => {
                 Ok(None)
             }
             Err(error) => Err(error.into()),

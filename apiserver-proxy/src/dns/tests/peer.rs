@@ -32,8 +32,6 @@ impl Peer {
         let (udp, tcp) = bind_pair("127.0.0.1:0".parse().unwrap()).unwrap();
         let addr = udp.local_addr().unwrap();
         let (log, asked) = mpsc::unbounded_channel();
-        let udp = UdpSocket::from_std(udp).unwrap();
-        let tcp = TcpListener::from_std(tcp).unwrap();
         tokio::spawn(serve_udp(udp, log.clone(), answer.clone()));
         tokio::spawn(serve_tcp(tcp, log, answer));
         Self { addr, asked }

@@ -323,7 +323,7 @@ fn files_are_read_within_bounds() {
     let load_error = || load::<Proxy>(&path).unwrap_err();
     let text = |what: &str| format!("{}:{what}", path.display());
 
-    assert!(matches!(load_error(), ConfigError::Read { .. }));
+    assert!(matches!(load_error(), ConfigError::Read(..)));
     std::fs::write(&path, "workers: 1\n").unwrap();
     assert_eq!(load::<Proxy>(&path).unwrap().workers, 1);
     std::fs::write(&path, b"workers: 1\n# \xff\n").unwrap();
@@ -335,7 +335,7 @@ fn files_are_read_within_bounds() {
     std::fs::write(&path, "").unwrap();
     assert_eq!(load_error().to_string(), text(" the file is empty"));
     let not_a_file = load::<Proxy>(directory.root());
-    assert!(matches!(not_a_file, Err(ConfigError::Read { .. })));
+    assert!(matches!(not_a_file, Err(ConfigError::Read(..))));
 }
 
 proptest::proptest! {
