@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 
 fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     if let Some(Command::Trace(trace)) = &flags.command {
-        return ask(trace);
+        return program::block_on(Threads::Main, async || ask(trace).await);
     }
     let path = flags.config.unwrap_or_default();
     let config: Config = settings::load(&path).map_err(Failure::configuration)?;
@@ -40,9 +40,11 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     })
 }
 
-fn ask(flags: &TraceFlags) -> Result<ExitCode, Failure> {
+async fn ask(flags: &TraceFlags) -> Result<ExitCode, Failure> {
     let is_question = |error: &AskError| matches!(error, AskError::Question(_));
-    let traced = run_trace(flags).map_err(|error| Failure::of(error, is_question))?;
+    let traced = run_trace(flags)
+        .await
+        .map_err(|error| Failure::of(error, is_question))?;
     let printed = program::print(traced.text);
     Ok(if traced.routed {
         printed

@@ -50,11 +50,11 @@ pub struct Traced {
 ///
 /// # Errors
 /// Why there is no answer.
-pub fn run(flags: &TraceFlags) -> Result<Traced, AskError> {
+pub async fn run(flags: &TraceFlags) -> Result<Traced, AskError> {
     let question = flags.question();
     let none = || AskError::Question(BadQuestion::not_one_target().to_string());
     let question = question.ok_or_else(none)?;
-    let (trace, json) = ask(&flags.admin, &question)?;
+    let (trace, json) = ask(&flags.admin, &question).await?;
     Ok(Traced {
         text: match flags.output {
             Output::Json => json,

@@ -13,6 +13,7 @@
 
 mod bind;
 mod conn;
+mod get;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -30,6 +31,7 @@ use tokio::task::JoinSet;
 pub use bind::Bound;
 use bind::{Acceptor, Stream};
 use conn::Crowd;
+pub use get::get;
 
 use crate::backoff::AcceptBackoff;
 
