@@ -143,10 +143,8 @@ fn serve(
     if local != EndpointAddr::None {
         tracing::info!(address = %local, "serving {what}");
         tasks.spawn(async move {
-            match endpoints.serve(bound, left).await {
-                Ok(()) => tracing::info!("{what} left to another process"),
-                Err(error) => tracing::error!(%error, "no longer serving {what}"),
-            }
+            endpoints.serve(bound, left).await;
+            tracing::info!("{what} left to another process");
         });
     }
     local

@@ -15,7 +15,6 @@ mod routes;
 mod status;
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,14 +129,7 @@ impl Endpoints {
 
     /// Serves on the current runtime until `shutdown` completes, then lets responses in progress
     /// finish for [`http::CLOSING_TIMEOUT`] at most. Dropping it closes everything at once.
-    ///
-    /// # Errors
-    /// When the socket cannot be given to the runtime. Later failures do not end it.
-    pub fn serve<F>(
-        &self,
-        bound: Bound,
-        shutdown: F,
-    ) -> impl Future<Output = io::Result<()>> + Send + use<F>
+    pub fn serve<F>(&self, bound: Bound, shutdown: F) -> impl Future<Output = ()> + Send + use<F>
     where
         F: Future<Output = ()> + Send,
     {

@@ -29,7 +29,7 @@ use settings::EndpointAddr;
 use tokio::task::JoinSet;
 
 pub use bind::Bound;
-use bind::{Acceptor, Stream};
+use bind::Stream;
 use conn::Crowd;
 pub use get::get;
 
@@ -69,23 +69,18 @@ pub(crate) async fn serve<H: Handler>(
     bound: Bound,
     handler: Arc<H>,
     shutdown: impl Future<Output = ()> + Send,
-) -> io::Result<()> {
-    let Some(acceptor) = Acceptor::new(bound)? else {
-        shutdown.await;
-        return Ok(());
-    };
+) {
     let mut server = Server {
         handler,
         crowd: Arc::default(),
         tasks: JoinSet::new(),
     };
     tokio::select! {
-        _ = server.run(&acceptor) => {}
+        _ = server.run(&bound) => {}
         () = shutdown => {}
     }
-    drop(acceptor);
+    drop(bound);
     server.finish().await;
-    Ok(())
 }
 
 struct Server<H> {
@@ -95,10 +90,10 @@ struct Server<H> {
 }
 
 impl<H: Handler> Server<H> {
-    async fn run(&mut self, acceptor: &Acceptor) -> Infallible {
+    async fn run(&mut self, bound: &Bound) -> Infallible {
         let mut backoff = AcceptBackoff::default();
         loop {
-            let stream = self.accept(acceptor, &mut backoff).await;
+            let stream = self.accept(bound, &mut backoff).await;
             self.reserve_slot().await;
             let slot = self.crowd.enter();
             let handler = self.handler.clone();
@@ -107,9 +102,9 @@ impl<H: Handler> Server<H> {
     }
 
     /// Accepts one connection, and joins those that end meanwhile.
-    async fn accept(&mut self, acceptor: &Acceptor, backoff: &mut AcceptBackoff) -> Stream {
-        let address = acceptor.address();
-        let mut accepting = pin!(accept_patiently(address, backoff, || acceptor.accept()));
+    async fn accept(&mut self, bound: &Bound, backoff: &mut AcceptBackoff) -> Stream {
+        let address = bound.local_addr();
+        let mut accepting = pin!(accept_patiently(address, backoff, || bound.accept()));
         loop {
             tokio::select! {
                 stream = &mut accepting => return stream,

@@ -160,16 +160,19 @@ struct Server {
 impl Server {
     fn start(sample: Sample) -> Self {
         let process = Arc::new(sample);
-        let bound = Bound::new(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let bound = {
+            let _runtime = runtime.enter();
+            Bound::new(&"127.0.0.1:0".parse().unwrap()).unwrap()
+        };
         let address = bound.local_addr().clone();
         let endpoints = Endpoints::admin(process.clone(), Registry::new(), LogControl::detached());
         let (end, ended) = oneshot::channel::<()>();
         let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
-            let serving = endpoints.serve(bound, async { drop(ended.await) });
-            runtime.unwrap().block_on(serving).unwrap();
+            runtime.block_on(endpoints.serve(bound, async { drop(ended.await) }));
         });
         Self {
             process,

@@ -1,29 +1,39 @@
 //! Binds TCP and Unix sockets to serve on.
 
 use std::fs;
+use std::future::pending;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketAddrUnix, connect, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket};
 
 use super::EndpointAddr;
 
-/// A socket that listens already; connections wait in its queue until it is served.
+/// A socket that listens already, on the current runtime; connections wait in its queue until it is
+/// served.
 ///
-/// The file of a Unix socket is removed when this, or the server made from it, is dropped.
+/// The file of a Unix socket is removed when this is dropped.
 #[derive(Debug, Default)]
 pub struct Bound {
-    /// Of the kind that the address says.
-    socket: Option<OwnedFd>,
+    socket: Socket,
     local_addr: EndpointAddr,
-    file: Option<SocketFile>,
+    _file: Option<SocketFile>,
     shared: bool,
+}
+
+#[derive(Debug, Default)]
+enum Socket {
+    #[default]
+    None,
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
 
 impl Bound {
@@ -51,26 +61,28 @@ impl Bound {
     }
 
     fn with(address: &EndpointAddr, share: bool) -> io::Result<Self> {
-        let mut shared = false;
-        let (socket, local_addr, file) = match address {
-            EndpointAddr::None => return Ok(Self::default()),
+        match address {
+            EndpointAddr::None => Ok(Self::default()),
             EndpointAddr::Tcp(address) => {
-                shared = share && address.port() != 0;
+                let shared = share && address.port() != 0;
                 let listener = bind_tcp(*address, shared)?;
-                let local_addr = EndpointAddr::Tcp(listener.local_addr()?);
-                (listener.into(), local_addr, None)
+                Ok(Self {
+                    local_addr: EndpointAddr::Tcp(listener.local_addr()?),
+                    socket: Socket::Tcp(listener),
+                    _file: None,
+                    shared,
+                })
             }
             EndpointAddr::Unix(path) => {
-                let (socket, file) = bind_unix(path)?;
-                (socket, address.clone(), Some(file))
+                let (listener, file) = bind_unix(path)?;
+                Ok(Self {
+                    socket: Socket::Unix(listener),
+                    local_addr: address.clone(),
+                    _file: Some(file),
+                    shared: false,
+                })
             }
-        };
-        Ok(Self {
-            socket: Some(socket),
-            local_addr,
-            file,
-            shared,
-        })
+        }
     }
 
     /// Returns the address bound, with the port that was picked.
@@ -82,59 +94,22 @@ impl Bound {
     /// Returns the socket if its address may be shared, to direct connections to one of the processes.
     #[must_use]
     pub fn shared_socket(&self) -> Option<BorrowedFd<'_>> {
-        self.socket
-            .as_ref()
-            .filter(|_| self.shared)
-            .map(AsFd::as_fd)
-    }
-}
-
-/// A [`Bound`] on a runtime.
-#[derive(Debug)]
-pub(super) struct Acceptor {
-    socket: TokioSocket,
-    address: EndpointAddr,
-    _file: Option<SocketFile>,
-}
-
-#[derive(Debug)]
-enum TokioSocket {
-    Tcp(tokio::net::TcpListener),
-    Unix(tokio::net::UnixListener),
-}
-
-impl Acceptor {
-    /// Registers a socket with the current runtime; `None` when there is none.
-    pub(super) fn new(bound: Bound) -> io::Result<Option<Self>> {
-        let socket = match (bound.socket, &bound.local_addr) {
-            (None, _) | (Some(_), EndpointAddr::None) => return Ok(None),
-            (Some(socket), EndpointAddr::Tcp(_)) => {
-                TokioSocket::Tcp(tokio::net::TcpListener::from_std(socket.into())?)
-            }
-            (Some(socket), EndpointAddr::Unix(_)) => {
-                TokioSocket::Unix(tokio::net::UnixListener::from_std(socket.into())?)
-            }
-        };
-        Ok(Some(Self {
-            socket,
-            address: bound.local_addr,
-            _file: bound.file,
-        }))
-    }
-
-    pub(super) fn address(&self) -> &EndpointAddr {
-        &self.address
+        match &self.socket {
+            Socket::Tcp(listener) if self.shared => Some(listener.as_fd()),
+            Socket::None | Socket::Tcp(_) | Socket::Unix(_) => None,
+        }
     }
 
     /// Accepts a connection. Cancel-safe.
     pub(super) async fn accept(&self) -> io::Result<Stream> {
         match &self.socket {
-            TokioSocket::Tcp(listener) => {
+            Socket::None => pending().await,
+            Socket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 Ok(Box::new(stream))
             }
-            TokioSocket::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+            Socket::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
         }
     }
 }
@@ -147,57 +122,44 @@ pub(super) trait Duplex: AsyncRead + AsyncWrite + AsFd + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + AsFd + Send + Unpin> Duplex for T {}
 
 fn bind_tcp(address: SocketAddr, share: bool) -> io::Result<TcpListener> {
-    let (address, socket) = match new_socket(family(address)) {
-        Err(Errno::AFNOSUPPORT) if address.ip().is_unspecified() && address.is_ipv6() => {
+    let open = |address: SocketAddr| match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    };
+    let no_ipv6 = |error| Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT);
+    let (address, socket) = match open(address) {
+        Err(error) if no_ipv6(&error) && address.ip().is_unspecified() && address.is_ipv6() => {
             let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
-            (ipv4, new_socket(family(ipv4))?)
+            (ipv4, open(ipv4)?)
         }
         socket => (address, socket?),
     };
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    if share {
-        sockopt::set_socket_reuseport(&socket, true)?;
-    }
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(share)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    net::bind(&socket, &address)?;
-    net::listen(&socket, BACKLOG)?;
-    Ok(socket.into())
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
-fn family(address: SocketAddr) -> AddressFamily {
-    if address.is_ipv6() {
-        AddressFamily::INET6
-    } else {
-        AddressFamily::INET
-    }
-}
-
-fn new_socket(family: AddressFamily) -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    net::socket_with(family, SocketType::STREAM, flags, None)
-}
-
-fn bind_unix(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
-    let address = SocketAddrUnix::new(path)?;
-    let socket = new_socket(AddressFamily::UNIX)?;
+fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let socket = UnixSocket::new_stream()?;
     // bind(2) gives the file the mode of the socket's own inode, so it is never open to others.
-    rustix::fs::fchmod(socket.as_fd(), Mode::RUSR | Mode::WUSR)?;
-    match net::bind(&socket, &address) {
-        Err(Errno::ADDRINUSE) => {
-            remove_stale(path, &address)?;
-            net::bind(&socket, &address)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    match socket.bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            remove_stale(path)?;
+            socket.bind(path)?;
         }
         bound => bound?,
     }
     let file = SocketFile::new(path)?;
-    net::listen(&socket, BACKLOG)?;
-    Ok((socket, file))
+    Ok((socket.listen(BACKLOG)?, file))
 }
 
 /// Removes the socket of a process that is gone, and nothing else.
-fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+fn remove_stale(path: &Path) -> io::Result<()> {
     let in_use = |what: &str| {
         let text = format!("{} {what}", path.display());
         io::Error::new(io::ErrorKind::AddrInUse, text)
@@ -205,8 +167,9 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(in_use("exists and is not a socket"));
     }
-    let caller = new_socket(AddressFamily::UNIX)?;
-    match net::connect(&caller, address) {
+    // Non-blocking: a queue may be full.
+    let caller = UnixSocket::new_stream()?;
+    match connect(&caller, &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path),
         _ => Err(in_use("is served by another process")),
     }
@@ -239,4 +202,4 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Connections that may wait while the server is full.
-const BACKLOG: i32 = 128;
+const BACKLOG: u32 = 128;

@@ -158,7 +158,7 @@ const BIG: usize = 32 << 20;
 struct Running {
     address: EndpointAddr,
     end: Option<oneshot::Sender<()>>,
-    served: JoinHandle<io::Result<()>>,
+    served: JoinHandle<()>,
 }
 
 impl Running {
@@ -197,7 +197,7 @@ impl Running {
 
     async fn ended(mut self) {
         self.shut_down();
-        self.served.await.unwrap().unwrap();
+        self.served.await.unwrap();
     }
 }
 
@@ -301,8 +301,8 @@ async fn only_stale_sockets_are_replaced() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
 
-#[test]
-fn port_is_exclusive_unless_shared_by_both() {
+#[tokio::test]
+async fn port_is_exclusive_unless_shared_by_both() {
     let any = EndpointAddr::Tcp("127.0.0.1:0".parse().unwrap());
     let own = Bound::shared(&any).unwrap();
     assert!(own.shared_socket().is_none(), "a port of its own is shared");
