@@ -24,8 +24,8 @@ use route::{
 use serve::{
     Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
     DrainParams, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
-    ProcessInfo, Resolver, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_all,
-    connection_limit, is_served, succeeded,
+    ProcessInfo, Resolver, ServedEndpoints, Service, Signals, WorkerFailed, WorkerSocket, Workers,
+    bind_all, connection_limit, is_served, succeeded,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
@@ -223,16 +223,10 @@ impl Proxy {
         self.dns
     }
 
-    /// Returns where probes answer.
+    /// Returns where probes and operators are answered.
     #[must_use]
-    pub fn probes_address(&self) -> &EndpointAddr {
-        self.service.probes_address()
-    }
-
-    /// Returns where operators look in.
-    #[must_use]
-    pub fn admin_address(&self) -> &EndpointAddr {
-        self.service.admin_address()
+    pub fn endpoints(&self) -> &ServedEndpoints {
+        self.service.endpoints()
     }
 
     /// Returns the handle by which it is drained or cut.

@@ -15,7 +15,7 @@ use relay::PoolParams;
 use serve::{
     Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
     DrainParams, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, ProcessInfo,
-    Resolver, Service, Signals, WorkerFailed, Workers, bind_all, connection_limit,
+    Resolver, ServedEndpoints, Service, Signals, WorkerFailed, Workers, bind_all, connection_limit,
     inherited_sockets,
 };
 use settings::{FileWatcher, WatchParams};
@@ -205,16 +205,10 @@ impl Gateway {
             .map(|own| own.address)
     }
 
-    /// Returns where probes answer.
+    /// Returns where probes and operators are answered.
     #[must_use]
-    pub fn probes_address(&self) -> &EndpointAddr {
-        self.service.probes_address()
-    }
-
-    /// Returns where operators look in.
-    #[must_use]
-    pub fn admin_address(&self) -> &EndpointAddr {
-        self.service.admin_address()
+    pub fn endpoints(&self) -> &ServedEndpoints {
+        self.service.endpoints()
     }
 
     /// Returns the handle by which it is drained or cut.

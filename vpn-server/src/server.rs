@@ -207,13 +207,13 @@ impl<L: Link> Server<L> {
     /// Returns where probes answer.
     #[must_use]
     pub fn probes_address(&self) -> &EndpointAddr {
-        self.service.probes_address()
+        &self.service.endpoints().probes
     }
 
     /// Returns where operators look in.
     #[must_use]
     pub fn admin_address(&self) -> &EndpointAddr {
-        self.service.admin_address()
+        &self.service.endpoints().admin
     }
 
     /// Returns the handle by which it is drained or cut.

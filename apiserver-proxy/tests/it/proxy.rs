@@ -84,14 +84,14 @@ impl Running {
             runtime.block_on(async move {
                 let proxy = Proxy::start(config, LogControl::detached()).await.unwrap();
                 let service = &proxy;
-                let EndpointAddr::Tcp(probes) = *service.probes_address() else {
+                let EndpointAddr::Tcp(probes) = service.endpoints().probes else {
                     panic!("probes answer over TCP")
                 };
                 sender
                     .send(Self {
                         addresses: proxy.addresses().collect(),
                         probes,
-                        admin: service.admin_address().clone(),
+                        admin: service.endpoints().admin.clone(),
                         drain: service.drain().clone(),
                         runtime: Handle::current(),
                         thread: None,

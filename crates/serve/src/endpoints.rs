@@ -123,7 +123,7 @@ impl BoundEndpoints {
 }
 
 /// Endpoints that are served; dropping it closes them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ServedEndpoints {
     /// The address of the probe port.
     pub probes: EndpointAddr,

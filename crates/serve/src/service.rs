@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
+use telemetry::{AccessLog, LogControl, Process, Registry};
 use tokio::task::JoinHandle;
 
 use crate::drain::{Drain, Phase};
@@ -32,7 +32,7 @@ pub struct Service<T> {
     workers: Workers<T>,
     access_log: AccessLog,
     tasks: Vec<JoinHandle<()>>,
-    endpoints: Option<ServedEndpoints>,
+    endpoints: ServedEndpoints,
 }
 
 impl<T: Send + 'static> Service<T> {
@@ -44,7 +44,7 @@ impl<T: Send + 'static> Service<T> {
             workers,
             access_log,
             tasks: Vec::new(),
-            endpoints: None,
+            endpoints: ServedEndpoints::default(),
         }
     }
 
@@ -60,18 +60,10 @@ impl<T: Send + 'static> Service<T> {
         &self.drain
     }
 
-    /// Returns the address of the probe port.
+    /// Returns where probes and operators are answered.
     #[must_use]
-    pub fn probes_address(&self) -> &EndpointAddr {
-        let endpoints = self.endpoints.as_ref();
-        endpoints.map_or(&EndpointAddr::None, |served| &served.probes)
-    }
-
-    /// Returns the admin address.
-    #[must_use]
-    pub fn admin_address(&self) -> &EndpointAddr {
-        let endpoints = self.endpoints.as_ref();
-        endpoints.map_or(&EndpointAddr::None, |served| &served.admin)
+    pub fn endpoints(&self) -> &ServedEndpoints {
+        &self.endpoints
     }
 
     /// Starts serving probes and operators on the current runtime; `registry` is scraped, `/log` sets
@@ -84,7 +76,7 @@ impl<T: Send + 'static> Service<T> {
         log: LogControl,
     ) {
         let drain = Some(self.drain.clone());
-        self.endpoints = Some(endpoints.serve_until(process, registry, log, drain));
+        self.endpoints = endpoints.serve_until(process, registry, log, drain);
     }
 
     /// Keeps a task of the control runtime for as long as the process serves.
@@ -151,7 +143,7 @@ impl<T: Send + 'static> Service<T> {
         for task in &self.tasks {
             task.abort();
         }
-        drop(self.endpoints.take());
+        drop(self.endpoints);
         self.workers.join();
         self.access_log.close(LOG_CLOSE_TIMEOUT);
         tracing::info!("ended");

@@ -129,8 +129,8 @@ fn run(config: Config, zone: Option<String>, started: &Sender<Started>) {
         let running = Started {
             listeners: listeners.collect(),
             probe: Probe {
-                probes: tcp(service.probes_address()),
-                admin: tcp(service.admin_address()),
+                probes: tcp(&service.endpoints().probes),
+                admin: tcp(&service.endpoints().admin),
             },
             drain: service.drain().clone(),
         };
