@@ -11,8 +11,6 @@
 //!
 //! No thread, and no content: the caller reads the file, and may find nothing new in it.
 
-#[cfg(test)]
-pub(crate) mod scratch;
 mod stamp;
 
 use std::{io, path::PathBuf, time::Duration};

@@ -3,23 +3,25 @@
 
 use std::{fs, io::Write, os::unix::fs::symlink, path::Path, sync::mpsc};
 
-use super::{scratch::Scratch, *};
+use testkit::tempdir::TempDir;
+
+use super::*;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A file that is watched, in a directory of its own.
 struct Watched {
-    directory: Scratch,
+    directory: TempDir,
     file: PathBuf,
     watcher: FileWatcher,
 }
 
 impl Watched {
     /// Watches `name` in a directory that `prepare` made.
-    fn new(name: &str, params: WatchParams, prepare: impl FnOnce(&Scratch)) -> Self {
-        let directory = Scratch::new();
+    fn new(name: &str, params: WatchParams, prepare: impl FnOnce(&TempDir)) -> Self {
+        let directory = TempDir::new("watch").unwrap();
         prepare(&directory);
-        let file = directory.path(name);
+        let file = directory.join(name);
         Self {
             watcher: FileWatcher::new(vec![file.clone()], params).unwrap(),
             file,
@@ -28,7 +30,7 @@ impl Watched {
     }
 
     fn file() -> Self {
-        let write = |directory: &Scratch| fs::write(directory.path("routes.yaml"), "0").unwrap();
+        let write = |directory: &TempDir| fs::write(directory.join("routes.yaml"), "0").unwrap();
         Self::new("routes.yaml", PARAMS, write)
     }
 
@@ -38,7 +40,7 @@ impl Watched {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.path(name)
+        self.directory.join(name)
     }
 }
 
@@ -83,19 +85,19 @@ async fn every_kind_of_write_is_a_change_each_time() {
 
 #[tokio::test]
 async fn config_map_swap_is_a_change_each_time() {
-    let publish = |directory: &Scratch, version: u32| {
-        let own = directory.path(&format!("..{version}"));
+    let publish = |directory: &TempDir, version: u32| {
+        let own = directory.join(format!("..{version}"));
         fs::create_dir(&own).unwrap();
         fs::write(own.join("routes.yaml"), version.to_string()).unwrap();
-        symlink(&own, directory.path("..data_tmp")).unwrap();
-        fs::rename(directory.path("..data_tmp"), directory.path("..data")).unwrap();
+        symlink(&own, directory.join("..data_tmp")).unwrap();
+        fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
         if version > 0 {
-            fs::remove_dir_all(directory.path(&format!("..{}", version - 1))).unwrap();
+            fs::remove_dir_all(directory.join(format!("..{}", version - 1))).unwrap();
         }
     };
     let mut watched = Watched::new("routes.yaml", PARAMS, |directory| {
         publish(directory, 0);
-        symlink("..data/routes.yaml", directory.path("routes.yaml")).unwrap();
+        symlink("..data/routes.yaml", directory.join("routes.yaml")).unwrap();
     });
     for version in 1..4 {
         publish(&watched.directory, version);
@@ -164,7 +166,7 @@ async fn file_that_never_rests_is_reported_all_the_same() {
         ..PARAMS
     };
     let mut watched = Watched::new("routes.yaml", params, |directory| {
-        fs::write(directory.path("routes.yaml"), "start").unwrap();
+        fs::write(directory.join("routes.yaml"), "start").unwrap();
     });
     let (file, (stop, stopped)) = (watched.file.clone(), mpsc::channel::<()>());
     let writer = tokio::task::spawn_blocking(move || {

@@ -318,8 +318,8 @@ fn scalars_may_span_lines() {
 
 #[test]
 fn files_are_read_within_bounds() {
-    let directory = crate::watch::scratch::Scratch::new();
-    let path = directory.path("a.yaml");
+    let directory = testkit::tempdir::TempDir::new("yaml").unwrap();
+    let path = directory.join("a.yaml");
     let load_error = || load::<Proxy>(&path).unwrap_err();
     let text = |what: &str| format!("{}:{what}", path.display());
 
@@ -334,7 +334,7 @@ fn files_are_read_within_bounds() {
     assert_eq!(load_error().to_string(), too_large);
     std::fs::write(&path, "").unwrap();
     assert_eq!(load_error().to_string(), text(" the file is empty"));
-    let not_a_file = load::<Proxy>(directory.root());
+    let not_a_file = load::<Proxy>(directory.path());
     assert!(matches!(not_a_file, Err(ConfigError::Read(..))));
 }
 

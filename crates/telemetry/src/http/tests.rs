@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use testkit::tempdir::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
@@ -201,29 +202,6 @@ impl Running {
     }
 }
 
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("telemetry-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.0.join("admin.sock")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[tokio::test]
 async fn port_zero_picks_a_port_and_keeps_connections() {
     let server = Running::local(&Fake::new());
@@ -260,8 +238,8 @@ async fn get_over(path: &Path) -> Reply {
 
 #[tokio::test]
 async fn unix_socket_is_private_and_only_it_is_removed() {
-    let scratch = Scratch::new();
-    let path = scratch.socket();
+    let dir = TempDir::new("telemetry").unwrap();
+    let path = dir.join("admin.sock");
     let bound = Bound::new(&EndpointAddr::Unix(path.clone())).unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -272,7 +250,7 @@ async fn unix_socket_is_private_and_only_it_is_removed() {
 
     // A file that has taken its place stays.
     let bound = Bound::new(&EndpointAddr::Unix(path.clone())).unwrap();
-    let other = scratch.0.join("other");
+    let other = dir.join("other");
     std::fs::write(&other, "").unwrap();
     std::fs::rename(&other, &path).unwrap();
     drop(bound);
@@ -285,8 +263,8 @@ fn assert_in_use(bound: io::Result<Bound>) {
 
 #[tokio::test]
 async fn only_stale_sockets_are_replaced() {
-    let scratch = Scratch::new();
-    let path = scratch.socket();
+    let dir = TempDir::new("telemetry").unwrap();
+    let path = dir.join("admin.sock");
     let address = EndpointAddr::Unix(path.clone());
 
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
