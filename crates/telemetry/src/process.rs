@@ -6,6 +6,8 @@
 
 use std::fs;
 
+use procfs::process::{LimitValue, Process};
+
 use crate::metrics::{Encoder, Kind, Registry};
 
 /// What a binary was built from.
@@ -61,76 +63,35 @@ fn write_process(out: &mut Encoder) {
             }
         });
     };
-    let read = |path| fs::read_to_string(path).ok();
-    let stat = read("/proc/self/stat").and_then(|text| parse_stat(&text));
-    let stat = |field: fn(&Stat) -> u64| stat.as_ref().map(|stat| field(stat) as f64);
-    let ticks = rustix::param::clock_ticks_per_second() as f64;
-    let page = rustix::param::page_size() as f64;
+    let process = Process::myself().ok();
+    let process = process.as_ref();
+    let stat = process.and_then(|process| process.stat().ok());
+    let stat = stat.as_ref();
+    let ticks = procfs::ticks_per_second() as f64;
 
     let help = "Processor time used, user and system, in seconds.";
-    let value = stat(|stat| stat.cpu_ticks).map(|used| used / ticks);
+    let value = stat.map(|stat| (stat.utime + stat.stime) as f64 / ticks);
     one("process_cpu_seconds_total", help, Kind::Counter, value);
     let help = "Resident memory in bytes.";
-    let pages = read("/proc/self/statm").and_then(|text| parse_resident_pages(&text));
-    let value = pages.map(|pages| pages * page);
+    let memory = process.and_then(|process| process.statm().ok());
+    let value = memory.map(|memory| (memory.resident * procfs::page_size()) as f64);
     one("process_resident_memory_bytes", help, Kind::Gauge, value);
     let help = "Open file descriptors.";
     one("process_open_fds", help, Kind::Gauge, open_fds());
     let help = "The most file descriptors that may be open.";
-    let value = read("/proc/self/limits").and_then(|text| parse_max_fds(&text));
+    let limits = process.and_then(|process| process.limits().ok());
+    let value = limits.map(|limits| match limits.max_open_files.soft_limit {
+        LimitValue::Unlimited => f64::INFINITY,
+        LimitValue::Value(most) => most as f64,
+    });
     one("process_max_fds", help, Kind::Gauge, value);
     let help = "When the process started, in seconds since 1970.";
-    let boot = read("/proc/stat").and_then(|text| parse_boot_time(&text));
-    let started = boot.zip(stat(|stat| stat.start_ticks));
-    let value = started.map(|(boot, start)| boot + start / ticks);
+    let boot = procfs::boot_time_secs().ok();
+    let started = boot.zip(stat);
+    let value = started.map(|(boot, stat)| boot as f64 + stat.starttime as f64 / ticks);
     one("process_start_time_seconds", help, Kind::Gauge, value);
-    let value = stat(|stat| stat.threads);
+    let value = stat.map(|stat| stat.num_threads as f64);
     one("process_threads", "Threads.", Kind::Gauge, value);
-}
-
-#[derive(Debug, PartialEq)]
-struct Stat {
-    cpu_ticks: u64,
-    threads: u64,
-    start_ticks: u64,
-}
-
-/// Reads `/proc/PID/stat`. The second field, the program's name in parentheses, may hold anything,
-/// so counting starts behind the last parenthesis, at field 3.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let (_, rest) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    Some(Stat {
-        cpu_ticks: field(14)? + field(15)?,
-        threads: field(20)?,
-        start_ticks: field(22)?,
-    })
-}
-
-/// Reads the second field of `/proc/PID/statm`.
-fn parse_resident_pages(text: &str) -> Option<f64> {
-    text.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-/// Reads the soft limit from `/proc/PID/limits`.
-fn parse_max_fds(text: &str) -> Option<f64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
-    match line.split_ascii_whitespace().next()? {
-        "unlimited" => Some(f64::INFINITY),
-        number => number.parse().ok(),
-    }
-}
-
-/// Reads the time of boot, in seconds since 1970, from `/proc/stat`.
-fn parse_boot_time(text: &str) -> Option<f64> {
-    text.lines()
-        .find_map(|line| line.strip_prefix("btime "))?
-        .trim()
-        .parse()
-        .ok()
 }
 
 /// Counts open descriptors: since Linux 6.2 that is the size of the directory, which costs nothing
@@ -152,37 +113,6 @@ fn open_fds() -> Option<f64> {
 mod tests {
     use super::*;
     use crate::metrics::Exposition;
-
-    #[test]
-    fn fields_are_found_and_foreign_text_is_no_value() {
-        let text = "42 (a) R 1 (b c) S 1 42 42 0 -1 4194560 100 0 0 0 \
-                    7 5 0 0 20 0 3 0 9000 1000 200 18446744073709551615 0";
-        let expected = Stat {
-            cpu_ticks: 12,
-            threads: 3,
-            start_ticks: 9000,
-        };
-        assert_eq!(parse_stat(text), Some(expected), "a hostile name");
-        let letters = "1 (x) S a b c d e f g h i j k l m n o p q r s";
-        for text in ["", "1 (x", "1 (x) S 1 2 3", letters] {
-            assert_eq!(parse_stat(text), None, "{text:?}");
-        }
-        let limits =
-            "Limit  Soft  Hard  Units\nMax open files            1024      4096    files\n";
-        let unlimited = "Max open files unlimited unlimited files";
-        let boot = "cpu 1 2\nbtime 1700000000\n";
-        for (parse, text, value) in [
-            (parse_resident_pages as fn(&str) -> _, "12", None),
-            (parse_resident_pages, "100 25 3", Some(25.0)),
-            (parse_max_fds, limits, Some(1024.0)),
-            (parse_max_fds, unlimited, Some(f64::INFINITY)),
-            (parse_max_fds, "Max processes 1 1", None),
-            (parse_boot_time, boot, Some(1_700_000_000.0)),
-            (parse_boot_time, "cpu 1 2", None),
-        ] {
-            assert_eq!(parse(text), value, "{text}");
-        }
-    }
 
     fn registered(revision: Option<&'static str>) -> (Registry, String) {
         let build = Build {
