@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use preamble::HttpVersion;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
@@ -118,28 +119,13 @@ impl Refusal {
     }
 }
 
-/// Returns the reason phrase of a status as Go's HTTP library spells it, of those that a proxy uses;
-/// clients must not rely on a phrase anyway (RFC 9112 §4).
+/// Returns the reason phrase of a status, which Go's HTTP library spells alike; clients must not rely on
+/// a phrase anyway (RFC 9112 §4).
 fn phrase(status: u16) -> &'static str {
-    match status {
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        407 => "Proxy Authentication Required",
-        408 => "Request Timeout",
-        421 => "Misdirected Request",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        501 => "Not Implemented",
-        502 => "Bad Gateway",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        505 => "HTTP Version Not Supported",
-        _ => "Refused",
-    }
+    let status = StatusCode::from_u16(status).ok();
+    status
+        .and_then(|status| status.canonical_reason())
+        .unwrap_or("Refused")
 }
 
 /// 45 bytes with the line's end.
