@@ -13,15 +13,15 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use route::Snapshot;
 use serve::{NameSet, Resolver};
 use settings::{ConfigError, TcpSettings};
-use telemetry::Registry;
 use telemetry::metrics::Counter;
+use telemetry::{Registry, lock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -249,10 +249,6 @@ impl Routing {
         let last = lock(&self.last_refusal);
         last.as_ref().map(|refusal| refusal.text.clone())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why the last reload was refused.

@@ -10,10 +10,11 @@
 //! A server that is only slow keeps its chance while others are asked. Nothing is cached.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hickory_server::proto::op::{Message, Query, ResponseCode};
+use telemetry::lock;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -140,7 +141,7 @@ impl Forwarder {
             let error: &dyn std::error::Error = error;
             tracing::info!(server = %upstream.address, error, "DNS server is asked last for a while");
         }
-        *upstream.lock() = Some(now + self.limits.aside);
+        *lock(&upstream.aside_until) = Some(now + self.limits.aside);
     }
 }
 
@@ -160,13 +161,7 @@ impl Upstream {
     }
 
     fn is_aside(&self, now: Instant) -> bool {
-        self.lock().is_some_and(|until| now < until)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.aside_until
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.aside_until).is_some_and(|until| now < until)
     }
 }
 

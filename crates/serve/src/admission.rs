@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use telemetry::lock;
 
 /// Parts of the per-client table; a power of two far above the number of workers.
 const SHARDS: usize = 64;
@@ -103,11 +104,9 @@ impl Admission {
         self.per_source
     }
 
-    fn shard(&self, key: IpAddr) -> std::sync::MutexGuard<'_, HashMap<IpAddr, u32>> {
+    fn shard(&self, key: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, u32>> {
         let index = self.hasher.hash_one(key) as usize % self.sources.len();
-        self.sources[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sources[index])
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hickory_resolver::config::{LookupIpStrategy, ResolveHosts, ResolverOpts};
@@ -18,6 +18,7 @@ use hickory_resolver::net::NetError;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{IntoName, Name, RecordType};
 use hickory_resolver::{Hosts, TokioResolver};
+use telemetry::lock;
 use tokio::time::Instant;
 
 /// How long the host's configuration is used before a failed look-up has it read again.
@@ -191,13 +192,12 @@ impl LookupClient {
 
     fn forget_if(&self, old: impl FnOnce(&Instant) -> bool) {
         if self.options.is_some() {
-            let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-            client.take_if(|client| old(&client.since));
+            lock(&self.client).take_if(|client| old(&client.since));
         }
     }
 
     fn client(&self) -> Result<Client, LookupError> {
-        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut client = lock(&self.client);
         if let Some(client) = &*client {
             return Ok(client.clone());
         }

@@ -13,10 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use telemetry::lock;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, timeout};
@@ -216,10 +217,6 @@ impl Resolver {
 fn shortly_before(ttl: Duration, host: &str) -> Duration {
     let spread = RandomState::new().hash_one(host) % 100;
     ttl.mul_f64(0.85 + spread as f64 / 1000.0)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl NameSet {

@@ -13,10 +13,11 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use telemetry::lock;
 use tokio::time::sleep;
 
 use crate::handover::{OwnSockets, pass_over, pass_to_all};
@@ -138,10 +139,6 @@ fn successors(
         (_, _) => (before + own, after),
     };
     Some((u32::try_from(first).ok()?, u32::try_from(among).ok()?))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod error_chain;
 pub mod http;
 mod labels;
 mod lines;
+mod lock;
 pub mod logs;
 pub mod metrics;
 mod page;
@@ -31,6 +32,7 @@ pub use admin::{ClusterStatus, EndpointStatus, Endpoints, Fact, ListenerStatus, 
 pub use backoff::AcceptBackoff;
 pub use error_chain::chain;
 pub use http::Bound;
+pub use lock::lock;
 pub use logs::{LogControl, LogError, LogFormat, UnknownLogFormat};
 pub use metrics::Registry;
 pub use settings::EndpointAddr;

@@ -10,9 +10,11 @@
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+use crate::lock;
 
 /// The most lines that wait to be written.
 pub const MAX_LINES: usize = 4096;
@@ -100,7 +102,7 @@ impl Lines {
         self.state.closing.store(true, Ordering::Release);
         // A full queue needs no waking: the thread looks when it has emptied it.
         let _ = self.queue.try_send(Message::Wake);
-        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = lock(&self.done);
         done.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
     }
 }

@@ -13,7 +13,7 @@ use std::fmt;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tracing::Dispatch;
@@ -23,7 +23,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Registry, reload};
 
 use crate::lines::Lines;
-use crate::metrics;
+use crate::{lock, metrics};
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl LogControl {
     pub fn set(&self, directives: &str) -> Result<(), LogError> {
         let (targets, text) = parse(directives)?;
         check(directives)?;
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.current);
         if let Some(handle) = &self.handle {
             handle.reload(targets).map_err(|_| LogError::Gone)?;
         }
@@ -150,10 +150,7 @@ impl LogControl {
     /// Returns the directives in effect.
     #[must_use]
     pub fn current(&self) -> String {
-        self.current
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.current).clone()
     }
 }
 
@@ -289,8 +286,7 @@ mod tests {
 
     impl Write for Sink {
         fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-            let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            written.extend_from_slice(buf);
+            lock(&self.0).extend_from_slice(buf);
             Ok(buf.len())
         }
         fn flush(&mut self) -> io::Result<()> {

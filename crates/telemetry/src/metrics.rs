@@ -20,9 +20,10 @@ mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::admin::Process;
+use crate::lock;
 
 pub use docs::check_docs;
 pub use encode::{Encoder, Exposition, FamilyEncoder, Kind};
@@ -293,10 +294,6 @@ pub trait Metric: Clone + fmt::Debug + Send + Sync + 'static {
     fn new(params: &Self::Params) -> Self;
     /// Writes the current value.
     fn write(&self, family: &mut FamilyEncoder<'_>, labels: &[(&str, &str)]);
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Lets a repeating warning through at most once per interval, and says how many were held back.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use crate::lock;
 
 /// A rate limit for one warning.
 ///
@@ -41,7 +43,7 @@ impl Throttle {
     /// Returns how many were held back since the last one let through, or `None` when this one is
     /// to be held back as well.
     pub fn permit(&self, now: Instant) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let due = state
             .last
             .is_none_or(|last| now.saturating_duration_since(last) >= self.interval);

@@ -9,11 +9,12 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use settings::{FileWatcher, WatchParams};
+use telemetry::lock;
 use telemetry::metrics::{Counter, CounterFamily};
 
 use crate::error::TlsError;
@@ -142,7 +143,7 @@ impl<T> Reloading<T> {
 impl<T> Inner<T> {
     /// Reads the files again; returns whether they changed, and whether this was not seen before.
     fn reload(&self) -> (Result<bool, TlsError>, bool) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = lock(&self.files);
         let changed = self.rebuild(&mut files.built_from);
         let refused = changed.as_ref().err();
         let refused = refused.map(|error| telemetry::chain(error).to_string());

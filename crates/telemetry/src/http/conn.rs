@@ -13,7 +13,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::bind::Stream;
 use super::{HEAD_TIMEOUT, Handler, MAX_RESPONSES, RESPONSE_TIMEOUT, STALL_TIMEOUT};
+use crate::lock;
 
 /// Serves one connection until either side ends it, it is evicted, or a deadline passes.
 pub(super) async fn serve<H: Handler>(stream: Stream, slot: SlotGuard, handler: Arc<H>) {
@@ -94,7 +95,7 @@ pub(super) struct Crowd {
 impl Crowd {
     pub(super) fn enter(self: &Arc<Self>) -> SlotGuard {
         let slot = Arc::new(Slot::default());
-        self.slots().push(slot.clone());
+        lock(&self.slots).push(slot.clone());
         SlotGuard {
             slot,
             crowd: self.clone(),
@@ -104,7 +105,7 @@ impl Crowd {
     /// Closes the connection that has waited longest, and those that are answered from now on.
     pub(super) fn evict(&self) {
         self.crowded.store(true, Ordering::Relaxed);
-        let mut slots = self.slots();
+        let mut slots = lock(&self.slots);
         let waiting = slots.iter().position(|slot| !slot.is_occupied());
         if let Some(waiting) = waiting {
             // Out of the list at once, so that a second eviction finds another one.
@@ -119,29 +120,25 @@ impl Crowd {
 
     /// Ends all connections after the response in progress.
     pub(super) fn close(&self) {
-        for slot in self.slots().iter() {
+        for slot in lock(&self.slots).iter() {
             slot.closed.notify_one();
         }
     }
 
-    fn slots(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Occupies a slot with a response; false when enough others are occupied.
     fn occupy(&self, slot: &Slot) -> bool {
-        let slots = self.slots();
+        let slots = lock(&self.slots);
         let occupied = slots.iter().filter(|slot| slot.is_occupied()).count();
         if occupied < MAX_RESPONSES {
             slot.answered.store(false, Ordering::Relaxed);
-            *slot.deadline() = Some(Instant::now() + RESPONSE_TIMEOUT);
+            *lock(&slot.deadline) = Some(Instant::now() + RESPONSE_TIMEOUT);
         }
         occupied < MAX_RESPONSES
     }
 
     /// Moves a slot to the end, which makes it the one that began to wait last.
     fn requeue(&self, slot: &Arc<Slot>) {
-        let mut slots = self.slots();
+        let mut slots = lock(&self.slots);
         if let Some(at) = slots.iter().position(|other| Arc::ptr_eq(other, slot)) {
             slots[at..].rotate_left(1);
         }
@@ -166,9 +163,7 @@ impl SlotGuard {
 
 impl Drop for SlotGuard {
     fn drop(&mut self) {
-        self.crowd
-            .slots()
-            .retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+        lock(&self.crowd.slots).retain(|slot| !Arc::ptr_eq(slot, &self.slot));
     }
 }
 
@@ -183,12 +178,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    fn deadline(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn is_occupied(&self) -> bool {
-        self.deadline().is_some()
+        lock(&self.deadline).is_some()
     }
 }
 
@@ -207,7 +198,7 @@ impl Watched {
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        let deadline = *self.slot.deadline();
+        let deadline = *lock(&self.slot.deadline);
         if written.is_ready() {
             self.stall = None;
             // Progress within the stall limit does not extend the deadline of the response.
@@ -270,7 +261,7 @@ impl AsyncWrite for Watched {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
         if self.slot.answered.load(Ordering::Relaxed) {
-            *self.slot.deadline() = None;
+            *lock(&self.slot.deadline) = None;
         }
         Poll::Ready(flushed)
     }

@@ -15,8 +15,9 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::Metric;
 use super::encode::{FamilyEncoder, Kind};
-use super::{Metric, lock};
+use crate::lock;
 
 /// A number that only rises. Clones are the same series.
 #[derive(Clone, Debug, Default)]
