@@ -21,31 +21,18 @@ pub(crate) const BUILD: Build = Build {
     revision: option_env!("RHIZOME_REVISION"),
 };
 
-/// What counts.
-#[derive(Clone, Debug)]
-pub(crate) struct Instruments {
-    pub(crate) metrics: Metrics,
-    pub(crate) node: Arc<Node>,
-}
-
-impl Instruments {
-    /// Registers everything that the process exposes.
-    pub(crate) fn register(
-        registry: &Registry,
-        access_log: &AccessLog,
-        log: &LogControl,
-        snapshot: Arc<CurrentSnapshot>,
-    ) -> Self {
-        access_log.register(registry);
-        log.register(registry);
-        let metrics = Metrics::new(registry);
-        Metrics::collect_snapshot(registry, snapshot);
-        telemetry::process::register(registry, BUILD);
-        Self {
-            metrics,
-            node: Node::new(registry),
-        }
-    }
+/// Registers everything that the process exposes; returns what counts.
+pub(crate) fn register(
+    registry: &Registry,
+    access_log: &AccessLog,
+    log: &LogControl,
+    snapshot: Arc<CurrentSnapshot>,
+) -> (Metrics, Arc<Node>) {
+    access_log.register(registry);
+    log.register(registry);
+    Metrics::collect_snapshot(registry, snapshot);
+    telemetry::process::register(registry, BUILD);
+    (Metrics::new(registry), Node::new(registry))
 }
 
 /// Returns every family that a running program exposes, sorted by name.
@@ -55,7 +42,7 @@ pub fn describe_metrics() -> Vec<Description> {
     if let Ok(access_log) = AccessLog::new(AccessFormat::Off, Sink::Stdout) {
         let (snapshot, now) = (Arc::new(Snapshot::empty()), Instant::now());
         let current: Arc<CurrentSnapshot> = Arc::new(move || (Arc::clone(&snapshot), now));
-        Instruments::register(&registry, &access_log, &LogControl::detached(), current);
+        register(&registry, &access_log, &LogControl::detached(), current);
     }
     registry.describe()
 }

@@ -35,7 +35,7 @@ use tokio::time::{Instant, sleep};
 use crate::accept;
 use crate::config::{Config, NoTrackMode};
 use crate::dns::{DnsError, DnsServer};
-use crate::metrics::{BUILD, Instruments};
+use crate::metrics::{self, BUILD};
 use crate::node::{self, CleanUpError, Node};
 use crate::worker::Shared;
 
@@ -129,8 +129,7 @@ impl Proxy {
             .map_err(system("starting the access log"))?;
         let snapshot = Arc::new(snapshot(&config)?);
         let current = current(&snapshot);
-        let Instruments { metrics, node } =
-            Instruments::register(&registry, &access_log, &log, Arc::clone(&current));
+        let (metrics, node) = metrics::register(&registry, &access_log, &log, Arc::clone(&current));
         put_in_place(&config, &node).await?;
         let Some(route) = snapshot.by_server_name(None).map(Arc::clone) else {
             unreachable!("the catch-all route was just built")
