@@ -66,11 +66,9 @@ impl Handler {
     }
 
     fn zone_reply(&self, request: &Request, query: &LowerQuery) -> Message {
-        let found = self.zone.lookup(query);
-        let mut reply = self.bare(request, found.code);
+        let mut reply = self.bare(request, ResponseCode::NoError);
         reply.metadata.authoritative = true;
-        reply.answers = found.answers;
-        reply.authorities = found.authorities;
+        self.zone.answer(query, &mut reply);
         reply
     }
 

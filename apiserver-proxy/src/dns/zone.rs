@@ -1,12 +1,11 @@
 //! The zone: one name, its addresses, and nothing below it.
 //!
-//! Answers what a question about the zone is to be answered with; knows no sockets and no
-//! messages. The SOA and NS records are those of the zone file that Gardener's "API server via
+//! Knows no sockets. The SOA and NS records are those of the zone file that Gardener's "API server via
 //! SNI" proposal puts beside the proxy, so that either can be exchanged for the other.
 
 use std::net::IpAddr;
 
-use hickory_server::proto::op::{LowerQuery, ResponseCode};
+use hickory_server::proto::op::{LowerQuery, Message, ResponseCode};
 use hickory_server::proto::rr::rdata::{NS, SOA};
 use hickory_server::proto::rr::{LowerName, Name, RData, Record, RecordType};
 
@@ -26,15 +25,6 @@ pub(super) struct Zone {
     soa: Record,
     ns: RData,
     addresses: Vec<RData>,
-}
-
-/// What a question about the zone is answered with.
-#[derive(Debug)]
-pub(super) struct ZoneAnswer {
-    pub(super) code: ResponseCode,
-    pub(super) answers: Vec<Record>,
-    /// The SOA record, when the answer is a denial.
-    pub(super) authorities: Vec<Record>,
 }
 
 impl Zone {
@@ -66,38 +56,26 @@ impl Zone {
     }
 
     /// Answers a question about a name of this zone, class IN.
-    pub(super) fn lookup(&self, query: &LowerQuery) -> ZoneAnswer {
-        if *query.name() != self.origin {
-            return self.denial(ResponseCode::NXDomain);
-        }
+    pub(super) fn answer(&self, query: &LowerQuery, reply: &mut Message) {
         // The owner is spelled as in the question: resolvers that mix case against forgers compare it.
         let owner = query.original().name();
         let record = |data: &RData| Record::from_rdata(owner.clone(), TTL, data.clone());
         let asked = query.query_type();
-        let answers: Vec<Record> = if asked == RecordType::SOA {
-            vec![record(&self.soa.data)]
+        if *query.name() != self.origin {
+            reply.metadata.response_code = ResponseCode::NXDomain;
+        } else if asked == RecordType::SOA {
+            reply.answers.push(record(&self.soa.data));
         } else if asked == RecordType::NS {
-            vec![record(&self.ns)]
+            reply.answers.push(record(&self.ns));
         } else {
             // For ANY one set is enough (RFC 8482 §4.1): the one that matters.
             let wanted = |data: &&RData| asked == RecordType::ANY || data.record_type() == asked;
-            self.addresses.iter().filter(wanted).map(record).collect()
-        };
-        if answers.is_empty() {
-            return self.denial(ResponseCode::NoError);
+            let addresses = self.addresses.iter().filter(wanted);
+            reply.answers.extend(addresses.map(record));
         }
-        ZoneAnswer {
-            code: ResponseCode::NoError,
-            answers,
-            authorities: Vec::new(),
-        }
-    }
-
-    fn denial(&self, code: ResponseCode) -> ZoneAnswer {
-        ZoneAnswer {
-            code,
-            answers: Vec::new(),
-            authorities: vec![self.soa.clone()],
+        if reply.answers.is_empty() {
+            // A denial.
+            reply.authorities.push(self.soa.clone());
         }
     }
 }
