@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serve::{ConnRecord, ListenerContext, WorkerHandle, WorkerSocket, accept_all};
 use tokio::net::TcpStream;
 
-use crate::connection::{self, Accepted};
+use crate::connection;
 use crate::worker::{Shared, Worker};
 
 /// Runs a worker's accept loops until the process no longer accepts.
@@ -46,11 +46,7 @@ fn accepted(
     let Some(record) = ConnRecord::admit(listener, peer, &worker.shared.admission) else {
         return;
     };
-    let accepted = Box::new(Accepted {
-        downstream: stream,
-        peer,
-    });
-    let own = Rc::clone(worker);
-    let connections = worker.connections();
-    connections.spawn(record, |record| connection::serve(accepted, own, record));
+    let (downstream, own) = (Box::new(stream), Rc::clone(worker));
+    let connections = &worker.handle.connections;
+    connections.spawn(record, |record| connection::serve(downstream, own, record));
 }

@@ -29,33 +29,26 @@ const ANSWER_BYTES: usize = 16 * 1024;
 /// Bytes of the client's that are sent along with a PROXY header when they are already there.
 const ALONG_BYTES: usize = 2048;
 
-/// Serves one accepted connection until it ends.
-pub(crate) async fn serve(accepted: Box<Accepted>, worker: Rc<Worker>, record: ConnRecord) {
-    let established = match Box::pin(establish(accepted, &worker, &record)).await {
+/// Serves one accepted connection until it ends; boxed, since it is moved before the relay starts.
+pub(crate) async fn serve(downstream: Box<TcpStream>, worker: Rc<Worker>, record: ConnRecord) {
+    let established = match Box::pin(establish(downstream, &worker, &record)).await {
         Ok(established) => established,
         Err(reason) => return record.close(reason),
     };
-    let (info, pool) = (record.info().as_ref(), worker.pool());
+    let (info, pool) = (record.info().as_ref(), Rc::clone(&worker.handle.pool));
     let (downstream, upstream) = &established;
     let outcome = Relay::new(downstream, upstream, pool, info, Timers::default()).await;
     record.close(Reason::from(&outcome));
 }
 
-/// A connection as it was accepted; boxed, since it is taken apart before the relay starts.
-#[derive(Debug)]
-pub(crate) struct Accepted {
-    pub(crate) downstream: TcpStream,
-    pub(crate) peer: SocketAddr,
-}
-
 /// Connects to the gateway and announces the client and its destination. Returns both sockets,
 /// downstream's first.
 async fn establish(
-    accepted: Box<Accepted>,
+    downstream: Box<TcpStream>,
     worker: &Worker,
     record: &ConnRecord,
 ) -> Result<(TcpStream, TcpStream), Reason> {
-    let Accepted { downstream, peer } = *accepted;
+    let mut downstream = *downstream;
     let shared = &*worker.shared;
     record.set_route(Arc::clone(&shared.route));
     if !record.acquire_cluster() {
@@ -67,7 +60,7 @@ async fn establish(
     let mut upstream = connect(worker, record, deadline).await?;
 
     // The announcement: the client and its destination.
-    let announced = announce(&downstream, &mut upstream, peer, worker, record, deadline).await;
+    let announced = announce(&mut downstream, &mut upstream, worker, record, deadline).await;
     match announced {
         Ok(()) => Ok((downstream, upstream)),
         Err(reason) => {
@@ -84,9 +77,8 @@ async fn establish(
 
 /// Announces the client and its destination to the gateway.
 async fn announce(
-    downstream: &TcpStream,
+    downstream: &mut TcpStream,
     upstream: &mut TcpStream,
-    peer: SocketAddr,
     worker: &Worker,
     record: &ConnRecord,
     deadline: Instant,
@@ -100,6 +92,7 @@ async fn announce(
             version,
             destination,
         } => {
+            let peer = record.info().peer();
             let local = downstream.local_addr().map_or(peer, serve::unmapped);
             let destination = destination.unwrap_or(local);
             record.set_destination(destination);
@@ -187,7 +180,7 @@ async fn tell(
 /// Sends a CONNECT request and waits for the gateway's consent. Bytes that follow its answer are
 /// the destination's and are handed to the client.
 async fn ask(
-    downstream: &TcpStream,
+    downstream: &mut TcpStream,
     upstream: &mut TcpStream,
     destination: &str,
     worker: &Worker,
@@ -208,7 +201,10 @@ async fn ask(
     });
     let early = answer.await.map_err(|_| Reason::ConnectTimeout)??;
     if !early.is_empty() {
-        write_all(downstream, &early, deadline).await?;
+        let written = timeout_at(deadline, downstream.write_all(&early)).await;
+        if !matches!(written, Ok(Ok(()))) {
+            return Err(Reason::DownstreamReset);
+        }
         record
             .info()
             .relayed(Direction::Tx, early.len() as u64, true);
@@ -240,22 +236,6 @@ async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Reason> {
             }
         }
     }
-}
-
-async fn write_all(stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> Result<(), Reason> {
-    while !bytes.is_empty() {
-        match stream.try_write(bytes) {
-            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                let writable = timeout_at(deadline, stream.writable()).await;
-                if !matches!(writable, Ok(Ok(()))) {
-                    return Err(Reason::DownstreamReset);
-                }
-            }
-            Err(_) => return Err(Reason::DownstreamReset),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

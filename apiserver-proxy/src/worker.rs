@@ -6,9 +6,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use relay::Pool;
 use route::Route;
-use serve::{Accepting, Admission, Connections, Dialer, Metrics, NameSet, WorkerHandle};
+use serve::{Accepting, Admission, Dialer, Metrics, NameSet, WorkerHandle};
 use telemetry::AccessLog;
 
 use crate::config::Config;
@@ -32,7 +31,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
-    handle: WorkerHandle,
+    pub(crate) handle: WorkerHandle,
     attempts: Cell<usize>,
 }
 
@@ -44,14 +43,6 @@ impl Worker {
             handle,
             attempts,
         })
-    }
-
-    pub(crate) fn connections(&self) -> &Rc<Connections> {
-        &self.handle.connections
-    }
-
-    pub(crate) fn pool(&self) -> Rc<Pool> {
-        Rc::clone(&self.handle.pool)
     }
 
     /// Returns the next number of a sequence, by which connections start at different addresses.
