@@ -15,7 +15,7 @@ use serve::{ConnRecord, WorkerHandle, WorkerSocket, accept_all};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::config::Protocol;
+use crate::config::{Protocol, ProxyProtocol};
 use crate::connection::{self, Accepted};
 use crate::wireguard::{self, Scanner};
 use crate::worker::{Listener, Shared, Worker};
@@ -70,7 +70,8 @@ fn accepted(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, listener: 
     let admission = &worker.shared.admission;
     let record = ConnRecord::admit(&listener.context, peer, admission);
     // Behind a load balancer the client is known only from its header.
-    let is_client = !(listener.takes_balancer() && worker.shared.config.trusts(peer.ip()));
+    let balanced = listener.config.proxy_protocol != ProxyProtocol::Off;
+    let is_client = !(balanced && worker.shared.config.trusts(peer.ip()));
     let record = match record {
         Some(record) if is_client => record.admit_client(peer.ip(), admission),
         record => record,
@@ -82,6 +83,6 @@ fn accepted(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, listener: 
         listener: Rc::clone(listener),
     });
     let own = Rc::clone(worker);
-    let connections = worker.connections();
+    let connections = &worker.handle.connections;
     connections.spawn(record, |record| connection::serve(accepted, own, record));
 }

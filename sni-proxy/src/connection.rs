@@ -32,7 +32,7 @@ pub(crate) async fn serve(accepted: Box<Accepted>, worker: Rc<Worker>, record: C
         Ok(established) => established,
         Err(reason) => return record.close(reason),
     };
-    let (info, pool) = (record.info().as_ref(), worker.pool());
+    let (info, pool) = (record.info().as_ref(), Rc::clone(&worker.handle.pool));
     let Established {
         downstream,
         upstream,

@@ -7,11 +7,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use relay::Pool;
-use serve::{Accepting, Admission, Connections, Dialer, ListenerContext, Metrics, WorkerHandle};
+use serve::{Accepting, Admission, Dialer, ListenerContext, Metrics, WorkerHandle};
 use telemetry::AccessLog;
 
-use crate::config::{Config, ListenerConfig, ProxyProtocol};
+use crate::config::{Config, ListenerConfig};
 use crate::routing::Routing;
 use crate::wireguard;
 
@@ -35,7 +34,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
-    handle: WorkerHandle,
+    pub(crate) handle: WorkerHandle,
     random: Cell<u64>,
 }
 
@@ -56,15 +55,6 @@ impl Worker {
             handle,
             random: Cell::new(seed),
         })
-    }
-
-    /// Returns the connections and flows of this worker.
-    pub(crate) fn connections(&self) -> &Rc<Connections> {
-        &self.handle.connections
-    }
-
-    pub(crate) fn pool(&self) -> Rc<Pool> {
-        Rc::clone(&self.handle.pool)
     }
 
     /// Returns the next number of a cheap sequence (xorshift64), good enough to balance by.
@@ -91,10 +81,5 @@ impl Listener {
             config: config.clone(),
             context: Rc::new(context),
         }
-    }
-
-    /// Tells whether the preamble may announce another client than the TCP peer.
-    pub(crate) fn takes_balancer(&self) -> bool {
-        self.config.proxy_protocol != ProxyProtocol::Off
     }
 }

@@ -339,7 +339,7 @@ impl Router {
             record.close(Reason::Limit);
             return Err(Dropped::ClusterLimit);
         }
-        let record = self.worker.connections().hold(record);
+        let record = self.worker.handle.connections.hold(record);
         let flow = Flow::new(now, Arc::clone(route), record, chosen);
         self.metrics.fresh.inc();
         Ok(self.flows.insert(now, client, flow))
