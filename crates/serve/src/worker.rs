@@ -51,11 +51,8 @@ pub struct Workers<T> {
     ended: mpsc::Receiver<Result<(), String>>,
 }
 
-/// A request for up to `limit` connections of a worker.
-struct ListRequest {
-    limit: usize,
-    answer: oneshot::Sender<Vec<Value>>,
-}
+/// A request for up to so many connections of a worker.
+type ListRequest = (usize, oneshot::Sender<Vec<Value>>);
 
 impl<T: Send + 'static> Workers<T> {
     /// Starts `count` threads, each with its runtime, which wait for their task: all that can fail at
@@ -161,11 +158,7 @@ impl Asker {
         let mut all = Vec::new();
         for worker in &self.requests {
             let (answer, answered) = oneshot::channel();
-            let request = ListRequest {
-                limit: limit - all.len(),
-                answer,
-            };
-            if worker.try_send(request).is_ok()
+            if worker.try_send((limit - all.len(), answer)).is_ok()
                 && let Ok(Ok(some)) = timeout(ANSWER_TIMEOUT, answered).await
             {
                 all.extend(some);
@@ -201,7 +194,7 @@ async fn work<T>(
                     _ = trim.tick() => handle.pool.trim(),
                     request = requests.recv() => match request {
                         // The asker may have stopped waiting.
-                        Some(ListRequest { limit, answer }) => {
+                        Some((limit, answer)) => {
                             let _ = answer.send(handle.connections.list(limit));
                         }
                         None => return,
