@@ -36,7 +36,6 @@ pub(crate) fn register(
 }
 
 /// Returns every family that a running program exposes, sorted by name.
-#[must_use]
 pub fn describe_metrics() -> Vec<Description> {
     let registry = Registry::new();
     if let Ok(access_log) = AccessLog::new(AccessFormat::Off, Sink::Stdout) {

@@ -217,19 +217,16 @@ impl Proxy {
     }
 
     /// Returns where its DNS server answers.
-    #[must_use]
     pub fn dns_address(&self) -> Option<SocketAddr> {
         self.dns
     }
 
     /// Returns where probes and operators are answered.
-    #[must_use]
     pub fn endpoints(&self) -> &ServedEndpoints {
         self.service.endpoints()
     }
 
     /// Returns the handle by which it is drained or cut.
-    #[must_use]
     pub fn drain(&self) -> &Drain {
         self.service.drain()
     }

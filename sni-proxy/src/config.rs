@@ -98,7 +98,6 @@ pub struct Environment {
 
 impl Environment {
     /// Reads the variables this binary knows; values that are not UTF-8 count as absent.
-    #[must_use]
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the module that reads the environment"

@@ -197,7 +197,6 @@ impl Gateway {
     }
 
     /// Returns the address that the listener `name` is bound to.
-    #[must_use]
     pub fn listener_address(&self, name: &str) -> Option<SocketAddr> {
         self.listeners
             .iter()
@@ -206,13 +205,11 @@ impl Gateway {
     }
 
     /// Returns where probes and operators are answered.
-    #[must_use]
     pub fn endpoints(&self) -> &ServedEndpoints {
         self.service.endpoints()
     }
 
     /// Returns the handle by which it is drained or cut.
-    #[must_use]
     pub fn drain(&self) -> &Drain {
         self.service.drain()
     }

@@ -20,7 +20,6 @@ pub(crate) const BUILD: Build = Build {
 };
 
 /// Returns every family that a running gateway exposes, sorted by name.
-#[must_use]
 pub fn describe_metrics() -> Vec<Description> {
     let registry = Registry::new();
     if let Ok(access_log) = AccessLog::new(AccessFormat::Off, Sink::Stdout) {

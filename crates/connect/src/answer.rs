@@ -88,7 +88,6 @@ pub enum RefusalHeaders {
 
 impl Refusal {
     /// Makes a refusal with [`RefusalHeaders::Closing`].
-    #[must_use]
     pub fn new(status: u16, reason: &'static str, body: impl Into<String>) -> Self {
         Self {
             status,

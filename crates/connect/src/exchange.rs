@@ -54,7 +54,6 @@ pub enum End {
 
 impl End {
     /// Returns the label for logs and metrics.
-    #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
             Self::AnswerTimeout => "answer_timeout",
@@ -84,13 +83,11 @@ where
     }
 
     /// Returns the status of the last answer, whether or not it could be written.
-    #[must_use]
     pub fn status(&self) -> Option<u16> {
         self.status
     }
 
     /// Returns how many requests that were not CONNECT were answered.
-    #[must_use]
     pub fn other_requests(&self) -> u32 {
         self.other_requests
     }

@@ -37,7 +37,6 @@ impl Request {
     ///
     /// `None` when there is no port, when it is not a number from 1 to 65535, when the host is
     /// empty, or when an IPv6 address lacks its brackets.
-    #[must_use]
     pub fn host_port(&self) -> Option<(&str, u16)> {
         let (host, port) = self.target.rsplit_once(':')?;
         let host = match host.strip_prefix('[') {

@@ -63,7 +63,6 @@ pub enum AcceptError {
 
 impl AcceptError {
     /// Returns a word from a closed set, for logs and metrics.
-    #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::BadClientCertificate(_) => "bad_client_certificate",

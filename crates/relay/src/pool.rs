@@ -39,7 +39,6 @@ impl PoolParams {
     /// one worker, fewer and, with more than 24, smaller ones, so that up to 192 workers fit three
     /// quarters of what an unprivileged user may have (`fs.pipe-user-pages-soft`, 64 MiB by
     /// default). Each has at least 4 pipes, of at least 64 KiB.
-    #[must_use]
     pub fn for_workers(workers: usize) -> Self {
         let each = ALL_PIPES_BYTES / workers.max(1);
         let pipes = (each / MAX_PIPE_BYTES).clamp(4, 64);
@@ -51,7 +50,6 @@ impl PoolParams {
     }
 
     /// Returns how many pipes `workers` pools may hold together.
-    #[must_use]
     pub fn max_pipes(&self, workers: usize) -> u64 {
         (self.pipes as u64).saturating_mul(workers as u64)
     }
@@ -83,7 +81,6 @@ impl Pool {
     pub(crate) const SCRATCH_BYTES: usize = 1024 * 1024;
 
     /// Creates an empty pool.
-    #[must_use]
     pub fn new(params: PoolParams) -> Self {
         Self {
             params,
@@ -111,7 +108,6 @@ impl Pool {
     }
 
     /// Returns the number of pipes that exist now, lent or idle.
-    #[must_use]
     pub fn pipes(&self) -> usize {
         self.existing.get()
     }

@@ -48,7 +48,6 @@ pub struct Accepting {
 
 impl Accepting {
     /// Creates the state of a process in service; `paused` counts pauses for want of resources.
-    #[must_use]
     pub fn new(drain: Drain, paused: Counter) -> Self {
         Self {
             drain,

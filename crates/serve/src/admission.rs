@@ -35,7 +35,6 @@ pub struct SourcePermit(Option<(Arc<Admission>, IpAddr)>);
 
 impl Admission {
     /// Creates the limits; `per_source` 0 means none per client.
-    #[must_use]
     pub fn new(limit: u64, per_source: u32) -> Arc<Self> {
         let shards = if per_source == 0 { 0 } else { SHARDS };
         Arc::new(Self {
@@ -76,20 +75,17 @@ impl Admission {
     }
 
     /// Returns the number of connections admitted now.
-    #[must_use]
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 
     /// Returns how many there may be.
-    #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
     /// Returns the number of connections that `client` has now; 0 where they are not limited, and
     /// therefore not counted.
-    #[must_use]
     pub fn source_connections(&self, client: IpAddr) -> u32 {
         if self.per_source == 0 {
             return 0;
@@ -99,7 +95,6 @@ impl Admission {
     }
 
     /// Returns how many one client may have; 0 for no limit.
-    #[must_use]
     pub fn source_limit(&self) -> u32 {
         self.per_source
     }
@@ -134,7 +129,6 @@ impl Drop for SourcePermit {
 
 /// Returns what counts as one client: an IPv4 address, or the /64 of an IPv6 address, which is
 /// what one subscriber commonly holds (RFC 6177).
-#[must_use]
 pub fn source_key(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,
@@ -153,7 +147,6 @@ const PER_CONNECTION: u64 = 2;
 
 /// Raises the soft limit of open descriptors to the hard one, and returns `wanted` connections
 /// lowered to what it carries beside `pipes` pipes.
-#[must_use]
 pub fn connection_limit(wanted: u64, pipes: u64) -> u64 {
     let descriptors = raise_descriptor_limit();
     let carried = connections_carried(descriptors, pipes);

@@ -61,7 +61,6 @@ impl Connections {
     }
 
     /// Describes up to `limit` connections.
-    #[must_use]
     pub fn list(&self, limit: usize) -> Vec<Value> {
         let slots = self.slots.borrow();
         let open = slots.iter().take(limit);

@@ -47,7 +47,6 @@ pub enum DialError {
 
 impl DialError {
     /// Returns how this counts for the endpoint.
-    #[must_use]
     pub fn failure(&self) -> ConnectFailure {
         match self {
             Self::Refused(_) => ConnectFailure::Refused,
@@ -57,7 +56,6 @@ impl DialError {
     }
 
     /// Returns how this ends a connection.
-    #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
             Self::Refused(_) => Reason::ConnectRefused,
@@ -67,7 +65,6 @@ impl DialError {
     }
 
     /// Tells whether the fault is this host's (descriptors, ports, memory), not the endpoint's.
-    #[must_use]
     pub fn is_local(&self) -> bool {
         use rustix::io::Errno;
         let Self::Failed(error) = self else {
@@ -113,7 +110,6 @@ pub struct Dialer {
 
 impl Dialer {
     /// Creates a dialer that observes how long connecting takes.
-    #[must_use]
     pub fn new(connect_seconds: Histogram) -> Self {
         Self { connect_seconds }
     }

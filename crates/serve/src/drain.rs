@@ -43,7 +43,6 @@ pub struct Drain {
 
 impl Drain {
     /// Creates a process in service.
-    #[must_use]
     pub fn new(params: DrainParams) -> Self {
         Self {
             phase: Arc::new(watch::Sender::new(Phase::Serving)),
@@ -52,7 +51,6 @@ impl Drain {
     }
 
     /// Returns the phase now.
-    #[must_use]
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }

@@ -104,7 +104,6 @@ impl OwnSockets {
     }
 
     /// Tells whether another process listens at one of these addresses; false if that cannot be read.
-    #[must_use]
     pub fn are_shared(own: &[Self]) -> bool {
         own.iter()
             .any(|own| own.others().is_ok_and(|others| !others.is_empty()))
@@ -112,7 +111,6 @@ impl OwnSockets {
 }
 
 /// Tells whether a process listens at `address` over TCP now; false for port 0.
-#[must_use]
 pub fn is_served(address: SocketAddr) -> bool {
     let try_it = || {
         let domain = Domain::for_address(address);

@@ -23,7 +23,6 @@ pub struct InheritedSocket {
 
 impl InheritedSocket {
     /// Returns the port the socket listens on.
-    #[must_use]
     pub fn port(&self) -> Option<u16> {
         self.socket.local_addr().ok().map(|addr| addr.port())
     }

@@ -153,7 +153,6 @@ impl BoundListeners {
     }
 
     /// Returns the sockets that this process bound, for each listener.
-    #[must_use]
     pub fn own(&self) -> Vec<OwnSockets> {
         let sockets = self.per_worker.iter().take(1).flatten();
         sockets

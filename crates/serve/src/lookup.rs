@@ -62,7 +62,6 @@ pub enum LookupError {
 
 impl LookupError {
     /// Returns the label for metrics.
-    #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Configuration(_) => "configuration",
@@ -116,7 +115,6 @@ struct Client {
 impl LookupClient {
     /// Asks for addresses of `family` by the host's configuration, with `options` changed. It is read for
     /// the first look-up, and again after a failed one.
-    #[must_use]
     pub fn system(
         family: Family,
         options: impl Fn(&mut ResolverOpts) + Send + Sync + 'static,

@@ -40,7 +40,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers the families.
-    #[must_use]
     pub fn new(registry: &Registry) -> Self {
         Self {
             connections: registry.counter(
@@ -87,7 +86,6 @@ impl Metrics {
     }
 
     /// Resolves the series of one listener for one worker thread.
-    #[must_use]
     pub fn listener(&self, name: &str) -> ListenerMetrics {
         ListenerMetrics {
             connections: self.connections.with(&[name]).local(),
@@ -101,7 +99,6 @@ impl Metrics {
     }
 
     /// Returns what one listener has counted so far, over all workers.
-    #[must_use]
     pub fn totals(&self, listener: &str) -> ListenerTotals {
         ListenerTotals {
             connections: self.connections.with(&[listener]).value(),

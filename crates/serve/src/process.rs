@@ -19,7 +19,6 @@ pub struct ProcessInfo {
 impl ProcessInfo {
     /// Describes a process that starts now. Must be called within the control runtime, on which a
     /// requested drain then runs.
-    #[must_use]
     pub fn new(build: Build, drain: Drain) -> Self {
         Self {
             build,
@@ -30,7 +29,6 @@ impl ProcessInfo {
     }
 
     /// Returns the program's name.
-    #[must_use]
     pub fn binary(&self) -> &'static str {
         self.build.binary
     }
@@ -53,7 +51,6 @@ impl ProcessInfo {
     }
 
     /// Returns the page's values as far as they are the same in every program.
-    #[must_use]
     pub fn status(&self) -> Status {
         Status {
             version: self.build.version,

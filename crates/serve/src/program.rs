@@ -55,13 +55,11 @@ impl Failure {
     }
 
     /// Returns the exit code.
-    #[must_use]
     pub fn code(&self) -> u8 {
         self.code
     }
 
     /// Returns why the program ends.
-    #[must_use]
     pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.error
     }

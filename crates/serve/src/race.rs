@@ -83,7 +83,6 @@ where
 
 /// Orders addresses so that families alternate, beginning with that of the first address (RFC 8305 §4).
 /// Within a family the order stays.
-#[must_use]
 pub fn alternate_families(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_ipv6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) = addresses

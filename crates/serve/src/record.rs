@@ -102,7 +102,6 @@ impl ConnRecord {
     }
 
     /// Returns what the connection list shows while the connection lives.
-    #[must_use]
     pub fn info(&self) -> &Rc<ConnInfo> {
         &self.info
     }
@@ -286,13 +285,11 @@ impl ConnInfo {
     }
 
     /// Returns the address of the TCP peer.
-    #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
     /// Returns the client's address.
-    #[must_use]
     pub fn client(&self) -> SocketAddr {
         self.client.get()
     }

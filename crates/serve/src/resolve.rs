@@ -87,7 +87,6 @@ struct State {
 
 impl Resolver {
     /// Creates a resolver that uses the host's configuration and runs on `runtime`.
-    #[must_use]
     pub fn system(runtime: Handle, family: Family) -> Self {
         // Answers are kept here.
         let client = LookupClient::system(family, |options| options.cache_size = 0);
@@ -105,7 +104,6 @@ impl Resolver {
 
     /// Returns the set of `wanted` names, kept resolved for as long as the set lives. Names that
     /// another living set shares keep their answers.
-    #[must_use]
     pub fn names<'a>(&self, wanted: impl IntoIterator<Item = &'a str>) -> NameSet {
         let mut known = lock(&self.names);
         known.retain(|_, name| name.strong_count() > 0);
@@ -250,7 +248,6 @@ impl NameSet {
 
     /// Returns the addresses of `name` as far as they are known now; empty without an answer, and
     /// for a name that is not in the set.
-    #[must_use]
     pub fn known(&self, name: &str) -> Arc<Vec<IpAddr>> {
         let name = self.names.get(name);
         name.map(|name| Arc::clone(&name.state.load().addresses))
@@ -266,7 +263,6 @@ impl NameSet {
     }
 
     /// Tells whether every name has been answered at least once.
-    #[must_use]
     pub fn resolved(&self) -> bool {
         self.names.values().all(|name| name.is_answered())
     }

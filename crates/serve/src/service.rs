@@ -37,7 +37,6 @@ pub struct Service<T> {
 
 impl<T: Send + 'static> Service<T> {
     /// Supervises running workers.
-    #[must_use]
     pub fn new(drain: Drain, workers: Workers<T>, access_log: AccessLog) -> Self {
         Self {
             drain,
@@ -49,19 +48,16 @@ impl<T: Send + 'static> Service<T> {
     }
 
     /// Returns something to ask the workers with.
-    #[must_use]
     pub fn asker(&self) -> Asker {
         self.workers.asker()
     }
 
     /// Returns the handle by which the process is drained or cut.
-    #[must_use]
     pub fn drain(&self) -> &Drain {
         &self.drain
     }
 
     /// Returns where probes and operators are answered.
-    #[must_use]
     pub fn endpoints(&self) -> &ServedEndpoints {
         &self.endpoints
     }

@@ -137,7 +137,6 @@ impl<T: Send + 'static> Workers<T> {
     }
 
     /// Returns a handle that lists the workers' connections.
-    #[must_use]
     pub fn asker(&self) -> Asker {
         Asker {
             requests: self.requests.clone(),

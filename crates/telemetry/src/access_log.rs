@@ -123,14 +123,12 @@ impl AccessLog {
     }
 
     /// Tells whether lines are written at all, for callers that would have to prepare a record.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
     /// Returns how many lines were dropped, because the queue was full, the sink failed, or the
     /// log was closed.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.running
             .as_ref()

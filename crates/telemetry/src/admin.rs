@@ -104,13 +104,11 @@ pub struct Endpoints {
 
 impl Endpoints {
     /// Makes those of the probe port: `/healthz`, `/readyz`, `/metrics`.
-    #[must_use]
     pub fn probes(process: Arc<dyn Process>, registry: Registry, log: LogControl) -> Self {
         Self::new(process, registry, log, false)
     }
 
     /// Makes those of the admin address: everything.
-    #[must_use]
     pub fn admin(process: Arc<dyn Process>, registry: Registry, log: LogControl) -> Self {
         Self::new(process, registry, log, true)
     }

@@ -36,7 +36,6 @@ macro_rules! labels {
             $vis const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
             /// Returns the word that logs and metrics use.
-            #[must_use]
             $vis const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+

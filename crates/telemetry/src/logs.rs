@@ -99,7 +99,6 @@ impl io::Write for HandOver {
 impl LogControl {
     /// Makes a control that remembers directives and filters nothing, for a process (or a test)
     /// whose logger was installed elsewhere.
-    #[must_use]
     pub fn detached() -> Self {
         Self {
             handle: None,
@@ -148,7 +147,6 @@ impl LogControl {
     }
 
     /// Returns the directives in effect.
-    #[must_use]
     pub fn current(&self) -> String {
         lock(&self.current).clone()
     }

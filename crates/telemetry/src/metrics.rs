@@ -66,7 +66,6 @@ struct Collector {
 
 impl Registry {
     /// Makes an empty registry.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -151,7 +150,6 @@ impl Registry {
     }
 
     /// Lists every registered family, sorted by name.
-    #[must_use]
     pub fn describe(&self) -> Vec<Description> {
         let collectors = self.collectors();
         let families = collectors.iter().flat_map(|one| one.families.clone());
@@ -161,7 +159,6 @@ impl Registry {
     }
 
     /// Writes all series, sorted by name; those that one closure writes are together.
-    #[must_use]
     pub fn encode(&self, exposition: Exposition) -> String {
         let mut encoder = Encoder::new(exposition);
         for collector in self.collectors() {

@@ -29,7 +29,6 @@ struct State {
 
 impl Throttle {
     /// Makes a limit of one per `interval`. The first is always let through.
-    #[must_use]
     pub const fn new(interval: Duration) -> Self {
         Self {
             interval,

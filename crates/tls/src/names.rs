@@ -19,7 +19,6 @@ pub enum SubjectAltName {
 
 impl SubjectAltName {
     /// Returns the name as written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
             Self::Dns(name) | Self::Uri(name) => name,

@@ -59,7 +59,6 @@ impl Metrics {
     ///
     /// # Panics
     /// When it is registered already.
-    #[must_use]
     pub fn new(registry: &telemetry::Registry) -> Self {
         Self(registry.counter(
             "rhizome_tls_reloads_total",
@@ -89,7 +88,6 @@ impl<T> Reloading<T> {
     }
 
     /// Returns the settings for a handshake that begins now: TLS 1.2 and 1.3.
-    #[must_use]
     pub fn config(&self) -> Arc<T> {
         self.0.value.load_full()
     }

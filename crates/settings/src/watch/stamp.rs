@@ -15,7 +15,6 @@ pub struct Stamp {
 
 impl Stamp {
     /// Of the file that `path` leads to, if there is one.
-    #[must_use]
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         Some(Self {
@@ -28,7 +27,6 @@ impl Stamp {
     }
 
     /// When the file was written last, as the file system has it.
-    #[must_use]
     pub fn modified(&self) -> Option<SystemTime> {
         self.modified
     }

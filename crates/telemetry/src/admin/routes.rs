@@ -261,7 +261,6 @@ fn filter(query: Option<&str>) -> Option<String> {
 }
 
 /// Finds a parameter in a query, decoded as forms encode it.
-#[must_use]
 pub fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(query?.as_bytes());
     let found = pairs.find(|(key, _)| key == name);

@@ -72,7 +72,6 @@ pub struct ClusterStatus {
 
 impl ClusterStatus {
     /// Returns whether the name or an endpoint's address contains `filter`, in any case.
-    #[must_use]
     pub fn matches(&self, filter: &str) -> bool {
         let filter = filter.to_ascii_lowercase();
         let contains = |text: &str| text.to_ascii_lowercase().contains(&filter);

@@ -86,13 +86,11 @@ impl Bound {
     }
 
     /// Returns the address bound, with the port that was picked.
-    #[must_use]
     pub fn local_addr(&self) -> &EndpointAddr {
         &self.local_addr
     }
 
     /// Returns the socket if its address may be shared, to direct connections to one of the processes.
-    #[must_use]
     pub fn shared_socket(&self) -> Option<BorrowedFd<'_>> {
         match &self.socket {
             Socket::Tcp(listener) if self.shared => Some(listener.as_fd()),

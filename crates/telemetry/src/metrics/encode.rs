@@ -33,7 +33,6 @@ pub enum Exposition {
 
 impl Exposition {
     /// Returns the value of `Content-Type`.
-    #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -43,7 +42,6 @@ impl Exposition {
 
     /// Chooses by the value of an `Accept` header (RFC 9110 section 12.5.1): OpenMetrics when it
     /// is named, in version 1.0.0 or without a version, and not less wanted than plain text.
-    #[must_use]
     pub fn negotiate(accept: &str) -> Self {
         let (mut open_metrics, mut text) = (0.0, 0.0);
         for range in accept.split(',').take(MAX_RANGES) {
@@ -99,7 +97,6 @@ impl Encoder {
 
     /// Tells whether only the families are wanted, as once for each collector: one of very many
     /// samples need not look for them.
-    #[must_use]
     pub fn only_describes(&self) -> bool {
         self.descriptions.is_some()
     }

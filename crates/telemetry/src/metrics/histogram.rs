@@ -56,7 +56,6 @@ impl Histogram {
     }
 
     /// Returns how many values were counted.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.counts().iter().sum()
     }
@@ -67,7 +66,6 @@ impl Histogram {
     }
 
     /// Returns the sum of the values.
-    #[must_use]
     pub fn sum(&self) -> f64 {
         f64::from_bits(self.0.sum.load(Ordering::Relaxed))
     }

@@ -35,14 +35,12 @@ impl Counter {
     }
 
     /// Returns the sum over all handles.
-    #[must_use]
     pub fn value(&self) -> u64 {
         self.0.sum()
     }
 
     /// Makes a handle for one writer, whose additions need no locked instruction. What it counted
     /// stays in the sum after it is dropped.
-    #[must_use]
     pub fn local(&self) -> LocalCounter {
         LocalCounter(Shard::new(&self.0))
     }
@@ -96,13 +94,11 @@ impl Gauge {
     }
 
     /// Returns the value, summed over all handles.
-    #[must_use]
     pub fn value(&self) -> i64 {
         self.0.sum().cast_signed()
     }
 
     /// Makes a handle for one writer, as [`Counter::local`] does.
-    #[must_use]
     pub fn local(&self) -> LocalGauge {
         LocalGauge(Shard::new(&self.0))
     }
