@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     AddressKeeper ── netlink events ─▶ addresses stay where they belong
-//!     NoTrack ── each minute, SIGHUP ─▶ rules stay where connection tracking is active
+//!     Rules ──── each minute, SIGHUP ─▶ rules stay where connection tracking is active
 //!     NatWatch ── each second ─▶ … and go where destinations are translated
 //! ```
 //!
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use net_config::{
-    AddressKeeper, Change, NatWatch, NetConfigError, NoTrack, NoTrackError, Observer,
+    AddressKeeper, Change, NatWatch, NetConfigError, NftablesError, Observer, Rules,
     conntrack_active,
 };
 use telemetry::Registry;
@@ -102,7 +102,7 @@ impl Node {
         &self,
         config: &Config,
         nat: &mut NatWatch,
-    ) -> Result<(), NoTrackError> {
+    ) -> Result<(), NftablesError> {
         let result = self.bring_in_line(config, nat).await;
         if let Err(error) = &result {
             self.no_track.set(0);
@@ -113,7 +113,11 @@ impl Node {
         result
     }
 
-    async fn bring_in_line(&self, config: &Config, nat: &mut NatWatch) -> Result<(), NoTrackError> {
+    async fn bring_in_line(
+        &self,
+        config: &Config,
+        nat: &mut NatWatch,
+    ) -> Result<(), NftablesError> {
         let destinations = destinations(config);
         let wanted = match config.no_track {
             NoTrackMode::Off => false,
@@ -124,7 +128,7 @@ impl Node {
             }),
         };
         let never = config.no_track == NoTrackMode::Off || destinations.is_empty();
-        let rules = NoTrack::new(TABLE, destinations);
+        let rules = Rules::no_track(TABLE, destinations)?;
         if never {
             // Those of an older configuration, whatever they say.
             found(rules.remove().await.map(|()| false), false)?;
@@ -181,8 +185,8 @@ impl Node {
 }
 
 /// Tells whether the configuration leaves it to the node that there are no rules.
-fn is_expected(error: &NoTrackError, config: &Config) -> bool {
-    config.no_track == NoTrackMode::Auto && matches!(error, NoTrackError::Translated { .. })
+fn is_expected(error: &NftablesError, config: &Config) -> bool {
+    config.no_track == NoTrackMode::Auto && matches!(error, NftablesError::Translated { .. })
 }
 
 /// Returns a keeper of the node's addresses that reports to `node`.
@@ -201,9 +205,9 @@ pub(crate) fn keeper(config: &Config, node: &Arc<Node>) -> AddressKeeper {
 /// What could not be taken back.
 pub async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
     let addresses = AddressKeeper::new(config.interface()).cleanup().await;
-    match NoTrack::new(TABLE, Vec::new()).remove().await {
+    match Rules::no_track(TABLE, Vec::new())?.remove().await {
         // A process that may not change the node has not put anything there.
-        Err(NoTrackError::Permission { .. }) if !config.interface().manage => {}
+        Err(NftablesError::Permission { .. }) if !config.interface().manage => {}
         removed => removed?,
     }
     addresses?;
@@ -219,9 +223,9 @@ pub(crate) fn missing(wanted: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
 
 /// What a look at the rules says. Where none are wanted, it does not matter that they cannot be
 /// looked at.
-fn found(look: Result<bool, NoTrackError>, wanted: bool) -> Result<bool, NoTrackError> {
+fn found(look: Result<bool, NftablesError>, wanted: bool) -> Result<bool, NftablesError> {
     match look {
-        Err(NoTrackError::NotSupported { .. } | NoTrackError::Permission { .. }) if !wanted => {
+        Err(NftablesError::NotSupported { .. } | NftablesError::Permission { .. }) if !wanted => {
             Ok(false)
         }
         look => look,
@@ -237,7 +241,7 @@ pub enum CleanUpError {
     Addresses(#[from] NetConfigError),
     /// The rules around connection tracking.
     #[error("removing rules around connection tracking")]
-    NoTrack(#[from] NoTrackError),
+    NoTrack(#[from] NftablesError),
 }
 
 /// Returns what rules are about: the sockets at addresses of the proxy's own. Port 0 and addresses
@@ -282,14 +286,16 @@ mod tests {
     #[test]
     fn failed_look_matters_only_where_rules_are_wanted() {
         // What a kernel without nf_tables answers, and one to a process without the capability.
-        let not_supported = || NoTrackError::NotSupported {
-            attempt: "testing",
+        let not_supported = || NftablesError::NotSupported {
+            attempt: "testing".to_owned(),
             source: NetlinkError::Refused {
                 errno: 95, // EOPNOTSUPP
                 detail: String::new(),
             },
         };
-        let refused = || NoTrackError::Permission { attempt: "testing" };
+        let refused = || NftablesError::Permission {
+            attempt: "testing".to_owned(),
+        };
         for error in [not_supported(), refused()] {
             assert!(!found(Err(error), false).unwrap());
         }

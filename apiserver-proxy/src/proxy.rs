@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use net_config::{NatWatch, NetConfigError, NoTrackError};
+use net_config::{NatWatch, NetConfigError, NftablesError};
 use relay::PoolParams;
 use route::{
     BuildErrors, ClusterSpec, EndpointAddress, EndpointSpec, RouteMatch, RouteSpec, Snapshot,
@@ -76,7 +76,7 @@ pub enum StartError {
     Missing(IpAddr),
     /// The rules that the configuration insists on could not be installed.
     #[error("noTrack: on")]
-    NoTrack(#[from] NoTrackError),
+    NoTrack(#[from] NftablesError),
     /// The system refused something else: what was tried, and why it failed.
     #[error("{0}")]
     System(&'static str, #[source] io::Error),

@@ -153,7 +153,7 @@ impl Client {
         let watcher = source.watcher(&config).map_err(StartError::Watch)?;
         let identity = config.identity()?;
         metrics.reload_good.set(1);
-        let network = Arc::new(Network::new(&config, metrics.clone()));
+        let network = Arc::new(Network::new(&config, metrics.clone())?);
         let started = start_tunnel(&config, identity, &network, &registry).await;
         let (tunnel, dials) = match started {
             Ok(started) => started,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use net_config::{
-    Forwarding, Masquerade, MasqueradeError, TunnelDevice, TunnelError, ipv6_forwarding_enabled,
+    Forwarding, NftablesError, Rules, TunnelDevice, TunnelError, ipv6_forwarding_enabled,
     setup_ipv6_forwarding,
 };
 use tokio::sync::Notify;
@@ -49,7 +49,7 @@ pub enum NetworkError {
         "masquerading; with `masquerade: false` the shoot itself has to route the transfer networks \
          to this pod"
     )]
-    Masquerade(#[from] MasqueradeError),
+    Masquerade(#[from] NftablesError),
     /// The device or forwarding cannot be set up.
     #[error("setting up the network of the tunnel")]
     Tunnel(#[source] TunnelError),
@@ -95,7 +95,7 @@ const DISABLED: &str = "there is an IPv6 address, and IPv6 is disabled in this p
 pub(crate) struct Network {
     device: TunnelDevice,
     forwarding: Forwarding,
-    rule: Masquerade,
+    rule: Rules,
     masquerade: bool,
     settled: AtomicBool,
     look_again: Notify,
@@ -104,9 +104,9 @@ pub(crate) struct Network {
 
 impl Network {
     /// Takes from the configuration what concerns the kernel; touches nothing.
-    pub(crate) fn new(config: &Config, metrics: Metrics) -> Self {
+    pub(crate) fn new(config: &Config, metrics: Metrics) -> Result<Self, NetworkError> {
         let name = config.file.device.as_str();
-        Self {
+        Ok(Self {
             device: TunnelDevice {
                 device: name.to_owned(),
                 mtu: config.file.mtu,
@@ -124,12 +124,12 @@ impl Network {
                 device: name.to_owned(),
                 networks: config.file.networks.all(),
             },
-            rule: rule(config),
+            rule: rule(config)?,
             masquerade: config.file.masquerade,
             settled: AtomicBool::new(false),
             look_again: Notify::new(),
             metrics,
-        }
+        })
     }
 
     /// Opens the device and puts everything in place.
@@ -240,9 +240,9 @@ pub async fn set_up(config: &Config) -> Result<(), NetworkError> {
 /// # Errors
 /// What could not be removed.
 pub async fn clean_up(config: &Config) -> Result<(), NetworkError> {
-    Ok(rule(config).remove().await?)
+    Ok(rule(config)?.remove().await?)
 }
 
-fn rule(config: &Config) -> Masquerade {
-    Masquerade::new(TABLE, config.file.device.as_str())
+fn rule(config: &Config) -> Result<Rules, NftablesError> {
+    Rules::masquerade(TABLE, config.file.device.as_str())
 }

@@ -83,7 +83,19 @@ pub(crate) struct Writer<'a> {
     bytes: &'a mut Vec<u8>,
 }
 
+/// The bytes of the attributes that `fill` writes.
+pub(crate) fn encoded(fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    fill(&mut Writer { bytes: &mut bytes });
+    bytes
+}
+
 impl Writer<'_> {
+    /// Attributes as [`encoded`] returns them.
+    pub(crate) fn append(&mut self, attributes: &[u8]) {
+        self.bytes.extend(attributes);
+    }
+
     pub(crate) fn put(&mut self, kind: u16, value: &[u8]) {
         let start = self.begin(kind);
         self.bytes.extend(value);

@@ -168,21 +168,38 @@ fn explain(detail: &str) -> String {
     }
 }
 
-/// Why the NOTRACK rules are not in place.
+/// Why rules of nf_tables are not in place.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoTrackError {
+pub enum NftablesError {
     /// The destination names no single address and port.
     #[error("{destination} is no destination: it needs an address and a port")]
     Destination {
         /// As configured.
         destination: SocketAddr,
     },
-    /// The kernel lacks nf_tables, its inet family, or the `notrack` expression (nft_ct).
-    #[error("{attempt}: this kernel lacks nf_tables with nft_ct")]
+    /// The kernel would not take the name: 1 to 15 bytes, no slash, colon or white space.
+    #[error("{device:?} is not a device name")]
+    DeviceName {
+        /// As configured.
+        device: String,
+    },
+    /// The kernel accepted the rules, and reading back shows something else.
+    #[error("the kernel accepted {what}, and table {table} does not show the same")]
+    NotInPlace {
+        /// The rules.
+        what: &'static str,
+        /// The table.
+        table: String,
+    },
+    /// The kernel lacks nf_tables, its inet family, or a chain type or expression of the rules.
+    #[error(
+        "{attempt}: this kernel lacks nf_tables or a part of it (nft_ct for NOTRACK, nft_chain_nat \
+         and nft_masq for masquerading)"
+    )]
     NotSupported {
         /// What was attempted.
-        attempt: &'static str,
+        attempt: String,
         /// What the kernel said.
         #[source]
         source: NetlinkError,
@@ -191,7 +208,7 @@ pub enum NoTrackError {
     #[error("{attempt}")]
     Other {
         /// What was attempted.
-        attempt: &'static str,
+        attempt: String,
         /// What the kernel said.
         #[source]
         source: NetlinkError,
@@ -200,7 +217,7 @@ pub enum NoTrackError {
     #[error("{attempt} needs CAP_NET_ADMIN")]
     Permission {
         /// What was attempted.
-        attempt: &'static str,
+        attempt: String,
     },
     /// Connections may have been translated to the address: their replies must stay tracked.
     #[error(
@@ -213,11 +230,13 @@ pub enum NoTrackError {
     },
 }
 
-impl NoTrackError {
+impl NftablesError {
     /// A label from a closed set, for metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Destination { .. } => "destination",
+            Self::DeviceName { .. } => "device_name",
+            Self::NotInPlace { .. } => "not_in_place",
             Self::NotSupported { .. } => "not_supported",
             Self::Other { .. } => "other",
             Self::Permission { .. } => "permission",
@@ -226,7 +245,8 @@ impl NoTrackError {
     }
 
     /// Sorts the kernel's answer.
-    pub(crate) fn netlink(attempt: &'static str, source: NetlinkError) -> Self {
+    pub(crate) fn netlink(attempt: impl Into<String>, source: NetlinkError) -> Self {
+        let attempt = attempt.into();
         match source.errno() {
             Some(libc::EPERM) => Self::Permission { attempt },
             errno if lacks_nf_tables(errno) => Self::NotSupported { attempt, source },
@@ -262,7 +282,7 @@ mod tests {
             call: "socket",
             source: io::Error::from_raw_os_error(libc::EPROTONOSUPPORT),
         };
-        let reason = |source| NoTrackError::netlink("testing", source).reason();
+        let reason = |source| NftablesError::netlink("testing", source).reason();
 
         assert_eq!(reason(socket), "not_supported");
         for (errno, expected) in [

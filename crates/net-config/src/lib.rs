@@ -9,14 +9,14 @@
 //!                        ▲
 //!   kernel events ───────┴── AddressKeeper::run: look again, paced
 //!
-//!   NoTrack ──▶ one nf_tables batch: table, two chains, two rules each per destination
+//!   Rules ──▶ one nf_tables batch: table, chains, rules
 //! ```
 //!
 //! The two ends of a tunnel set up what is around their TUN device: [`TunnelDevice`],
-//! [`TunnelRoutes`], [`SourceChecks`], [`Forwarding`] and [`Masquerade`], each read back.
+//! [`TunnelRoutes`], [`SourceChecks`], [`Forwarding`] and [`Rules::masquerade`], each read back.
 //!
-//! [`AddressKeeper`] keeps host addresses on a device of the node; [`NoTrack`] keeps connection
-//! tracking away from them; [`conntrack_active`] tells whether that is worth doing, [`NatWatch`]
+//! [`AddressKeeper`] keeps host addresses on a device of the node; [`Rules::no_track`] keep
+//! connection tracking away from them; [`conntrack_active`] tells whether that is worth doing, [`NatWatch`]
 //! whether it would break translated connections.
 //!
 //! Links, addresses, routes and rules go through `rtnetlink`, except the node proxy's requests
@@ -45,10 +45,9 @@ mod watch;
 
 pub use address::{AddressKeeper, AddressParams, Changes, Observer};
 pub use conntrack::conntrack_active;
-pub use error::{NetConfigError, NetlinkError, NoTrackError};
+pub use error::{NetConfigError, NetlinkError, NftablesError};
 pub use kind::DeviceKind;
-pub use masquerade::{Masquerade, MasqueradeError};
-pub use notrack::NoTrack;
+pub use nft::Rules;
 pub use plan::Change;
 pub use translation::{DestinationNat, NatWatch};
 pub use tunnel::{

@@ -21,8 +21,9 @@
 use std::net::SocketAddr;
 
 use crate::{
-    error::NoTrackError,
-    nft::{self, Chain, ChainKind, Expression, Hook, Rule, Table},
+    attributes::Writer,
+    error::NftablesError,
+    nft::{self, EQUAL, Rules},
 };
 
 /// `NF_IP_PRI_RAW`: before connection tracking, which is at -200.
@@ -34,13 +35,6 @@ const IPPROTO_TCP: u8 = 6;
 /// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
 const NFPROTO: [u8; 2] = [2, 10];
 
-/// NOTRACK rules for TCP to and from some addresses of this node.
-#[derive(Clone, Debug)]
-pub struct NoTrack {
-    table: String,
-    destinations: Vec<SocketAddr>,
-}
-
 /// Which end of a packet is the proxy's.
 #[derive(Clone, Copy)]
 enum Side {
@@ -48,121 +42,55 @@ enum Side {
     Source,
 }
 
-impl NoTrack {
-    /// Rules for `destinations` in the inet table `table` (1 to 255 bytes, no zero byte), which
-    /// belongs to this caller alone. Nothing is touched yet.
-    pub fn new(table: impl Into<String>, destinations: Vec<SocketAddr>) -> Self {
-        let mut destinations: Vec<_> = destinations
-            .into_iter()
-            .map(|destination| SocketAddr::new(destination.ip().to_canonical(), destination.port()))
-            .collect();
+impl Rules {
+    /// NOTRACK rules for TCP to and from `destinations` of this node, in the inet table `table` (1
+    /// to 255 bytes, no zero byte), which belongs to this caller alone. Nothing is touched yet.
+    ///
+    /// # Errors
+    /// `Destination` for an unspecified address or port 0.
+    pub fn no_track(
+        table: impl Into<String>,
+        destinations: Vec<SocketAddr>,
+    ) -> Result<Self, NftablesError> {
+        let canonical = |at: SocketAddr| SocketAddr::new(at.ip().to_canonical(), at.port());
+        let mut destinations: Vec<_> = destinations.into_iter().map(canonical).collect();
         destinations.sort_unstable();
         destinations.dedup();
-        Self {
-            table: table.into(),
-            destinations,
+        let mut rules = Self::new(table, "NOTRACK rules");
+        let hooks = HOOKS.iter().filter(|_| !destinations.is_empty());
+        for (chain, hook) in hooks {
+            rules.add_chain(chain, "filter", *hook, RAW);
+            for destination in &destinations {
+                if destination.ip().is_unspecified() || destination.port() == 0 {
+                    let destination = *destination;
+                    return Err(NftablesError::Destination { destination });
+                }
+                for side in [Side::Destination, Side::Source] {
+                    rules.add_rule(chain, |out| no_track(out, *destination, side));
+                }
+            }
         }
-    }
-
-    /// Makes the table hold exactly these rules, in one atomic step; calling it again is harmless.
-    /// Without destinations the table is removed.
-    ///
-    /// # Errors
-    /// `NotSupported` on a kernel without nf_tables or its `notrack`, `Permission` without
-    /// `CAP_NET_ADMIN`, `Destination` for an unspecified address or port 0, `Other`.
-    pub async fn install(&self) -> Result<(), NoTrackError> {
-        if self.destinations.is_empty() {
-            return self.remove().await;
-        }
-        let installed = self.table()?.install().await;
-        installed.map_err(|source| NoTrackError::netlink("installing NOTRACK rules", source))
-    }
-
-    /// Whether the table holds exactly these rules, as the kernel tells.
-    ///
-    /// # Errors
-    /// As for [`NoTrack::install`].
-    pub async fn installed(&self) -> Result<bool, NoTrackError> {
-        let installed = self.table()?.installed().await;
-        installed.map_err(|source| NoTrackError::netlink("reading NOTRACK rules", source))
-    }
-
-    /// Removes the table. That there is none, or no nf_tables at all, is success.
-    ///
-    /// # Errors
-    /// `Permission`, `Other`.
-    pub async fn remove(&self) -> Result<(), NoTrackError> {
-        let removed = self.table()?.remove().await;
-        removed.map_err(|source| NoTrackError::netlink("removing NOTRACK rules", source))
-    }
-
-    fn table(&self) -> Result<Table<'_>, NoTrackError> {
-        let unfit = |at: &&SocketAddr| at.ip().is_unspecified() || at.port() == 0;
-        if let Some(destination) = self.destinations.iter().find(unfit) {
-            return Err(NoTrackError::Destination {
-                destination: *destination,
-            });
-        }
-        let chain = |(name, number): &(&str, u32)| Chain {
-            name: (*name).to_owned(),
-            kind: ChainKind::Filter,
-            hook: Hook {
-                number: *number,
-                priority: RAW,
-            },
-        };
-        let hooks = HOOKS.iter().filter(|_| !self.destinations.is_empty());
-        Ok(Table {
-            name: &self.table,
-            chains: hooks.map(chain).collect(),
-            rules: self.rules(),
-        })
-    }
-
-    fn rules(&self) -> Vec<Rule> {
-        let sides = [Side::Destination, Side::Source];
-        HOOKS
-            .iter()
-            .flat_map(|(chain, _)| self.destinations.iter().map(move |at| (*chain, *at)))
-            .flat_map(|(chain, at)| sides.map(|side| rule(chain, at, side)))
-            .collect()
+        Ok(rules)
     }
 }
 
 /// `ip daddr A tcp dport P notrack`, or with `saddr` and `sport`, as the nft program spells it.
-fn rule(chain: &str, at: SocketAddr, side: Side) -> Rule {
+fn no_track(out: &mut Writer<'_>, at: SocketAddr, side: Side) {
     // Offsets of the addresses in RFC 791 and RFC 8200 headers, of the ports in RFC 9293's.
     let (family, address, from, to) = match at {
         SocketAddr::V4(at) => (NFPROTO[0], at.ip().octets().to_vec(), 12, 16),
         SocketAddr::V6(at) => (NFPROTO[1], at.ip().octets().to_vec(), 8, 24),
     };
-    let length = if at.is_ipv4() { 4 } else { 16 };
     let (address_offset, port_offset) = match side {
         Side::Destination => (to, 2),
         Side::Source => (from, 0),
     };
-    Rule {
-        chain: chain.to_owned(),
-        expressions: vec![
-            Expression::Meta(nft::META_NFPROTO),
-            Expression::Equal(vec![family]),
-            Expression::Payload {
-                base: nft::NETWORK_HEADER,
-                offset: address_offset,
-                length,
-            },
-            Expression::Equal(address),
-            Expression::Meta(nft::META_L4PROTO),
-            Expression::Equal(vec![IPPROTO_TCP]),
-            Expression::Payload {
-                base: nft::TRANSPORT_HEADER,
-                offset: port_offset,
-                length: 2,
-            },
-            Expression::Equal(at.port().to_be_bytes().to_vec()),
-            Expression::NoTrack,
-        ],
-    }
+    nft::meta(out, nft::META_NFPROTO, EQUAL, &[family]);
+    nft::payload(out, nft::NETWORK_HEADER, address_offset, &address);
+    nft::meta(out, nft::META_L4PROTO, EQUAL, &[IPPROTO_TCP]);
+    let port = at.port().to_be_bytes();
+    nft::payload(out, nft::TRANSPORT_HEADER, port_offset, &port);
+    nft::notrack(out);
 }
 
 #[cfg(test)]
@@ -171,39 +99,33 @@ mod tests {
 
     use super::*;
 
-    fn at(text: &str) -> SocketAddr {
-        text.parse().unwrap()
+    fn rules(texts: &[&str]) -> Result<Rules, NftablesError> {
+        let destinations = texts.iter().map(|text| text.parse().unwrap());
+        Rules::no_track("rhizome", destinations.collect())
     }
 
     #[test]
     fn every_destination_has_both_directions_in_both_chains() {
-        let rules = NoTrack::new("rhizome", vec![at("10.1.2.3:443"), at("[fd00::3]:443")]).rules();
+        let rules = rules(&["10.1.2.3:443", "[fd00::3]:443"]).unwrap().rules;
 
         assert_eq!(rules.len(), 8);
         assert_eq!(rules.iter().collect::<BTreeSet<_>>().len(), 8);
-        assert_eq!(
-            rules.iter().filter(|rule| rule.chain == "output").count(),
-            4
-        );
+        let of_output = |rule: &&Vec<u8>| rule.windows(6).any(|bytes| bytes == b"output");
+        assert_eq!(rules.iter().filter(of_output).count(), 4);
     }
 
     #[test]
     fn a_mapped_address_is_the_ipv4_address() {
-        let mapped = NoTrack::new(
-            "rhizome",
-            vec![at("[::ffff:10.1.2.3]:443"), at("10.1.2.3:443")],
-        );
+        let mapped = rules(&["[::ffff:10.1.2.3]:443", "10.1.2.3:443"]).unwrap();
 
-        assert_eq!(mapped.destinations, [at("10.1.2.3:443")]);
+        assert_eq!(mapped, rules(&["10.1.2.3:443"]).unwrap());
     }
 
-    #[tokio::test]
-    async fn notrack_rejects_params_before_any_change() {
+    #[test]
+    fn notrack_rejects_params_before_any_change() {
         for destination in ["0.0.0.0:443", "[::]:443", "10.1.2.3:0"] {
-            let refused = NoTrack::new("rhizome", vec![at(destination)])
-                .install()
-                .await;
-            assert_eq!(refused.unwrap_err().reason(), "destination");
+            let refused = rules(&[destination]).unwrap_err();
+            assert_eq!(refused.reason(), "destination");
         }
     }
 }

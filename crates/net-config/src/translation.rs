@@ -14,7 +14,7 @@ use std::{fmt, fs, io};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::{
-    error::{NetlinkError, NoTrackError},
+    error::{NetlinkError, NftablesError},
     netlink::Connection,
     nft::ruleset,
 };
@@ -81,14 +81,14 @@ impl NatWatch {
     ///
     /// # Errors
     /// `Translated`; `NotSupported`, `Permission` and `Other` when the ruleset cannot be read.
-    pub async fn check(&mut self) -> Result<(), NoTrackError> {
+    pub async fn check(&mut self) -> Result<(), NftablesError> {
         if self.found.is_none() {
             let found = self.look().await;
             self.found = found
-                .map_err(|source| NoTrackError::netlink("looking for destination NAT", source))?;
+                .map_err(|source| NftablesError::netlink("looking for destination NAT", source))?;
         }
         match &self.found {
-            Some(by) => Err(NoTrackError::Translated { by: by.clone() }),
+            Some(by) => Err(NftablesError::Translated { by: by.clone() }),
             None => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   server: TunnelDevice ─▶ TunnelRoutes (sockets bound to the device) ─▶ SourceChecks (replies)
-//!   client: TunnelDevice ─▶ Forwarding (device, uplinks) ─▶ Masquerade (into the shoot)
+//!   client: TunnelDevice ─▶ Forwarding (device, uplinks) ─▶ Rules (masquerading into the shoot)
 //!   init:   setup_ipv6_forwarding (the one switch netlink cannot set)
 //! ```
 //!

@@ -4,15 +4,14 @@
 //! Changes nothing. `iptables-nft` writes its rules here too, with targets of its own.
 
 use super::{
-    NEW_RULE, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
-    NFTA_RULE_TABLE, SUBSYSTEM,
+    GET_RULE, NEW_RULE, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
+    NFTA_TABLE, SUBSYSTEM,
 };
 use crate::{
     DestinationNat,
     attributes::{self, ACK, DUMP, attribute, attributes},
     error::NetlinkError,
     netlink::Connection,
-    nft::GET_RULE,
 };
 
 const NEW_GENERATION: u16 = (SUBSYSTEM << 8) | 15;
@@ -66,7 +65,7 @@ fn decode_destination_nat(payload: &[u8]) -> Option<DestinationNat> {
         .any(|(_, element)| translates_destination(element))
         .then(|| DestinationNat::Rule {
             family: family(payload),
-            table: text(NFTA_RULE_TABLE).unwrap_or_default().to_owned(),
+            table: text(NFTA_TABLE).unwrap_or_default().to_owned(),
             chain: text(NFTA_RULE_CHAIN).unwrap_or_default().to_owned(),
         })
 }

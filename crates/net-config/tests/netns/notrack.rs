@@ -1,8 +1,8 @@
 //! NOTRACK rules, judged by the kernel's own table of connections.
 
-use std::fs;
+use std::{fs, net::SocketAddr};
 
-use net_config::{NetConfigError, NoTrack, NoTrackError, conntrack_active};
+use net_config::{NetConfigError, NftablesError, Rules, conntrack_active};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -13,7 +13,7 @@ use crate::support::*;
 #[test]
 fn the_rules_read_back_and_a_second_installation_changes_nothing() {
     in_namespace(async {
-        let rules = NoTrack::new("rhizome", sockets(&["10.1.2.3:443", "[fd00:10::3]:443"]));
+        let rules = no_track("rhizome", sockets(&["10.1.2.3:443", "[fd00:10::3]:443"]));
         assert!(!rules.installed().await.unwrap());
 
         rules.install().await.unwrap();
@@ -40,8 +40,8 @@ fn the_rules_read_back_and_a_second_installation_changes_nothing() {
 fn the_table_is_replaced_whole_and_others_are_left_alone() {
     in_namespace(async {
         nft(&["add", "table", "inet", "foreign"]);
-        let before = NoTrack::new("rhizome", sockets(&["10.1.2.3:443"]));
-        let after = NoTrack::new("rhizome", sockets(&["10.1.2.4:443"]));
+        let before = no_track("rhizome", sockets(&["10.1.2.3:443"]));
+        let after = no_track("rhizome", sockets(&["10.1.2.4:443"]));
         before.install().await.unwrap();
         nft(&["add", "rule", "inet", "rhizome", "output", "counter"]);
         assert!(
@@ -62,12 +62,12 @@ fn the_table_is_replaced_whole_and_others_are_left_alone() {
 #[test]
 fn without_destinations_there_is_no_table() {
     in_namespace(async {
-        NoTrack::new("rhizome", sockets(&["10.1.2.3:443"]))
+        no_track("rhizome", sockets(&["10.1.2.3:443"]))
             .install()
             .await
             .unwrap();
 
-        let none = NoTrack::new("rhizome", Vec::new());
+        let none = no_track("rhizome", Vec::new());
         none.install().await.unwrap();
 
         assert!(none.installed().await.unwrap());
@@ -96,7 +96,7 @@ fn connections_to_the_address_are_not_tracked_and_others_are() {
         ip(&["link", "set", "lo", "up"]);
         keeper(&[V4, V6, "10.1.2.4"]).ensure().await.unwrap();
         track_connections();
-        let rules = NoTrack::new("rhizome", sockets(&["10.1.2.3:443", "[fd00:10::3]:443"]));
+        let rules = no_track("rhizome", sockets(&["10.1.2.3:443", "[fd00:10::3]:443"]));
         rules.install().await.unwrap();
 
         for spared in [V4, V6] {
@@ -122,11 +122,11 @@ fn without_the_capability_it_says_so() {
         // which this thread cannot obtain, so the capability itself is dropped.
         drop_net_admin();
 
-        let refused = NoTrack::new("rhizome", sockets(&["10.1.2.3:443"]))
+        let refused = no_track("rhizome", sockets(&["10.1.2.3:443"]))
             .install()
             .await;
         assert!(
-            matches!(refused, Err(NoTrackError::Permission { .. })),
+            matches!(refused, Err(NftablesError::Permission { .. })),
             "{refused:?}"
         );
         let refused = keeper(&[V4]).ensure().await;
@@ -135,6 +135,10 @@ fn without_the_capability_it_says_so() {
             "{refused:?}"
         );
     });
+}
+
+fn no_track(table: &str, destinations: Vec<SocketAddr>) -> Rules {
+    Rules::no_track(table, destinations).unwrap()
 }
 
 /// A rule on connection state makes the kernel track what passes.

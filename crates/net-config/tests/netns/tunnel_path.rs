@@ -20,8 +20,7 @@ use std::{
 
 use ipnet::IpNet;
 use net_config::{
-    Forwarding, Masquerade, ReversePath, SourceChecks, TunnelDevice, TunnelRoutes,
-    setup_ipv6_forwarding,
+    Forwarding, ReversePath, Rules, SourceChecks, TunnelDevice, TunnelRoutes, setup_ipv6_forwarding,
 };
 use testkit::{
     impair::Link,
@@ -63,7 +62,7 @@ fn bound_socket_works_with_strict_rp_filter() {
 #[test]
 fn the_shoot_sees_the_client_while_masqueraded_and_the_server_otherwise() {
     let world = World::new("0");
-    let masquerade = Masquerade::new("rhizome", TUNNEL);
+    let masquerade = Rules::masquerade("rhizome", TUNNEL).unwrap();
     world
         .shoot
         .add_route("192.168.123.0/24", "10.0.0.1")
@@ -182,7 +181,11 @@ impl World {
                 networks: networks.clone(),
             };
             assert_eq!(forwarding.enable().await.unwrap().uplinks, ["eth0"]);
-            Masquerade::new("rhizome", TUNNEL).install().await.unwrap();
+            Rules::masquerade("rhizome", TUNNEL)
+                .unwrap()
+                .install()
+                .await
+                .unwrap();
         });
     }
 

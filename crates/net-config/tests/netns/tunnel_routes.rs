@@ -5,7 +5,7 @@ use std::{fs, net::IpAddr};
 
 use ipnet::IpNet;
 use net_config::{
-    Forwarding, Masquerade, MasqueradeError, ReversePath, SourceChecks, TunnelChange, TunnelDevice,
+    Forwarding, NftablesError, ReversePath, Rules, SourceChecks, TunnelChange, TunnelDevice,
     TunnelError, TunnelRoutes, ipv6_forwarding_enabled, setup_ipv6_forwarding,
 };
 
@@ -245,7 +245,7 @@ fn ipv6_forwarding_is_checked_and_set_by_the_init_container() {
 fn the_masquerade_rule_is_one_table_that_comes_and_goes() {
     in_namespace(async {
         nft(&["add", "table", "inet", "foreign"]);
-        let rule = Masquerade::new("rhizome", TUNNEL);
+        let rule = Rules::masquerade("rhizome", TUNNEL).unwrap();
         assert!(!rule.installed().await.unwrap());
 
         rule.install().await.unwrap();
@@ -286,9 +286,12 @@ fn without_the_capability_every_part_says_so() {
         for error in refused {
             assert_eq!(error.reason(), "permission", "{error}");
         }
-        let refused = Masquerade::new("rhizome", TUNNEL).install().await;
+        let refused = Rules::masquerade("rhizome", TUNNEL)
+            .unwrap()
+            .install()
+            .await;
         assert!(
-            matches!(refused, Err(MasqueradeError::Permission { .. })),
+            matches!(refused, Err(NftablesError::Permission { .. })),
             "{refused:?}"
         );
     });
@@ -308,7 +311,11 @@ fn the_capability_alone_is_enough_for_every_part() {
             .unwrap();
         checks().relax().await.unwrap();
         forwarding(&["10.96.0.0/11"]).enable().await.unwrap();
-        Masquerade::new("rhizome", TUNNEL).install().await.unwrap();
+        Rules::masquerade("rhizome", TUNNEL)
+            .unwrap()
+            .install()
+            .await
+            .unwrap();
     });
 }
 
