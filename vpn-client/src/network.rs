@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use net_config::{
-    Forwarding, NftablesError, Rules, TunnelDevice, TunnelError, ipv6_forwarding_enabled,
+    Forwarding, NetConfigError, NftablesError, Rules, TunnelDevice, ipv6_forwarding_enabled,
     setup_ipv6_forwarding,
 };
 use tokio::sync::Notify;
@@ -52,7 +52,7 @@ pub enum NetworkError {
     Masquerade(#[from] NftablesError),
     /// The device or forwarding cannot be set up.
     #[error("setting up the network of the tunnel")]
-    Tunnel(#[source] TunnelError),
+    Tunnel(#[source] NetConfigError),
 }
 
 impl NetworkError {
@@ -73,13 +73,13 @@ impl NetworkError {
     }
 }
 
-impl From<TunnelError> for NetworkError {
-    fn from(error: TunnelError) -> Self {
-        if matches!(error, TunnelError::Ipv6Forwarding { .. }) {
+impl From<NetConfigError> for NetworkError {
+    fn from(error: NetConfigError) -> Self {
+        if matches!(error, NetConfigError::Ipv6Forwarding { .. }) {
             Self::Ipv6 {
                 what: NO_FORWARDING,
             }
-        } else if matches!(error, TunnelError::Ipv6Disabled { .. }) {
+        } else if matches!(error, NetConfigError::Ipv6Disabled { .. }) {
             Self::Ipv6 { what: DISABLED }
         } else {
             Self::Tunnel(error)

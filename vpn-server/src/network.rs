@@ -6,7 +6,7 @@
 //!
 //! The device goes with the process; the rules and routes are taken back at its end.
 
-use net_config::{ReversePath, SourceChecks, TunnelDevice, TunnelError, TunnelRoutes};
+use net_config::{NetConfigError, ReversePath, SourceChecks, TunnelDevice, TunnelRoutes};
 use tunnel::device::{Device, DeviceError, DeviceParams};
 
 use crate::config::Config;
@@ -26,7 +26,7 @@ pub enum NetworkError {
         device: String,
         /// What is missing.
         #[source]
-        source: TunnelError,
+        source: NetConfigError,
     },
     /// The device cannot be opened.
     #[error(transparent)]
@@ -83,7 +83,7 @@ impl Networking {
         }
     }
 
-    async fn apply(&self, own: &TunnelDevice, checks: &SourceChecks) -> Result<(), TunnelError> {
+    async fn apply(&self, own: &TunnelDevice, checks: &SourceChecks) -> Result<(), NetConfigError> {
         let mut changes = own.configure().await?;
         changes.extend(self.routes.install().await?);
         let (left, more) = checks.relax().await?;

@@ -9,6 +9,7 @@
 
 use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
+use ipnet::IpNet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -18,7 +19,7 @@ use crate::{
     error::{NetConfigError, NetlinkError},
     netlink::Connection,
     pace::{Outcome, Pace},
-    plan::{Actual, Change, Wanted, plan, plan_cleanup},
+    plan::{Actual, Change, plan, plan_cleanup},
     rtnl::{self, link::links, node},
     watch::{Concern, Watch},
 };
@@ -166,7 +167,7 @@ impl AddressKeeper {
         let mut connection = connect()?;
         let actual = read(&mut connection).await?;
         self.index = actual.link(&self.params.device).map(|link| link.index);
-        let planned = plan_cleanup(self.wanted(), &actual);
+        let planned = plan_cleanup(&self.params, &actual);
         self.apply_all(&mut connection, planned, &actual).await
     }
 
@@ -195,7 +196,7 @@ impl AddressKeeper {
     }
 
     fn watch_failed(&mut self, source: NetlinkError) {
-        let error = NetConfigError::netlink("watching links and addresses", source);
+        let error = NetConfigError::during("watching links and addresses")(source);
         self.observer.failed(&error);
         self.warn(&error);
     }
@@ -252,7 +253,7 @@ impl AddressKeeper {
         let mut connection = connect()?;
         let actual = read(&mut connection).await?;
         self.index = actual.link(&self.params.device).map(|link| link.index);
-        let planned = plan(self.wanted(), &actual);
+        let planned = plan(&self.params, &actual);
         if !self.params.manage {
             return Ok(Changes {
                 applied: Vec::new(),
@@ -307,10 +308,9 @@ impl AddressKeeper {
         let request = connection.request();
         let (request, done_already) = match &change {
             Change::AddAddress { address, device } => {
-                let index = index(device);
-                add_address(connection, index, *address)
-                    .await
-                    .map_err(|source| explain(&change, source))?;
+                let (index, prefix) = (index(device), IpNet::from(*address));
+                let added = add_address(connection, index, *address).await;
+                added.map_err(NetConfigError::adding(prefix, device))?;
                 return Ok(change);
             }
             Change::CreateDevice { device, kind } => {
@@ -332,31 +332,21 @@ impl AddressKeeper {
             Change::SetUp { device } => (node::set_up(request, index(device)), None),
         };
         match connection.acknowledged(&request).await {
-            Err(source) if done_already.is_none() || source.errno() != done_already => {
-                Err(explain(&change, source))
-            }
-            _ => Ok(change),
+            Err(source) if done_already.is_some() && source.errno() == done_already => {}
+            answer => answer.map_err(NetConfigError::during(format!("trying to {change}")))?,
         }
-    }
-
-    fn wanted(&self) -> Wanted<'_> {
-        Wanted {
-            device: &self.params.device,
-            kind: self.params.kind,
-            addresses: &self.params.addresses,
-        }
+        Ok(change)
     }
 
     fn check_params(&self) -> Result<(), NetConfigError> {
         let device = &self.params.device;
-        if !is_device_name(device) {
-            return Err(NetConfigError::DeviceName {
-                device: device.clone(),
-            });
-        }
+        NetConfigError::check_device(device)?;
         let unfit = |address: &&IpAddr| address.is_unspecified() || address.is_multicast();
         match self.params.addresses.iter().find(unfit) {
-            Some(address) => Err(NetConfigError::Address { address: *address }),
+            Some(address) => Err(NetConfigError::Address {
+                device: device.clone(),
+                prefix: (*address).into(),
+            }),
             None => Ok(()),
         }
     }
@@ -412,16 +402,14 @@ async fn until_local(routes: &mut Connection, address: IpAddr) -> bool {
 }
 
 fn connect() -> Result<Connection, NetConfigError> {
-    node::connect().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
+    node::connect().map_err(NetConfigError::during("opening a netlink socket"))
 }
 
 async fn read(connection: &mut Connection) -> Result<Actual, NetConfigError> {
-    let links = links(connection)
-        .await
-        .map_err(|source| NetConfigError::netlink("reading the node's devices", source))?;
-    let addresses = node::addresses(connection)
-        .await
-        .map_err(|source| NetConfigError::netlink("reading the node's addresses", source))?;
+    let links = links(connection).await;
+    let links = links.map_err(NetConfigError::during("reading the node's devices"))?;
+    let addresses = node::addresses(connection).await;
+    let addresses = addresses.map_err(NetConfigError::during("reading the node's addresses"))?;
     Ok(Actual { links, addresses })
 }
 
@@ -438,7 +426,7 @@ async fn create(
             Err(source) if source.errno() == Some(libc::EOPNOTSUPP) => {}
             Err(source) if source.errno() != Some(libc::EEXIST) => {
                 let attempt = format!("creating device {device} of kind {kind}");
-                return Err(NetConfigError::netlink(attempt, source));
+                return Err(NetConfigError::during(attempt)(source));
             }
             _ => return Ok(*kind),
         }
@@ -449,25 +437,6 @@ async fn create(
     } else {
         NetConfigError::Kind { device, kind }
     })
-}
-
-/// The refusal of `change`, with the two that concern IPv6 told apart.
-fn explain(change: &Change, source: NetlinkError) -> NetConfigError {
-    if let Change::AddAddress {
-        address: address @ IpAddr::V6(_),
-        device,
-    } = change
-    {
-        let (address, device) = (*address, device.clone());
-        match source.errno() {
-            Some(libc::EACCES) => return NetConfigError::Ipv6Disabled { address, device },
-            Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
-                return NetConfigError::Ipv6Missing { address, device };
-            }
-            _ => {}
-        }
-    }
-    NetConfigError::netlink(format!("trying to {change}"), source)
 }
 
 /// What `dev_valid_name` of the kernel accepts.
@@ -514,29 +483,6 @@ mod tests {
 
         assert_eq!(keeper.params.device, "lo");
         assert_eq!(keeper.params.addresses.len(), 1);
-    }
-
-    #[test]
-    fn ipv6_that_is_off_or_absent_is_told_apart() {
-        let change = Change::AddAddress {
-            address: "fd00::3".parse().unwrap(),
-            device: "apiserver-proxy".to_owned(),
-        };
-        let reason = |errno| {
-            explain(
-                &change,
-                NetlinkError::Refused {
-                    errno,
-                    detail: String::new(),
-                },
-            )
-            .reason()
-        };
-
-        assert_eq!(reason(libc::EACCES), "ipv6_disabled");
-        assert_eq!(reason(libc::EOPNOTSUPP), "ipv6_missing");
-        assert_eq!(reason(libc::EPERM), "permission");
-        assert_eq!(reason(libc::ENOBUFS), "netlink");
     }
 
     #[test]

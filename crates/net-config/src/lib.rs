@@ -51,6 +51,6 @@ pub use nft::Rules;
 pub use plan::Change;
 pub use translation::{DestinationNat, NatWatch};
 pub use tunnel::{
-    Forwarded, Forwarding, ReversePath, SourceChecks, TunnelChange, TunnelDevice, TunnelError,
-    TunnelRoutes, ipv6_forwarding_enabled, setup_ipv6_forwarding,
+    Forwarded, Forwarding, ReversePath, SourceChecks, TunnelDevice, TunnelRoutes,
+    ipv6_forwarding_enabled, setup_ipv6_forwarding,
 };

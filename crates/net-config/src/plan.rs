@@ -8,7 +8,7 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 
 use crate::{
-    DeviceKind,
+    AddressParams, DeviceKind,
     rtnl::{HeldAddress, link::Link},
 };
 
@@ -76,14 +76,6 @@ impl fmt::Display for Change {
     }
 }
 
-/// What is to be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) device: &'a str,
-    pub(crate) kind: DeviceKind,
-    pub(crate) addresses: &'a [IpAddr],
-}
-
 /// What is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Actual {
@@ -108,9 +100,9 @@ impl Actual {
 ///
 /// On the device itself any prefix length will do: the address is local either way, and replacing
 /// a longer prefix on a device that another process owns could cut the node off.
-pub(crate) fn plan(wanted: Wanted<'_>, actual: &Actual) -> Vec<Change> {
-    let link = actual.link(wanted.device);
-    let device = wanted.device.to_owned();
+pub(crate) fn plan(wanted: &AddressParams, actual: &Actual) -> Vec<Change> {
+    let link = actual.link(&wanted.device);
+    let device = wanted.device.clone();
     let mut changes = Vec::new();
     match link {
         None => changes.push(Change::CreateDevice {
@@ -121,10 +113,10 @@ pub(crate) fn plan(wanted: Wanted<'_>, actual: &Actual) -> Vec<Change> {
         Some(_) => {}
     }
     let index = link.map(|link| link.index);
-    for address in wanted.addresses {
-        plan_here(wanted.device, index, *address, actual, &mut changes);
+    for address in &wanted.addresses {
+        plan_here(&wanted.device, index, *address, actual, &mut changes);
     }
-    for address in wanted.addresses {
+    for address in &wanted.addresses {
         plan_elsewhere(index, *address, actual, &mut changes);
     }
     changes
@@ -172,8 +164,8 @@ fn removal(held: &HeldAddress, device: &str) -> Change {
 
 /// What has to change so that the wanted addresses are gone from the device, and the device with
 /// them if it is of a kind we create and has no other use.
-pub(crate) fn plan_cleanup(wanted: Wanted<'_>, actual: &Actual) -> Vec<Change> {
-    let Some(link) = actual.link(wanted.device) else {
+pub(crate) fn plan_cleanup(wanted: &AddressParams, actual: &Actual) -> Vec<Change> {
+    let Some(link) = actual.link(&wanted.device) else {
         return Vec::new();
     };
     let ours = |held: &&HeldAddress| {
@@ -183,17 +175,17 @@ pub(crate) fn plan_cleanup(wanted: Wanted<'_>, actual: &Actual) -> Vec<Change> {
         .addresses
         .iter()
         .filter(ours)
-        .map(|held| removal(held, wanted.device))
+        .map(|held| removal(held, &wanted.device))
         .collect();
     if deletable(link, wanted, actual) {
         changes.push(Change::DeleteDevice {
-            device: wanted.device.to_owned(),
+            device: wanted.device.clone(),
         });
     }
     changes
 }
 
-fn deletable(link: &Link, wanted: Wanted<'_>, actual: &Actual) -> bool {
+fn deletable(link: &Link, wanted: &AddressParams, actual: &Actual) -> bool {
     let created_kind = DeviceKind::Auto
         .candidates()
         .iter()

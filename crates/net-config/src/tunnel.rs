@@ -10,16 +10,12 @@
 //! tracking time-outs are changed: they are settings of the whole namespace below `/proc/sys`,
 //! which a pod's own configuration can set.
 
-mod change;
 mod device;
-mod error;
 mod forwarding;
 mod routes;
 mod sources;
 
-pub use change::TunnelChange;
 pub use device::TunnelDevice;
-pub use error::TunnelError;
 pub use forwarding::{Forwarded, Forwarding, ipv6_forwarding_enabled, setup_ipv6_forwarding};
 pub use routes::TunnelRoutes;
 pub use sources::{ReversePath, SourceChecks};
@@ -27,45 +23,73 @@ pub use sources::{ReversePath, SourceChecks};
 use ipnet::IpNet;
 
 use crate::{
-    address::is_device_name,
+    NetConfigError,
     rtnl::{
-        Connection,
+        Connection, Request,
         device::{Settings, settings},
     },
 };
 
-fn connect() -> Result<Connection, TunnelError> {
-    Connection::open().map_err(|source| TunnelError::netlink("opening a netlink socket", source))
+/// Makes changes one after the other.
+struct Setup {
+    connection: Connection,
+    /// What was changed, for logs and tests.
+    changes: Vec<String>,
 }
 
-async fn device_settings(device: &str) -> Result<Settings, TunnelError> {
-    let found = settings(device)
-        .await
-        .map_err(|source| TunnelError::netlink(format!("reading device {device}"), source))?;
-    found.ok_or_else(|| TunnelError::DeviceMissing {
-        device: device.to_owned(),
-    })
-}
-
-fn check_device(device: &str) -> Result<(), TunnelError> {
-    if is_device_name(device) {
-        return Ok(());
+impl Setup {
+    fn new() -> Result<Self, NetConfigError> {
+        let connection = Connection::open();
+        Ok(Self {
+            connection: connection.map_err(NetConfigError::during("opening a netlink socket"))?,
+            changes: Vec::new(),
+        })
     }
-    Err(TunnelError::DeviceName {
+
+    /// Makes the change `what`. The error `already` means that another process made it first, which
+    /// is success.
+    async fn change(
+        &mut self,
+        what: String,
+        request: Request,
+        already: Option<i32>,
+    ) -> Result<(), NetConfigError> {
+        match self.connection.acknowledged(request).await {
+            Err(source) if already.is_some() && source.errno() == already => {}
+            answer => answer.map_err(NetConfigError::during(format!("trying to {what}")))?,
+        }
+        self.changes.push(what);
+        Ok(())
+    }
+}
+
+async fn device_settings(device: &str) -> Result<Settings, NetConfigError> {
+    let found = settings(device).await;
+    let found = found.map_err(NetConfigError::during(format!("reading device {device}")))?;
+    found.ok_or_else(|| NetConfigError::DeviceMissing {
         device: device.to_owned(),
     })
 }
 
-fn check_networks(device: &str, networks: &[IpNet]) -> Result<(), TunnelError> {
-    let unfit = |network: &&IpNet| {
-        let first = network.network();
-        first.is_multicast() || first.is_loopback()
-    };
-    match networks.iter().find(unfit) {
-        Some(prefix) => Err(TunnelError::Address {
+/// Refuses prefixes that are `unfit` for `device`.
+fn check_prefixes(
+    device: &str,
+    prefixes: &[IpNet],
+    unfit: impl Fn(&IpNet) -> bool,
+) -> Result<(), NetConfigError> {
+    match prefixes.iter().find(|prefix| unfit(prefix)) {
+        Some(prefix) => Err(NetConfigError::Address {
             device: device.to_owned(),
             prefix: *prefix,
         }),
         None => Ok(()),
     }
+}
+
+fn check_networks(device: &str, networks: &[IpNet]) -> Result<(), NetConfigError> {
+    NetConfigError::check_device(device)?;
+    check_prefixes(device, networks, |network| {
+        let first = network.network();
+        first.is_multicast() || first.is_loopback()
+    })
 }

@@ -10,11 +10,12 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn wanted(addresses: &[IpAddr]) -> Wanted<'_> {
-    Wanted {
-        device: DEVICE,
+fn wanted(addresses: &[IpAddr]) -> AddressParams {
+    AddressParams {
+        device: DEVICE.to_owned(),
         kind: DeviceKind::Auto,
-        addresses,
+        addresses: addresses.to_vec(),
+        manage: true,
     }
 }
 
@@ -110,7 +111,7 @@ fn plan_is_the_difference() {
     ] {
         let addresses: Vec<_> = addresses.iter().map(|text| ip(text)).collect();
         assert_eq!(
-            shown(&plan(wanted(&addresses), &actual)),
+            shown(&plan(&wanted(&addresses), &actual)),
             expected,
             "{case}"
         );
@@ -124,19 +125,18 @@ fn loopback_as_the_device_keeps_its_addresses() {
         held(1, "10.1.2.3", 32),
         held(3, "10.1.2.3", 32),
     ]);
-    let addresses = [ip("10.1.2.3")];
-    let wanted = Wanted {
-        device: "lo",
+    let wanted = AddressParams {
+        device: "lo".to_owned(),
         kind: DeviceKind::Loopback,
-        addresses: &addresses,
+        ..wanted(&[ip("10.1.2.3")])
     };
 
     assert_eq!(
-        shown(&plan(wanted, &actual)),
+        shown(&plan(&wanted, &actual)),
         ["remove 10.1.2.3/32 from apiserver-proxy"]
     );
     assert_eq!(
-        shown(&plan_cleanup(wanted, &actual)),
+        shown(&plan_cleanup(&wanted, &actual)),
         ["remove 10.1.2.3/32 from lo"]
     );
 }
@@ -165,7 +165,7 @@ fn cleanup_deletes_an_unused_device_of_ours() {
         ("bridge port", with_port, &[address]),
         ("hardware", hardware, &[address]),
     ] {
-        let changes = plan_cleanup(wanted(&addresses), &actual);
+        let changes = plan_cleanup(&wanted(&addresses), &actual);
         assert_eq!(shown(&changes), expected, "{case}");
     }
 }
@@ -212,11 +212,11 @@ proptest! {
         };
         let before = foreign(&actual);
 
-        for change in plan(wanted(&addresses), &actual) {
+        for change in plan(&wanted(&addresses), &actual) {
             apply(&change, &mut actual);
         }
 
-        prop_assert_eq!(plan(wanted(&addresses), &actual), []);
+        prop_assert_eq!(plan(&wanted(&addresses), &actual), []);
         prop_assert_eq!(foreign(&actual), before, "what is not wanted is left alone");
     }
 
@@ -229,7 +229,7 @@ proptest! {
         let there: Vec<_> =
             addresses.iter().copied().filter(|address| usable(&actual, *address)).collect();
 
-        for change in plan(wanted(&addresses), &actual) {
+        for change in plan(&wanted(&addresses), &actual) {
             apply(&change, &mut actual);
             for address in &there {
                 prop_assert!(usable(&actual, *address), "{address} gone after: {change}");

@@ -16,7 +16,7 @@ use super::link::{GET_LINK, IFF_UP, IFLA_EXT_MASK, IFLA_IFNAME, RTEXT_FILTER_SKI
 use super::{NEW_LINK, Request, node, set_link};
 use crate::{
     NetlinkError,
-    attributes::{self, ACK, attribute, attributes},
+    attributes::{self, ACK, attribute, attributes, encoded},
 };
 
 const AF_INET: u16 = 2;
@@ -132,9 +132,17 @@ async fn of_all_devices(family: u8, wanted: u16) -> Result<u32, NetlinkError> {
     }
 }
 
-pub(crate) fn set_mtu_and_queue(index: u32, mtu: u32, queue: u32) -> Request {
-    let link = LinkUnspec::new_with_index(index);
-    set_link(link.mtu(mtu).txqueuelen(queue).build())
+pub(crate) fn set_mtu(index: u32, bytes: u32) -> Request {
+    set_link(LinkUnspec::new_with_index(index).mtu(bytes).build())
+}
+
+/// Sets the length of the device's queue.
+pub(crate) fn set_queue(index: u32, packets: u32) -> Request {
+    set_link(
+        LinkUnspec::new_with_index(index)
+            .txqueuelen(packets)
+            .build(),
+    )
 }
 
 /// Keeps the kernel from giving the device an IPv6 address of its own when it comes up.
@@ -143,14 +151,9 @@ pub(crate) fn without_link_local(index: u32) -> Request {
     set_family(index, AfSpecUnspec::Inet6(none))
 }
 
-/// Sets the switches; `AfSpecInet::DevConfRequest` would leave out those that become 0.
-pub(crate) fn set_switches(index: u32, values: &[(Switch, u32)]) -> Request {
-    let mut nested = Vec::new();
-    for (switch, value) in values {
-        nested.extend(8_u16.to_ne_bytes());
-        nested.extend((*switch as u16).to_ne_bytes());
-        nested.extend(value.to_ne_bytes());
-    }
+/// Sets a switch; `AfSpecInet::DevConfRequest` would leave out one that becomes 0.
+pub(crate) fn set_switch(index: u32, switch: Switch, value: u32) -> Request {
+    let nested = encoded(|out| out.put_u32(switch as u16, value));
     let conf = AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF, nested));
     set_family(index, AfSpecUnspec::Inet(vec![conf]))
 }

@@ -1,6 +1,6 @@
 //! Routes and the rules that choose a routing table.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
 use rtnetlink::{
@@ -51,6 +51,13 @@ pub(crate) struct Rule {
     pub(crate) table: u32,
     pub(crate) device: String,
     pub(crate) protocol: u8,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = if self.ipv6 { "IPv6" } else { "IPv4" };
+        write!(f, "{family} rule for table {}", self.table)
+    }
 }
 
 /// All unicast routes of both families, of every table.

@@ -8,14 +8,11 @@
 
 use ipnet::IpNet;
 
-use super::{TunnelChange, TunnelError, check_device, connect, device_settings};
+use super::{Setup, check_prefixes, device_settings};
 use crate::{
-    NetlinkError,
+    NetConfigError,
     address::put_address,
-    rtnl::{
-        self, Connection, HeldAddress,
-        device::{self, Settings},
-    },
+    rtnl::{self, Connection, HeldAddress, device},
 };
 
 /// How a tunnel device is to be.
@@ -49,112 +46,85 @@ impl TunnelDevice {
     /// is touched; `DeviceMissing`; `Ipv6Disabled` and `Ipv6Missing` when an IPv6 address is wanted;
     /// `Permission` without `CAP_NET_ADMIN`; `NotInPlace` when reading back shows something else;
     /// `Netlink` for the rest.
-    pub async fn configure(&self) -> Result<Vec<TunnelChange>, TunnelError> {
+    pub async fn configure(&self) -> Result<Vec<String>, NetConfigError> {
         self.check()?;
-        let mut connection = connect()?;
-        let mut changes = Vec::new();
-        let settings = device_settings(&self.device).await?;
-        self.set_size(&mut connection, &settings, &mut changes)
-            .await?;
-        // IPv6 comes and goes with the packet size.
-        let settings = device_settings(&self.device).await?;
-        self.set_up(&mut connection, &settings, &mut changes)
-            .await?;
-        self.remove_addresses(&mut connection, settings.index, &mut changes)
-            .await?;
-        self.add_addresses(&mut connection, settings.index, &mut changes)
-            .await?;
-        self.verify(&mut connection).await?;
-        Ok(changes)
+        let mut setup = Setup::new()?;
+        self.set_size(&mut setup).await?;
+        let index = self.set_up(&mut setup).await?;
+        self.remove_addresses(&mut setup, index).await?;
+        self.add_addresses(&mut setup, index).await?;
+        self.verify(&mut setup.connection).await?;
+        Ok(setup.changes)
     }
 
-    async fn set_size(
-        &self,
-        connection: &mut Connection,
-        settings: &Settings,
-        changes: &mut Vec<TunnelChange>,
-    ) -> Result<(), TunnelError> {
-        let mtu = u32::from(self.mtu);
-        if (settings.mtu, settings.queue) == (mtu, self.queue_packets) {
-            return Ok(());
-        }
-        let request = device::set_mtu_and_queue(settings.index, mtu, self.queue_packets);
-        let answer = connection.acknowledged(request).await;
-        answer.map_err(|source| self.failed("setting the size of packets and queue", source))?;
+    async fn set_size(&self, setup: &mut Setup) -> Result<(), NetConfigError> {
+        let (name, mtu, queue) = (&self.device, u32::from(self.mtu), self.queue_packets);
+        let settings = device_settings(name).await?;
         if settings.mtu != mtu {
-            changes.push(TunnelChange::SetMtu(self.mtu));
+            let what = format!("set the MTU of {name} to {mtu}");
+            let request = device::set_mtu(settings.index, mtu);
+            setup.change(what, request, None).await?;
         }
-        if settings.queue != self.queue_packets {
-            changes.push(TunnelChange::SetQueue(self.queue_packets));
+        if settings.queue != queue {
+            let what = format!("set the queue of {name} to {queue} packets");
+            let request = device::set_queue(settings.index, queue);
+            setup.change(what, request, None).await?;
         }
         Ok(())
     }
 
-    async fn set_up(
-        &self,
-        connection: &mut Connection,
-        settings: &Settings,
-        changes: &mut Vec<TunnelChange>,
-    ) -> Result<(), TunnelError> {
+    /// Returns the device's index.
+    async fn set_up(&self, setup: &mut Setup) -> Result<u32, NetConfigError> {
+        let name = &self.device;
+        // Read again: IPv6 comes and goes with the packet size.
+        let settings = device_settings(name).await?;
         if settings.makes_link_local {
             // The address has no use on a device with two ends, and the kernel would send
             // router solicitations from it into the tunnel.
+            let what = format!("keep link-local addresses off {name}");
             let request = device::without_link_local(settings.index);
-            let answer = connection.acknowledged(request).await;
-            answer.map_err(|source| self.failed("keeping link-local addresses off", source))?;
-            changes.push(TunnelChange::SetNoLinkLocal);
+            setup.change(what, request, None).await?;
         }
         if !settings.up {
-            let answer = connection.acknowledged(rtnl::set_up(settings.index)).await;
-            answer.map_err(|source| self.failed("setting up", source))?;
-            changes.push(TunnelChange::SetUp);
+            let request = rtnl::set_up(settings.index);
+            setup
+                .change(format!("set {name} up"), request, None)
+                .await?;
         }
-        Ok(())
+        Ok(settings.index)
     }
 
     /// Removal comes first and is read anew afterwards: with a primary IPv4 address the kernel may
     /// take the secondary ones away.
-    async fn remove_addresses(
-        &self,
-        connection: &mut Connection,
-        index: u32,
-        changes: &mut Vec<TunnelChange>,
-    ) -> Result<(), TunnelError> {
-        let held = self.held(connection, index).await?;
+    async fn remove_addresses(&self, setup: &mut Setup, index: u32) -> Result<(), NetConfigError> {
+        let held = self.held(&mut setup.connection, index).await?;
         for stale in held.iter().filter(|held| !self.wants(held)) {
-            let prefix = stale.prefix;
-            let request = rtnl::delete_address(index, prefix);
-            match connection.acknowledged(request).await {
-                Err(source) if source.errno() == Some(libc::EADDRNOTAVAIL) => {}
-                answer => {
-                    answer.map_err(|source| self.failed(&format!("removing {prefix}"), source))?;
-                }
-            }
-            changes.push(TunnelChange::RemoveAddress(prefix));
+            let what = format!("remove {} from {}", stale.prefix, self.device);
+            let request = rtnl::delete_address(index, stale.prefix);
+            setup
+                .change(what, request, Some(libc::EADDRNOTAVAIL))
+                .await?;
         }
         Ok(())
     }
 
-    async fn add_addresses(
-        &self,
-        connection: &mut Connection,
-        index: u32,
-        changes: &mut Vec<TunnelChange>,
-    ) -> Result<(), TunnelError> {
-        let held = self.held(connection, index).await?;
+    async fn add_addresses(&self, setup: &mut Setup, index: u32) -> Result<(), NetConfigError> {
+        let held = self.held(&mut setup.connection, index).await?;
         for prefix in &self.addresses {
             if held.iter().any(|held| held.prefix == *prefix) {
                 continue;
             }
             let request = rtnl::add_prefix(index, *prefix, self.prefix_routes);
-            let answer = put_address(connection.acknowledged(request), prefix.addr()).await;
-            answer.map_err(|source| self.address_refused(*prefix, source))?;
-            changes.push(TunnelChange::AddAddress(*prefix));
+            let added = put_address(setup.connection.acknowledged(request), prefix.addr()).await;
+            added.map_err(NetConfigError::adding(*prefix, &self.device))?;
+            setup
+                .changes
+                .push(format!("add {prefix} to {}", self.device));
         }
         Ok(())
     }
 
-    async fn verify(&self, connection: &mut Connection) -> Result<(), TunnelError> {
+    async fn verify(&self, connection: &mut Connection) -> Result<(), NetConfigError> {
         let settings = device_settings(&self.device).await?;
         let held = self.held(connection, settings.index).await?;
         let absent = |prefix: &&IpNet| !held.iter().any(|held| held.prefix == **prefix);
@@ -171,7 +141,7 @@ impl TunnelDevice {
             absent.map(|prefix| format!("the address {prefix}"))
         };
         match missing {
-            Some(missing) => Err(TunnelError::NotInPlace {
+            Some(missing) => Err(NetConfigError::NotInPlace {
                 missing: format!("{missing} on {}", self.device),
             }),
             None => Ok(()),
@@ -182,10 +152,10 @@ impl TunnelDevice {
         &self,
         connection: &mut Connection,
         index: u32,
-    ) -> Result<Vec<HeldAddress>, TunnelError> {
-        let all = rtnl::addresses(connection)
-            .await
-            .map_err(|source| self.failed("reading the addresses", source))?;
+    ) -> Result<Vec<HeldAddress>, NetConfigError> {
+        let attempt = format!("reading the addresses on {}", self.device);
+        let all = rtnl::addresses(connection).await;
+        let all = all.map_err(NetConfigError::during(attempt))?;
         Ok(all.into_iter().filter(|held| held.index == index).collect())
     }
 
@@ -195,49 +165,27 @@ impl TunnelDevice {
             && self.addresses.contains(&held.prefix)
     }
 
-    fn check(&self) -> Result<(), TunnelError> {
-        check_device(&self.device)?;
+    fn check(&self) -> Result<(), NetConfigError> {
+        NetConfigError::check_device(&self.device)?;
         let ipv6 = self.addresses.iter().any(|at| at.addr().is_ipv6());
         let least = if ipv6 { 1280 } else { 68 };
         if self.mtu < least {
-            return Err(TunnelError::Mtu {
+            return Err(NetConfigError::Mtu {
                 device: self.device.clone(),
                 mtu: self.mtu,
                 least,
             });
         }
         if !(1000..=10_000).contains(&self.queue_packets) {
-            return Err(TunnelError::QueueLength {
+            return Err(NetConfigError::QueueLength {
                 device: self.device.clone(),
                 packets: self.queue_packets,
             });
         }
-        let unfit = |prefix: &&IpNet| {
+        check_prefixes(&self.device, &self.addresses, |prefix| {
             let address = prefix.addr();
             address.is_unspecified() || address.is_multicast() || address.is_loopback()
-        };
-        match self.addresses.iter().find(unfit) {
-            Some(prefix) => Err(TunnelError::Address {
-                device: self.device.clone(),
-                prefix: *prefix,
-            }),
-            None => Ok(()),
-        }
-    }
-
-    fn address_refused(&self, prefix: IpNet, source: NetlinkError) -> TunnelError {
-        let device = self.device.clone();
-        match source.errno() {
-            Some(libc::EACCES) if prefix.addr().is_ipv6() => TunnelError::Ipv6Disabled { device },
-            Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) if prefix.addr().is_ipv6() => {
-                TunnelError::Ipv6Missing { device }
-            }
-            _ => self.failed(&format!("adding {prefix}"), source),
-        }
-    }
-
-    fn failed(&self, attempt: &str, source: NetlinkError) -> TunnelError {
-        TunnelError::netlink(format!("{attempt} on {}", self.device), source)
+        })
     }
 }
 
@@ -255,53 +203,34 @@ mod tests {
         }
     }
 
-    async fn refused(device: TunnelDevice) -> &'static str {
-        device.configure().await.unwrap_err().reason()
-    }
-
     #[tokio::test]
     async fn values_no_kernel_takes_are_refused_before_anything_is_touched() {
-        let name = "a-name-far-too-long".to_owned();
-        let mtu = 1279;
-        let multicast = vec!["ff02::1/64".parse().unwrap()];
+        let (mut name, mut mtu, mut short, mut long, mut multicast) =
+            (device(), device(), device(), device(), device());
+        "a-name-far-too-long".clone_into(&mut name.device);
+        mtu.mtu = 1279;
+        short.queue_packets = 999;
+        long.queue_packets = 10_001;
+        multicast.addresses = vec!["ff02::1/64".parse().unwrap()];
 
-        assert_eq!(
-            refused(TunnelDevice {
-                device: name,
-                ..device()
-            })
-            .await,
-            "device_name"
-        );
-        assert_eq!(refused(TunnelDevice { mtu, ..device() }).await, "mtu");
-        for queue_packets in [999, 10_001] {
-            let wrong = TunnelDevice {
-                queue_packets,
-                ..device()
-            };
-            assert_eq!(refused(wrong).await, "queue_length");
+        for (wrong, reason) in [
+            (name, "device_name"),
+            (mtu, "mtu"),
+            (short, "queue_length"),
+            (long, "queue_length"),
+            (multicast, "address"),
+        ] {
+            assert_eq!(wrong.configure().await.unwrap_err().reason(), reason);
         }
-        let wrong = TunnelDevice {
-            addresses: multicast,
-            ..device()
-        };
-        assert_eq!(refused(wrong).await, "address");
     }
 
     #[tokio::test]
     async fn a_device_that_is_not_there_is_named() {
-        let absent = "rhizome-absent".to_owned();
+        let mut absent = device();
+        "rhizome-absent".clone_into(&mut absent.device);
 
-        let refused = TunnelDevice {
-            device: absent,
-            ..device()
-        }
-        .configure()
-        .await;
+        let refused = absent.configure().await.unwrap_err();
 
-        assert_eq!(
-            refused.unwrap_err().to_string(),
-            "there is no device rhizome-absent"
-        );
+        assert_eq!(refused.to_string(), "there is no device rhizome-absent");
     }
 }

@@ -22,14 +22,14 @@ use std::{collections::BTreeMap, fs, io, path::Path};
 
 use ipnet::IpNet;
 
-use super::{
-    TunnelChange, TunnelError, check_device, check_networks, connect, device_settings,
-    sources::set_switches,
-};
-use crate::rtnl::{
-    Connection,
-    device::{self, Switch},
-    link, node, route,
+use super::{Setup, check_networks, device_settings, sources::set_switches};
+use crate::{
+    NetConfigError,
+    rtnl::{
+        Connection,
+        device::{self, Switch},
+        link, node, route,
+    },
 };
 
 /// Between which devices packets are forwarded.
@@ -48,7 +48,7 @@ pub struct Forwarded {
     /// The devices toward the IPv4 networks, by name.
     pub uplinks: Vec<String>,
     /// The switches that were set.
-    pub changes: Vec<TunnelChange>,
+    pub changes: Vec<String>,
 }
 
 impl Forwarding {
@@ -60,33 +60,31 @@ impl Forwarding {
     /// `DeviceName` and `Address`; `DeviceMissing`; `NoRoute` for an IPv4 network that no route
     /// leads toward; `Ipv6Forwarding` when it is off and an IPv6 network needs it, with everything
     /// for IPv4 in place; `NotInPlace`; `Permission` without `CAP_NET_ADMIN`; `Netlink`.
-    pub async fn enable(&self) -> Result<Forwarded, TunnelError> {
-        check_device(&self.device)?;
+    pub async fn enable(&self) -> Result<Forwarded, NetConfigError> {
         check_networks(&self.device, &self.networks)?;
-        let mut connection = connect()?;
-        let uplinks = self.uplinks(&mut connection).await?;
-        let mut changes = Vec::new();
+        let mut setup = Setup::new()?;
+        let uplinks = self.uplinks(&mut setup.connection).await?;
         let tunnel = (!uplinks.is_empty()).then_some(&self.device);
         for device in tunnel.into_iter().chain(&uplinks) {
-            let wanted = [(Switch::Forwarding, 1)];
-            changes.extend(set_switches(&mut connection, device, &wanted).await?);
+            set_switches(&mut setup, device, &[(Switch::Forwarding, 1)]).await?;
         }
         let ipv6 = |network: &&IpNet| network.addr().is_ipv6();
         if let Some(network) = self.networks.iter().find(ipv6)
             && !ipv6_forwarding_enabled().await?
         {
-            return Err(TunnelError::Ipv6Forwarding { network: *network });
+            return Err(NetConfigError::Ipv6Forwarding { network: *network });
         }
+        let changes = setup.changes;
         Ok(Forwarded { uplinks, changes })
     }
 
     /// The names of the devices that routes toward the IPv4 networks lead to, in order.
-    async fn uplinks(&self, connection: &mut Connection) -> Result<Vec<String>, TunnelError> {
-        let failed = |source| TunnelError::netlink("reading devices and routes", source);
+    async fn uplinks(&self, connection: &mut Connection) -> Result<Vec<String>, NetConfigError> {
+        let failed = || NetConfigError::during("reading devices and routes");
         let own = device_settings(&self.device).await?.index;
-        let mut node = node::connect().map_err(failed)?;
-        let links = link::links(&mut node).await.map_err(failed)?;
-        let routes = route::routes(connection).await.map_err(failed)?;
+        let mut node = node::connect().map_err(failed())?;
+        let links = link::links(&mut node).await.map_err(failed())?;
+        let routes = route::routes(connection).await.map_err(failed())?;
         let others: BTreeMap<_, _> = links
             .into_iter()
             .filter(|link| link.index != own && link.name != "lo")
@@ -102,7 +100,7 @@ impl Forwarding {
             let devices = toward.flat_map(|route| &route.devices);
             uplinks.extend(devices.filter_map(|index| others.get(index).cloned()));
             if uplinks.len() == before {
-                return Err(TunnelError::NoRoute { network: *network });
+                return Err(NetConfigError::NoRoute { network: *network });
             }
         }
         uplinks.sort_unstable();
@@ -119,11 +117,10 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 ///
 /// # Errors
 /// `Netlink`.
-pub async fn ipv6_forwarding_enabled() -> Result<bool, TunnelError> {
-    let value = device::ipv6_forwarding()
-        .await
-        .map_err(|source| TunnelError::netlink("reading net.ipv6.conf.all.forwarding", source))?;
-    Ok(value != 0)
+pub async fn ipv6_forwarding_enabled() -> Result<bool, NetConfigError> {
+    let value = device::ipv6_forwarding().await;
+    let reading = NetConfigError::during("reading net.ipv6.conf.all.forwarding");
+    Ok(value.map_err(reading)? != 0)
 }
 
 /// Switches IPv6 forwarding on for the namespace, and with `enable_ipv6` IPv6 itself on every
@@ -136,11 +133,11 @@ pub async fn ipv6_forwarding_enabled() -> Result<bool, TunnelError> {
 ///
 /// # Errors
 /// `Ipv6Missing` on a kernel without IPv6, `Switch` where `/proc/sys` is read-only or not ours.
-pub fn setup_ipv6_forwarding(enable_ipv6: bool) -> Result<Vec<String>, TunnelError> {
+pub fn setup_ipv6_forwarding(enable_ipv6: bool) -> Result<Vec<String>, NetConfigError> {
     let conf = Path::new("/proc/sys/net/ipv6/conf");
     if !conf.exists() {
-        return Err(TunnelError::Ipv6Missing {
-            device: "forwarding".to_owned(),
+        return Err(NetConfigError::Ipv6Missing {
+            what: "forwarding".to_owned(),
         });
     }
     let enabling = [("all/disable_ipv6", 0), ("default/disable_ipv6", 0)];
@@ -152,7 +149,7 @@ pub fn setup_ipv6_forwarding(enable_ipv6: bool) -> Result<Vec<String>, TunnelErr
             Ok(true) => written.push(path.display().to_string()),
             Ok(false) => {}
             Err(source) => {
-                return Err(TunnelError::Switch {
+                return Err(NetConfigError::Switch {
                     path,
                     value,
                     source,

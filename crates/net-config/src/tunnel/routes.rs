@@ -20,10 +20,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{TunnelChange, TunnelError, check_device, check_networks, connect, device_settings};
-use crate::rtnl::{
-    self, Connection, device,
-    route::{self, PROTOCOL, Route, Rule},
+use super::{Setup, check_networks, device_settings};
+use crate::{
+    NetConfigError,
+    rtnl::{
+        self, Connection, device,
+        route::{self, PROTOCOL, Route, Rule},
+    },
 };
 
 /// Which networks sockets bound to the tunnel device reach through it.
@@ -60,16 +63,15 @@ impl TunnelRoutes {
     /// `DeviceName`, `Table`, `Address` and `NoAddress` (a network without a source of its family)
     /// before anything is touched; `DeviceMissing`; `Permission` without `CAP_NET_ADMIN`;
     /// `NotInPlace` when a foreign rule before ours wins; `Netlink` for the rest.
-    pub async fn install(&self) -> Result<Vec<TunnelChange>, TunnelError> {
+    pub async fn install(&self) -> Result<Vec<String>, NetConfigError> {
         self.check()?;
-        let mut connection = connect()?;
+        let mut setup = Setup::new()?;
         let index = device_settings(&self.device).await?.index;
         let (routes, rules) = (self.routes(index)?, self.rules());
-        let mut changes = self.remove_others(&mut connection, &routes, &rules).await?;
-        self.add(&mut connection, &routes, &rules, &mut changes)
-            .await?;
-        self.verify(&mut connection, index).await?;
-        Ok(changes)
+        self.remove_others(&mut setup, &routes, &rules).await?;
+        self.add(&mut setup, &routes, &rules).await?;
+        self.verify(&mut setup.connection, index).await?;
+        Ok(setup.changes)
     }
 
     /// Removes our rules for the device and our routes; that there are none, or no device, is
@@ -77,12 +79,14 @@ impl TunnelRoutes {
     ///
     /// # Errors
     /// `DeviceName`, `Table`, `Permission`, `Netlink`.
-    pub async fn remove(&self) -> Result<Vec<TunnelChange>, TunnelError> {
+    pub async fn remove(&self) -> Result<Vec<String>, NetConfigError> {
         self.check()?;
-        self.remove_others(&mut connect()?, &[], &[]).await
+        let mut setup = Setup::new()?;
+        self.remove_others(&mut setup, &[], &[]).await?;
+        Ok(setup.changes)
     }
 
-    fn routes(&self, index: u32) -> Result<Vec<Route>, TunnelError> {
+    fn routes(&self, index: u32) -> Result<Vec<Route>, NetConfigError> {
         let route = |network: &IpNet| {
             Ok(Route {
                 destination: network.trunc(),
@@ -107,7 +111,7 @@ impl TunnelRoutes {
         [false, true].into_iter().filter(needed).map(rule).collect()
     }
 
-    fn source(&self, network: &IpNet) -> Result<IpAddr, TunnelError> {
+    fn source(&self, network: &IpNet) -> Result<IpAddr, NetConfigError> {
         let ipv6 = network.addr().is_ipv6();
         let mut of_family = self
             .sources
@@ -116,7 +120,7 @@ impl TunnelRoutes {
         of_family
             .next()
             .copied()
-            .ok_or_else(|| TunnelError::NoAddress {
+            .ok_or_else(|| NetConfigError::NoAddress {
                 device: self.device.clone(),
                 network: *network,
             })
@@ -126,87 +130,71 @@ impl TunnelRoutes {
     /// that is half empty.
     async fn remove_others(
         &self,
-        connection: &mut Connection,
+        setup: &mut Setup,
         routes: &[Route],
         rules: &[Rule],
-    ) -> Result<Vec<TunnelChange>, TunnelError> {
-        let mut changes = Vec::new();
-        for rule in self.our_rules(connection).await? {
-            if rules.contains(&rule) {
-                continue;
-            }
-            let request = route::delete_rule(&rule);
-            done(connection.acknowledged(request).await, libc::ENOENT)
-                .map_err(|source| TunnelError::netlink("removing a rule", source))?;
-            let (ipv6, table) = (rule.ipv6, rule.table);
-            changes.push(TunnelChange::RemoveRule { ipv6, table });
+    ) -> Result<(), NetConfigError> {
+        let there = self.our_rules(&mut setup.connection).await?;
+        for stale in there.iter().filter(|rule| !rules.contains(rule)) {
+            let what = format!("remove the {stale}");
+            let request = route::delete_rule(stale);
+            setup.change(what, request, Some(libc::ENOENT)).await?;
         }
-        for stale in self.our_routes(connection).await? {
-            let place = |route: &Route| (route.destination, route.table);
+        let place = |route: &Route| (route.destination, route.table);
+        for stale in self.our_routes(&mut setup.connection).await? {
             if routes.iter().any(|route| place(route) == place(&stale)) {
                 continue;
             }
+            let (network, table) = place(&stale);
+            let what = format!("remove the route to {network} from table {table}");
             let request = route::delete_route(&stale);
-            done(connection.acknowledged(request).await, libc::ESRCH)
-                .map_err(|source| TunnelError::netlink("removing a route", source))?;
-            let (network, table) = (stale.destination, stale.table);
-            changes.push(TunnelChange::RemoveRoute { network, table });
-        }
-        Ok(changes)
-    }
-
-    async fn add(
-        &self,
-        connection: &mut Connection,
-        routes: &[Route],
-        rules: &[Rule],
-        changes: &mut Vec<TunnelChange>,
-    ) -> Result<(), TunnelError> {
-        let there = self.our_routes(connection).await?;
-        for route in routes.iter().filter(|route| !there.contains(route)) {
-            let (network, table) = (route.destination, route.table);
-            let answer = connection.acknowledged(route::put_route(route)).await;
-            answer.map_err(|source| {
-                TunnelError::netlink(format!("adding the route to {network}"), source)
-            })?;
-            changes.push(TunnelChange::AddRoute { network, table });
-        }
-        let there = self.our_rules(connection).await?;
-        for rule in rules.iter().filter(|rule| !there.contains(rule)) {
-            let request = route::add_rule(rule);
-            done(connection.acknowledged(request).await, libc::EEXIST)
-                .map_err(|source| TunnelError::netlink("adding a rule", source))?;
-            let (ipv6, table) = (rule.ipv6, rule.table);
-            changes.push(TunnelChange::AddRule { ipv6, table });
+            setup.change(what, request, Some(libc::ESRCH)).await?;
         }
         Ok(())
     }
 
-    async fn verify(&self, connection: &mut Connection, index: u32) -> Result<(), TunnelError> {
-        const ATTEMPT: &str = "looking up the way to a network";
-        let failed = |source| TunnelError::netlink(ATTEMPT, source);
-        let held = rtnl::addresses(connection).await.map_err(failed)?;
+    async fn add(
+        &self,
+        setup: &mut Setup,
+        routes: &[Route],
+        rules: &[Rule],
+    ) -> Result<(), NetConfigError> {
+        let there = self.our_routes(&mut setup.connection).await?;
+        for route in routes.iter().filter(|route| !there.contains(route)) {
+            let (network, table) = (route.destination, route.table);
+            let what = format!("add the route to {network} to table {table}");
+            setup.change(what, route::put_route(route), None).await?;
+        }
+        let there = self.our_rules(&mut setup.connection).await?;
+        for rule in rules.iter().filter(|rule| !there.contains(rule)) {
+            let (what, request) = (format!("add the {rule}"), route::add_rule(rule));
+            setup.change(what, request, Some(libc::EEXIST)).await?;
+        }
+        Ok(())
+    }
+
+    async fn verify(&self, connection: &mut Connection, index: u32) -> Result<(), NetConfigError> {
+        let failed = || NetConfigError::during("looking up the way to a network");
+        let held = rtnl::addresses(connection).await.map_err(failed())?;
         let own = held.iter().map(|held| held.prefix.addr());
         let inside = |address: &IpAddr| self.networks.iter().any(|at| at.contains(address));
         let firsts = self.networks.iter().map(|at| at.network());
         for address in firsts.chain(own.filter(inside)) {
-            let way = route::look_up(connection, address, index)
-                .await
-                .map_err(failed)?;
-            let ours = |way: &Route| way.table == self.table && way.devices == [index];
-            if !way.as_ref().is_some_and(ours) {
+            let way = route::look_up(connection, address, index).await;
+            let ours = |way: Route| way.table == self.table && way.devices == [index];
+            if !way.map_err(failed())?.is_some_and(ours) {
                 let missing = format!("a way to {address} by table {}", self.table);
-                return Err(TunnelError::NotInPlace { missing });
+                return Err(NetConfigError::NotInPlace { missing });
             }
         }
         Ok(())
     }
 
     /// Those in our table, and those out of our device in a table that was configured earlier.
-    async fn our_routes(&self, connection: &mut Connection) -> Result<Vec<Route>, TunnelError> {
-        let failed = |source| TunnelError::netlink("reading the routes", source);
-        let settings = device::settings(&self.device).await.map_err(failed)?;
-        let all = route::routes(connection).await.map_err(failed)?;
+    async fn our_routes(&self, connection: &mut Connection) -> Result<Vec<Route>, NetConfigError> {
+        let failed = || NetConfigError::during("reading the routes");
+        let settings = device::settings(&self.device).await.map_err(failed())?;
+        let all = route::routes(connection).await.map_err(failed())?;
         let ours = |route: &Route| {
             let by_us = settings.iter().any(|own| route.devices == [own.index]);
             route.protocol == PROTOCOL && (route.table == self.table || by_us)
@@ -214,29 +202,19 @@ impl TunnelRoutes {
         Ok(all.into_iter().filter(ours).collect())
     }
 
-    async fn our_rules(&self, connection: &mut Connection) -> Result<Vec<Rule>, TunnelError> {
-        let all = route::rules(connection)
-            .await
-            .map_err(|source| TunnelError::netlink("reading the rules", source))?;
+    async fn our_rules(&self, connection: &mut Connection) -> Result<Vec<Rule>, NetConfigError> {
+        let all = route::rules(connection).await;
+        let all = all.map_err(NetConfigError::during("reading the rules"))?;
         let ours = |rule: &Rule| rule.protocol == PROTOCOL && rule.device == self.device;
         Ok(all.into_iter().filter(ours).collect())
     }
 
-    fn check(&self) -> Result<(), TunnelError> {
-        check_device(&self.device)?;
+    fn check(&self) -> Result<(), NetConfigError> {
         check_networks(&self.device, &self.networks)?;
         match self.table {
-            table @ (0 | 253..=255) => Err(TunnelError::Table { table }),
+            table @ (0 | 253..=255) => Err(NetConfigError::Table { table }),
             _ => self.routes(0).map(|_| ()),
         }
-    }
-}
-
-/// `already` means that another process made the same change first: success.
-fn done(answer: Result<(), crate::NetlinkError>, already: i32) -> Result<(), crate::NetlinkError> {
-    match answer {
-        Err(source) if source.errno() == Some(already) => Ok(()),
-        other => other,
     }
 }
 
@@ -254,33 +232,19 @@ mod tests {
         }
     }
 
-    async fn refused(routes: TunnelRoutes) -> &'static str {
-        routes.install().await.unwrap_err().reason()
-    }
-
     #[tokio::test]
     async fn values_that_cannot_work_are_refused_before_anything_is_touched() {
-        for table in [0, 253, 254, 255] {
-            assert_eq!(refused(TunnelRoutes { table, ..routes() }).await, "table");
+        let tables = [0, 253, 254, 255].into_iter();
+        let tables = tables.map(|table| (TunnelRoutes { table, ..routes() }, "table"));
+        let mut wrong: Vec<_> = tables.collect();
+        for (network, reason) in [("fd00::/64", "no_address"), ("127.0.0.0/8", "address")] {
+            let networks = vec![network.parse().unwrap()];
+            let routes = routes();
+            wrong.push((TunnelRoutes { networks, ..routes }, reason));
         }
-        let networks = vec!["fd00::/64".parse().unwrap()];
-        assert_eq!(
-            refused(TunnelRoutes {
-                networks,
-                ..routes()
-            })
-            .await,
-            "no_address"
-        );
-        let networks = vec!["127.0.0.0/8".parse().unwrap()];
-        assert_eq!(
-            refused(TunnelRoutes {
-                networks,
-                ..routes()
-            })
-            .await,
-            "address"
-        );
+        for (routes, reason) in wrong {
+            assert_eq!(routes.install().await.unwrap_err().reason(), reason);
+        }
     }
 
     #[test]

@@ -15,11 +15,14 @@
 
 use ipnet::IpNet;
 
-use super::{TunnelChange, TunnelError, check_device, check_networks, connect, device_settings};
-use crate::rtnl::{
-    Connection,
-    device::{self, Settings, Switch},
-    route,
+use super::{Setup, check_networks, device_settings};
+use crate::{
+    NetConfigError,
+    rtnl::{
+        Connection,
+        device::{self, Settings, Switch},
+        route,
+    },
 };
 
 /// Which sources may arrive on the tunnel device.
@@ -53,37 +56,36 @@ impl SourceChecks {
     /// `DeviceName` and `Address`; `DeviceMissing`; `ReversePath` when packets of a network would
     /// be dropped whatever the device says; `NotInPlace` when reading back shows something else;
     /// `Permission` without `CAP_NET_ADMIN`; `Netlink` for the rest.
-    pub async fn relax(&self) -> Result<(ReversePath, Vec<TunnelChange>), TunnelError> {
-        check_device(&self.device)?;
+    pub async fn relax(&self) -> Result<(ReversePath, Vec<String>), NetConfigError> {
         check_networks(&self.device, &self.networks)?;
-        let mut connection = connect()?;
-        let all = device::ipv4_reverse_path_filter().await.map_err(|source| {
-            TunnelError::netlink("reading net.ipv4.conf.all.rp_filter", source)
-        })?;
+        let mut setup = Setup::new()?;
+        let all = device::ipv4_reverse_path_filter().await;
+        let reading = NetConfigError::during("reading net.ipv4.conf.all.rp_filter");
+        let all = all.map_err(reading)?;
         let wanted = [
             (Switch::AcceptLocal, 1),
             (Switch::LogMartians, 0),
             (Switch::ReversePathFilter, if all == 1 { LOOSE } else { 0 }),
         ];
-        let changes = set_switches(&mut connection, &self.device, &wanted).await?;
+        set_switches(&mut setup, &self.device, &wanted).await?;
         if all == 0 {
-            return Ok((ReversePath::Off, changes));
+            return Ok((ReversePath::Off, setup.changes));
         }
-        self.check_routes(&mut connection, all).await?;
-        Ok((ReversePath::Loose, changes))
+        self.check_routes(&mut setup.connection, all).await?;
+        Ok((ReversePath::Loose, setup.changes))
     }
 
-    async fn check_routes(&self, connection: &mut Connection, all: u32) -> Result<(), TunnelError> {
+    async fn check_routes(
+        &self,
+        connection: &mut Connection,
+        all: u32,
+    ) -> Result<(), NetConfigError> {
         let ipv4 = |network: &&IpNet| network.addr().is_ipv4();
         for network in self.networks.iter().filter(ipv4) {
-            let first = network.network();
-            let reachable = route::is_reachable(connection, first)
-                .await
-                .map_err(|source| {
-                    TunnelError::netlink(format!("looking for a route to {network}"), source)
-                })?;
-            if !reachable {
-                return Err(TunnelError::ReversePath {
+            let reachable = route::is_reachable(connection, network.network()).await;
+            let looking = NetConfigError::during(format!("looking for a route to {network}"));
+            if !reachable.map_err(looking)? {
+                return Err(NetConfigError::ReversePath {
                     device: self.device.clone(),
                     network: *network,
                     all,
@@ -99,30 +101,26 @@ const LOOSE: u32 = 2;
 
 /// Sets the switches of `device` that differ, and reads them back.
 pub(super) async fn set_switches(
-    connection: &mut Connection,
+    setup: &mut Setup,
     device: &str,
     wanted: &[(Switch, u32)],
-) -> Result<Vec<TunnelChange>, TunnelError> {
+) -> Result<(), NetConfigError> {
     let before = device_settings(device).await?;
     let different = differing(&before, wanted);
     if different.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
-    let request = device::set_switches(before.index, &different);
-    connection.acknowledged(request).await.map_err(|source| {
-        TunnelError::netlink(format!("setting the IPv4 switches of {device}"), source)
-    })?;
+    for (switch, value) in different {
+        let what = format!("set net.ipv4.conf.{device}.{} to {value}", switch.name());
+        let request = device::set_switch(before.index, switch, value);
+        setup.change(what, request, None).await?;
+    }
     let after = device_settings(device).await?;
     if let Some((switch, value)) = differing(&after, wanted).first() {
         let missing = format!("net.ipv4.conf.{device}.{} being {value}", switch.name());
-        return Err(TunnelError::NotInPlace { missing });
+        return Err(NetConfigError::NotInPlace { missing });
     }
-    let change = |(switch, value): &(Switch, u32)| TunnelChange::SetSwitch {
-        device: device.to_owned(),
-        switch: switch.name(),
-        value: *value,
-    };
-    Ok(different.iter().map(change).collect())
+    Ok(())
 }
 
 fn differing(settings: &Settings, wanted: &[(Switch, u32)]) -> Vec<(Switch, u32)> {

@@ -3,11 +3,12 @@
 use std::fs;
 
 use ipnet::IpNet;
-use net_config::{TunnelChange, TunnelDevice, TunnelError};
+use net_config::{NetConfigError, TunnelDevice};
 
 use crate::support::*;
 
 const TUNNEL: &str = "rhizome0";
+const NOTHING: [&str; 0] = [];
 
 #[test]
 fn a_bare_device_gets_size_queue_and_addresses_and_is_up() {
@@ -22,12 +23,12 @@ fn a_bare_device_gets_size_queue_and_addresses_and_is_up() {
         assert_eq!(
             changes,
             [
-                TunnelChange::SetMtu(1420),
-                TunnelChange::SetQueue(1000),
-                TunnelChange::SetNoLinkLocal,
-                TunnelChange::SetUp,
-                TunnelChange::AddAddress(prefix("192.168.123.1/24")),
-                TunnelChange::AddAddress(prefix("fd8f::1/96")),
+                "set the MTU of rhizome0 to 1420",
+                "set the queue of rhizome0 to 1000 packets",
+                "keep link-local addresses off rhizome0",
+                "set rhizome0 up",
+                "add 192.168.123.1/24 to rhizome0",
+                "add fd8f::1/96 to rhizome0",
             ]
         );
         let shown = ip(&["-d", "-o", "link", "show", TUNNEL]);
@@ -37,7 +38,7 @@ fn a_bare_device_gets_size_queue_and_addresses_and_is_up() {
         let again = device(&["192.168.123.1/24", "fd8f::1/96"])
             .configure()
             .await;
-        assert_eq!(again.unwrap(), []);
+        assert_eq!(again.unwrap(), NOTHING);
     });
 }
 
@@ -61,7 +62,7 @@ fn addresses_of_an_earlier_start_go_and_wanted_ones_stay() {
         device(&wanted).configure().await.unwrap();
 
         assert_eq!(all_addresses(), wanted);
-        assert_eq!(device(&wanted).configure().await.unwrap(), []);
+        assert_eq!(device(&wanted).configure().await.unwrap(), NOTHING);
     });
 }
 
@@ -124,7 +125,7 @@ fn ipv6_that_is_off_is_told_apart() {
         let refused = device(&["fd8f::1/96"]).configure().await;
 
         assert!(
-            matches!(refused, Err(TunnelError::Ipv6Disabled { .. })),
+            matches!(refused, Err(NetConfigError::Ipv6Disabled { .. })),
             "{refused:?}"
         );
         device(&["192.168.123.1/24"]).configure().await.unwrap();
@@ -140,7 +141,7 @@ fn without_the_capability_it_says_so() {
         let refused = device(&["192.168.123.1/24"]).configure().await;
 
         assert!(
-            matches!(refused, Err(TunnelError::Permission { .. })),
+            matches!(refused, Err(NetConfigError::Permission { .. })),
             "{refused:?}"
         );
     });
