@@ -15,7 +15,7 @@
 //! The two ends of a tunnel set up what is around their TUN device: [`TunnelDevice`],
 //! [`TunnelRoutes`], [`SourceChecks`], [`Forwarding`] and [`Rules::masquerade`], each read back.
 //!
-//! [`AddressKeeper`] keeps host addresses on a device of the node; [`Rules::no_track`] keep
+//! [`AddressKeeper`] keeps host addresses on a device of the node; [`Rules::no_track`] keeps
 //! connection tracking away from them; [`conntrack_active`] tells whether that is worth doing, [`NatWatch`]
 //! whether it would break translated connections.
 //!

@@ -339,6 +339,8 @@ fn tunnel() {
         "nodad",
         "noprefixroute",
     ]);
+    // The kernel makes an IPv6 address local in a work queue.
+    while !ip(&["-6", "route", "show", "table", "local"]).contains("fd8f::1") {}
 }
 
 /// A device with the default route.
