@@ -18,7 +18,8 @@ use tunnel::Identity;
 use tunnel::settings::End;
 pub use tunnel::settings::Environment;
 
-use crate::identity::{self, IdentityError};
+use crate::error::ServerError;
+use crate::identity;
 
 mod checks;
 mod file;
@@ -91,18 +92,6 @@ Environment, for what the file leaves open:
 
 Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 
-/// Why what the configuration points to is refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckError {
-    /// Keys or peers.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// Certificates.
-    #[error(transparent)]
-    Tls(#[from] tls::TlsError),
-}
-
 impl Config {
     /// Reads and validates the configuration file at `path`, without what it points to.
     ///
@@ -134,7 +123,7 @@ impl Config {
     ///
     /// # Errors
     /// What is wrong, and in which file.
-    pub fn identity(&self) -> Result<Identity, IdentityError> {
+    pub fn identity(&self) -> Result<Identity, ServerError> {
         identity::load(&self.key_files, &self.inner)
     }
 
@@ -142,7 +131,7 @@ impl Config {
     ///
     /// # Errors
     /// Why keys, peers or certificates are refused.
-    pub fn check(&self) -> Result<String, CheckError> {
+    pub fn check(&self) -> Result<String, ServerError> {
         let identity = self.identity()?;
         ServerTls::load(self.tls())?;
         let (keys, peers) = (identity.keys.len(), identity.peers.len());

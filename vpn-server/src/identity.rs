@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use settings::{ConfigError, ConfigErrors, FileWatcher, RelPath, WatchParams, yaml};
-use telemetry::metrics::{Counter, CounterFamily};
+use settings::{ConfigErrors, FileWatcher, RelPath, WatchParams, yaml};
+use telemetry::metrics::CounterFamily;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tunnel::keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
@@ -23,6 +23,7 @@ use tunnel::settings::validate_name;
 use tunnel::{Identity, PeerSpec};
 
 use crate::config::{KeyFiles, PeerFile, PeersFile};
+use crate::error::ServerError;
 use crate::link::Link;
 
 /// Pairs of an own key and a peer's that there are numbers for.
@@ -30,20 +31,8 @@ const MAX_PAIRS: usize = 16;
 /// Files that could not be used are tried again after this, whatever the file system tells.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
-/// Why keys and peers are refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum IdentityError {
-    /// The file of a key cannot be used.
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    /// The file of peers cannot be used.
-    #[error(transparent)]
-    Peers(#[from] ConfigError),
-}
-
 /// Reads keys and peers; `own` are our addresses, whose networks peers are on.
-pub(crate) fn load(files: &KeyFiles, own: &[IpNet]) -> Result<Identity, IdentityError> {
+pub(crate) fn load(files: &KeyFiles, own: &[IpNet]) -> Result<Identity, ServerError> {
     let mut keys: Vec<PrivateKey> = Vec::new();
     let mut owners: BTreeMap<PublicKey, &Path> = BTreeMap::new();
     for path in &files.private {
@@ -168,24 +157,8 @@ pub(crate) struct Keeper {
     /// What is in effect.
     current: Identity,
     asked: Arc<Notify>,
-    metrics: KeyMetrics,
-}
-
-/// What becomes of changed files.
-#[derive(Clone, Debug)]
-pub(crate) struct KeyMetrics {
-    taken: Counter,
-    refused: Counter,
-}
-
-impl KeyMetrics {
-    /// Takes the series of `family`, whose label is the result.
-    pub(crate) fn new(family: &CounterFamily) -> Self {
-        Self {
-            taken: family.with(&["taken"]),
-            refused: family.with(&["refused"]),
-        }
-    }
+    /// Counts changed files, by what became of them.
+    reloads: CounterFamily,
 }
 
 impl Keeper {
@@ -194,7 +167,7 @@ impl Keeper {
         files: KeyFiles,
         own: Vec<IpNet>,
         current: Identity,
-        metrics: KeyMetrics,
+        reloads: CounterFamily,
     ) -> (Self, Arc<Notify>) {
         let asked = Arc::new(Notify::new());
         let keeper = Self {
@@ -202,7 +175,7 @@ impl Keeper {
             own,
             current,
             asked: Arc::clone(&asked),
-            metrics,
+            reloads,
         };
         (keeper, asked)
     }
@@ -252,7 +225,7 @@ impl Keeper {
                 if same(&identity, &self.current) {
                     return;
                 }
-                self.metrics.taken.inc();
+                self.reloads.with(&["taken"]).inc();
                 self.current = identity.clone();
                 let (keys, peers) = (identity.keys.len(), identity.peers.len());
                 tracing::info!(keys, peers, "keys and peers reloaded");
@@ -262,7 +235,7 @@ impl Keeper {
                 let error = telemetry::chain(&error).to_string();
                 if refused.as_ref() != Some(&error) {
                     tracing::error!(%error, "keeping the previous keys and peers");
-                    self.metrics.refused.inc();
+                    self.reloads.with(&["refused"]).inc();
                     *refused = Some(error);
                 }
             }

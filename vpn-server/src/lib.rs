@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod error;
 mod identity;
 mod link;
 mod links;
@@ -22,11 +23,10 @@ mod proxy;
 mod server;
 mod view;
 
-pub use config::{CheckError, Command, Config, Environment, Flags, PeersFile, environment};
-pub use identity::IdentityError;
+pub use config::{Command, Config, Environment, Flags, PeersFile, environment};
+pub use error::ServerError;
 pub use link::Link;
 pub use metrics::describe_metrics;
-pub use network::NetworkError;
-pub use process::{RunError, keygen, run};
+pub use process::{keygen, run};
 pub use proxy::Shoot;
-pub use server::{EndError, Parts, Server, StartError};
+pub use server::{Parts, Server};

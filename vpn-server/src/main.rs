@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serve::{Failure, Threads, program};
 use telemetry::LogControl;
-use vpn_server::{Command, Config, Flags, RunError, environment, keygen};
+use vpn_server::{Command, Config, Flags, ServerError, environment, keygen};
 
 fn main() -> ExitCode {
     program::main(|flags: &Flags| flags.log_format, act)
@@ -30,7 +30,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     let effective = config.effective();
     program::serve(effective, Threads::Main, async |signals| {
         let ended = vpn_server::run(config, log, signals).await;
-        ended.map_err(|error| Failure::of(error, RunError::is_configuration))
+        ended.map_err(|error| Failure::of(error, ServerError::is_configuration))
     })
 }
 

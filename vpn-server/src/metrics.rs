@@ -6,8 +6,6 @@ use telemetry::metrics::{CounterFamily, Description};
 use telemetry::process::Build;
 use telemetry::{AccessLog, LogControl, Registry};
 
-use crate::identity::KeyMetrics;
-
 /// What the process says it is.
 pub(crate) const BUILD: Build = Build {
     binary: "vpn-server",
@@ -22,7 +20,8 @@ pub(crate) struct Instruments {
     pub(crate) proxy: ProxyMetrics,
     /// By what became of a TCP connection to the tunnel's port.
     pub(crate) links: CounterFamily,
-    pub(crate) keys: KeyMetrics,
+    /// By what became of changed files of keys and peers.
+    pub(crate) keys: CounterFamily,
     pub(crate) tls: tls::Metrics,
 }
 
@@ -32,6 +31,15 @@ impl Instruments {
         access_log.register(registry);
         log.register(registry);
         telemetry::process::register(registry, BUILD);
+        let keys = registry.counter(
+            "rhizome_vpn_keys_reloads_total",
+            "Changed files of keys and peers that were taken, or refused with the last good \
+             ones kept.",
+            &["result"],
+        );
+        for result in ["taken", "refused"] {
+            let _ = keys.with(&[result]);
+        }
         Self {
             listeners: serve::Metrics::new(registry),
             proxy: ProxyMetrics::new(registry),
@@ -41,12 +49,7 @@ impl Instruments {
                  because of limit, source_limit, evicted, silent, gone.",
                 &["result"],
             ),
-            keys: KeyMetrics::new(&registry.counter(
-                "rhizome_vpn_keys_reloads_total",
-                "Changed files of keys and peers that were taken, or refused with the last good \
-                 ones kept.",
-                &["result"],
-            )),
+            keys,
             tls: tls::Metrics::new(registry),
         }
     }

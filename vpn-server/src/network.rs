@@ -7,31 +7,14 @@
 //! The device goes with the process; the rules and routes are taken back at its end.
 
 use net_config::{NetConfigError, ReversePath, SourceChecks, TunnelDevice, TunnelRoutes};
-use tunnel::device::{Device, DeviceError, DeviceParams};
+use tunnel::device::{Device, DeviceParams};
 
 use crate::config::Config;
+use crate::error::ServerError;
 
 /// Packets that may wait in the device for the tunnel: twice what a device gets by default for
 /// tunnels (500, drivers/net/tun.c), for bursts of several connections at once.
 const QUEUE_PACKETS: u32 = 1000;
-
-/// Why the network could not be set up.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NetworkError {
-    /// The kernel refused the device or its routes.
-    #[error("setting up {device}")]
-    Configure {
-        /// The device.
-        device: String,
-        /// What is missing.
-        #[source]
-        source: NetConfigError,
-    },
-    /// The device cannot be opened.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-}
 
 /// What was set up and is to be taken back.
 #[derive(Debug)]
@@ -43,8 +26,8 @@ impl Networking {
     /// Opens the device and sets everything up around it; returns the device for the tunnel.
     ///
     /// # Errors
-    /// [`NetworkError`]; routes and rules were taken back.
-    pub(crate) async fn set_up(config: &Config) -> Result<(Device, Self), NetworkError> {
+    /// [`ServerError`]; routes and rules were taken back.
+    pub(crate) async fn set_up(config: &Config) -> Result<(Device, Self), ServerError> {
         let name = config.device.as_str();
         let device = Device::open(&DeviceParams {
             name: name.to_owned(),
@@ -75,7 +58,7 @@ impl Networking {
             Ok(()) => Ok((device, networking)),
             Err(source) => {
                 networking.take_down().await;
-                Err(NetworkError::Configure {
+                Err(ServerError::Configure {
                     device: name.to_owned(),
                     source,
                 })

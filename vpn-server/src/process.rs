@@ -19,54 +19,16 @@ use tunnel::stream::StreamParams;
 use tunnel::{Identity, Params, Role, Sockets, Tunnel, filter};
 
 use crate::config::Config;
-use crate::identity::IdentityError;
-use crate::network::{NetworkError, Networking};
+use crate::error::ServerError;
+use crate::network::Networking;
 use crate::proxy::Shoot;
-use crate::server::{EndError, Parts, Server, StartError};
-
-/// Why the program ended other than it was asked to.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// The server ended early.
-    #[error(transparent)]
-    Ended(#[from] EndError),
-    /// Keys and peers are refused.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// The device or its routes are not in place.
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    /// A port for datagrams could not be bound.
-    #[error("listening on UDP {address}")]
-    Port {
-        /// The address.
-        address: SocketAddr,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// The server did not start.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// The tunnel did not start.
-    #[error("starting the tunnel")]
-    Tunnel(#[from] tunnel::StartError),
-}
-
-impl RunError {
-    /// Tells whether the configuration is to blame, or what it points to.
-    #[must_use]
-    pub fn is_configuration(&self) -> bool {
-        matches!(self, Self::Identity(_) | Self::Start(StartError::Tls(_)))
-    }
-}
+use crate::server::{Parts, Server};
 
 /// Runs the program until a stop signal.
 ///
 /// # Errors
 /// Why it did not start or go on; routes and rules were taken back.
-pub async fn run(config: Config, log: LogControl, signals: Signals) -> Result<(), RunError> {
+pub async fn run(config: Config, log: LogControl, signals: Signals) -> Result<(), ServerError> {
     let identity = config.identity()?;
     let (device, networking) = Networking::set_up(&config).await?;
     let ended = serve(config, identity, device, log, signals).await;
@@ -80,7 +42,7 @@ async fn serve(
     device: Device,
     log: LogControl,
     signals: Signals,
-) -> Result<(), RunError> {
+) -> Result<(), ServerError> {
     let registry = Registry::new();
     let sockets = Sockets {
         device,
@@ -101,10 +63,10 @@ async fn serve(
         log,
     };
     match Server::start(config, parts) {
-        Ok(server) => Ok(server.run(Some(signals)).await?),
+        Ok(server) => server.run(Some(signals)).await,
         Err(error) => {
             link.stop().await;
-            Err(error.into())
+            Err(error)
         }
     }
 }
@@ -132,8 +94,8 @@ fn params(config: &Config) -> Params {
     }
 }
 
-fn bind(address: SocketAddr, config: &Config) -> Result<std::net::UdpSocket, RunError> {
-    let failed = |source| RunError::Port { address, source };
+fn bind(address: SocketAddr, config: &Config) -> Result<std::net::UdpSocket, ServerError> {
+    let failed = |source| ServerError::Port { address, source };
     let buffers = config.buffers.sizes();
     let mut sockets = udp::bind(address, 1, buffers).map_err(failed)?;
     let socket = sockets.pop();

@@ -17,8 +17,8 @@ use relay::PoolParams;
 use route::TcpOptions;
 use serve::{
     Accepting, Admission, BindError, BoundEndpoints, BoundListeners, Drain, DrainParams,
-    EndpointError, ListenerParams, Phase, ProcessInfo, Service, Signals, WorkerFailed,
-    WorkerHandle, WorkerSocket, Workers, accept_all, bind_all, connection_limit,
+    ListenerParams, Phase, ProcessInfo, Service, Signals, WorkerHandle, WorkerSocket, Workers,
+    accept_all, bind_all, connection_limit,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
@@ -28,6 +28,7 @@ use tokio::time::timeout;
 use tunnel::Identity;
 
 use crate::config::Config;
+use crate::error::ServerError;
 use crate::identity::Keeper;
 use crate::link::Link;
 use crate::links::{Links, LinksParams};
@@ -37,42 +38,6 @@ use crate::view::View;
 
 /// How long the tunnels may take to end with the process.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
-
-/// Why the server did not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// A listener could not be bound.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// An endpoint for probes or operators could not be bound.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    /// The system refused something else.
-    #[error("{attempt}")]
-    System {
-        /// What was tried.
-        attempt: &'static str,
-        /// Why it failed.
-        #[source]
-        source: io::Error,
-    },
-    /// Certificates are refused.
-    #[error(transparent)]
-    Tls(#[from] tls::TlsError),
-}
-
-/// How the server ended other than as asked.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EndError {
-    /// The tunnels ended by themselves.
-    #[error("the tunnels have ended")]
-    Tunnels,
-    /// A worker failed.
-    #[error(transparent)]
-    Worker(#[from] WorkerFailed),
-}
 
 /// What a server works with.
 pub struct Parts<L> {
@@ -112,7 +77,7 @@ impl<L: Link> Server<L> {
     ///
     /// # Errors
     /// Why it did not start; nothing of it is left running then, but for the tunnels.
-    pub fn start(config: Config, parts: Parts<L>) -> Result<Self, StartError> {
+    pub fn start(config: Config, parts: Parts<L>) -> Result<Self, ServerError> {
         let Parts {
             shoot,
             link,
@@ -120,7 +85,7 @@ impl<L: Link> Server<L> {
             registry,
             log,
         } = parts;
-        let system = |attempt| move |source| StartError::System { attempt, source };
+        let system = |attempt| move |source| ServerError::System { attempt, source };
         let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
             .map_err(system("starting the access log"))?;
         let instruments = Instruments::register(&registry, &access_log, &log);
@@ -227,7 +192,7 @@ impl<L: Link> Server<L> {
     ///
     /// # Errors
     /// The tunnels or a worker ended early.
-    pub async fn run(self, signals: Option<Signals>) -> Result<(), EndError> {
+    pub async fn run(self, signals: Option<Signals>) -> Result<(), ServerError> {
         let Self {
             link,
             service,
@@ -249,8 +214,8 @@ impl<L: Link> Server<L> {
             },
         );
         let ended = tokio::select! {
-            served = served => served.map_err(EndError::from),
-            () = tunnels => Err(EndError::Tunnels),
+            served = served => served.map_err(ServerError::from),
+            () = tunnels => Err(ServerError::TunnelsEnded),
         };
         if timeout(STOP_LIMIT, link.stop()).await.is_err() {
             tracing::warn!("the tunnels did not end in time");
