@@ -39,17 +39,23 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// How long the tunnel's thread may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why the client did not start.
+/// Why the client did not start, ended other than as asked, or did not reload.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
+pub enum ClientError {
+    /// The configuration that is to be reloaded is refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The probe port or the admin address could not be bound.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// The tunnel's thread ended by itself.
+    #[error("the tunnels' thread has ended")]
+    Ended,
     /// A key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Setting up the kernel's side failed.
+    /// Setting up the kernel's side failed, or cleaning it up.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// The tunnel did not start.
@@ -60,28 +66,16 @@ pub enum StartError {
     Watch(#[source] io::Error),
 }
 
-impl StartError {
+impl ClientError {
     /// Returns whether the configuration is at fault.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Key(_) | Self::Tunnel(tunnel::StartError::Identity(_)) => true,
+            Self::Config(_) | Self::Key(_) | Self::Tunnel(tunnel::StartError::Identity(_)) => true,
             Self::Network(error) => error.is_configuration(),
-            Self::Endpoint(_) | Self::Tunnel(_) | Self::Watch(_) => false,
+            Self::Endpoint(_) | Self::Ended | Self::Tunnel(_) | Self::Watch(_) => false,
         }
     }
-}
-
-/// How the client ended other than as asked.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EndError {
-    /// The masquerade rule could not be removed.
-    #[error("cleaning up")]
-    CleanUp(#[from] NetworkError),
-    /// The tunnel's thread ended by itself.
-    #[error("the tunnels' thread has ended")]
-    Tunnel,
 }
 
 /// Where the configuration comes from, each time it is read.
@@ -93,18 +87,9 @@ pub struct Source {
     pub environment: Environment,
 }
 
-/// Why a reload changed nothing.
-#[derive(Debug, thiserror::Error)]
-enum ReloadError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error(transparent)]
-    Key(#[from] KeyError),
-}
-
 impl Source {
     /// Reads keys and servers to go with `current`; tells whether nothing else differs.
-    fn read(&self, current: &Config) -> Result<(Config, Identity, bool), ReloadError> {
+    fn read(&self, current: &Config) -> Result<(Config, Identity, bool), ClientError> {
         let fresh = Config::load(&self.path, &self.environment)?;
         let (config, same) = current.reloaded(&fresh)?;
         let identity = config.identity()?;
@@ -144,13 +129,13 @@ impl Client {
         source: Source,
         config: Config,
         log: LogControl,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, ClientError> {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry, &log);
         // Whatever may fail without touching the kernel goes first.
         let probes = EndpointAddr::Tcp(config.file.probes.address());
         let endpoints = BoundEndpoints::bind(probes, config.file.admin.address.clone())?;
-        let watcher = source.watcher(&config).map_err(StartError::Watch)?;
+        let watcher = source.watcher(&config).map_err(ClientError::Watch)?;
         let identity = config.identity()?;
         metrics.reload_good.set(1);
         let network = Arc::new(Network::new(&config, metrics.clone())?);
@@ -215,7 +200,7 @@ impl Client {
     ///
     /// # Errors
     /// The tunnel failed, or what could not be removed.
-    pub async fn run(mut self, mut signals: Signals) -> Result<(), EndError> {
+    pub async fn run(mut self, mut signals: Signals) -> Result<(), ClientError> {
         let mut stopping = false;
         let failed = loop {
             tokio::select! {
@@ -243,7 +228,7 @@ impl Client {
         self.network.clean_up().await?;
         tracing::info!("stopped");
         if failed {
-            Err(EndError::Tunnel)
+            Err(ClientError::Ended)
         } else {
             Ok(())
         }
@@ -289,7 +274,7 @@ async fn start_tunnel(
     identity: Identity,
     network: &Network,
     registry: &Registry,
-) -> Result<(Tunnel, tunnel::Dials), StartError> {
+) -> Result<(Tunnel, tunnel::Dials), ClientError> {
     let device = network.open(&config.device_params()).await?;
     let sockets = Sockets {
         device,

@@ -18,7 +18,7 @@ mod metrics;
 mod network;
 mod status;
 
-pub use client::{Client, EndError, Source, StartError};
+pub use client::{Client, ClientError, Source};
 pub use config::{Command, Config, Environment, File, Flags, environment};
 pub use metrics::describe_metrics;
 pub use network::{NetworkError, clean_up, set_up};

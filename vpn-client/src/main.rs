@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serve::{Failure, Threads, program};
 use telemetry::LogControl;
-use vpn_client::{Client, Command, Config, Flags, NetworkError, Source, StartError, environment};
+use vpn_client::{Client, ClientError, Command, Config, Flags, NetworkError, Source, environment};
 
 fn main() -> ExitCode {
     program::main(|flags: &Flags| flags.log_format, act)
@@ -38,7 +38,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     let path = flags.config;
     program::serve(effective, Threads::Main, async |signals| {
         let client = Client::start(Source { path, environment }, config, log).await;
-        let client = client.map_err(|error| Failure::of(error, StartError::is_configuration))?;
+        let client = client.map_err(|error| Failure::of(error, ClientError::is_configuration))?;
         Ok(client.run(signals).await?)
     })
 }

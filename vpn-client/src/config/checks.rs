@@ -2,6 +2,7 @@
 //!
 //! Every mistake is found at once and named by its key.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -233,13 +234,9 @@ impl ServerFile {
         if self.public_keys.is_empty() {
             errors.add(format_args!("{key}.publicKeys"), "at least one is needed");
         }
+        let mut seen = BTreeSet::new();
         for (index, public) in self.public_keys.iter().enumerate() {
-            if self
-                .public_keys
-                .iter()
-                .take(index)
-                .any(|other| other == public)
-            {
+            if !seen.insert(public) {
                 errors.add(format_args!("{key}.publicKeys[{index}]"), "listed twice");
             }
         }
