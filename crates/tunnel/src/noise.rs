@@ -50,8 +50,6 @@ pub(crate) enum Opened {
     Keepalive,
     /// An authentic packet of `len` bytes, at the front of `out`; some IP packet by its looks.
     Packet { len: usize },
-    /// Not taken.
-    Refused(Refused),
     /// `len` bytes, at the front of `out`, go back to where the datagram came from.
     Reply { len: usize, reply: Reply },
 }
@@ -86,8 +84,6 @@ pub(crate) enum Identified {
     Cookie { len: usize },
     /// It is between these keys.
     Pair { own: usize, theirs: PublicKey },
-    /// It is for no own key, or not valid.
-    Refused(Refused),
 }
 
 telemetry::labels! {

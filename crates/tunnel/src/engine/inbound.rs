@@ -209,15 +209,15 @@ impl Engine {
         let scratch = &mut self.scratch;
         let identified = self.keys.identify(source, datagram, scratch, afford);
         if let Remote::Stream(stream) = from
-            && !matches!(identified, Identified::Refused(why) if why != Refused::Budget)
+            && matches!(identified, Ok(_) | Err(Refused::Budget))
             && let Some(stream) = self.streams.get_mut(stream)
         {
             stream.knows_key = true;
         }
         let (own, theirs) = match identified {
-            Identified::Cookie { len } => return Err(Lookup::Cookie(len)),
-            Identified::Pair { own, theirs } => (own, theirs),
-            Identified::Refused(refused) => return Err(Lookup::Unknown(refused.as_str())),
+            Ok(Identified::Cookie { len }) => return Err(Lookup::Cookie(len)),
+            Ok(Identified::Pair { own, theirs }) => (own, theirs),
+            Err(refused) => return Err(Lookup::Unknown(refused.as_str())),
         };
         let own = self.keys.own().get(own).copied();
         let found = self.by_index.iter().find(|(_, place, pair)| {
@@ -257,18 +257,20 @@ impl Engine {
             return Verdict::Drop(Dropped::UnknownSession.as_str());
         };
         match pair.noise.open(now, source, datagram, buf) {
-            Opened::Packet { len } => self.judge(now, of, buf.get_mut(..len).unwrap_or_default()),
-            Opened::Keepalive => Verdict::Received,
+            Ok(Opened::Packet { len }) => {
+                self.judge(now, of, buf.get_mut(..len).unwrap_or_default())
+            }
+            Ok(Opened::Keepalive) => Verdict::Received,
             // The handshake goes on with the next initiation; nothing was shown of the link.
-            Opened::Cookie => Verdict::Nothing,
-            Opened::Reply { len, reply } => {
+            Ok(Opened::Cookie) => Verdict::Nothing,
+            Ok(Opened::Reply { len, reply }) => {
                 let bytes = buf.get(..len).unwrap_or_default();
                 if let Some(scratch) = self.scratch.get_mut(..len) {
                     scratch.copy_from_slice(bytes);
                 }
                 Verdict::Reply { len, reply }
             }
-            Opened::Refused(refused) => Verdict::Drop(refused.as_str()),
+            Err(refused) => Verdict::Drop(refused.as_str()),
         }
     }
 

@@ -143,17 +143,15 @@ impl Noise {
         if out.len() < room || self.sessions.in_use().is_none() {
             return None;
         }
-        let len = match outcome(self.main.encapsulate(packet, out)) {
-            Outcome::Network(len) if len == room => len,
-            Outcome::Network(_) | Outcome::Done | Outcome::Failed(_) | Outcome::Packet(_) => {
-                self.restart();
-                return None;
-            }
-        };
+        let sealed = outcome(self.main.encapsulate(packet, out));
+        if sealed != Ok(Outcome::Network(room)) {
+            self.restart();
+            return None;
+        }
         let peer = out.get(4..8).and_then(|index| index.first_chunk().copied());
         let peer = peer.map_or(0, u32::from_le_bytes);
         self.schedule.sent();
-        self.sessions.is_sealed_with(peer).then_some(len)
+        self.sessions.is_sealed_with(peer).then_some(room)
     }
 
     /// Takes a datagram of this pair, with reserved bytes zero, of whatever content. `out` has as
@@ -164,21 +162,21 @@ impl Noise {
         source: IpAddr,
         datagram: &[u8],
         out: &mut [u8],
-    ) -> Opened {
+    ) -> Result<Opened, Refused> {
         self.now = now;
         if out.len() < datagram.len().max(OUT_LEN) {
-            return Opened::Refused(Refused::Room);
+            return Err(Refused::Room);
         }
         let header = match Header::parse(datagram) {
             Ok(header) if header.route.is_none() => header,
-            Ok(_) | Err(_) => return Opened::Refused(Refused::Malformed),
+            Ok(_) | Err(_) => return Err(Refused::Malformed),
         };
         match (header.kind, header.receiver) {
             (Kind::Initiation, _) => self.open_initiation(source, datagram, out),
-            (Kind::Response, _) => self.open_response(source, datagram, out),
+            (Kind::Response, _) => self.open_response(source, header, datagram, out),
             (Kind::CookieReply, _) => self.open_cookie(source, datagram, out),
             (Kind::Data, Some(local)) => self.open_data(source, local, datagram, out),
-            (Kind::Data, None) => Opened::Refused(Refused::Malformed),
+            (Kind::Data, None) => Err(Refused::Malformed),
         }
     }
 
@@ -196,12 +194,9 @@ impl Noise {
         let mut len = None;
         if awaited.is_none() || !self.sessions.is_any_live(now) {
             *clock = now;
-            len = outcome(self.main.update_timers(out)).initiation();
+            len = initiation(self.main.update_timers(out));
         }
-        let len = len.or_else(|| {
-            let formatted = self.main.format_handshake_initiation(out, true);
-            outcome(formatted).initiation()
-        })?;
+        let len = len.or_else(|| initiation(self.main.format_handshake_initiation(out, true)))?;
         *awaited = Header::parse(out.get(..len)?).ok()?.sender;
         self.schedule.initiated(now);
         Some(len)
@@ -232,28 +227,31 @@ impl Noise {
         }
     }
 
-    fn open_initiation(&mut self, source: IpAddr, datagram: &[u8], out: &mut [u8]) -> Opened {
+    fn open_initiation(
+        &mut self,
+        source: IpAddr,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Result<Opened, Refused> {
         let reply = Reply::Response;
         if let Some(len) = self.repeat(datagram, out) {
-            return Opened::Reply { len, reply };
+            return Ok(Opened::Reply { len, reply });
         }
-        if let Err(refused) = self.admit(source, datagram) {
-            return Opened::Refused(refused);
-        }
+        self.admit(source, datagram)?;
         // What the timers want is undone by the initiation that follows.
         let _ = self.main.update_timers(&mut [0; OUT_LEN]);
         self.spare_session_in_use();
         let outcome = outcome(self.main.decapsulate(Some(source), datagram, out));
         match (outcome, out.first_chunk()) {
-            (Outcome::Network(len @ RESPONSE_LEN), Some(response))
+            (Ok(Outcome::Network(len @ RESPONSE_LEN)), Some(response))
                 if self.answered(datagram, response).is_some() =>
             {
-                Opened::Reply { len, reply }
+                Ok(Opened::Reply { len, reply })
             }
             // The gate let it pass: this cannot be, and what `main` is up to now is not known.
             _ => {
                 self.restart();
-                Opened::Refused(Refused::Unexpected)
+                Err(Refused::Unexpected)
             }
         }
     }
@@ -316,19 +314,24 @@ impl Noise {
     }
 
     /// Finds out whether the initiation is authentic and new.
-    fn admit(&mut self, source: IpAddr, datagram: &[u8]) -> Result<(), Refused> {
-        let lenient = self.is_lenient();
-        let Role::Responder { gate, .. } = &mut self.role else {
+    fn admit(&mut self, source: IpAddr, datagram: &[u8]) -> Result<usize, Refused> {
+        let Role::Responder {
+            gate,
+            latest,
+            confirmed,
+        } = &mut self.role
+        else {
             return Err(Refused::Role);
         };
+        let passed = |then: Instant| self.now.saturating_duration_since(then);
+        let answered = latest.as_ref().map(|latest| passed(latest.at));
+        // Whether it may be older than one that was taken.
+        let lenient = confirmed.is_none_or(|then| passed(then) > LENIENT_AFTER)
+            && answered.is_none_or(|passed| passed >= ANSWER_STANDS);
         let mut scratch = [0; OUT_LEN];
-        let mut knock =
-            |gate: &mut Tunn| match outcome(gate.decapsulate(Some(source), datagram, &mut scratch))
-            {
-                Outcome::Network(_) => Ok(()),
-                Outcome::Failed(refused) => Err(refused),
-                Outcome::Done | Outcome::Packet(_) => Err(Refused::Unexpected),
-            };
+        let mut knock = |gate: &mut Tunn| {
+            outcome(gate.decapsulate(Some(source), datagram, &mut scratch))?.network()
+        };
         match knock(gate) {
             Err(Refused::Stamp) if lenient => {
                 *gate = self.maker.tunn();
@@ -340,42 +343,27 @@ impl Noise {
         }
     }
 
-    /// Returns whether an initiation may be older than one that was taken.
-    fn is_lenient(&self) -> bool {
-        let Role::Responder {
-            latest, confirmed, ..
-        } = &self.role
-        else {
-            return false;
-        };
-        let passed = |then: Instant| self.now.saturating_duration_since(then);
-        let answered = latest.as_ref().map(|latest| passed(latest.at));
-        confirmed.is_none_or(|then| passed(then) > LENIENT_AFTER)
-            && answered.is_none_or(|passed| passed >= ANSWER_STANDS)
-    }
-
-    fn open_response(&mut self, source: IpAddr, datagram: &[u8], out: &mut [u8]) -> Opened {
+    fn open_response(
+        &mut self,
+        source: IpAddr,
+        header: Header,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Result<Opened, Refused> {
         let Role::Initiator { clock, awaited } = &mut self.role else {
-            return Opened::Refused(Refused::Role);
+            return Err(Refused::Role);
         };
         // boringtun would go on with the older session of a response that was overtaken, while the
         // server follows the newer one.
         if awaited.is_none() {
-            return Opened::Refused(Refused::Unexpected);
+            return Err(Refused::Unexpected);
         }
-        let header = Header::parse(datagram).ok();
-        let indices = header.and_then(|header| header.receiver.zip(header.sender));
-        let Some((local, peer)) = indices else {
-            return Opened::Refused(Refused::Malformed);
-        };
-        let len = match outcome(self.main.decapsulate(Some(source), datagram, out)) {
-            Outcome::Network(len) => len,
-            Outcome::Failed(refused) => return Opened::Refused(refused),
-            Outcome::Done | Outcome::Packet(_) => return Opened::Refused(Refused::Unexpected),
-        };
+        let indices = header.receiver.zip(header.sender);
+        let (local, peer) = indices.ok_or(Refused::Malformed)?;
+        let len = outcome(self.main.decapsulate(Some(source), datagram, out))?.network()?;
         if len != OVERHEAD {
             let reply = Reply::Cookie;
-            return Opened::Reply { len, reply };
+            return Ok(Opened::Reply { len, reply });
         }
         if *awaited == Some(local) {
             *awaited = None;
@@ -390,7 +378,7 @@ impl Noise {
         self.schedule.established(since);
         self.drain(source);
         let reply = Reply::Confirmation;
-        Opened::Reply { len, reply }
+        Ok(Opened::Reply { len, reply })
     }
 
     /// Empties boringtun's queue. There is at most the keepalive that its timers wanted to send when
@@ -399,39 +387,47 @@ impl Noise {
         for _ in 0..4 {
             let mut scratch = [0; OUT_LEN];
             let queued = self.main.decapsulate(Some(source), &[], &mut scratch);
-            if matches!(outcome(queued), Outcome::Done | Outcome::Failed(_)) {
+            if matches!(outcome(queued), Ok(Outcome::Done) | Err(_)) {
                 return;
             }
         }
     }
 
-    fn open_cookie(&mut self, source: IpAddr, datagram: &[u8], out: &mut [u8]) -> Opened {
-        match outcome(self.main.decapsulate(Some(source), datagram, out)) {
+    fn open_cookie(
+        &mut self,
+        source: IpAddr,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Result<Opened, Refused> {
+        match outcome(self.main.decapsulate(Some(source), datagram, out))? {
             Outcome::Done => {
                 self.schedule.cookie_came(self.now);
-                Opened::Cookie
+                Ok(Opened::Cookie)
             }
-            Outcome::Failed(refused) => Opened::Refused(refused),
-            Outcome::Network(_) | Outcome::Packet(_) => Opened::Refused(Refused::Unexpected),
+            Outcome::Network(_) | Outcome::Packet(_) => Err(Refused::Unexpected),
         }
     }
 
-    fn open_data(&mut self, source: IpAddr, local: u32, datagram: &[u8], out: &mut [u8]) -> Opened {
+    fn open_data(
+        &mut self,
+        source: IpAddr,
+        local: u32,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Result<Opened, Refused> {
         if datagram::counter(datagram).is_none_or(|counter| counter >= COUNTER_END) {
-            return Opened::Refused(Refused::Counter);
+            return Err(Refused::Counter);
         }
-        if let Err(refused) = self.sessions.find(self.now, local) {
-            return Opened::Refused(refused);
-        }
+        self.sessions.find(self.now, local)?;
         let opened = match outcome(self.main.decapsulate(Some(source), datagram, out)) {
-            Outcome::Done => Opened::Keepalive,
-            Outcome::Packet(len) => Opened::Packet { len },
+            Ok(Outcome::Done) => Ok(Opened::Keepalive),
+            Ok(Outcome::Packet(len)) => Ok(Opened::Packet { len }),
+            Ok(Outcome::Network(_)) => return Err(Refused::Unexpected),
             // Returned for a well-formed datagram only once it was opened.
-            Outcome::Failed(Refused::Malformed) => Opened::Refused(Refused::NotIp),
-            Outcome::Failed(refused) => return Opened::Refused(refused),
-            Outcome::Network(_) => return Opened::Refused(Refused::Unexpected),
+            Err(Refused::Malformed) => Err(Refused::NotIp),
+            Err(refused) => return Err(refused),
         };
-        if opened != Opened::Keepalive {
+        if opened != Ok(Opened::Keepalive) {
             self.schedule.heard(self.now);
         }
         if self.sessions.confirm(local)
@@ -453,31 +449,36 @@ impl std::fmt::Debug for Noise {
 }
 
 /// A [`TunnResult`] without its loan.
+#[derive(PartialEq, Eq)]
 enum Outcome {
     Done,
-    Failed(Refused),
     Network(usize),
     Packet(usize),
 }
 
 impl Outcome {
-    fn initiation(&self) -> Option<usize> {
+    fn network(self) -> Result<usize, Refused> {
         match self {
-            Self::Network(len) if *len == INITIATION_LEN => Some(*len),
-            Self::Network(_) | Self::Done | Self::Failed(_) | Self::Packet(_) => None,
+            Self::Network(len) => Ok(len),
+            Self::Done | Self::Packet(_) => Err(Refused::Unexpected),
         }
     }
 }
 
-fn outcome(result: TunnResult<'_>) -> Outcome {
-    match result {
+fn initiation(result: TunnResult<'_>) -> Option<usize> {
+    let written = outcome(result).and_then(Outcome::network).ok();
+    written.filter(|len| *len == INITIATION_LEN)
+}
+
+fn outcome(result: TunnResult<'_>) -> Result<Outcome, Refused> {
+    Ok(match result {
         TunnResult::Done => Outcome::Done,
-        TunnResult::Err(error) => Outcome::Failed(refusal(&error)),
+        TunnResult::Err(error) => return Err(refusal(&error)),
         TunnResult::WriteToNetwork(bytes) => Outcome::Network(bytes.len()),
         TunnResult::WriteToTunnelV4(packet, _) | TunnResult::WriteToTunnelV6(packet, _) => {
             Outcome::Packet(packet.len())
         }
-    }
+    })
 }
 
 fn refusal(error: &WireGuardError) -> Refused {

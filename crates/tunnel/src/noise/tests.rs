@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::keys::{PresharedKey, PrivateKey, generate};
 
+/// What became of a datagram.
+pub(super) type Taken = Result<Opened, Refused>;
+
+pub(super) const KEEPALIVE: Taken = Ok(Opened::Keepalive);
 pub(super) const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 const PACKET: [u8; 28] = *b"\x45\0\0\x1c\0\0\0\0\x40\x11\0\0\x0a\0\0\x01\x0a\0\0\x02abcdefgh";
 /// Larger than any datagram here.
@@ -56,11 +60,11 @@ impl Ends {
         initiation(&mut self.client, self.now)
     }
 
-    pub(super) fn at_server(&mut self, datagram: &[u8]) -> (Opened, Vec<u8>) {
+    pub(super) fn at_server(&mut self, datagram: &[u8]) -> (Taken, Vec<u8>) {
         open(&mut self.server, self.now, datagram)
     }
 
-    pub(super) fn at_client(&mut self, datagram: &[u8]) -> (Opened, Vec<u8>) {
+    pub(super) fn at_client(&mut self, datagram: &[u8]) -> (Taken, Vec<u8>) {
         open(&mut self.client, self.now, datagram)
     }
 
@@ -74,10 +78,23 @@ impl Ends {
         confirmation
     }
 
-    pub(super) fn connect(&mut self) {
+    /// The same up to the server's part, which knows then that the client has the session.
+    fn confirm(&mut self) -> Vec<u8> {
         let confirmation = self.begin();
-        assert_eq!(self.at_server(&confirmation).0, Opened::Keepalive);
+        assert_eq!(self.at_server(&confirmation).0, KEEPALIVE);
+        confirmation
+    }
+
+    pub(super) fn connect(&mut self) {
+        self.confirm();
         self.exchange();
+    }
+
+    /// Whose an initiation is, as the server finds out.
+    pub(super) fn identify(&self, initiation: &[u8], afford: bool) -> Result<Identified, Refused> {
+        let mut out = [0; OUT_LEN];
+        let keys = &self.server_keys;
+        keys.identify(SOURCE, initiation, &mut out, || afford)
     }
 
     /// A packet each way.
@@ -125,17 +142,13 @@ pub(super) fn tick(noise: &mut Noise, now: Instant) -> Option<(Due, Vec<u8>)> {
     Some((due, out[..len].to_vec()))
 }
 
-pub(super) fn packet() -> Opened {
-    Opened::Packet { len: PACKET.len() }
+pub(super) fn packet() -> Taken {
+    Ok(Opened::Packet { len: PACKET.len() })
 }
 
-pub(super) fn replied(reply: Reply) -> Opened {
+pub(super) fn replied(reply: Reply) -> Taken {
     let len = if reply == Reply::Response { 92 } else { 32 };
-    Opened::Reply { len, reply }
-}
-
-pub(super) fn refused(why: Refused) -> Opened {
-    Opened::Refused(why)
+    Ok(Opened::Reply { len, reply })
 }
 
 pub(super) fn seal(noise: &mut Noise, packet: &[u8]) -> Option<Vec<u8>> {
@@ -152,12 +165,12 @@ fn sealed(noise: &mut Noise, packets: usize) -> Vec<Vec<u8>> {
 }
 
 /// Opens a datagram and returns what was written beside.
-pub(super) fn open(noise: &mut Noise, now: Instant, datagram: &[u8]) -> (Opened, Vec<u8>) {
+pub(super) fn open(noise: &mut Noise, now: Instant, datagram: &[u8]) -> (Taken, Vec<u8>) {
     let mut out = vec![0; datagram.len().max(OUT_LEN)];
     let opened = noise.open(now, SOURCE, datagram, &mut out);
     let len = match opened {
-        Opened::Packet { len } | Opened::Reply { len, .. } => len,
-        Opened::Cookie | Opened::Keepalive | Opened::Refused(_) => 0,
+        Ok(Opened::Packet { len } | Opened::Reply { len, .. }) => len,
+        Ok(Opened::Cookie | Opened::Keepalive) | Err(_) => 0,
     };
     out.truncate(len);
     (opened, out)
@@ -177,7 +190,7 @@ fn session_is_ready_once_it_is_confirmed() {
     let confirmation = ends.begin();
     assert_eq!(ready(&ends), [true, false]);
     assert_eq!(seal(&mut ends.server, &PACKET), None);
-    ends.at_server(&confirmation);
+    let _ = ends.at_server(&confirmation);
     assert_eq!(ready(&ends), [true, true]);
     ends.exchange();
     assert_eq!(ends.client.handshake_age(ends.now), Some(Duration::ZERO));
@@ -191,7 +204,7 @@ fn both_preshared_keys_have_to_agree() {
         let mut ends = Ends::with(preshared);
         let initiation = ends.initiation();
         let (_, response) = ends.at_server(&initiation);
-        assert_eq!(ends.at_client(&response).0, refused(Refused::Key));
+        assert_eq!(ends.at_client(&response).0, Err(Refused::Key));
         assert!(!ends.client.is_ready(ends.now));
     }
 }
@@ -202,7 +215,7 @@ fn data_is_taken_once() {
     let datagrams = sealed(&mut ends.client, 5);
     for at in [2, 0, 4, 1, 3] {
         let opened = [(); 2].map(|()| ends.at_server(&datagrams[at]).0);
-        assert_eq!(opened, [packet(), refused(Refused::Counter)]);
+        assert_eq!(opened, [packet(), Err(Refused::Counter)]);
     }
 }
 
@@ -215,20 +228,18 @@ fn initiation_that_comes_by_two_links_has_one_response() {
     assert_eq!(opened, replied(Reply::Response));
     assert_eq!(first, second);
     assert_eq!(ends.at_client(&second).0, replied(Reply::Confirmation));
-    let late = ends.at_client(&first).0;
-    assert_eq!(late, refused(Refused::Unexpected));
+    assert_eq!(ends.at_client(&first).0, Err(Refused::Unexpected));
     let datagram = seal(&mut ends.client, &PACKET).unwrap();
     assert_eq!(ends.at_server(&datagram).0, packet());
     ends.now += Duration::from_secs(5);
-    let old = ends.at_server(&initiation).0;
-    assert_eq!(old, refused(Refused::Stamp));
+    assert_eq!(ends.at_server(&initiation).0, Err(Refused::Stamp));
     ends.exchange();
 }
 
 #[test]
 fn handshakes_go_one_way() {
     let mut ends = Ends::new();
-    let role = refused(Refused::Role);
+    let role = Err(Refused::Role);
     assert_eq!(ends.server.initiate(ends.now, &mut [0; OUT_LEN]), None);
     let initiation = ends.initiation();
     assert_eq!(ends.at_client(&initiation).0, role);
@@ -281,10 +292,10 @@ fn session_ends_after_three_minutes() {
     ends.now += Duration::from_secs(2);
     assert!(!ends.client.is_ready(ends.now) && !ends.server.is_ready(ends.now));
     assert_eq!(ends.client.handshake_age(ends.now), None);
-    assert_eq!(ends.at_server(&late[1]).0, refused(Refused::Stale));
+    assert_eq!(ends.at_server(&late[1]).0, Err(Refused::Stale));
     tick(&mut ends.server, ends.now);
     assert_eq!(seal(&mut ends.server, &PACKET), None);
-    assert_eq!(ends.at_server(&late[1]).0, refused(Refused::Index));
+    assert_eq!(ends.at_server(&late[1]).0, Err(Refused::Index));
     ends.connect();
 }
 
@@ -301,7 +312,7 @@ fn rekey_under_traffic_loses_nothing() {
             assert_eq!(ends.at_client(&datagram).0, packet());
         }
         assert_eq!(ends.at_server(&to_server[0]).0, packet());
-        assert_eq!(ends.at_server(&confirmation).0, Opened::Keepalive);
+        assert_eq!(ends.at_server(&confirmation).0, KEEPALIVE);
         for datagram in &to_server[1..] {
             assert_eq!(ends.at_server(datagram).0, packet());
         }
@@ -337,9 +348,8 @@ fn response_is_refused_after_a_later_one() {
         ends.at_server(&initiation).1
     });
     let confirmation = ends.at_client(&responses[1]).1;
-    assert_eq!(ends.at_server(&confirmation).0, Opened::Keepalive);
-    let late = ends.at_client(&responses[0]).0;
-    assert_eq!(late, refused(Refused::Unexpected));
+    assert_eq!(ends.at_server(&confirmation).0, KEEPALIVE);
+    assert_eq!(ends.at_client(&responses[0]).0, Err(Refused::Unexpected));
     let sealed = seal(&mut ends.client, &PACKET).unwrap();
     assert_eq!(sealed[4..8], confirmation[4..8], "the later session");
     ends.exchange();
@@ -356,8 +366,7 @@ fn session_order_rises_through_every_restart() {
             ends.now += Duration::from_secs(186);
             assert_eq!(ends.at_server(&old).0, replied(Reply::Response));
         }
-        let confirmation = ends.begin();
-        assert_eq!(ends.at_server(&confirmation).0, Opened::Keepalive);
+        let confirmation = ends.confirm();
         let local = u32::from_le_bytes(confirmation[4..8].try_into().unwrap());
         let order = ends.server.session_order(local).unwrap();
         assert!(order > last, "round {round}: {order} after {last}");
@@ -370,13 +379,13 @@ fn session_order_rises_through_every_restart() {
 fn keepalive_is_owed_to_a_peer_that_sends() {
     let mut ends = Ends::connected();
     let datagram = seal(&mut ends.client, &PACKET).unwrap();
-    ends.at_server(&datagram);
+    let _ = ends.at_server(&datagram);
     ends.now += Duration::from_secs(9);
     assert_eq!(tick(&mut ends.server, ends.now), None);
     ends.now += Duration::from_secs(1);
     let (due, keepalive) = tick(&mut ends.server, ends.now).unwrap();
     assert_eq!(due, Due::Keepalive(32));
-    assert_eq!(ends.at_client(&keepalive).0, Opened::Keepalive);
+    assert_eq!(ends.at_client(&keepalive).0, KEEPALIVE);
     ends.now += Duration::from_secs(20);
     assert_eq!(tick(&mut ends.server, ends.now), None, "owed once");
     let due = tick(&mut ends.client, ends.now);
@@ -395,7 +404,7 @@ fn restart_of_either_end_is_overcome() {
     let no_keys = Keys::new(UNDER_LOAD);
     assert!(pair(&no_keys, theirs, None, false, ends.now).is_none());
     let datagram = seal(&mut ends.client, &PACKET).unwrap();
-    assert_eq!(ends.at_server(&datagram).0, refused(Refused::Index));
+    assert_eq!(ends.at_server(&datagram).0, Err(Refused::Index));
     ends.connect();
 }
 
@@ -408,21 +417,21 @@ fn client_with_older_clock_gets_in_after_silence() {
     let older = initiation(&mut restarted, ends.now + silence);
     ends.connect();
     ends.now += silence - Duration::from_secs(1);
-    assert_eq!(ends.at_server(&older).0, refused(Refused::Stamp));
+    assert_eq!(ends.at_server(&older).0, Err(Refused::Stamp));
     ends.now += Duration::from_secs(1);
     let (opened, response) = ends.at_server(&older);
     assert_eq!(opened, replied(Reply::Response));
     ends.client = restarted;
     let (opened, confirmation) = ends.at_client(&response);
     assert_eq!(opened, replied(Reply::Confirmation));
-    assert_eq!(ends.at_server(&confirmation).0, Opened::Keepalive);
+    assert_eq!(ends.at_server(&confirmation).0, KEEPALIVE);
     ends.exchange();
 }
 
 #[test]
 fn older_initiation_is_taken_once_the_tunnel_was_dead() {
     let mut ends = Ends::new();
-    let stamp = refused(Refused::Stamp);
+    let stamp = Err(Refused::Stamp);
     let old: Vec<_> = (0..3).map(|_| ends.initiation()).collect();
     ends.connect();
     ends.now += Duration::from_secs(180);
@@ -447,20 +456,19 @@ fn unknown_indices_and_small_buffers_are_refused() {
     let mut ends = Ends::connected();
     let datagram = seal(&mut ends.client, &PACKET).unwrap();
     for (datagram, room) in [(&datagram[..], OUT_LEN - 1), (&[4; 65_507], 65_506)] {
-        let opened = ends
-            .server
-            .open(ends.now, SOURCE, datagram, &mut vec![0; room]);
-        assert_eq!(opened, refused(Refused::Room));
+        let (server, mut out) = (&mut ends.server, vec![0; room]);
+        let opened = server.open(ends.now, SOURCE, datagram, &mut out);
+        assert_eq!(opened, Err(Refused::Room));
     }
     for other in [0, 1, 8, 0x80] {
         let mut wrong = datagram.clone();
         wrong[4] = wrong[4].wrapping_add(other);
         wrong[7] ^= 1;
-        assert_eq!(ends.at_server(&wrong).0, refused(Refused::Index));
+        assert_eq!(ends.at_server(&wrong).0, Err(Refused::Index));
     }
     let mut reserved = datagram.clone();
     reserved[3] = 1;
-    assert_eq!(ends.at_server(&reserved).0, refused(Refused::Malformed));
+    assert_eq!(ends.at_server(&reserved).0, Err(Refused::Malformed));
     assert_eq!(ends.server.seal(&PACKET, &mut [0; 59]), None);
     assert_eq!(ends.server.tick(ends.now, &mut []), None);
     assert_eq!(ends.client.initiate(ends.now, &mut [0; OUT_LEN - 1]), None);
@@ -471,18 +479,15 @@ fn unknown_indices_and_small_buffers_are_refused() {
 fn whose_an_initiation_is() {
     let mut ends = Ends::new();
     let initiation = ends.initiation();
-    let own = ends.server_keys.own()[0];
-    let mut keys = Keys::new(UNDER_LOAD);
-    let identify =
-        |keys: &Keys, afford| keys.identify(SOURCE, &initiation, &mut [0; OUT_LEN], || afford);
-    assert_eq!(identify(&keys, true), Identified::Refused(Refused::Mac));
-    keys.replace(&[generate().unwrap(), generate().unwrap()]);
-    assert_eq!(identify(&keys, true), Identified::Refused(Refused::Mac));
-    let theirs = ends.client_key.public();
-    let found = [true, false].map(|afford| identify(&ends.server_keys, afford));
-    let refused = Identified::Refused(Refused::Budget);
-    assert_eq!(found, [Identified::Pair { own: 0, theirs }, refused]);
+    let (own, theirs) = (ends.server_keys.own()[0], ends.client_key.public());
+    let found = [true, false].map(|afford| ends.identify(&initiation, afford));
+    let pair = Identified::Pair { own: 0, theirs };
+    assert_eq!(found, [Ok(pair), Err(Refused::Budget)]);
     assert_eq!(ends.server_keys.own(), [own]);
+    for others in [&[][..], &[generate().unwrap(), generate().unwrap()]] {
+        ends.server_keys.replace(others);
+        assert_eq!(ends.identify(&initiation, true), Err(Refused::Mac));
+    }
 }
 
 #[test]
@@ -507,11 +512,9 @@ fn junk_of_any_size_changes_nothing() {
                 junk[..4].copy_from_slice(&[kind, 0, 0, 0]);
             }
             for opened in [ends.at_server(&junk).0, ends.at_client(&junk).0] {
-                assert!(matches!(opened, Opened::Refused(_)), "{junk:?} {opened:?}");
+                assert!(opened.is_err(), "{junk:?} {opened:?}");
             }
-            let mut out = [0; OUT_LEN];
-            let found = ends.server_keys.identify(SOURCE, &junk, &mut out, || true);
-            assert!(matches!(found, Identified::Refused(_)), "{junk:?}");
+            assert!(ends.identify(&junk, true).is_err(), "{junk:?}");
         }
     }
     for at in 0..initiation.len() {
@@ -520,8 +523,7 @@ fn junk_of_any_size_changes_nothing() {
         let (opened, _) = ends.at_server(&broken);
         // mac2 is nothing to anybody without load.
         let is_unchecked = at >= 132 && opened == replied(Reply::Response);
-        let is_refused = matches!(opened, Opened::Refused(_));
-        assert!(is_refused || is_unchecked, "byte {at}");
+        assert!(opened.is_err() || is_unchecked, "byte {at}");
     }
     assert_eq!(ends.at_server(&valid).0, packet());
     ends.exchange();

@@ -118,9 +118,9 @@ impl Keys {
         initiation: &[u8],
         out: &mut [u8],
         afford: impl FnOnce() -> bool,
-    ) -> Identified {
+    ) -> Result<Identified, Refused> {
         if out.len() < COOKIE_REPLY_LEN {
-            return Identified::Refused(Refused::Room);
+            return Err(Refused::Room);
         }
         for (number, own) in self.own.iter().enumerate() {
             let verified = own.counted.verify_packet(Some(source), initiation, out);
@@ -130,31 +130,30 @@ impl Keys {
                     Packet::HandshakeResponse(_)
                     | Packet::PacketCookieReply(_)
                     | Packet::PacketData(_),
-                ) => return Identified::Refused(Refused::Malformed),
+                ) => return Err(Refused::Malformed),
                 Err(TunnResult::WriteToNetwork(cookie)) => {
                     let len = cookie.len();
-                    return Identified::Cookie { len };
+                    return Ok(Identified::Cookie { len });
                 }
                 Err(TunnResult::Err(WireGuardError::InvalidMac)) => continue, // another key's
-                Err(TunnResult::Err(error)) => return Identified::Refused(refusal(&error)),
+                Err(TunnResult::Err(error)) => return Err(refusal(&error)),
                 Err(
                     TunnResult::Done
                     | TunnResult::WriteToTunnelV4(..)
                     | TunnResult::WriteToTunnelV6(..),
-                ) => return Identified::Refused(Refused::Unexpected),
+                ) => return Err(Refused::Unexpected),
             };
             if !afford() {
-                return Identified::Refused(Refused::Budget);
+                return Err(Refused::Budget);
             }
-            return match parse_handshake_anon(&own.private, &own.public, &initiation) {
-                Ok(half) => Identified::Pair {
-                    own: number,
-                    theirs: PublicKey::from_bytes(half.peer_static_public),
-                },
-                Err(error) => Identified::Refused(refusal(&error)),
-            };
+            let half = parse_handshake_anon(&own.private, &own.public, &initiation);
+            let half = half.map_err(|error| refusal(&error))?;
+            return Ok(Identified::Pair {
+                own: number,
+                theirs: PublicKey::from_bytes(half.peer_static_public),
+            });
         }
-        Identified::Refused(Refused::Mac)
+        Err(Refused::Mac)
     }
 
     /// To be called about once a second: counts what "under load" means anew.
