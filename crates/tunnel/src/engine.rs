@@ -111,26 +111,32 @@ pub(crate) enum Request {
 /// The tunnels of one end.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    name: String,
-    own: Vec<IpAddr>,
-    mtu: u16,
     keys: Keys,
     /// By [`PeerIndex`]; a peer that was taken away leaves its place.
     peers: Vec<Option<Peer>>,
     /// Index, peer, place of the pair; few, so searched one by one.
     by_index: Vec<(u32, PeerIndex, usize)>,
     allowed: AllowedIps,
+    /// Spreads flows over peers.
+    secret: u64,
+    next_tick: Instant,
+    shared: Shared,
+}
+
+/// What this end is and has, whichever peer it is about.
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    own: Vec<IpAddr>,
+    mtu: u16,
     networks: Vec<IpNet>,
     side: Side,
     /// A random number, so that peers can detect a restart.
     instance: u64,
-    /// Spreads flows over peers.
-    secret: u64,
     scratch: Vec<u8>,
     streams: BTreeMap<StreamId, Stream>,
     requests: VecDeque<Request>,
     last_link: u64,
-    next_tick: Instant,
     draining: bool,
     counts: Counts,
 }
@@ -182,25 +188,28 @@ impl Engine {
                 (side, networks)
             }
         };
-        let mut engine = Self {
+        let shared = Shared {
             name: params.name,
             own: params.addresses,
             mtu: params.mtu,
-            keys,
-            peers: Vec::new(),
-            by_index: Vec::new(),
-            allowed: AllowedIps::default(),
             networks,
             side,
             instance: random[0],
-            secret: random[2],
             scratch: vec![0; 2048 + usize::from(params.mtu)],
             streams: BTreeMap::new(),
             requests: VecDeque::new(),
             last_link: 0,
-            next_tick: now + TICK,
             draining: false,
             counts: Counts::default(),
+        };
+        let mut engine = Self {
+            keys,
+            peers: Vec::new(),
+            by_index: Vec::new(),
+            allowed: AllowedIps::default(),
+            secret: random[2],
+            next_tick: now + TICK,
+            shared,
         };
         engine.replace(now, identity)?;
         Ok(engine)
@@ -208,8 +217,13 @@ impl Engine {
 
     /// Asks all peers, by a probe each, to give no new flows to this end.
     pub(crate) fn drain(&mut self, now: Instant, out: &mut impl Out) {
-        self.draining = true;
-        self.send_probes(now, out);
+        self.shared.draining = true;
+        for peer in self.peers.iter_mut().flatten() {
+            if let Some(link) = peer.active_link() {
+                let (id, mtu) = (link.id, link.mtu(self.shared.mtu));
+                peer.report(now, id, mtu, &mut self.shared, out);
+            }
+        }
     }
 
     /// Does what is due.
@@ -218,16 +232,16 @@ impl Engine {
         if tick {
             self.next_tick = now + TICK;
         }
-        for at in 0..self.peers.len() {
-            match &self.side {
-                Side::Client { .. } => self.drive_client(now, at, tick, out),
-                Side::Server { .. } => self.drive_server(now, at, tick, out),
+        for peer in self.peers.iter_mut().flatten() {
+            match &peer.steering {
+                Steering::Client(_) => peer.drive_client(now, tick, &mut self.shared, out),
+                Steering::Server { .. } => peer.drive_server(now, tick, &mut self.shared, out),
             }
         }
         if tick {
             self.close_silent(now, out);
             self.keys.tick();
-            if let Side::Server { filter, .. } = &mut self.side {
+            if let Side::Server { filter, .. } = &mut self.shared.side {
                 filter.sweep(now, SWEEP);
             }
         }
@@ -249,27 +263,19 @@ impl Engine {
 
     /// Returns the next request to the runner.
     pub(crate) fn poll_request(&mut self) -> Option<Request> {
-        self.requests.pop_front()
+        self.shared.requests.pop_front()
     }
 
     /// Describes all tunnels.
     pub(crate) fn status(&self, now: Instant) -> Status {
-        let peers = self.peers.iter().enumerate();
-        let peers = peers.filter_map(|(at, peer)| {
-            let flows = match &self.side {
-                Side::Client { .. } => None,
-                Side::Server { filter, .. } => peer_index(at).map(|peer| filter.open_flows(peer)),
-            };
-            Some(peer.as_ref()?.status(now, self.mtu, flows))
-        });
+        let shared = &self.shared;
+        let peers = self.peers.iter().flatten();
+        let peers = peers.map(|peer| peer.status(now, shared.mtu, shared.open_flows(peer.place)));
+        let streams = shared.streams.values();
         Status {
             peers: peers.collect(),
-            draining: self.draining,
-            strangers: self
-                .streams
-                .values()
-                .filter(|stream| !stream.proven)
-                .count(),
+            draining: shared.draining,
+            strangers: streams.filter(|stream| !stream.proven).count(),
         }
     }
 
@@ -277,32 +283,51 @@ impl Engine {
     pub(crate) fn send_close(&mut self, now: Instant, out: &mut impl Out) {
         self.drain(now, out);
         let grace = Duration::ZERO;
-        for stream in self.streams.keys() {
+        for stream in self.shared.streams.keys() {
             out.control(*stream, &Control::Drain { grace });
         }
     }
 
     /// Returns what was counted.
     pub(crate) fn counts(&self) -> &Counts {
-        &self.counts
+        &self.shared.counts
     }
 
     /// Returns the filter of a server.
     pub(crate) fn filter(&self) -> Option<&Filter> {
+        self.shared.filter()
+    }
+}
+
+impl Shared {
+    fn filter(&self) -> Option<&Filter> {
         match &self.side {
             Side::Client { .. } => None,
             Side::Server { filter, .. } => Some(filter),
         }
     }
 
+    /// Server: returns how many flows are open by a peer.
+    fn open_flows(&self, peer: PeerIndex) -> Option<u32> {
+        self.filter().map(|filter| filter.open_flows(peer))
+    }
+
     fn probe_params(&self) -> ProbeParams {
         match &self.side {
             Side::Client { path } => path.probes,
-            Side::Server { .. } => path::Params::default().probes,
+            Side::Server { .. } => ProbeParams::default(),
         }
+    }
+
+    fn close(&mut self, remote: Remote, reason: &'static str) {
+        self.requests.push_back(Request::Close { remote, reason });
     }
 }
 
-fn peer_index(at: usize) -> Option<PeerIndex> {
-    u8::try_from(at).ok().and_then(PeerIndex::new)
+fn at(peers: &[Option<Peer>], place: PeerIndex) -> Option<&Peer> {
+    peers.get(usize::from(place.get()))?.as_ref()
+}
+
+fn at_mut(peers: &mut [Option<Peer>], place: PeerIndex) -> Option<&mut Peer> {
+    peers.get_mut(usize::from(place.get()))?.as_mut()
 }

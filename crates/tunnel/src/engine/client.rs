@@ -15,17 +15,16 @@ use std::time::{Duration, Instant};
 
 use tunnel_proto::codel::Band;
 use tunnel_proto::datagram::RouteId;
-use tunnel_proto::echo::{self, ProbeInfo};
+use tunnel_proto::echo;
 use tunnel_proto::frame::{Control, Identity as FrameIdentity, MAX_IDENTITY_LEN};
 use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, Transport};
 
 use crate::noise::{Due, OUT_LEN};
 
-use super::inbound::{MIN_MTU, PairRef, Received};
+use super::inbound::{MIN_MTU, Received};
 use super::outbound::{OVERHEAD, mark};
-use super::peer::{Link, Pending, Remote, Steering};
-use super::peers::close;
-use super::{Engine, MTU_PROBE, Out, Request, StreamId};
+use super::peer::{Link, Peer, Pending, Remote, Steering};
+use super::{Engine, MTU_PROBE, Out, Request, Shared, StreamId};
 
 /// Between handshakes while there is no session that works.
 const RETRY: Duration = Duration::from_secs(1);
@@ -50,10 +49,8 @@ impl Engine {
         remote: Remote,
         out: &mut impl Out,
     ) -> bool {
-        let Some(at) = self.position_of(server) else {
-            return false;
-        };
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+        let mut peers = self.peers.iter_mut().flatten();
+        let Some(peer) = peers.find(|peer| peer.name == server) else {
             return false;
         };
         let Steering::Client(selector) = &peer.steering else {
@@ -64,9 +61,9 @@ impl Engine {
         }
         peer.links.push(Link::new(id, remote, now));
         if let Remote::Stream(stream) = remote {
-            self.send_hello(stream, out);
+            self.shared.send_hello(stream, out);
         }
-        self.prove(now, at, id, out);
+        peer.prove(now, id, &mut self.shared, out);
         true
     }
 
@@ -78,27 +75,20 @@ impl Engine {
         id: LinkId,
         out: &mut impl Out,
     ) {
-        let Some(at) = self.position_of(server) else {
-            return;
-        };
-        let peer = self.peers.get_mut(at).and_then(Option::as_mut);
-        if let Some(Steering::Client(selector)) = peer.map(|peer| &mut peer.steering) {
-            selector.handle_failed(now, id);
-            self.drive_client(now, at, false, out);
+        let mut peers = self.peers.iter_mut().flatten();
+        if let Some(peer) = peers.find(|peer| peer.name == server) {
+            peer.link_failed(now, id, &mut self.shared, out);
         }
     }
 
     /// Records that the other end of a stream will close it.
     pub(super) fn handle_drain(&mut self, now: Instant, stream: StreamId, out: &mut impl Out) {
         let remote = Remote::Stream(stream);
-        for at in 0..self.peers.len() {
-            let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-                continue;
-            };
+        for peer in self.peers.iter_mut().flatten() {
             let link = peer.link_of(&remote);
             if let (Some(link), Steering::Client(selector)) = (link, &mut peer.steering) {
                 selector.handle_drain(now, link);
-                self.drive_client(now, at, false, out);
+                peer.drive_client(now, false, &mut self.shared, out);
             }
         }
     }
@@ -113,10 +103,7 @@ impl Engine {
         out: &mut impl Out,
     ) {
         let remote = Remote::Stream(stream);
-        for at in 0..self.peers.len() {
-            let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-                continue;
-            };
+        for peer in self.peers.iter_mut().flatten() {
             if !matches!(peer.steering, Steering::Client(_)) {
                 continue;
             }
@@ -130,34 +117,48 @@ impl Engine {
                 for pair in &mut peer.pairs {
                     pair.next_initiation = now;
                 }
-                self.initiate(now, at, true, out);
+                peer.initiate(now, true, out);
             }
+        }
+    }
+}
+
+impl Peer {
+    pub(super) fn link_failed(
+        &mut self,
+        now: Instant,
+        id: LinkId,
+        shared: &mut Shared,
+        out: &mut impl Out,
+    ) {
+        if let Steering::Client(selector) = &mut self.steering {
+            selector.handle_failed(now, id);
+            self.drive_client(now, false, shared, out);
         }
     }
 
     pub(super) fn received_from_server(
         &mut self,
         now: Instant,
-        of: PairRef,
         from: &Remote,
         what: Received,
+        shared: &mut Shared,
         out: &mut impl Out,
     ) -> Option<LinkId> {
-        let most = self.mtu;
-        let peer = self.peers.get_mut(of.peer)?.as_mut()?;
-        let id = peer.link_of(from)?;
-        let link = peer.link_mut(id)?;
+        let id = self.link_of(from)?;
+        let link = self.link_mut(id)?;
         link.heard = now;
         let first = !std::mem::replace(&mut link.proven, true);
         if first && link.remote.transport() == Transport::Udp {
+            let most = shared.mtu;
             link.mtu = Some(Mtu::new(MIN_MTU.min(most), most, now));
         }
-        let Steering::Client(selector) = &mut peer.steering else {
+        let Steering::Client(selector) = &mut self.steering else {
             return None;
         };
         if first {
             selector.handle_connected(now, id);
-            self.drive_client(now, of.peer, false, out);
+            self.drive_client(now, false, shared, out);
         } else if let Received::Packet = what {
             // The server's probes come whether ours arrive or not; packets are answers, mostly.
             selector.handle_received(now, id);
@@ -166,99 +167,97 @@ impl Engine {
     }
 
     /// Does what a server's selector and the timers of its sessions ask for.
-    pub(super) fn drive_client(&mut self, now: Instant, at: usize, tick: bool, out: &mut impl Out) {
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-            return;
-        };
-        let Steering::Client(selector) = &mut peer.steering else {
-            return;
-        };
-        selector.handle_timeout(now);
-        while let Some(event) = self.next_event(at) {
-            self.handle_event(now, at, event, out);
+    pub(super) fn drive_client(
+        &mut self,
+        now: Instant,
+        tick: bool,
+        shared: &mut Shared,
+        out: &mut impl Out,
+    ) {
+        if let Steering::Client(selector) = &mut self.steering {
+            selector.handle_timeout(now);
         }
-        self.find_mtu(now, at, out);
+        while let Steering::Client(selector) = &mut self.steering
+            && let Some(event) = selector.poll_event()
+        {
+            self.handle_event(now, event, shared, out);
+        }
+        self.find_mtu(now, shared, out);
         if tick {
-            self.tick_pairs(now, at, out);
-            self.initiate(now, at, false, out);
-            let peer = self.peers.get(at).and_then(Option::as_ref);
-            let links = peer.map(|peer| peer.links.iter()).into_iter().flatten();
-            let unproven = links.filter(|link| !link.proven).map(|link| link.id);
-            for link in unproven.collect::<Vec<_>>() {
-                self.prove(now, at, link, out);
+            self.tick_pairs(now, out);
+            self.initiate(now, false, out);
+            let unproven = self.links.iter().filter(|link| !link.proven);
+            for link in unproven.map(|link| link.id).collect::<Vec<_>>() {
+                self.prove(now, link, shared, out);
             }
         }
     }
 
-    fn next_event(&mut self, at: usize) -> Option<Event> {
-        match &mut self.peers.get_mut(at)?.as_mut()?.steering {
-            Steering::Client(selector) => selector.poll_event(),
-            Steering::Server { .. } => None,
-        }
-    }
-
-    fn handle_event(&mut self, now: Instant, at: usize, event: Event, out: &mut impl Out) {
-        let probes = self.probe_params();
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-            return;
-        };
+    fn handle_event(
+        &mut self,
+        now: Instant,
+        event: Event,
+        shared: &mut Shared,
+        out: &mut impl Out,
+    ) {
+        let probes = shared.probe_params();
         match event {
             Event::Dial { link, transport } => {
-                let server = peer.name.clone();
-                self.requests.push_back(Request::Dial {
+                let server = self.name.clone();
+                shared.requests.push_back(Request::Dial {
                     server,
                     link,
                     transport,
                 });
             }
             Event::Close { link, reason } => {
-                if let Some(known) = peer.link(link) {
-                    let remote = known.remote;
-                    tracing::info!(peer = %peer.name, link = %remote.describe(), reason = reason.reason(), "link closed");
-                    self.requests.push_back(close(remote, reason.reason()));
+                if let Some(known) = self.link(link) {
+                    let (remote, reason) = (known.remote, reason.reason());
+                    tracing::info!(peer = %self.name, link = %remote.describe(), reason, "link closed");
+                    shared.close(remote, reason);
                 }
-                peer.forget(link, probes, now);
+                self.forget(link, probes, now);
             }
             Event::Down => {
-                tracing::warn!(peer = %peer.name, "no link works");
-                peer.active = None;
-                for pair in &mut peer.pairs {
+                tracing::warn!(peer = %self.name, "no link works");
+                self.active = None;
+                for pair in &mut self.pairs {
                     pair.next_initiation = pair.next_initiation.min(now + RETRY);
                 }
             }
             Event::Use { link, transport } => {
-                tracing::info!(peer = %peer.name, ?transport, "link in use");
-                if peer.follow(link, probes, now) {
-                    self.counts.path_changes += 1;
+                tracing::info!(peer = %self.name, ?transport, "link in use");
+                if self.follow(link, probes, now) {
+                    shared.counts.path_changes += 1;
                 }
             }
             Event::Probe { link, id } => {
-                let active = peer.active == Some(link);
-                let mtu = peer.link(link).and_then(|link| link.mtu.as_ref());
-                let mtu = mtu.map_or(self.mtu, Mtu::mtu);
-                let info = self.probe_info(now, at, active, mtu);
-                self.send_probe(now, at, link, (id, info, 0), out);
+                let mtu = self
+                    .link(link)
+                    .map_or(shared.mtu, |link| link.mtu(shared.mtu));
+                self.send_probe(now, link, (id, mtu, 0), shared, out);
             }
         }
     }
 
-    /// Sends a probe by a link; `None` when there is no session.
+    /// Sends a probe of this number, with this MTU in it and of at least this size, by a link; `None`
+    /// when there is no session.
     pub(super) fn send_probe(
         &mut self,
         now: Instant,
-        at: usize,
         link: LinkId,
-        (id, info, size): (u32, ProbeInfo, usize),
+        (id, mtu, size): (u32, u16, usize),
+        shared: &mut Shared,
         out: &mut impl Out,
     ) -> Option<()> {
-        let peer = self.peers.get_mut(at)?.as_mut()?;
-        let addresses = peer.probe_addresses(&self.own)?;
-        let remote = peer.link(link)?.remote;
-        let len = echo::request(addresses, id, info, size, &mut self.scratch)?;
-        let route = remote.route(peer.route);
-        let sealing = peer.sealing(now)?;
-        let pair = peer.pairs.get_mut(sealing)?;
-        let packet = self.scratch.get(..len)?;
+        let info = self.probe_info(now, self.active == Some(link), mtu, shared);
+        let addresses = self.probe_addresses(&shared.own)?;
+        let remote = self.link(link)?.remote;
+        let len = echo::request(addresses, id, info, size, &mut shared.scratch)?;
+        let route = remote.route(self.route);
+        let sealing = self.sealing(now)?;
+        let pair = self.pairs.get_mut(sealing)?;
+        let packet = shared.scratch.get(..len)?;
         out.datagram(&remote, Band::Urgent, len + OVERHEAD, |buf| {
             let len = pair.noise.seal(packet, buf).unwrap_or(0);
             mark(buf, len, route)
@@ -267,12 +266,9 @@ impl Engine {
     }
 
     /// Sends what may prove a new link: the initiations under way, or a probe.
-    fn prove(&mut self, now: Instant, at: usize, id: LinkId, out: &mut impl Out) {
-        self.initiate(now, at, false, out);
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-            return;
-        };
-        let Some(link) = peer.link_mut(id) else {
+    fn prove(&mut self, now: Instant, id: LinkId, shared: &mut Shared, out: &mut impl Out) {
+        self.initiate(now, false, out);
+        let Some(link) = self.link_mut(id) else {
             return;
         };
         let recent = |tried: Instant| now.saturating_duration_since(tried) < PROVE;
@@ -285,30 +281,23 @@ impl Engine {
             let age = now.saturating_duration_since(pending.sent);
             age < STALE && (first || age >= PROVE)
         };
-        for pair in &peer.pairs {
+        for pair in &self.pairs {
             if let Some(pending) = pair.pending.as_ref().filter(fresh) {
-                send(&remote, &pending.bytes, peer.route, out);
+                send(&remote, &pending.bytes, self.route, out);
             }
         }
-        if peer.sealing(now).is_some() {
-            let info = self.probe_info(now, at, false, 0);
-            // The answer's arrival alone proves the link.
-            self.send_probe(now, at, id, (MTU_PROBE - 1, info, 0), out);
-        }
+        // The answer's arrival alone proves the link.
+        self.report(now, id, 0, shared, out);
     }
 
     /// Begins the handshakes that are due, on all links. `force`: whatever sessions there are.
-    fn initiate(&mut self, now: Instant, at: usize, force: bool, out: &mut impl Out) {
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-            return;
-        };
-        if peer.links.is_empty() {
+    fn initiate(&mut self, now: Instant, force: bool, out: &mut impl Out) {
+        if self.links.is_empty() {
             return;
         }
-        let works = peer.active.is_some() && !force;
-        let best = peer.pairs.iter().position(|pair| pair.noise.is_ready(now));
-        let (links, route) = (&peer.links, peer.route);
-        for (place, pair) in peer.pairs.iter_mut().enumerate() {
+        let works = self.active.is_some() && !force;
+        let best = self.pairs.iter().position(|pair| pair.noise.is_ready(now));
+        for (place, pair) in self.pairs.iter_mut().enumerate() {
             let preferred = best.is_none_or(|best| place < best);
             let wanted = !works || preferred;
             if !wanted || now < pair.next_initiation {
@@ -324,20 +313,16 @@ impl Engine {
             if pair.noise.initiate(now, &mut bytes).is_none() {
                 continue;
             }
-            for link in links {
-                send(&link.remote, &bytes, route, out);
+            for link in &self.links {
+                send(&link.remote, &bytes, self.route, out);
             }
             pair.pending = Some(Pending { bytes, sent: now });
         }
     }
 
     /// Sends what the sessions' timers ask for: a client's new handshakes, and keepalives.
-    pub(super) fn tick_pairs(&mut self, now: Instant, at: usize, out: &mut impl Out) {
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-            return;
-        };
-        let (links, route, active) = (&peer.links, peer.route, peer.active);
-        for pair in &mut peer.pairs {
+    pub(super) fn tick_pairs(&mut self, now: Instant, out: &mut impl Out) {
+        for pair in &mut self.pairs {
             let mut bytes = [0; OUT_LEN];
             let due = pair.noise.tick(now, &mut bytes);
             let (len, everywhere) = match due {
@@ -349,11 +334,10 @@ impl Engine {
                 Some(Due::Keepalive(len)) => (len, false),
             };
             let message = bytes.get(..len).unwrap_or_default();
-            for link in links
-                .iter()
-                .filter(|link| everywhere || Some(link.id) == active)
-            {
-                send(&link.remote, message, route, out);
+            for link in &self.links {
+                if everywhere || Some(link.id) == self.active {
+                    send(&link.remote, message, self.route, out);
+                }
             }
             if everywhere {
                 pair.next_initiation = now + RETRY;
@@ -362,44 +346,38 @@ impl Engine {
         }
     }
 
-    pub(super) fn answered_alive(
+    /// Handles the answer to a probe.
+    pub(super) fn answered(
         &mut self,
         now: Instant,
-        at: usize,
         link: LinkId,
         id: u32,
+        shared: &mut Shared,
         out: &mut impl Out,
     ) {
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+        if id >= MTU_PROBE {
+            if let Some(mtu) = self.link_mut(link).and_then(|link| link.mtu.as_mut()) {
+                mtu.handle_pong(now, id - MTU_PROBE);
+            }
             return;
-        };
-        let Steering::Client(selector) = &mut peer.steering else {
-            return self.answered_server(now, at, link, id);
+        }
+        let Steering::Client(selector) = &mut self.steering else {
+            return self.answered_server(now, link, id);
         };
         selector.handle_pong(now, link, id);
         let timeout = selector.stats(link).map(|stats| stats.timeout);
-        if let (Some(timeout), Some(known)) = (timeout, peer.link_mut(link))
+        if let (Some(timeout), Some(known)) = (timeout, self.link_mut(link))
             && let Some(mtu) = &mut known.mtu
         {
             mtu.handle_alive(now, timeout);
         }
-        self.drive_client(now, at, false, out);
-    }
-
-    pub(super) fn answered_mtu(&mut self, now: Instant, at: usize, link: LinkId, id: u32) {
-        let peer = self.peers.get_mut(at).and_then(Option::as_mut);
-        if let Some(mtu) = peer.and_then(|peer| peer.link_mut(link)?.mtu.as_mut()) {
-            mtu.handle_pong(now, id);
-        }
+        self.drive_client(now, false, shared, out);
     }
 
     /// Sends the probes that find how large packets may be.
-    fn find_mtu(&mut self, now: Instant, at: usize, out: &mut impl Out) {
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-            return;
-        };
+    fn find_mtu(&mut self, now: Instant, shared: &mut Shared, out: &mut impl Out) {
         let mut events: Vec<(LinkId, MtuEvent)> = Vec::new();
-        for link in &mut peer.links {
+        for link in &mut self.links {
             if let Some(mtu) = &mut link.mtu {
                 mtu.handle_timeout(now);
                 while let Some(event) = mtu.poll_event() {
@@ -412,18 +390,14 @@ impl Engine {
                 MtuEvent::Changed { mtu } => {
                     tracing::info!(mtu, "MTU changed");
                     // At once: the server sends the larger packets.
-                    self.report(now, at, link, mtu, out);
+                    self.report(now, link, mtu, shared, out);
                 }
                 MtuEvent::Probe { id, size } => {
-                    let peer = self.peers.get(at).and_then(Option::as_ref);
-                    let active = peer.is_some_and(|peer| peer.active == Some(link));
-                    let info = self.probe_info(now, at, active, 0);
-                    let probe = (MTU_PROBE + id, info, usize::from(size));
-                    self.send_probe(now, at, link, probe, out);
+                    let probe = (MTU_PROBE + id, 0, usize::from(size));
+                    self.send_probe(now, link, probe, shared, out);
                 }
                 MtuEvent::Unfit => {
-                    let peer = self.peers.get_mut(at).and_then(Option::as_mut);
-                    if let Some(Steering::Client(selector)) = peer.map(|peer| &mut peer.steering) {
+                    if let Steering::Client(selector) = &mut self.steering {
                         selector.handle_unfit(now, link);
                     }
                 }
@@ -431,31 +405,24 @@ impl Engine {
         }
     }
 
-    /// Sends a probe by every link in use, for the information in it.
-    pub(super) fn send_probes(&mut self, now: Instant, out: &mut impl Out) {
-        for at in 0..self.peers.len() {
-            let peer = self.peers.get(at).and_then(Option::as_ref);
-            let link = peer.and_then(|peer| peer.active_link());
-            if let Some((id, mtu)) = link.map(|link| (link.id, link.mtu(self.mtu))) {
-                self.report(now, at, id, mtu, out);
-            }
-        }
-    }
-
     /// Sends a probe for the information in it, whatever becomes of it.
-    fn report(&mut self, now: Instant, at: usize, link: LinkId, mtu: u16, out: &mut impl Out) {
-        let peer = self.peers.get(at).and_then(Option::as_ref);
-        let active = peer.is_some_and(|peer| peer.active == Some(link));
-        let info = self.probe_info(now, at, active, mtu);
-        self.send_probe(now, at, link, (MTU_PROBE - 1, info, 0), out);
+    pub(super) fn report(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        mtu: u16,
+        shared: &mut Shared,
+        out: &mut impl Out,
+    ) {
+        self.send_probe(now, link, (MTU_PROBE - 1, mtu, 0), shared, out);
     }
+}
 
+impl Shared {
     /// Sends the first control message of a stream.
     pub(super) fn send_hello(&self, stream: StreamId, out: &mut impl Out) {
-        let end = (0..=self.name.len().min(MAX_IDENTITY_LEN))
-            .rev()
-            .find(|end| self.name.is_char_boundary(*end));
-        let name = end.and_then(|end| self.name.get(..end)).unwrap_or_default();
+        let end = self.name.floor_char_boundary(MAX_IDENTITY_LEN);
+        let name = self.name.get(..end).unwrap_or_default();
         if let Some(identity) = FrameIdentity::new(name) {
             let hello = Control::Hello {
                 version: 1,
@@ -464,12 +431,6 @@ impl Engine {
             };
             out.control(stream, &hello);
         }
-    }
-
-    fn position_of(&self, server: &str) -> Option<usize> {
-        let named =
-            |peer: &Option<super::Peer>| peer.as_ref().is_some_and(|peer| peer.name == server);
-        self.peers.iter().position(named)
     }
 }
 

@@ -24,29 +24,19 @@ use crate::noise::{Identified, OUT_LEN, Opened, Refused, Reply};
 use super::client::send;
 use super::dropped::Dropped;
 use super::outbound::{OVERHEAD, mark};
-use super::peer::Remote;
+use super::peer::{Peer, Remote, Steering};
 use super::peers::Side;
-use super::{Engine, MTU_PROBE, Out};
+use super::{Engine, Out, Shared, at, at_mut};
 
 /// The pair and session of a datagram, as far as its header says.
 #[derive(Clone, Copy)]
-pub(super) struct PairRef {
-    /// Place of the peer.
-    pub(super) peer: usize,
+struct PairRef {
+    peer: PeerIndex,
     /// Place of the pair.
-    pub(super) pair: usize,
-    place: PeerIndex,
+    pair: usize,
     /// The receiver's index and the counter, of data.
     session: u32,
     counter: u64,
-}
-
-/// What is known of a datagram before it is opened.
-enum Lookup {
-    Pair(PairRef),
-    /// A cookie in the scratch buffer goes back.
-    Cookie(usize),
-    Unknown(&'static str),
 }
 
 /// What something authentic was.
@@ -67,29 +57,16 @@ pub(super) const MIN_MTU: u16 = 1280;
 
 /// What became of a datagram.
 enum Verdict {
-    /// The packet goes to the device.
+    /// The packet of so many bytes goes to the device.
     Deliver(usize),
     /// Something was authentic, and there is nothing to deliver.
-    Received,
+    Received(Received),
+    /// It was dropped, and that was counted.
     Nothing,
     /// A handshake message or keepalive goes back; it lies in the scratch buffer.
-    Reply {
-        len: usize,
-        reply: Reply,
-    },
-    /// A probe, in the scratch buffer.
-    Probe {
-        len: usize,
-        info: ProbeInfo,
-    },
-    /// An answer to a probe.
-    Answer {
-        id: u32,
-        info: Option<ProbeInfo>,
-    },
-    Drop(&'static str),
-    /// Refused by the filter, which counts.
-    Refused,
+    Reply { len: usize, reply: Reply },
+    /// A probe of so many bytes, in the scratch buffer, or the answer to one.
+    Echo(Echo, usize),
 }
 
 impl Engine {
@@ -103,7 +80,7 @@ impl Engine {
     ) {
         match datagram::clear_route(datagram) {
             Ok(()) => self.handle_frame(now, from, datagram, out),
-            Err(error) => self.counts.drop(error.reason()),
+            Err(error) => self.shared.counts.drop(error.reason()),
         }
     }
 
@@ -115,13 +92,8 @@ impl Engine {
         datagram: &[u8],
         out: &mut impl Out,
     ) {
-        let of = match self.find_pair(now, from, datagram) {
-            Lookup::Pair(of) => of,
-            Lookup::Cookie(len) => {
-                let cookie = self.scratch.get(..len).unwrap_or_default();
-                return send(from, cookie, None, out);
-            }
-            Lookup::Unknown(why) => return self.counts.drop(why),
+        let Some(of) = self.find_pair(now, from, datagram, out) else {
+            return;
         };
         let mut verdict = Verdict::Nothing;
         out.packet(datagram.len().max(OUT_LEN), |buf| {
@@ -132,63 +104,71 @@ impl Engine {
                 0
             }
         });
+        let (peer, shared) = (at_mut(&mut self.peers, of.peer), &mut self.shared);
+        let Some(peer) = peer else { return };
         match verdict {
-            Verdict::Deliver(_) | Verdict::Refused => {
-                self.heard(now, of, from, Received::Packet, out);
+            Verdict::Deliver(_) => {
+                peer.heard(now, of, from, Received::Packet, shared, out);
             }
-            Verdict::Received => {
-                self.heard(now, of, from, Received::Quiet, out);
+            Verdict::Received(what) => {
+                peer.heard(now, of, from, what, shared, out);
             }
             Verdict::Reply { len, reply } => {
-                let peer = self.peers.get(of.peer).and_then(Option::as_ref);
-                let route = peer.and_then(|peer| peer.route);
-                send(
-                    from,
-                    self.scratch.get(..len).unwrap_or_default(),
-                    route,
-                    out,
-                );
-                self.replied(now, of, from, reply, out);
-            }
-            Verdict::Probe { len, info } => {
-                // First, since it lies in the scratch buffer.
-                self.answer(now, of, from, len, out);
-                let link = self.heard(now, of, from, Received::Probe(info), out);
-                self.apply_probe_info(now, of.peer, link, info);
-            }
-            Verdict::Answer { id, info } => {
-                if let Some(link) = self.heard(now, of, from, Received::Quiet, out) {
-                    self.answered(now, of.peer, link, id, info, out);
+                let message = shared.scratch.get(..len).unwrap_or_default();
+                send(from, message, peer.route, out);
+                shared.counts.handshakes += u64::from(reply != Reply::Cookie);
+                // An initiation may be a replay: it proves nothing about the link.
+                if reply == Reply::Confirmation {
+                    if let Some(pair) = peer.pairs.get_mut(of.pair) {
+                        pair.confirmed(now);
+                    }
+                    peer.received_from_server(now, from, Received::Quiet, shared, out);
                 }
             }
-            Verdict::Drop(why) => self.counts.drop(why),
+            Verdict::Echo(Echo::Request(info), len) => {
+                // First, since it lies in the scratch buffer.
+                peer.answer(now, of, from, len, shared, out);
+                let link = peer.heard(now, of, from, Received::Probe(info), shared, out);
+                peer.apply_probe_info(now, link, info);
+            }
+            Verdict::Echo(Echo::Reply { id, info }, _) => {
+                if let Some(link) = peer.heard(now, of, from, Received::Quiet, shared, out) {
+                    if let Some(info) = info {
+                        peer.apply_probe_info(now, Some(link), info);
+                    }
+                    peer.answered(now, link, id, shared, out);
+                }
+            }
             Verdict::Nothing => {}
         }
     }
 
-    fn find_pair(&mut self, now: Instant, from: &Remote, datagram: &[u8]) -> Lookup {
-        let header = match datagram::Header::parse(datagram) {
-            Ok(header) => header,
-            Err(error) => return Lookup::Unknown(error.reason()),
-        };
+    /// Returns the pair and session of a datagram; `None` when there is none, which is counted, and
+    /// when a cookie went back.
+    fn find_pair(
+        &mut self,
+        now: Instant,
+        from: &Remote,
+        datagram: &[u8],
+        out: &mut impl Out,
+    ) -> Option<PairRef> {
+        let counts = &mut self.shared.counts;
+        let header = datagram::Header::parse(datagram);
+        let header = header.map_err(|error| counts.drop(error.reason())).ok()?;
         let session = header.receiver.unwrap_or(0);
-        let (place, pair) = if header.kind == Kind::Initiation {
-            match self.find_initiator(now, from, datagram) {
-                Ok(found) => found,
-                Err(other) => return other,
-            }
+        let (peer, pair) = if header.kind == Kind::Initiation {
+            self.find_initiator(now, from, datagram, out)?
         } else {
-            let index = session >> 8;
-            let found = self.by_index.iter().find(|(known, ..)| *known == index);
-            let Some((_, place, pair)) = found else {
-                return Lookup::Unknown(Dropped::UnknownSession.as_str());
+            let mut pairs = self.by_index.iter();
+            let Some((_, peer, pair)) = pairs.find(|(index, ..)| *index == session >> 8) else {
+                counts.drop(Dropped::UnknownSession.as_str());
+                return None;
             };
-            (*place, *pair)
+            (*peer, *pair)
         };
-        Lookup::Pair(PairRef {
-            peer: usize::from(place.get()),
+        Some(PairRef {
+            peer,
             pair,
-            place,
             session,
             counter: datagram::counter(datagram).unwrap_or(0),
         })
@@ -200,45 +180,39 @@ impl Engine {
         now: Instant,
         from: &Remote,
         datagram: &[u8],
-    ) -> Result<(PeerIndex, usize), Lookup> {
-        let source = self.source(from);
-        let Side::Server { budget, .. } = &mut self.side else {
-            return Err(Lookup::Unknown(Dropped::Handshake.as_str()));
+        out: &mut impl Out,
+    ) -> Option<(PeerIndex, usize)> {
+        let shared = &mut self.shared;
+        let source = shared.source(from);
+        let Side::Server { budget, .. } = &mut shared.side else {
+            shared.counts.drop(Dropped::Handshake.as_str());
+            return None;
         };
-        let afford = || budget.take(now, 1);
-        let scratch = &mut self.scratch;
+        let (scratch, afford) = (&mut shared.scratch, || budget.take(now, 1));
         let identified = self.keys.identify(source, datagram, scratch, afford);
         if let Remote::Stream(stream) = from
             && matches!(identified, Ok(_) | Err(Refused::Budget))
-            && let Some(stream) = self.streams.get_mut(stream)
+            && let Some(stream) = shared.streams.get_mut(stream)
         {
             stream.knows_key = true;
         }
-        let (own, theirs) = match identified {
-            Ok(Identified::Cookie { len }) => return Err(Lookup::Cookie(len)),
-            Ok(Identified::Pair { own, theirs }) => (own, theirs),
-            Err(refused) => return Err(Lookup::Unknown(refused.as_str())),
+        let found = match identified {
+            Ok(Identified::Cookie { len }) => {
+                send(from, scratch.get(..len).unwrap_or_default(), None, out);
+                return None;
+            }
+            Ok(Identified::Pair { own, theirs }) => {
+                let own = self.keys.own().get(own).copied();
+                let found = self.by_index.iter().find(|(_, peer, pair)| {
+                    let pair = at(&self.peers, *peer).and_then(|peer| peer.pairs.get(*pair));
+                    pair.is_some_and(|pair| Some(pair.own) == own && pair.theirs == theirs)
+                });
+                found.ok_or(Dropped::Handshake.as_str())
+            }
+            Err(refused) => Err(refused.as_str()),
         };
-        let own = self.keys.own().get(own).copied();
-        let found = self.by_index.iter().find(|(_, place, pair)| {
-            let peer = self.peers.get(usize::from(place.get()));
-            let peer = peer.and_then(Option::as_ref);
-            let pair = peer.and_then(|peer| peer.pairs.get(*pair));
-            pair.is_some_and(|pair| Some(pair.own) == own && pair.theirs == theirs)
-        });
-        let error = Lookup::Unknown(Dropped::Handshake.as_str());
-        found.map(|(_, place, pair)| (*place, *pair)).ok_or(error)
-    }
-
-    /// Returns the address that handshakes are counted by.
-    fn source(&self, from: &Remote) -> IpAddr {
-        let stream = |id| self.streams.get(id).map(|stream| stream.from.ip());
-        let source = match from {
-            Remote::Stream(id) => stream(id),
-            Remote::Udp { to, .. } => to.map(|to| to.ip()),
-            Remote::Wrapped { client, .. } => Some(client.ip()),
-        };
-        source.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+        let found = found.map_err(|why| shared.counts.drop(why)).ok()?;
+        Some((found.1, found.2))
     }
 
     /// Opens a datagram into `buf` and judges the packet in it.
@@ -250,86 +224,94 @@ impl Engine {
         datagram: &[u8],
         buf: &mut [u8],
     ) -> Verdict {
-        let source = self.source(from);
-        let peer = self.peers.get_mut(of.peer).and_then(Option::as_mut);
-        let pair = peer.and_then(|peer| peer.pairs.get_mut(of.pair));
-        let Some(pair) = pair else {
-            return Verdict::Drop(Dropped::UnknownSession.as_str());
+        let source = self.shared.source(from);
+        let peer = at_mut(&mut self.peers, of.peer);
+        let Some(pair) = peer.and_then(|peer| peer.pairs.get_mut(of.pair)) else {
+            return self.dropped(Dropped::UnknownSession.as_str());
         };
         match pair.noise.open(now, source, datagram, buf) {
             Ok(Opened::Packet { len }) => {
                 self.judge(now, of, buf.get_mut(..len).unwrap_or_default())
             }
-            Ok(Opened::Keepalive) => Verdict::Received,
+            Ok(Opened::Keepalive) => Verdict::Received(Received::Quiet),
             // The handshake goes on with the next initiation; nothing was shown of the link.
             Ok(Opened::Cookie) => Verdict::Nothing,
             Ok(Opened::Reply { len, reply }) => {
                 let bytes = buf.get(..len).unwrap_or_default();
-                if let Some(scratch) = self.scratch.get_mut(..len) {
+                if let Some(scratch) = self.shared.scratch.get_mut(..len) {
                     scratch.copy_from_slice(bytes);
                 }
                 Verdict::Reply { len, reply }
             }
-            Err(refused) => Verdict::Drop(refused.as_str()),
+            Err(refused) => self.dropped(refused.as_str()),
         }
+    }
+
+    fn dropped(&mut self, why: &'static str) -> Verdict {
+        self.shared.counts.drop(why);
+        Verdict::Nothing
     }
 
     fn judge(&mut self, now: Instant, of: PairRef, packet: &mut [u8]) -> Verdict {
         let Ok(header) = Header::parse(packet) else {
-            return Verdict::Drop(Dropped::NotIp.as_str());
+            return self.dropped(Dropped::NotIp.as_str());
         };
-        if !self.allowed.allows(of.place, header.src) {
-            return Verdict::Drop(Dropped::Source.as_str());
+        if !self.allowed.allows(of.peer, header.src) {
+            return self.dropped(Dropped::Source.as_str());
         }
         // WireGuard pads packets; the rest is padding.
         let packet = packet.get_mut(..header.total_len).unwrap_or_default();
-        let for_us = self.own.contains(&header.dst);
-        let peer = self.peers.get(of.peer).and_then(Option::as_ref);
+        let (peer, shared) = (at(&self.peers, of.peer), &mut self.shared);
+        let for_us = shared.own.contains(&header.dst);
         let from_end = peer.is_some_and(|peer| peer.addresses.contains(&header.src));
         if for_us
             && from_end
             && let Some(probe) = echo::parse(&header, packet)
         {
-            return self.probe(probe, packet);
+            let len = packet.len();
+            if let Echo::Request(_) = probe
+                && let Some(scratch) = shared.scratch.get_mut(..len)
+            {
+                scratch.copy_from_slice(packet);
+            }
+            return Verdict::Echo(probe, len);
         }
-        let passes = match &mut self.side {
+        let passes = match &mut shared.side {
             Side::Client { .. } => {
                 let behind = |network: &ipnet::IpNet| network.contains(&header.dst);
-                for_us || self.networks.iter().any(behind)
+                for_us || shared.networks.iter().any(behind)
             }
             Side::Server { filter, .. } => {
-                if !for_us {
-                    return Verdict::Drop(Dropped::Destination.as_str());
+                if for_us && filter.inbound(now, &header, packet).is_err() {
+                    return Verdict::Received(Received::Packet); // the filter counts
                 }
-                if filter.inbound(now, &header, packet).is_err() {
-                    return Verdict::Refused;
-                }
-                true
+                for_us
             }
         };
         if !passes {
-            return Verdict::Drop(Dropped::Destination.as_str());
+            return self.dropped(Dropped::Destination.as_str());
         }
-        let mtu = peer.and_then(|peer| peer.active_link().map(|link| link.mtu(self.mtu)));
-        mss::clamp(&header, packet, mtu.unwrap_or(self.mtu));
-        self.counts.opened.add(packet.len());
+        let mtu = peer.and_then(|peer| peer.active_link().map(|link| link.mtu(shared.mtu)));
+        mss::clamp(&header, packet, mtu.unwrap_or(shared.mtu));
+        shared.counts.opened.add(packet.len());
         Verdict::Deliver(packet.len())
     }
+}
 
-    fn probe(&mut self, probe: Echo, packet: &[u8]) -> Verdict {
-        match probe {
-            Echo::Request(info) => match self.scratch.get_mut(..packet.len()) {
-                Some(scratch) => {
-                    scratch.copy_from_slice(packet);
-                    let len = packet.len();
-                    Verdict::Probe { len, info }
-                }
-                None => Verdict::Received,
-            },
-            Echo::Reply { id, info } => Verdict::Answer { id, info },
-        }
+impl Shared {
+    /// Returns the address that handshakes are counted by.
+    fn source(&self, from: &Remote) -> IpAddr {
+        let stream = |id| self.streams.get(id).map(|stream| stream.from.ip());
+        let source = match from {
+            Remote::Stream(id) => stream(id),
+            Remote::Udp { to, .. } => to.map(|to| to.ip()),
+            Remote::Wrapped { client, .. } => Some(client.ip()),
+        };
+        source.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
     }
+}
 
+impl Peer {
     /// Records that something authentic came by a link, and returns the link.
     fn heard(
         &mut self,
@@ -337,43 +319,16 @@ impl Engine {
         of: PairRef,
         from: &Remote,
         what: Received,
+        shared: &mut Shared,
         out: &mut impl Out,
     ) -> Option<LinkId> {
-        let latest_seen = self.is_latest(now, of);
-        match &self.side {
-            Side::Client { .. } => self.received_from_server(now, of, from, what, out),
-            Side::Server { .. } => self.received_from_client(now, of, from, what, latest_seen),
-        }
-    }
-
-    fn is_latest(&mut self, now: Instant, of: PairRef) -> bool {
-        let peer = self.peers.get_mut(of.peer).and_then(Option::as_mut);
-        let pair = peer.and_then(|peer| peer.pairs.get_mut(of.pair));
-        pair.is_some_and(|pair| pair.is_latest(now, of.session, of.counter))
-    }
-
-    /// Records what a handshake message led to.
-    fn replied(
-        &mut self,
-        now: Instant,
-        of: PairRef,
-        from: &Remote,
-        reply: Reply,
-        out: &mut impl Out,
-    ) {
-        match reply {
-            Reply::Confirmation => {
-                self.counts.handshakes += 1;
-                let peer = self.peers.get_mut(of.peer).and_then(Option::as_mut);
-                if let Some(pair) = peer.and_then(|peer| peer.pairs.get_mut(of.pair)) {
-                    pair.confirmed(now);
-                    pair.pending = None;
-                }
-                self.received_from_server(now, of, from, Received::Quiet, out);
+        let pair = self.pairs.get_mut(of.pair)?;
+        let latest_seen = pair.is_latest(now, of.session, of.counter);
+        match &self.steering {
+            Steering::Client(_) => self.received_from_server(now, from, what, shared, out),
+            Steering::Server { .. } => {
+                self.received_from_client(now, of.pair, from, what, latest_seen, shared)
             }
-            // An initiation may be a replay: it proves nothing about the link.
-            Reply::Response => self.counts.handshakes += 1,
-            Reply::Cookie => {}
         }
     }
 
@@ -385,14 +340,14 @@ impl Engine {
         of: PairRef,
         from: &Remote,
         len: usize,
+        shared: &mut Shared,
         out: &mut impl Out,
     ) -> Option<()> {
-        let reply = self.probe_info(now, of.peer, false, 0);
-        let packet = self.scratch.get_mut(..len)?;
+        let reply = self.probe_info(now, false, 0, shared);
+        let packet = shared.scratch.get_mut(..len)?;
         let header = Header::parse(packet).ok()?;
-        let peer = self.peers.get_mut(of.peer)?.as_mut()?;
-        let route = from.route(peer.route);
-        let pair = peer.pairs.get_mut(of.pair)?;
+        let route = from.route(self.route);
+        let pair = self.pairs.get_mut(of.pair)?;
         if pair.noise.is_ready(now) && echo::answer(&header, packet, reply) {
             out.datagram(from, Band::Urgent, len + OVERHEAD, |buf| {
                 let len = pair.noise.seal(packet, buf).unwrap_or(0);
@@ -402,63 +357,38 @@ impl Engine {
         Some(())
     }
 
-    /// Applies what a peer reported in a probe.
-    fn apply_probe_info(&mut self, now: Instant, at: usize, link: Option<LinkId>, info: ProbeInfo) {
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-            return;
-        };
-        peer.draining = info.draining;
-        if matches!(self.side, Side::Client { .. }) {
-            peer.flows = Some((info.flows, now));
-            let mtu = link.and_then(|id| peer.link_mut(id)?.mtu.as_mut());
+    /// Applies what the peer reported in a probe.
+    fn apply_probe_info(&mut self, now: Instant, link: Option<LinkId>, info: ProbeInfo) {
+        self.draining = info.draining;
+        if let Steering::Client(_) = self.steering {
+            self.flows = Some((info.flows, now));
+            let mtu = link.and_then(|id| self.link_mut(id)?.mtu.as_mut());
             if let Some(mtu) = mtu.filter(|_| info.large) {
                 mtu.handle_traffic(now);
             }
-        } else if let Some(link) = link.and_then(|id| peer.link_mut(id)) {
+        } else if let Some(link) = link.and_then(|id| self.link_mut(id))
             // A probe that searches for the size has none, and smaller ones are impossible.
-            if info.mtu >= MIN_MTU {
-                link.reported_mtu = info.mtu;
-            }
+            && info.mtu >= MIN_MTU
+        {
+            link.reported_mtu = info.mtu;
         }
     }
 
-    /// Returns what this end reports to a peer.
-    pub(super) fn probe_info(&self, now: Instant, at: usize, active: bool, mtu: u16) -> ProbeInfo {
-        let peer = self.peers.get(at).and_then(Option::as_ref);
-        let large = peer.and_then(|peer| peer.sent_large);
-        let large = large.is_some_and(|sent| now.saturating_duration_since(sent) < LATELY);
-        let flows = match &self.side {
-            Side::Client { .. } => 0,
-            Side::Server { filter, .. } => {
-                super::peer_index(at).map_or(0, |place| filter.open_flows(place))
-            }
-        };
+    /// Returns what this end reports to the peer.
+    pub(super) fn probe_info(
+        &self,
+        now: Instant,
+        active: bool,
+        mtu: u16,
+        shared: &Shared,
+    ) -> ProbeInfo {
+        let recent = |sent| now.saturating_duration_since(sent) < LATELY;
         ProbeInfo {
             active,
-            draining: self.draining,
-            large,
+            draining: shared.draining,
+            large: self.sent_large.is_some_and(recent),
             mtu,
-            flows,
-        }
-    }
-
-    /// Handles the answer to a probe.
-    fn answered(
-        &mut self,
-        now: Instant,
-        at: usize,
-        link: LinkId,
-        id: u32,
-        info: Option<ProbeInfo>,
-        out: &mut impl Out,
-    ) {
-        if let Some(info) = info {
-            self.apply_probe_info(now, at, Some(link), info);
-        }
-        if id >= MTU_PROBE {
-            self.answered_mtu(now, at, link, id - MTU_PROBE);
-        } else {
-            self.answered_alive(now, at, link, id, out);
+            flows: shared.open_flows(self.place).unwrap_or(0),
         }
     }
 }

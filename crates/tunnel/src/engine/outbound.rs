@@ -20,21 +20,12 @@ use tunnel_proto::ip::{Header, mss};
 
 use super::dropped::Dropped;
 use super::inbound::MIN_MTU;
-use super::peer::{Peer, Remote};
+use super::peer::Peer;
 use super::peers::Side;
-use super::{Engine, FLOW_GRACE, Out};
+use super::{Engine, FLOW_GRACE, Out, Shared, at, at_mut};
 
 /// Bytes that sealing adds to a packet (WireGuard paper §5.4.6).
 pub(super) const OVERHEAD: usize = 32;
-
-/// Where a packet goes.
-struct NextHop {
-    peer: usize,
-    pair: usize,
-    remote: Remote,
-    route: Option<RouteId>,
-    mtu: u16,
-}
 
 impl Engine {
     /// Takes what was read from the device. `packet` begins with the IP header.
@@ -46,27 +37,26 @@ impl Engine {
         out: &mut impl Out,
     ) {
         let Ok(header) = Header::parse(packet) else {
-            return self.counts.drop(Dropped::NotIp.as_str());
+            return self.shared.counts.drop(Dropped::NotIp.as_str());
         };
         let Some(place) = self.select_peer(now, &header, packet) else {
             return;
         };
-        let hop = match self.next_hop(now, place) {
-            Ok(hop) => hop,
-            Err(why) => return self.counts.drop(why.as_str()),
-        };
-        if let Err(why) = self.seal(now, &hop, (&header, vnet), packet, out) {
-            self.counts.drop(why.as_str());
+        let (peer, shared) = (at_mut(&mut self.peers, place), &mut self.shared);
+        let peer = peer.ok_or(Dropped::NoPeer);
+        let sealed = peer.and_then(|peer| peer.seal(now, (&header, vnet), packet, shared, out));
+        if let Err(why) = sealed {
+            shared.counts.drop(why.as_str());
         }
     }
 
     /// Returns the peer a packet goes to. A refusal is counted.
     fn select_peer(&mut self, now: Instant, header: &Header, packet: &[u8]) -> Option<PeerIndex> {
-        match &mut self.side {
+        match &mut self.shared.side {
             Side::Client { .. } => {
                 let peer = self.allowed.peers(header.dst).iter().next();
                 if peer.is_none() {
-                    self.counts.drop(Dropped::NoPeer.as_str());
+                    self.shared.counts.drop(Dropped::NoPeer.as_str());
                 }
                 peer
             }
@@ -78,92 +68,70 @@ impl Engine {
             }
         }
     }
+}
 
-    fn next_hop(&self, now: Instant, place: PeerIndex) -> Result<NextHop, Dropped> {
-        let at = usize::from(place.get());
-        let peer = self.peers.get(at).and_then(Option::as_ref);
-        let peer = peer.ok_or(Dropped::NoPeer)?;
-        let link = peer.active_link().ok_or(Dropped::NoLink)?;
-        let pair = peer.sealing(now).ok_or(Dropped::NoSession)?;
-        Ok(NextHop {
-            peer: at,
-            pair,
-            remote: link.remote,
-            route: link.remote.route(peer.route),
-            mtu: link.mtu(self.mtu),
-        })
-    }
-
+impl Peer {
     fn seal(
         &mut self,
         now: Instant,
-        hop: &NextHop,
         (header, vnet): (&Header, &VnetHeader),
         packet: &mut [u8],
+        shared: &mut Shared,
         out: &mut impl Out,
     ) -> Result<(), Dropped> {
+        let link = self.active_link().ok_or(Dropped::NoLink)?;
+        let (remote, mtu) = (link.remote, link.mtu(shared.mtu));
+        let route = remote.route(self.route);
+        let pair = self.sealing(now).ok_or(Dropped::NoSession)?;
         let is_single = vnet.gso == Gso::None;
         let total = packet.len();
         let mut segments = Segments::new(vnet, packet).map_err(|_| Dropped::Offload)?;
-        if segments.max_len() > usize::from(hop.mtu) {
-            let Some(first) = segments.next() else {
-                return Err(Dropped::Offload);
-            };
-            return Self::too_big(hop.mtu, first, out);
+        if segments.max_len() > usize::from(mtu) {
+            let first = segments.next().ok_or(Dropped::Offload)?;
+            return too_big(mtu, first, out);
         }
-        let peer = self.peers.get_mut(hop.peer).and_then(Option::as_mut);
-        let pair = peer.and_then(|peer| peer.pairs.get_mut(hop.pair));
-        let pair = pair.ok_or(Dropped::NoPeer)?;
+        let pair = self.pairs.get_mut(pair).ok_or(Dropped::NoSession)?;
         let (mut bytes, mut packets) = (0, 0_u64);
         while let Some(segment) = segments.next() {
             if is_single {
-                mss::clamp(header, segment, hop.mtu);
+                mss::clamp(header, segment, mtu);
             }
             let mut sealed = 0;
-            out.datagram(&hop.remote, Band::Bulk, segment.len() + OVERHEAD, |buf| {
+            out.datagram(&remote, Band::Bulk, segment.len() + OVERHEAD, |buf| {
                 sealed = pair.noise.seal(segment, buf).unwrap_or(0);
-                mark(buf, sealed, hop.route)
+                mark(buf, sealed, route)
             });
             if sealed > 0 {
                 packets += 1;
                 bytes += segment.len();
             }
         }
-        self.counts.sealed.bytes += bytes as u64;
-        self.counts.sealed.packets += packets;
+        shared.counts.sealed.bytes += bytes as u64;
+        shared.counts.sealed.packets += packets;
         if total > usize::from(MIN_MTU) {
-            self.sent_large(now, hop.peer);
+            self.sent_large = Some(now);
+            let link = self.active.and_then(|id| self.link_mut(id));
+            if let Some(mtu) = link.and_then(|link| link.mtu.as_mut()) {
+                mtu.handle_traffic(now);
+            }
         }
         Ok(())
     }
+}
 
-    /// Records that a packet was sent that a smaller path would not carry.
-    fn sent_large(&mut self, now: Instant, at: usize) {
-        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
-            return;
-        };
-        peer.sent_large = Some(now);
-        if let Some(link) = peer.active.and_then(|id| peer.link_mut(id))
-            && let Some(mtu) = &mut link.mtu
-        {
-            mtu.handle_traffic(now);
-        }
+/// Sends the error "packet too big" to the sender.
+fn too_big(mtu: u16, packet: &[u8], out: &mut impl Out) -> Result<(), Dropped> {
+    let header = Header::parse(packet).map_err(|_| Dropped::NotIp)?;
+    let mut written = 0;
+    out.packet(MAX_ERROR_LEN, |buf| {
+        // From its destination: a host refuses what bears one of its own addresses.
+        written = packet_too_big(&header, packet, mtu, header.dst, buf).unwrap_or(0);
+        written
+    });
+    if written == 0 {
+        return Err(Dropped::TooBig);
     }
-
-    /// Sends the error "packet too big" to the sender.
-    fn too_big(mtu: u16, packet: &[u8], out: &mut impl Out) -> Result<(), Dropped> {
-        let header = Header::parse(packet).map_err(|_| Dropped::NotIp)?;
-        let mut written = 0;
-        out.packet(MAX_ERROR_LEN, |buf| {
-            // From its destination: a host refuses what bears one of its own addresses.
-            written = packet_too_big(&header, packet, mtu, header.dst, buf).unwrap_or(0);
-            written
-        });
-        if written == 0 {
-            return Err(Dropped::TooBig);
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Writes the route id into a sealed datagram of `len` bytes, and returns its length.
@@ -185,7 +153,7 @@ fn choose(
     flow: &FlowKey,
     before: Option<Before>,
 ) -> Option<PeerIndex> {
-    let peer = |place: PeerIndex| peers.get(usize::from(place.get())).and_then(Option::as_ref);
+    let peer = |place: PeerIndex| at(peers, place);
     let stays =
         |place: &PeerIndex| peer(*place).is_some_and(|peer| peer.keeps_flows(now, FLOW_GRACE));
     if let Some(Before {

@@ -11,6 +11,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use tunnel_proto::allowed::PeerIndex;
 use tunnel_proto::datagram::{INITIATION_LEN, RouteId};
 use tunnel_proto::path::{LinkId, LinkStats, Mtu, ProbeParams, Prober, Selector, Transport};
 
@@ -145,6 +146,7 @@ impl Pair {
     /// Records that its handshake was completed.
     pub(crate) fn confirmed(&mut self, now: Instant) {
         self.heard = Some(now);
+        self.pending = None;
     }
 }
 
@@ -216,6 +218,7 @@ pub(crate) enum Steering {
 /// One other end.
 #[derive(Debug)]
 pub(crate) struct Peer {
+    pub(crate) place: PeerIndex,
     pub(crate) name: String,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) route: Option<RouteId>,

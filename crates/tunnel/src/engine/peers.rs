@@ -9,6 +9,7 @@
 
 use std::time::Instant;
 
+use ipnet::IpNet;
 use tunnel_proto::TokenBucket;
 use tunnel_proto::allowed::{AllowedIps, Builder, PeerIndex, Sharing};
 use tunnel_proto::datagram::RouteId;
@@ -18,8 +19,8 @@ use tunnel_proto::path::{self, Selector};
 use crate::handle::{Identity, IdentityError, PeerSpec};
 use crate::noise::Pairing;
 
+use super::Engine;
 use super::peer::{Pair, Peer, Remote, Steering};
-use super::{Engine, Request, peer_index};
 
 /// Pairs of keys that a server has numbers for, beside its route id.
 const PAIRS: usize = 16;
@@ -80,9 +81,9 @@ impl Engine {
             tracing::info!(peer = %gone.name, "peer removed");
             for link in &gone.links {
                 if let Remote::Stream(stream) = link.remote {
-                    self.streams.remove(&stream);
+                    self.shared.streams.remove(&stream);
                 }
-                self.requests.push_back(close(link.remote, "removed"));
+                self.shared.close(link.remote, "removed");
             }
         }
         self.index();
@@ -91,27 +92,25 @@ impl Engine {
 
     /// Returns the place of each peer: the one it has, else a free one.
     fn places(&self, specs: &[PeerSpec]) -> Result<Vec<PeerIndex>, IdentityError> {
-        let position_of = |spec: &PeerSpec| {
-            let named =
-                |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| peer.name == spec.name);
-            self.peers.iter().position(named)
+        let known = || self.peers.iter().flatten();
+        let place_of = |spec: &PeerSpec| {
+            let same = known().find(|peer| peer.name == spec.name);
+            same.map(|peer| peer.place)
         };
+        let mut taken: Vec<PeerIndex> = specs.iter().filter_map(place_of).collect();
         // Flows may still name the place of a peer that goes: it is the last to be given away.
-        let known = self.peers.iter().enumerate();
-        let known = known.filter_map(|(at, peer)| peer.as_ref().map(|_| at));
-        let mut taken: Vec<usize> = specs.iter().filter_map(position_of).collect();
-        let going: Vec<usize> = known.filter(|at| !taken.contains(at)).collect();
+        let going = known().map(|peer| peer.place);
+        let going: Vec<PeerIndex> = going.filter(|place| !taken.contains(place)).collect();
         let mut places = Vec::with_capacity(specs.len());
         for spec in specs {
-            let at = position_of(spec).or_else(|| {
-                let all = (0..usize::from(PeerIndex::COUNT)).filter(|at| !going.contains(at));
-                let free = all
-                    .chain(going.iter().copied())
-                    .find(|at| !taken.contains(at));
-                taken.extend(free);
-                free
+            let place = place_of(spec).or_else(|| {
+                let all = (0..PeerIndex::COUNT).filter_map(PeerIndex::new);
+                let free = all.filter(|place| !taken.contains(place));
+                let first = free.min_by_key(|place| going.contains(place));
+                taken.extend(first);
+                first
             });
-            let Some(place) = at.and_then(peer_index) else {
+            let Some(place) = place else {
                 let (peers, most) = (specs.len(), PeerIndex::COUNT);
                 return Err(IdentityError(format!("{peers} peers are more than {most}")));
             };
@@ -126,23 +125,22 @@ impl Engine {
         places: &[PeerIndex],
     ) -> Result<AllowedIps, IdentityError> {
         let mut builder = Builder::default();
-        let unusable = |address| {
-            let why = format!("{address} cannot be given to a peer, or is another's");
-            IdentityError(why)
+        let mut give = |network: IpNet, place, sharing| {
+            let given = builder.insert(network, place, sharing);
+            given.map(|_| ()).map_err(|_| {
+                let address = network.addr();
+                let why = format!("{address} cannot be given to a peer, or is another's");
+                IdentityError(why)
+            })
         };
         for (spec, place) in specs.iter().zip(places) {
             for address in &spec.addresses {
-                let given = builder.insert((*address).into(), *place, Sharing::Exclusive);
-                given.map_err(|_| unusable(*address))?;
+                give((*address).into(), *place, Sharing::Exclusive)?;
             }
-        }
-        if matches!(self.side, Side::Server { .. }) {
-            for (network, place) in self.networks.iter().flat_map(|network| {
-                let places = places.iter();
-                places.map(move |place| (network, place))
-            }) {
-                let given = builder.insert(*network, *place, Sharing::Shared);
-                given.map_err(|_| unusable(network.addr()))?;
+            if let Side::Server { .. } = self.shared.side {
+                for network in &self.shared.networks {
+                    give(*network, *place, Sharing::Shared)?;
+                }
             }
         }
         Ok(builder.build())
@@ -172,7 +170,7 @@ impl Engine {
                     theirs: *theirs,
                     preshared: spec.preshared_key.clone(),
                     index,
-                    initiator: matches!(self.side, Side::Client { .. }),
+                    initiator: matches!(self.shared.side, Side::Client { .. }),
                 };
                 // There is one: `own` is one of the keys that were just given.
                 if let Some(noise) = self.keys.pair(&pairing, now) {
@@ -189,9 +187,9 @@ impl Engine {
     }
 
     fn fresh(&self, now: Instant, place: PeerIndex, spec: &PeerSpec) -> Peer {
-        let steering = match &self.side {
+        let steering = match &self.shared.side {
             Side::Client { path } => {
-                let secret = self.instance ^ u64::from(place.get()) << 40;
+                let secret = self.shared.instance ^ u64::from(place.get()) << 40;
                 Steering::Client(Box::new(Selector::new(**path, secret, now)))
             }
             Side::Server { .. } => Steering::Server {
@@ -200,6 +198,7 @@ impl Engine {
             },
         };
         Peer {
+            place,
             name: spec.name.clone(),
             addresses: Vec::new(),
             route: None,
@@ -220,14 +219,14 @@ impl Engine {
     /// Returns an index that no pair has. A server's begin with its route id; a client's, which
     /// only servers see, with the place of the server.
     fn free_index(&self, place: PeerIndex, used: &[u32]) -> u32 {
-        let route = match &self.side {
+        let route = match &self.shared.side {
             Side::Client { .. } => None,
             Side::Server { route, .. } => *route,
         };
         let base = match route {
             Some(route) => route.get() << 4,
             None => {
-                let random = u32::try_from(self.instance & 0x3fff).unwrap_or(0);
+                let random = u32::try_from(self.shared.instance & 0x3fff).unwrap_or(0);
                 random << 10 | u32::from(place.get()) << 4
             }
         };
@@ -255,19 +254,12 @@ impl Engine {
     /// Makes the table of indices anew.
     fn index(&mut self) {
         self.by_index.clear();
-        for (at, peer) in self.peers.iter().enumerate() {
-            let (Some(peer), Some(place)) = (peer, peer_index(at)) else {
-                continue;
-            };
+        for peer in self.peers.iter().flatten() {
             let pairs = peer.pairs.iter().enumerate();
-            let entries = pairs.map(|(pair, entry)| (entry.index, place, pair));
+            let entries = pairs.map(|(pair, entry)| (entry.index, peer.place, pair));
             self.by_index.extend(entries);
         }
     }
-}
-
-pub(super) fn close(remote: Remote, reason: &'static str) -> Request {
-    Request::Close { remote, reason }
 }
 
 fn check(identity: &Identity) -> Result<(), IdentityError> {
