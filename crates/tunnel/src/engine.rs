@@ -41,7 +41,7 @@ use crate::handle::{Identity, IdentityError, Params, Role};
 use crate::noise::Keys;
 use crate::status::Status;
 
-pub(crate) use dropped::{Counts, Traffic};
+pub(crate) use dropped::Counts;
 use peer::{Peer, Steering};
 pub(crate) use peer::{Remote, SocketId, StreamId};
 use peers::Side;

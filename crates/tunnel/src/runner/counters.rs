@@ -15,7 +15,7 @@ use telemetry::metrics::{Encoder, Kind};
 use tunnel_proto::filter::Filter;
 use tunnel_proto::path::Transport;
 
-use crate::engine::{Counts, Traffic};
+use crate::engine::Counts;
 use crate::status::{Status, transport_name};
 
 use super::ports::Ports;
@@ -85,9 +85,7 @@ impl Counters {
         dropped.insert("untrusted_gateway", ports.untrusted);
         dropped.insert("device_header", ports.broken);
         let (sent, written) = (ports.take_tally(), ports.take_written());
-        let add = |map: &mut BTreeMap<&'static str, u64>, key, count| {
-            *map.entry(key).or_default() += count;
-        };
+        let add = |map: &mut BTreeMap<_, u64>, key, count| *map.entry(key).or_default() += count;
         add(dropped, "socket_full", sent.blocked);
         add(dropped, "socket_too_large", sent.too_large);
         add(dropped, "socket_failed", sent.failed);
@@ -101,89 +99,80 @@ impl Counters {
 }
 
 fn write_totals(out: &mut Encoder, totals: &Totals) {
-    let counts = &totals.counts;
-    type Count = fn(&Traffic) -> u64;
-    let traffic: [(&str, &str, Count); 2] = [
+    let (rx, tx) = (totals.counts.opened, totals.counts.sealed);
+    let all = |counts: &BTreeMap<&'static str, u64>| -> Vec<_> {
+        let counts = counts.iter();
+        counts.map(|(value, count)| (*value, *count)).collect()
+    };
+    let labeled = [
         (
             "rhizome_tunnel_bytes_total",
             "Bytes of inner packets; rx: out of the tunnel, to the device.",
-            |traffic| traffic.bytes,
+            "direction",
+            vec![("rx", rx.bytes), ("tx", tx.bytes)],
         ),
         (
             "rhizome_tunnel_packets_total",
             "Inner packets; rx: out of the tunnel, to the device.",
-            |traffic| traffic.packets,
+            "direction",
+            vec![("rx", rx.packets), ("tx", tx.packets)],
         ),
-    ];
-    for (name, help, count) in traffic {
-        out.family(name, help, Kind::Counter, |family| {
-            family.labels(&["direction"]);
-            family.sample(&[("direction", "rx")], count(&counts.opened));
-            family.sample(&[("direction", "tx")], count(&counts.sealed));
-        });
-    }
-    let labeled = [
         (
             "rhizome_tunnel_dropped_total",
             "Dropped packets and datagrams, by reason.",
             "reason",
-            &totals.dropped,
+            all(&totals.dropped),
         ),
         (
             "rhizome_tunnel_links_closed_total",
             "Links closed, by reason.",
             "reason",
-            &totals.closed,
+            all(&totals.closed),
         ),
         (
             "rhizome_tunnel_offload_fallbacks_total",
             "Offloads that the kernel refused and that are disabled since.",
             "offload",
-            &totals.fallbacks,
+            all(&totals.fallbacks),
         ),
         (
             "rhizome_tunnel_system_calls_total",
             "System calls that sent datagrams or wrote packets.",
             "call",
-            &totals.calls,
+            all(&totals.calls),
         ),
     ];
     for (name, help, label, values) in labeled {
         out.family(name, help, Kind::Counter, |family| {
             family.labels(&[label]);
             for (value, count) in values {
-                family.sample(&[(label, value)], *count);
+                family.sample(&[(label, value)], count);
             }
         });
     }
-    let plain = [
-        (
-            "rhizome_tunnel_flows_evicted_total",
-            "Flows evicted from a full table for new ones.",
-            totals.evicted,
-        ),
-        (
-            "rhizome_tunnel_handshakes_total",
-            "Handshakes completed or answered.",
-            counts.handshakes,
-        ),
-        (
-            "rhizome_tunnel_path_changes_total",
-            "Changes of the link in use of a peer.",
-            counts.path_changes,
-        ),
-    ];
-    for (name, help, count) in plain {
-        out.family(name, help, Kind::Counter, |family| {
-            family.sample(&[], count);
-        });
-    }
-    let flows = u64::try_from(totals.flows).unwrap_or(u64::MAX);
-    out.family(
+    out.value(
+        "rhizome_tunnel_flows_evicted_total",
+        "Flows evicted from a full table for new ones.",
+        Kind::Counter,
+        totals.evicted,
+    );
+    out.value(
+        "rhizome_tunnel_handshakes_total",
+        "Handshakes completed or answered.",
+        Kind::Counter,
+        totals.counts.handshakes,
+    );
+    out.value(
+        "rhizome_tunnel_path_changes_total",
+        "Changes of the link in use of a peer.",
+        Kind::Counter,
+        totals.counts.path_changes,
+    );
+    out.value(
         "rhizome_tunnel_flows",
         "Flows in the filter's table; servers only.",
         Kind::Gauge,
-        |family| family.sample(&[], flows),
+        totals.flows,
     );
 }
 
