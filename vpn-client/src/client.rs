@@ -275,7 +275,7 @@ async fn start_tunnel(
     network: &Network,
     registry: &Registry,
 ) -> Result<(Tunnel, tunnel::Dials), ClientError> {
-    let device = network.open(&config.device_params()).await?;
+    let device = network.open(config).await?;
     let sockets = Sockets {
         device,
         udp: None,

@@ -16,7 +16,6 @@ use route::{EndpointAddress, TcpOptions};
 use serve::Family;
 use settings::{ConfigError, ConfigErrors, yaml};
 use telemetry::LogFormat;
-use tunnel::device::DeviceParams;
 use tunnel::keys::{KeyError, PresharedKey, PrivateKey};
 pub use tunnel::settings::Environment;
 use tunnel::stream::StreamParams;
@@ -191,14 +190,6 @@ impl Config {
         servers
             .map(|own| (own.name.clone(), own.value.clone()))
             .collect()
-    }
-
-    /// Returns how the TUN device is opened.
-    pub(crate) fn device_params(&self) -> DeviceParams {
-        DeviceParams {
-            name: self.file.device.to_string(),
-            offloads: self.file.offloads.of_device(),
-        }
     }
 
     /// Returns what the tunnel is started with.

@@ -16,7 +16,7 @@ use net_config::{
     setup_ipv6_forwarding,
 };
 use tokio::sync::Notify;
-use tunnel::device::{Device, DeviceError, DeviceParams};
+use tunnel::device::{Device, DeviceError};
 
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -136,7 +136,7 @@ impl Network {
     ///
     /// # Errors
     /// Why it is not. What was done until then stays, and is found done the next time.
-    pub(crate) async fn open(&self, params: &DeviceParams) -> Result<Device, NetworkError> {
+    pub(crate) async fn open(&self, config: &Config) -> Result<Device, NetworkError> {
         let networks = &self.forwarding.networks;
         let ipv6 = networks.iter().any(|network| network.addr().is_ipv6());
         if ipv6 && !ipv6_forwarding_enabled().await? {
@@ -144,7 +144,7 @@ impl Network {
                 what: NO_FORWARDING,
             });
         }
-        let device = Device::open(params)?;
+        let device = Device::open(&config.file.device, config.file.offloads.device)?;
         for change in self.device.configure().await? {
             tracing::info!(device = %self.device.device, %change, "device configured");
         }

@@ -7,7 +7,7 @@
 //! The device goes with the process; the rules and routes are taken back at its end.
 
 use net_config::{NetConfigError, ReversePath, SourceChecks, TunnelDevice, TunnelRoutes};
-use tunnel::device::{Device, DeviceParams};
+use tunnel::device::Device;
 
 use crate::config::Config;
 use crate::error::ServerError;
@@ -29,10 +29,7 @@ impl Networking {
     /// [`ServerError`]; routes and rules were taken back.
     pub(crate) async fn set_up(config: &Config) -> Result<(Device, Self), ServerError> {
         let name = config.device.as_str();
-        let device = Device::open(&DeviceParams {
-            name: name.to_owned(),
-            offloads: config.offloads.of_device(),
-        })?;
+        let device = Device::open(&config.device, config.offloads.device)?;
         let own = TunnelDevice {
             device: name.to_owned(),
             mtu: config.mtu,

@@ -25,47 +25,12 @@ use tokio::io::unix::AsyncFd;
 use tun_rs::{DeviceBuilder, SyncDevice};
 use tunnel_proto::ip::vnet::{self, VnetHeader};
 
-use crate::settings::DeviceNameError;
+use crate::settings::DeviceName;
 
 pub use batch::{Batch, Written};
 
 /// Bytes to read into: the largest packet of IP with a header in front.
 pub const READ_BUFFER: usize = vnet::LEN + 65_535;
-
-/// The most bytes of a device's name: IFNAMSIZ of linux/if.h without the closing zero.
-const MAX_NAME: usize = 15;
-
-/// Packets and super-packets that the kernel holds until they are read, as for its own WireGuard;
-/// its default for TUN is 500. They are read at once, so that this is for bursts.
-const TX_QUEUE: u32 = 1000;
-
-/// Which device, and how it is used.
-#[derive(Clone, Debug)]
-pub struct DeviceParams {
-    /// Its name, 1 to 15 bytes. A device of this name is used if it exists and is free,
-    /// else one is made that goes with the process.
-    pub name: String,
-    /// What is left to the kernel.
-    pub offloads: Offloads,
-}
-
-/// What is left to the kernel, where it can.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offloads {
-    /// Packets come in up to 64 KiB at once, with unfinished checksums (`IFF_VNET_HDR`).
-    pub segmentation: bool,
-    /// Packets are joined before they are written; needs `segmentation`.
-    pub coalescing: bool,
-}
-
-impl Default for Offloads {
-    fn default() -> Self {
-        Self {
-            segmentation: true,
-            coalescing: true,
-        }
-    }
-}
 
 /// What an open device does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,46 +51,33 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens or makes the device, in the network namespace of the calling thread. It is not up and
-    /// has no addresses when it was made.
+    /// Opens the device of this name, in the network namespace of the calling thread, if it is
+    /// there and free, else makes one that goes with the process: not up and without addresses.
+    /// With `offloads`, segmentation and checksums are left to the kernel where it can
+    /// (`IFF_VNET_HDR`).
     ///
     /// # Errors
     ///
     /// [`DeviceError`].
-    pub fn open(params: &DeviceParams) -> Result<Self, DeviceError> {
-        let name = &params.name;
-        if !is_name(name) {
-            let what = format!("{name:?}: {DeviceNameError}");
-            return Err(DeviceError { what, source: None });
-        }
-        let wanted = params.offloads.segmentation;
-        let (device, vnet) = match build(name, wanted) {
+    pub fn open(name: &DeviceName, offloads: bool) -> Result<Self, DeviceError> {
+        let name = name.as_str();
+        let (device, vnet) = match build(name, offloads) {
             // A kernel without the header or without its offloads.
-            Err(error) if wanted && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            Err(error) if offloads && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                 (build(name, false), false)
             }
-            built => (built, wanted),
+            built => (built, offloads),
         };
         let device = device.map_err(|source| DeviceError::of(name, source))?;
         let abilities = Abilities {
             vnet,
-            join_tcp: vnet && params.offloads.coalescing,
-            join_udp: vnet && params.offloads.coalescing && device.udp_gso(),
+            join_tcp: vnet,
+            join_udp: vnet && device.udp_gso(),
         };
-        if let Err(error) = device.set_tx_queue_len(TX_QUEUE) {
-            tracing::debug!(device = %name, %error, "setting the device queue length failed");
-        }
         tracing::info!(device = %name, ?abilities, "device opened");
         let fd = device.as_fd().try_clone_to_owned();
         let fd = fd.map_err(|source| DeviceError::of(name, source))?;
         Ok(Self { fd, abilities })
-    }
-
-    /// Takes over an open TUN device without packet information (`IFF_NO_PI`), with the abilities
-    /// it was made with.
-    #[must_use]
-    pub fn from_fd(fd: OwnedFd, abilities: Abilities) -> Self {
-        Self { fd, abilities }
     }
 
     /// Returns two that are each other's network, without a kernel's network between them: what
@@ -137,16 +89,8 @@ impl Device {
     pub fn pair(abilities: Abilities) -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok((
-            Self::from_fd(one, abilities),
-            Self::from_fd(other, abilities),
-        ))
-    }
-
-    /// Returns what the device does.
-    #[must_use]
-    pub fn abilities(&self) -> Abilities {
-        self.abilities
+        let end = |fd| Self { fd, abilities };
+        Ok((end(one), end(other)))
     }
 }
 
@@ -278,19 +222,12 @@ fn build(name: &str, offloads: bool) -> io::Result<SyncDevice> {
     builder.offload(offloads).build_sync()
 }
 
-/// Returns whether a device may have this name.
-pub(crate) fn is_name(name: &str) -> bool {
-    // dev_valid_name() of the kernel; a `%` would be a pattern.
-    let valid = |c: u8| c.is_ascii_graphic() && !b"/:%".contains(&c);
-    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(valid) && name != "." && name != ".."
-}
-
 /// Why there is no device, and what an operator can do about it.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct DeviceError {
     what: String,
-    source: Option<io::Error>,
+    source: io::Error,
 }
 
 impl DeviceError {
@@ -308,7 +245,6 @@ impl DeviceError {
                 "the TUN device {name} cannot be opened; is another kind of device called so?"
             ),
         };
-        let source = Some(source);
         Self { what, source }
     }
 }

@@ -197,15 +197,6 @@ pub struct Offloads {
 }
 
 impl Offloads {
-    /// Returns it as the device takes it.
-    #[must_use]
-    pub fn of_device(&self) -> crate::device::Offloads {
-        crate::device::Offloads {
-            segmentation: self.device,
-            coalescing: self.device,
-        }
-    }
-
     /// Returns it as UDP sockets take it.
     #[must_use]
     pub fn of_udp(&self) -> udp::Offloads {

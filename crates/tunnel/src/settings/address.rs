@@ -13,8 +13,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tunnel_proto::allowed::parse_network;
 
-use crate::device::is_name;
-
 /// A network, such as `10.250.0.0/16`: no bits behind its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr(pub IpNet);
@@ -136,6 +134,9 @@ impl fmt::Display for TunnelAddress {
     }
 }
 
+/// The most bytes of a device's name: IFNAMSIZ of linux/if.h without the closing zero.
+const MAX_DEVICE_NAME: usize = 15;
+
 /// The name of a network device as the kernel takes it: 1 to 15 visible ASCII characters without slash,
 /// colon, and `%`, by which a kernel would pick a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,7 +166,10 @@ impl FromStr for DeviceName {
     type Err = DeviceNameError;
 
     fn from_str(text: &str) -> Result<Self, DeviceNameError> {
-        let name = is_name(text).then(|| Self(text.to_owned()));
+        // dev_valid_name() of the kernel; a `%` would be a pattern.
+        let visible = |c: u8| c.is_ascii_graphic() && !b"/:%".contains(&c);
+        let fits = (1..=MAX_DEVICE_NAME).contains(&text.len()) && text.bytes().all(visible);
+        let name = (fits && text != "." && text != "..").then(|| Self(text.to_owned()));
         name.ok_or(DeviceNameError)
     }
 }

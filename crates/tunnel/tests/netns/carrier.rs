@@ -22,13 +22,13 @@ pub(crate) struct Carried {
 }
 
 impl Carrier {
-    pub(crate) fn start(one: Device, other: Device) -> Self {
+    pub(crate) fn start(one: Device, other: Device, joins: bool) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn(|| {
+        let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build();
-            runtime.unwrap().block_on(carry(one, other, stopped))
+            runtime.unwrap().block_on(carry(one, other, joins, stopped))
         });
         Self { stop, thread }
     }
@@ -47,10 +47,13 @@ struct Way {
 }
 
 impl Way {
-    fn new(to: &Port) -> Self {
+    fn new(to: &Port, joins: bool) -> Self {
+        let mut abilities = to.abilities();
+        abilities.join_tcp &= joins;
+        abilities.join_udp &= joins;
         Self {
             buffer: vec![0; READ_BUFFER],
-            batch: Batch::new(to.abilities()),
+            batch: Batch::new(abilities),
             reads: 0,
         }
     }
@@ -78,9 +81,9 @@ impl Way {
     }
 }
 
-async fn carry(one: Device, other: Device, stopped: oneshot::Receiver<()>) -> Carried {
+async fn carry(one: Device, other: Device, joins: bool, stopped: oneshot::Receiver<()>) -> Carried {
     let (mut one, mut other) = (Port::new(one).unwrap(), Port::new(other).unwrap());
-    let (mut there, mut back) = (Way::new(&other), Way::new(&one));
+    let (mut there, mut back) = (Way::new(&other, joins), Way::new(&one, joins));
     let forever = poll_fn(|cx| {
         let there = there.poll(cx, &mut one, &other);
         let back = back.poll(cx, &mut other, &one);

@@ -14,7 +14,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use testkit::netns::Namespace;
-use tunnel::device::{Device, DeviceError, DeviceParams, Offloads, Port};
+use tunnel::device::{Device, DeviceError, Port};
+use tunnel::settings::DeviceName;
 use udp::{BufferSizes, Datagrams, MtuDiscovery, Options, Outbox, connect};
 
 use carrier::{Carried, Carrier};
@@ -32,7 +33,7 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(offloads: Offloads) -> Self {
+    fn new(offloads: bool, joins: bool) -> Self {
         let end = |label: &str, number: u8| {
             let namespace = Namespace::new(label).unwrap();
             let device = namespace.run(|| open(offloads).unwrap()).unwrap();
@@ -45,16 +46,13 @@ impl Ends {
         Self {
             a,
             b,
-            carrier: Carrier::start(near, far),
+            carrier: Carrier::start(near, far, joins),
         }
     }
 }
 
-fn open(offloads: Offloads) -> Result<Device, DeviceError> {
-    Device::open(&DeviceParams {
-        name: DEVICE.to_owned(),
-        offloads,
-    })
+fn open(offloads: bool) -> Result<Device, DeviceError> {
+    Device::open(&DeviceName::default(), offloads)
 }
 
 /// Sends bytes over TCP from `a` to `b`, and looks whether the same arrive.
@@ -80,7 +78,7 @@ fn transfer(ends: &Ends, address: &str) {
 #[test]
 fn tcp_passes_in_super_packets_both_ways() {
     for address in ["10.9.0.2", "fd09::2"] {
-        let ends = Ends::new(Offloads::default());
+        let ends = Ends::new(true, true);
         transfer(&ends, address);
         let Carried { reads, written } = ends.carrier.stop();
         assert_eq!(
@@ -102,10 +100,7 @@ fn tcp_passes_in_super_packets_both_ways() {
 #[test]
 fn tcp_passes_without_joining_or_offloads() {
     for segmentation in [true, false] {
-        let ends = Ends::new(Offloads {
-            segmentation,
-            coalescing: false,
-        });
+        let ends = Ends::new(segmentation, false);
         transfer(&ends, "10.9.0.2");
         let Carried { reads, written } = ends.carrier.stop();
         assert_eq!(written.packets, written.writes);
@@ -119,7 +114,7 @@ fn tcp_passes_without_joining_or_offloads() {
 
 #[test]
 fn runs_of_datagrams_go_through_whole() {
-    let ends = Ends::new(Offloads::default());
+    let ends = Ends::new(true, true);
     let to = SocketAddr::new(IpAddr::from([10, 9, 0, 2]), PORT);
     let receiver = ends.b.run(|| UdpSocket::bind(to).unwrap()).unwrap();
     let limit = Some(Duration::from_secs(30));
@@ -158,10 +153,10 @@ fn runs_of_datagrams_go_through_whole() {
 fn device_in_use_is_reported_busy() {
     let namespace = Namespace::new("busy").unwrap();
     let outcome = namespace.run(|| {
-        let first = open(Offloads::default()).unwrap();
-        let second = open(Offloads::default()).unwrap_err();
+        let first = open(true).unwrap();
+        let second = open(true).unwrap_err();
         drop(first);
-        (second, open(Offloads::default()))
+        (second, open(true))
     });
     let (second, third) = outcome.unwrap();
     assert!(second.to_string().contains("in use"), "{second}");
@@ -171,9 +166,7 @@ fn device_in_use_is_reported_busy() {
 #[test]
 fn deleted_device_is_gone() {
     let namespace = Namespace::new("gone").unwrap();
-    let device = namespace
-        .run(|| open(Offloads::default()).unwrap())
-        .unwrap();
+    let device = namespace.run(|| open(true).unwrap()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
