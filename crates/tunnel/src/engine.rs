@@ -23,7 +23,7 @@ mod peer;
 mod peers;
 mod server;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

@@ -2,10 +2,11 @@
 
 mod simulation;
 mod streams;
-mod support;
+pub(crate) mod support;
 
 use std::time::Duration;
 
+use tunnel_proto::echo::{self, ProbeInfo};
 use tunnel_proto::ip::transport::{Tcp, flags};
 use tunnel_proto::ip::{Header, mss};
 use tunnel_proto::path::{Mode, Transport};
@@ -27,10 +28,8 @@ fn flow_from_server_is_answered_by_shoot() {
     let arrived = sim.at_client(0);
     assert_eq!(arrived.len(), 1);
     let header = Header::parse(&arrived[0]).unwrap();
-    assert_eq!(
-        Tcp::new(header.segment(&arrived[0])).unwrap().flags(),
-        flags::SYN
-    );
+    let segment = Tcp::new(header.segment(&arrived[0])).unwrap();
+    assert_eq!(segment.flags(), flags::SYN);
     sim.client_sends(0, packet(POD, SERVER, flags::SYN | flags::ACK, 1000));
     sim.run_for(ms(100));
     assert_eq!(sim.at_server(0).len(), 1);
@@ -44,14 +43,8 @@ fn shoot_opens_no_flow_toward_seed() {
     sim.client_sends(0, packet("192.168.123.64", SERVER, flags::SYN, 0));
     sim.run_for(ms(100));
     assert!(sim.at_server(0).is_empty());
-    let refused: u64 = sim.servers[0]
-        .engine
-        .filter()
-        .unwrap()
-        .refused()
-        .map(|(_, n)| n)
-        .sum();
-    assert_eq!(refused, 3);
+    let refused = sim.servers[0].engine.filter().unwrap().refused();
+    assert_eq!(refused.map(|(_, n)| n).sum::<u64>(), 3);
 }
 
 #[test]
@@ -74,8 +67,7 @@ fn udp_is_used_when_open_and_left_when_dead() {
     assert_eq!(sim.healthy(), [true, true]);
     sim.run_for(ms(9000));
     let expect = |sim: &Simulation, transport, changes| {
-        let used = [sim.transport(0, 0), sim.server_transport(0, 0)];
-        assert_eq!(used, [Some(transport); 2]);
+        assert_eq!(sim.transports(), [Some(transport); 2]);
         let ends = [&sim.clients[0], &sim.servers[0]];
         assert_eq!(ends.map(|end| end.engine.counts().path_changes), changes);
     };
@@ -89,8 +81,7 @@ fn udp_is_used_when_open_and_left_when_dead() {
 
 #[test]
 fn transport_change_keeps_flow_without_handshake() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(2000));
+    let mut sim = Simulation::after(Mode::Auto, ms(2000));
     sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
     sim.run_for(ms(50));
     let handshakes = sim.clients[0].engine.counts().handshakes;
@@ -106,13 +97,10 @@ fn transport_change_keeps_flow_without_handshake() {
 
 #[test]
 fn sessions_are_renewed_while_packets_flow() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(3000));
+    let mut sim = Simulation::after(Mode::Auto, ms(3000));
     let counts = |sim: &Simulation| {
-        let (client, server) = (
-            sim.clients[0].engine.counts(),
-            sim.servers[0].engine.counts(),
-        );
+        let ends = [&sim.clients[0], &sim.servers[0]];
+        let [client, server] = ends.map(|end| end.engine.counts());
         (client.handshakes, server.path_changes)
     };
     let (handshakes, path_changes) = counts(&sim);
@@ -121,17 +109,11 @@ fn sessions_are_renewed_while_packets_flow() {
         sim.run_for(ms(1000));
     }
     let after = counts(&sim);
-    assert!(
-        (handshakes + 4..handshakes + 9).contains(&after.0),
-        "{after:?}"
-    );
+    let expected = handshakes + 4..handshakes + 9;
+    assert!(expected.contains(&after.0), "{after:?}");
     assert_eq!(after.1, path_changes);
     assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
-    assert!(
-        sim.clients[0].max_down < ms(1),
-        "{:?}",
-        sim.clients[0].max_down
-    );
+    sim.was_down_less_than(0, ms(1));
 }
 
 #[test]
@@ -170,8 +152,7 @@ fn new_flows_avoid_draining_client_and_old_stay() {
 
 #[test]
 fn client_believes_a_silent_servers_flows_for_thirty_seconds() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(2000));
+    let mut sim = Simulation::after(Mode::Auto, ms(2000));
     sim.server_opens(7..8);
     sim.run_for(ms(2000));
     let flows = |sim: &Simulation| {
@@ -206,7 +187,7 @@ fn new_and_unanswered_flows_avoid_dead_client_after_three_seconds() {
 #[test]
 fn rotation_loses_nothing_with_either_key() {
     let mut sim = Simulation::connected();
-    let (old, new) = (simulation::key(1), simulation::key(101));
+    let (old, new) = (support::key(1), support::key(101));
     // First every peer is given the new key, then it is used, then the old one is removed.
     sim.rotate_client_key(&[&old, &new], &[&old]);
     sim.run_for(ms(2000));
@@ -214,11 +195,7 @@ fn rotation_loses_nothing_with_either_key() {
     sim.run_for(ms(40_000));
     sim.rotate_client_key(&[&new], &[&new]);
     sim.run_for(ms(5000));
-    assert!(
-        sim.clients[0].max_down < ms(1),
-        "{:?}",
-        sim.clients[0].max_down
-    );
+    sim.was_down_less_than(0, ms(1));
     sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
     sim.run_for(ms(100));
     assert_eq!(sim.at_client(0).len(), 1);
@@ -276,12 +253,12 @@ fn invalid_identity_is_refused_and_changes_nothing() {
         }),
         ("no public key", |it| it.peers[0].public_keys.clear()),
         ("pairs of an own key", |it| {
-            it.keys = (1..=17).map(simulation::key).collect();
+            it.keys = (1..=17).map(support::key).collect();
         }),
         ("both have the address", |it| {
             let mut other = it.peers[0].clone();
             other.name = "other".to_owned();
-            other.public_keys = vec![simulation::key(9).public()];
+            other.public_keys = vec![support::key(9).public()];
             it.peers.push(other);
         }),
     ];
@@ -340,7 +317,7 @@ fn keys_that_are_added_disturb_no_other_peer() {
         sim.client_keys(client, &[1 + client as u8], &[60, 50]);
         sim.run_for(ms(3000));
         assert!(sim.carries(client, 4), "with the new key preferred");
-        assert!(sim.clients[client].max_down < ms(1));
+        sim.was_down_less_than(client, ms(1));
     }
 }
 
@@ -356,11 +333,7 @@ fn key_lost_by_server_is_replaced_by_known_one() {
         sim.server_keys(&[110 - gone], &[&[1]]);
         sim.run_for(ms(5000));
         assert!(sim.carries(0, 2), "without {gone}");
-        assert!(
-            sim.clients[0].max_down < ms(4000),
-            "{:?}",
-            sim.clients[0].max_down
-        );
+        sim.was_down_less_than(0, ms(4000));
         sim.run_for(ms(60_000));
         assert_eq!(sim.healthy(), [true, true]);
     }
@@ -369,13 +342,12 @@ fn key_lost_by_server_is_replaced_by_known_one() {
 #[test]
 fn udp_dead_one_way_is_left_within_two_seconds() {
     for to_servers in [true, false] {
-        let mut sim = Simulation::new(1, 1, Mode::Auto);
-        sim.run_for(ms(3000));
+        let mut sim = Simulation::after(Mode::Auto, ms(3000));
         assert!(sim.carries(0, 1));
         sim.udp_to_servers = !to_servers;
         sim.udp_to_clients = to_servers;
         sim.run_for(ms(2000));
-        let used = [sim.transport(0, 0), sim.server_transport(0, 0)];
+        let used = sim.transports();
         assert_eq!(used, [Some(Transport::Tcp); 2], "{to_servers}");
         assert!(sim.carries(0, 2));
     }
@@ -401,14 +373,14 @@ fn packets_fit_path_once_its_mtu_is_known() {
 #[test]
 fn probes_forged_by_pods_are_ignored() {
     let mut sim = Simulation::connected();
-    let info = tunnel_proto::echo::ProbeInfo {
+    let info = ProbeInfo {
         draining: true,
         mtu: 1280,
-        ..tunnel_proto::echo::ProbeInfo::default()
+        ..ProbeInfo::default()
     };
     let mut probe = vec![0; 100];
     let addresses = (POD.parse().unwrap(), SERVER.parse().unwrap());
-    let len = tunnel_proto::echo::request(addresses, 1, info, 0, &mut probe).unwrap();
+    let len = echo::request(addresses, 1, info, 0, &mut probe).unwrap();
     probe.truncate(len);
     sim.client_sends(0, probe);
     sim.run_for(ms(20));
@@ -435,8 +407,7 @@ fn peer_stays_healthy_while_link_changes() {
 #[test]
 fn hole_under_packets_is_found_in_five_seconds() {
     for (mode, from_server) in [(Mode::Auto, true), (Mode::Udp, true), (Mode::Udp, false)] {
-        let mut sim = Simulation::new(1, 1, mode);
-        sim.run_for(ms(3000));
+        let mut sim = Simulation::after(mode, ms(3000));
         sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
         sim.largest = Some(1400);
         for _ in 0..200 {
@@ -467,8 +438,7 @@ fn is_followed(sim: &mut Simulation, port: u16) {
 #[test]
 fn server_follows_client_after_its_indices_restart() {
     for mode in MODES {
-        let mut sim = Simulation::new(1, 1, mode);
-        sim.run_for(Duration::from_secs(600));
+        let mut sim = Simulation::after(mode, Duration::from_secs(600));
         is_followed(&mut sim, 1);
         // Until no session is left and an older initiation is taken, as of a client whose clock went
         // back: the server begins its indices again.
@@ -499,8 +469,7 @@ fn server_follows_client_that_restarts_often() {
 #[test]
 fn server_follows_client_after_one_way_loss() {
     for minutes in [1, 3, 5, 20] {
-        let mut sim = Simulation::new(1, 1, Mode::Udp);
-        sim.run_for(ms(3000));
+        let mut sim = Simulation::after(Mode::Udp, ms(3000));
         is_followed(&mut sim, 1);
         sim.udp_to_clients = false;
         sim.run_for(Duration::from_secs(60 * minutes));

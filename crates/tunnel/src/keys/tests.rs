@@ -11,6 +11,13 @@ use super::*;
 const PRIVATE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
 const PUBLIC: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
 
+/// A new directory, and the path of a key in it.
+fn place() -> (TempDir, PathBuf) {
+    let dir = TempDir::new("keys").unwrap();
+    let path = dir.path().join("key");
+    (dir, path)
+}
+
 #[test]
 fn public_key_is_that_of_the_rfc() {
     let private: PrivateKey = PRIVATE.parse().unwrap();
@@ -57,12 +64,9 @@ fn keys_that_protect_nothing_are_refused() {
 fn secrets_are_never_shown() {
     let private: PrivateKey = PRIVATE.parse().unwrap();
     let preshared: PresharedKey = PRIVATE.parse().unwrap();
-    assert_eq!(
-        format!("{private:?} {preshared:?}"),
-        "PrivateKey(..) PresharedKey(..)"
-    );
-    let dir = TempDir::new("keys").unwrap();
-    let path = dir.path().join("key");
+    let shown = format!("{private:?} {preshared:?}");
+    assert_eq!(shown, "PrivateKey(..) PresharedKey(..)");
+    let (_dir, path) = place();
     fs::write(&path, "dwdtCnMYpX08FsFy").unwrap();
     let error = PrivateKey::read(&path).unwrap_err();
     let shown = format!("{error} {error:?}");
@@ -78,24 +82,19 @@ fn public_key_debug_shows_a_part() {
 
 #[test]
 fn written_key_is_readable_by_owner_only() {
-    let dir = TempDir::new("keys").unwrap();
-    let path = dir.path().join("key");
+    let (dir, path) = place();
     let key = generate().unwrap();
     write_new(&path, &key).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     assert_eq!(fs::read(&path).unwrap().len(), TEXT_LEN + 1);
     assert_eq!(PrivateKey::read(&path).unwrap().as_bytes(), key.as_bytes());
-    assert_eq!(
-        fs::read_dir(dir.path()).unwrap().count(),
-        1,
-        "the draft is gone"
-    );
+    let files = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(files, 1, "the draft is gone");
 }
 
 #[test]
 fn write_new_overwrites_no_file() {
-    let dir = TempDir::new("keys").unwrap();
-    let path = dir.path().join("key");
+    let (dir, path) = place();
     fs::write(&path, "precious").unwrap();
     let error = write_new(&path, &generate().unwrap()).unwrap_err();
     assert!(matches!(error, KeyError::Exists(_)), "{error:?}");
@@ -113,20 +112,19 @@ fn missing_directory_is_an_error_with_the_name() {
 
 #[test]
 fn key_file_allows_line_end_and_limits_size() {
-    let dir = TempDir::new("keys").unwrap();
-    let path = dir.path().join("key");
+    let (_dir, path) = place();
     for end in ["", "\n", "\r\n", " \n\n"] {
         fs::write(&path, format!("{PRIVATE}{end}")).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         assert!(PrivateKey::read(&path).is_ok(), "{end:?}");
         assert!(PresharedKey::read(&path).is_ok(), "{end:?}");
     }
-    fs::write(&path, format!("{PRIVATE}\n{PRIVATE}\n")).unwrap();
-    assert!(PrivateKey::read(&path).is_err());
-    fs::write(&path, format!("{PRIVATE}{}{PRIVATE}", " ".repeat(20))).unwrap();
-    assert!(PrivateKey::read(&path).is_err());
-    fs::write(&path, " ".repeat(1 << 20)).unwrap();
-    assert!(PrivateKey::read(&path).is_err());
+    let twice = format!("{PRIVATE}\n{PRIVATE}\n");
+    let apart = format!("{PRIVATE}{}{PRIVATE}", " ".repeat(20));
+    for text in [twice, apart, " ".repeat(1 << 20)] {
+        fs::write(&path, text).unwrap();
+        assert!(PrivateKey::read(&path).is_err());
+    }
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tunnel_proto::ip::vnet;
-use tunnel_proto::path::{self, Mode, Transport};
+use tunnel_proto::path::{Mode, Transport};
 
 use crate::device::{Abilities, Device, Port, READ_BUFFER};
-use crate::keys::PrivateKey;
-use crate::{Dials, Identity, Params, PeerSpec, Role, RouteId, Sockets, Tunnel};
+use crate::engine::tests::support::{client_role, key, params, peer, server_role};
+use crate::{Dials, Identity, Params, PeerSpec, Sockets, Tunnel};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -19,31 +19,6 @@ const JOINING: Abilities = Abilities {
     join_tcp: true,
     join_udp: true,
 };
-
-fn key(number: u8) -> PrivateKey {
-    PrivateKey::from_bytes([number; 32])
-}
-
-fn peer(name: &str, number: u8, address: &str) -> PeerSpec {
-    PeerSpec {
-        name: name.to_owned(),
-        public_keys: vec![key(number).public()],
-        preshared_key: None,
-        addresses: vec![address.parse().unwrap()],
-        route: None,
-    }
-}
-
-fn params(role: Role, name: &str, address: &str) -> Params {
-    Params {
-        role,
-        name: name.to_owned(),
-        addresses: vec![address.parse().unwrap()],
-        mtu: 1420,
-        stream: crate::stream::StreamParams::default(),
-        offloads: udp::Offloads::default(),
-    }
-}
 
 fn start(params: Params, own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Tunnel, Dials, Port) {
     let (device, other) = Device::pair(JOINING).unwrap();
@@ -72,15 +47,9 @@ struct Ends {
 }
 
 async fn ends(mode: Mode) -> Ends {
-    let networks = vec!["100.96.0.0/11".parse().unwrap()];
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let udp_address = udp.local_addr().unwrap();
-    let role = Role::Server {
-        route: RouteId::new(17),
-        networks: networks.clone(),
-        filter: tunnel_proto::filter::Params::default(),
-    };
-    let server = params(role, "server", "192.168.123.1");
+    let server = params(server_role(17), "server", "192.168.123.1");
     let (server, _, seed) = start(server, 1, peer("client", 2, "192.168.123.64"), Some(udp));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let tcp_address = listener.local_addr().unwrap();
@@ -90,11 +59,7 @@ async fn ends(mode: Mode) -> Ends {
             accepting.accept(stream, from);
         }
     });
-    let path = path::Params {
-        mode,
-        ..path::Params::default()
-    };
-    let client = params(Role::Client { networks, path }, "client", "192.168.123.64");
+    let client = params(client_role(mode), "client", "192.168.123.64");
     let (client, mut dials, shoot) = start(client, 2, peer("server", 1, "192.168.123.1"), None);
     tokio::spawn(async move {
         while let Some(dial) = dials.next().await {
@@ -148,9 +113,8 @@ async fn read(port: &mut Port) -> Vec<u8> {
     let mut buffer = vec![0; READ_BUFFER];
     let reading = async {
         loop {
-            std::future::poll_fn(|cx| port.poll_readable(cx))
-                .await
-                .unwrap();
+            let ready = std::future::poll_fn(|cx| port.poll_readable(cx));
+            ready.await.unwrap();
             if let Some(packet) = port.read(&mut buffer).unwrap() {
                 return packet.bytes.to_vec();
             }
@@ -214,26 +178,21 @@ async fn client_is_unhealthy_after_server_stops() {
 #[tokio::test]
 async fn refused_identity_is_returned_to_caller() {
     let ends = ends(Mode::Udp).await;
-    let empty = Identity {
-        keys: Vec::new(),
+    let identity = |keys| Identity {
+        keys,
         peers: Vec::new(),
     };
-    let error = ends.server.replace(empty).await.unwrap_err();
+    let error = ends.server.replace(identity(vec![])).await.unwrap_err();
     assert!(error.to_string().contains("no private key"), "{error}");
     ends.server.stop().await;
-    let identity = Identity {
-        keys: vec![key(1)],
-        peers: Vec::new(),
-    };
-    let error = ends.server.replace(identity).await.unwrap_err();
+    let replaced = ends.server.replace(identity(vec![key(1)])).await;
+    let error = replaced.unwrap_err();
     assert_eq!(error, crate::TunnelError::Stopped);
 }
 
 #[tokio::test]
 async fn thread_ends_with_last_handle() {
-    let path = path::Params::default();
-    let networks = Vec::new();
-    let client = params(Role::Client { networks, path }, "client", "192.168.123.64");
+    let client = params(client_role(Mode::Auto), "client", "192.168.123.64");
     let (client, mut dials, _shoot) = start(client, 2, peer("server", 1, "192.168.123.1"), None);
     while let Ok(dial) = timeout(Duration::from_millis(100), dials.next()).await {
         dial.expect("asked for while it runs")

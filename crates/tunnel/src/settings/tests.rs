@@ -11,10 +11,8 @@ fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
 fn findings(validate: impl FnOnce(&mut ConfigErrors)) -> Vec<String> {
     let mut errors = ConfigErrors::new();
     validate(&mut errors);
-    errors
-        .iter()
-        .map(|(key, why)| format!("{key}: {why}"))
-        .collect()
+    let all = errors.iter().map(|(key, why)| format!("{key}: {why}"));
+    all.collect()
 }
 
 #[test]
@@ -30,10 +28,9 @@ fn networks_are_one_list_without_duplicates() {
 
 #[test]
 fn unusable_networks_are_named() {
-    assert_eq!(
-        findings(|errors| Networks::default().validate("networks", errors)),
-        ["networks: at least one network of the shoot is needed"]
-    );
+    let found = findings(|errors| Networks::default().validate("networks", errors));
+    let none = "networks: at least one network of the shoot is needed";
+    assert_eq!(found, [none]);
     let networks: Networks = read(
         r#"{ pods: ["0.0.0.0/0"], services: ["10.0.0.0/8", "127.0.0.0/8"], nodes: ["ff00::/8"] }"#,
     )
@@ -50,10 +47,8 @@ fn unusable_networks_are_named() {
     assert_eq!(found.len(), expected.len());
     for bad in ["10.0.0.1/8", "10.0.0.0/33", "pods", "::ffff:10.0.0.0/104"] {
         let error = read::<Networks>(&format!("{{ pods: [\"{bad}\"] }}")).unwrap_err();
-        assert!(
-            error.starts_with("a.yaml:1:") && error.contains("pods[0]"),
-            "{error}"
-        );
+        let named = error.starts_with("a.yaml:1:") && error.contains("pods[0]");
+        assert!(named, "{error}");
     }
 }
 
@@ -113,24 +108,18 @@ fn addresses_are_one_per_family_beside_networks() {
         findings(|errors| validate_addresses(&addresses, &networks, errors))
     };
     assert!(found(&["192.168.0.1/24", "fd00::1/96"]).is_empty());
-    assert_eq!(
-        found(&["192.168.0.1/24", "192.168.1.1/24"]),
-        ["addresses: more than one address of IPv4"]
-    );
-    assert_eq!(
-        found(&[]),
-        ["addresses: at least one address is needed, or VPN_NETWORK"]
-    );
+    let twice = "addresses: more than one address of IPv4";
+    assert_eq!(found(&["192.168.0.1/24", "192.168.1.1/24"]), [twice]);
+    let none = "addresses: at least one address is needed, or VPN_NETWORK";
+    assert_eq!(found(&[]), [none]);
     for (one, other, overlaps) in [
         ("10.0.0.0/8", "10.1.0.0/16", true),
         ("10.1.0.0/16", "10.0.0.0/8", true),
         ("10.0.0.0/16", "10.1.0.0/16", false),
         ("10.0.0.0/8", "fd00::/8", false),
     ] {
-        assert_eq!(
-            overlap(&one.parse().unwrap(), &other.parse().unwrap()),
-            overlaps
-        );
+        let [one, other] = [one, other].map(|text| text.parse().unwrap());
+        assert_eq!(overlap(&one, &other), overlaps);
     }
 }
 
@@ -171,10 +160,8 @@ fn family_without_transfer_network_has_default() {
         let addresses = transfer_addresses(&list(given), &list(networks), End::Client(0));
         addresses.unwrap().iter().map(ToString::to_string).collect()
     };
-    assert_eq!(
-        got(&["fd00::/96"], &["10.0.0.0/8"]),
-        ["fd00::b:0/96", "192.168.123.64/24"]
-    );
+    let both = ["fd00::b:0/96", "192.168.123.64/24"];
+    assert_eq!(got(&["fd00::/96"], &["10.0.0.0/8"]), both);
     assert_eq!(got(&[], &["fd01::/64"]), ["fd8f:6d53:b97a:1::b:0/96"]);
     assert!(got(&[], &[]).is_empty());
 }
@@ -209,18 +196,15 @@ fn queue_with_impossible_values_is_refused() {
         findings(|errors| queue.validate("queue", errors))
     };
     assert!(found("{}").is_empty());
-    assert_eq!(
-        found("{ target: 0, interval: 1ms, packets: 1, bytes: 1KiB }"),
-        [
-            "queue.target: 0 would drop everything",
-            "queue.packets: must be from 16 to 65536",
-            "queue.bytes: must be from 64KiB to 1GiB"
-        ]
-    );
-    assert_eq!(
-        found("{ interval: 1ms }"),
-        ["queue.interval: must be at least the target"]
-    );
+    let wrong = [
+        "queue.target: 0 would drop everything",
+        "queue.packets: must be from 16 to 65536",
+        "queue.bytes: must be from 64KiB to 1GiB",
+    ];
+    let all = found("{ target: 0, interval: 1ms, packets: 1, bytes: 1KiB }");
+    assert_eq!(all, wrong);
+    let interval = "queue.interval: must be at least the target";
+    assert_eq!(found("{ interval: 1ms }"), [interval]);
 }
 
 #[test]

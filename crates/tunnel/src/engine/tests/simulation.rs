@@ -16,20 +16,16 @@ use tunnel_proto::ip::vnet::VnetHeader;
 use tunnel_proto::path::Mode;
 
 use super::super::*;
-use crate::handle::{Params, PeerSpec, Role};
-use crate::keys::{PrivateKey, PublicKey};
+use crate::handle::PeerSpec;
+use crate::keys::PrivateKey;
 use crate::status::PeerStatus;
 
-use super::support::{Sink, tcp};
+use super::support::{Sink, client_role, key, params, peer, server_role, tcp};
 
 const DELAY: Duration = Duration::from_millis(5);
 
 pub(super) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-pub(super) fn key(number: u8) -> PrivateKey {
-    PrivateKey::from_bytes([number; 32])
 }
 
 /// One end, its device, and what it sent by one call.
@@ -127,60 +123,31 @@ impl Simulation {
 
     /// Returns a server and a client that have been up for a moment.
     pub(super) fn connected() -> Self {
-        let mut sim = Self::new(1, 1, Mode::Auto);
-        sim.run_for(ms(1000));
+        Self::after(Mode::Auto, ms(1000))
+    }
+
+    /// Returns a server and a client after a time.
+    pub(super) fn after(mode: Mode, time: Duration) -> Self {
+        let mut sim = Self::new(1, 1, mode);
+        sim.run_for(time);
         sim
     }
 
     fn server(&self, at: usize, clients: usize) -> Engine {
-        let params = Params {
-            role: Role::Server {
-                route: RouteId::new(17 + u32::try_from(at).unwrap()),
-                networks: vec!["100.96.0.0/11".parse().unwrap()],
-                filter: tunnel_proto::filter::Params::default(),
-            },
-            name: server_name(at),
-            addresses: vec![self.server_address(at).parse().unwrap()],
-            mtu: 1420,
-            stream: crate::stream::StreamParams::default(),
-            offloads: udp::Offloads::default(),
-        };
-        let identity = Identity {
-            keys: vec![key(50 + u8::try_from(at).unwrap())],
-            peers: (0..clients).map(client_spec).collect(),
-        };
-        Engine::new(
-            params,
-            identity,
-            Keys::new(u64::MAX),
-            [7 + self.order; 3],
-            self.now,
-        )
-        .unwrap()
+        let role = server_role(17 + u32::try_from(at).unwrap());
+        let params = params(role, &server_name(at), &self.server_address(at));
+        let (keys, random) = (Keys::new(u64::MAX), [7 + self.order; 3]);
+        let identity = server_identity(at, clients);
+        Engine::new(params, identity, keys, random, self.now).unwrap()
     }
 
     pub(super) fn server_identity(&self, at: usize) -> Identity {
-        Identity {
-            keys: vec![key(50 + u8::try_from(at).unwrap())],
-            peers: (0..self.clients.len()).map(client_spec).collect(),
-        }
+        server_identity(at, self.clients.len())
     }
 
     fn client(&self, at: usize, servers: usize) -> Engine {
-        let params = Params {
-            role: Role::Client {
-                networks: vec!["100.96.0.0/11".parse().unwrap()],
-                path: path::Params {
-                    mode: self.mode,
-                    ..path::Params::default()
-                },
-            },
-            name: client_name(at),
-            addresses: vec![client_address(at).parse().unwrap()],
-            mtu: 1420,
-            stream: crate::stream::StreamParams::default(),
-            offloads: udp::Offloads::default(),
-        };
+        let role = client_role(self.mode);
+        let params = params(role, &client_name(at), &client_address(at));
         let identity = Identity {
             keys: vec![key(1 + u8::try_from(at).unwrap())],
             peers: (0..servers).map(|at| self.server_spec(at)).collect(),
@@ -189,12 +156,10 @@ impl Simulation {
     }
 
     fn server_spec(&self, at: usize) -> PeerSpec {
+        let number = 50 + u8::try_from(at).unwrap();
         PeerSpec {
-            name: server_name(at),
-            public_keys: vec![key(50 + u8::try_from(at).unwrap()).public()],
-            preshared_key: None,
-            addresses: vec![self.server_address(at).parse().unwrap()],
             route: RouteId::new(17 + u32::try_from(at).unwrap()),
+            ..peer(&server_name(at), number, &self.server_address(at))
         }
     }
 
@@ -239,6 +204,17 @@ impl Simulation {
 
     pub(super) fn server_transport(&self, server: usize, client: usize) -> Option<Transport> {
         self.servers[server].engine.status(self.now).peers[client].transport
+    }
+
+    /// Returns what the first client and the first server send by.
+    pub(super) fn transports(&self) -> [Option<Transport>; 2] {
+        [self.transport(0, 0), self.server_transport(0, 0)]
+    }
+
+    /// Expects that a client was without a link in use for less than this.
+    pub(super) fn was_down_less_than(&self, client: usize, limit: Duration) {
+        let down = self.clients[client].max_down;
+        assert!(down < limit, "{down:?}");
     }
 
     pub(super) fn dropped_at_server(&self, at: usize, reason: &str) -> u64 {
@@ -542,13 +518,14 @@ fn remote(node: Node, wire: u64, tcp: bool) -> Remote {
     }
 }
 
-fn client_spec(at: usize) -> PeerSpec {
-    let public: PublicKey = key(1 + u8::try_from(at).unwrap()).public();
-    PeerSpec {
-        name: client_name(at),
-        public_keys: vec![public],
-        preshared_key: None,
-        addresses: vec![client_address(at).parse().unwrap()],
-        route: None,
+fn server_identity(at: usize, clients: usize) -> Identity {
+    Identity {
+        keys: vec![key(50 + u8::try_from(at).unwrap())],
+        peers: (0..clients).map(client_spec).collect(),
     }
+}
+
+fn client_spec(at: usize) -> PeerSpec {
+    let number = 1 + u8::try_from(at).unwrap();
+    peer(&client_name(at), number, &client_address(at))
 }

@@ -7,8 +7,7 @@ use super::simulation::{Simulation, ms};
 
 #[test]
 fn streams_of_strangers_are_bounded_and_end() {
-    let mut sim = Simulation::new(1, 1, Mode::Auto);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::after(Mode::Auto, ms(1000));
     for _ in 0..1000 {
         sim.stranger();
     }
@@ -46,8 +45,7 @@ fn stream_in_handshake_outlives_strangers() {
 
 #[test]
 fn hellos_of_one_stream_force_no_handshakes() {
-    let mut sim = Simulation::new(1, 1, Mode::Tcp);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::after(Mode::Tcp, ms(1000));
     let handshakes = |sim: &Simulation| sim.servers[0].engine.counts().handshakes;
     let before = handshakes(&sim);
     for instance in 0..100 {
@@ -60,8 +58,7 @@ fn hellos_of_one_stream_force_no_handshakes() {
 
 #[test]
 fn silent_stream_is_closed() {
-    let mut sim = Simulation::new(1, 1, Mode::Tcp);
-    sim.run_for(ms(1000));
+    let mut sim = Simulation::after(Mode::Tcp, ms(1000));
     assert_eq!(
         sim.servers[0].engine.status(sim.now).peers[0].links.len(),
         1

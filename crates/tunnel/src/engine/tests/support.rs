@@ -1,10 +1,60 @@
-//! The output of one call of an engine, and TCP segments with right checksums.
+//! Ends and their parameters, the output of one call of an engine, and TCP segments with right
+//! checksums.
 
 use bytes::BytesMut;
+use tunnel_proto::datagram::RouteId;
 use tunnel_proto::frame::put_control;
 use tunnel_proto::ip::checksum::Sum;
 
 use super::super::*;
+use crate::handle::PeerSpec;
+use crate::keys::PrivateKey;
+
+pub(crate) fn key(number: u8) -> PrivateKey {
+    PrivateKey::from_bytes([number; 32])
+}
+
+/// A peer with the key of this number.
+pub(crate) fn peer(name: &str, number: u8, address: &str) -> PeerSpec {
+    PeerSpec {
+        name: name.to_owned(),
+        public_keys: vec![key(number).public()],
+        preshared_key: None,
+        addresses: vec![address.parse().unwrap()],
+        route: None,
+    }
+}
+
+pub(crate) fn params(role: Role, name: &str, address: &str) -> Params {
+    Params {
+        role,
+        name: name.to_owned(),
+        addresses: vec![address.parse().unwrap()],
+        mtu: 1420,
+        stream: crate::stream::StreamParams::default(),
+        offloads: udp::Offloads::default(),
+    }
+}
+
+/// A client of a shoot whose pods it is for.
+pub(crate) fn client_role(mode: path::Mode) -> Role {
+    Role::Client {
+        networks: vec!["100.96.0.0/11".parse().unwrap()],
+        path: path::Params {
+            mode,
+            ..path::Params::default()
+        },
+    }
+}
+
+/// A server of the same.
+pub(crate) fn server_role(route: u32) -> Role {
+    Role::Server {
+        route: RouteId::new(route),
+        networks: vec!["100.96.0.0/11".parse().unwrap()],
+        filter: tunnel_proto::filter::Params::default(),
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Sink {
