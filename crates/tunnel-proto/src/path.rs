@@ -277,20 +277,14 @@ impl Selector {
     }
 
     fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
-        let links = self
-            .slots
-            .iter_mut()
-            .flat_map(|slot| slot.link.iter_mut().chain(&mut slot.leaving));
-        links.into_iter().find(|link| link.id == id)
+        let mut links = self.slots.iter_mut().flat_map(Slot::links_mut);
+        links.find(|link| link.id == id)
     }
 
     /// Closes links that are dead, never came up, or have been replaced.
     fn close_dead(&mut self, now: Instant) {
         let mut ends = [None; 4];
-        let links = self.slots.iter_mut().flat_map(|slot| {
-            let links = slot.link.iter_mut().chain(&mut slot.leaving);
-            links.into_iter()
-        });
+        let links = self.slots.iter_mut().flat_map(Slot::links_mut);
         for (end, link) in ends.iter_mut().zip(links) {
             let dead = link.prober.as_mut().map(|prober| prober.is_dead(now));
             let timed_out = dead.is_none() && now >= link.since + self.params.dial_timeout;
@@ -376,17 +370,14 @@ impl Selector {
     }
 
     fn probe(&mut self, now: Instant) {
-        let active = self.active;
-        for slot in &mut self.slots {
-            for link in slot.link.iter_mut().chain(&mut slot.leaving) {
-                let Some(prober) = &mut link.prober else {
-                    continue;
-                };
-                prober.set_active(now, active == Some(link.id));
-                if let Some(id) = prober.due(now) {
-                    let link = link.id;
-                    self.events.push_back(Event::Probe { link, id });
-                }
+        for link in self.slots.iter_mut().flat_map(Slot::links_mut) {
+            let Some(prober) = &mut link.prober else {
+                continue;
+            };
+            prober.set_active(now, self.active == Some(link.id));
+            if let Some(id) = prober.due(now) {
+                let link = link.id;
+                self.events.push_back(Event::Probe { link, id });
             }
         }
     }
@@ -424,11 +415,7 @@ impl Selector {
             self.probe(now);
         }
         let active = self.active;
-        for leaving in self
-            .slots
-            .iter_mut()
-            .filter_map(|slot| slot.leaving.as_mut())
-        {
+        for leaving in self.slots.iter_mut().flat_map(|slot| &mut slot.leaving) {
             if active == Some(leaving.id) {
                 leaving.close_at = None;
             } else if active.is_some() {
@@ -447,6 +434,10 @@ impl Selector {
 impl Slot {
     fn links(&self) -> impl Iterator<Item = &Link> {
         self.link.iter().chain(&self.leaving)
+    }
+
+    fn links_mut(&mut self) -> impl Iterator<Item = &mut Link> {
+        self.link.iter_mut().chain(&mut self.leaving)
     }
 
     fn is_up(&self) -> bool {

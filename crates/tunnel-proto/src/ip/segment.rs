@@ -165,11 +165,7 @@ impl<'a> Segments<'a> {
 
 /// Finishes the checksum of an ordinary packet whose checksum field holds the sum of the
 /// pseudo-header.
-///
-/// # Errors
-///
-/// [`OffloadError::Checksum`] when the field would not be inside the packet.
-pub fn finish_checksum(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), OffloadError> {
+fn finish_checksum(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), OffloadError> {
     let start = usize::from(vnet.csum_start);
     let offset = usize::from(vnet.csum_offset);
     let covered = packet.get(start..).ok_or(OffloadError::Checksum)?;
