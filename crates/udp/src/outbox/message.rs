@@ -25,7 +25,10 @@ impl<'a> Message<'a> {
     ) -> Self {
         let ipv6 = through.ipv6;
         let may_fragment = through.options.mtu_discovery == MtuDiscovery::Fragment;
-        let mut control = Control::default();
+        let mut control = Control {
+            bytes: [0; 96],
+            len: 0,
+        };
         if ipv6 && may_fragment && to.is_none_or(|to| to.is_ipv6()) {
             control.may_fragment();
         }
@@ -92,23 +95,11 @@ struct Control {
     len: usize,
 }
 
-impl Default for Control {
-    fn default() -> Self {
-        Self {
-            bytes: [0; 96],
-            len: 0,
-        }
-    }
-}
-
 impl Control {
     /// That IPv6 may fragment it at its source.
     fn may_fragment(&mut self) {
-        self.add(
-            libc::IPPROTO_IPV6,
-            libc::IPV6_DONTFRAG,
-            &0_i32.to_ne_bytes(),
-        );
+        let no = 0_i32.to_ne_bytes();
+        self.add(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, &no);
     }
 
     /// Which address of ours it comes from.

@@ -25,6 +25,12 @@ fn bound(ip: IpAddr, options: Options) -> (Datagrams, SocketAddr) {
     (Datagrams::new(socket, options).unwrap(), address)
 }
 
+/// Two sockets on loopback: one that sends, and one that receives at the address.
+fn ends() -> (Datagrams, Datagrams, SocketAddr) {
+    let [(sender, _), (receiver, to)] = [(); 2].map(|()| bound(Ipv4Addr::LOCALHOST.into(), PROBE));
+    (sender, receiver, to)
+}
+
 /// Waits for `count` datagrams; also the lengths of the runs they came in.
 async fn receive(socket: &Datagrams, count: usize) -> (Vec<Vec<u8>>, Vec<usize>) {
     let (mut inbox, mut datagrams, mut runs) = (Inbox::new(), Vec::new(), Vec::new());
@@ -102,8 +108,7 @@ async fn datagrams_arrive_unchanged_with_any_offloads() {
 
 #[tokio::test]
 async fn run_is_sent_and_received_in_one_call() {
-    let (sender, _) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
-    let (receiver, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
+    let (sender, receiver, to) = ends();
     let mut outbox = Outbox::new();
     for _ in 0..sender.max_segments() {
         outbox.slot(&sender, to, None, &[], 1000, |buf| {
@@ -120,8 +125,7 @@ async fn run_is_sent_and_received_in_one_call() {
 
 #[tokio::test]
 async fn empty_slot_leaves_run_unchanged() {
-    let (sender, _) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
-    let (receiver, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
+    let (sender, receiver, to) = ends();
     let mut outbox = Outbox::new();
     outbox.slot(&sender, to, None, b"head", 100, |_| 0);
     for byte in [1, 2] {
