@@ -19,24 +19,9 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-use crate::keys::{PresharedKey, PublicKey};
+use crate::keys::PublicKey;
 
 pub(crate) use boring::{Keys, Noise, UNDER_LOAD};
-
-/// What a [`Noise`] is made of.
-#[derive(Clone)]
-pub(crate) struct Pairing {
-    /// The number of the own key.
-    pub(crate) own: usize,
-    /// The other end's key.
-    pub(crate) theirs: PublicKey,
-    /// What both ends share beside.
-    pub(crate) preshared: Option<PresharedKey>,
-    /// The upper 24 bits of every index of this pair; unique in the process.
-    pub(crate) index: u32,
-    /// Whether this end begins handshakes. Otherwise it only answers.
-    pub(crate) initiator: bool,
-}
 
 /// Bytes that `out` has at least, except for sealing.
 pub(crate) const OUT_LEN: usize = 148;

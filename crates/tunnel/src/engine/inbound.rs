@@ -61,7 +61,7 @@ enum Verdict {
     Deliver(usize),
     /// Something was authentic, and there is nothing to deliver.
     Received(Received),
-    /// It was dropped, and that was counted.
+    /// It was dropped, which was counted, or was a cookie.
     Nothing,
     /// A handshake message or keepalive goes back; it lies in the scratch buffer.
     Reply { len: usize, reply: Reply },

@@ -17,7 +17,6 @@ use tunnel_proto::filter::Filter;
 use tunnel_proto::path::{self, Selector};
 
 use crate::handle::{Identity, IdentityError, PeerSpec};
-use crate::noise::Pairing;
 
 use super::Engine;
 use super::peer::{Pair, Peer, Remote, Steering};
@@ -156,6 +155,7 @@ impl Engine {
     ) -> Peer {
         let mut peer = old.unwrap_or_else(|| self.fresh(now, place, &spec));
         let mut kept = std::mem::take(&mut peer.pairs);
+        let initiator = matches!(peer.steering, Steering::Client(_));
         for (number, own) in self.keys.own().iter().enumerate() {
             for theirs in &spec.public_keys {
                 let same = |pair: &Pair| pair.own == *own && pair.theirs == *theirs;
@@ -165,15 +165,10 @@ impl Engine {
                 }
                 let index = self.free_index(place, used);
                 used.push(index);
-                let pairing = Pairing {
-                    own: number,
-                    theirs: *theirs,
-                    preshared: spec.preshared_key.clone(),
-                    index,
-                    initiator: matches!(self.shared.side, Side::Client { .. }),
-                };
+                let (keys, preshared) = (&self.keys, spec.preshared_key.clone());
+                let noise = keys.pair(number, *theirs, preshared, index, initiator, now);
                 // There is one: `own` is one of the keys that were just given.
-                if let Some(noise) = self.keys.pair(&pairing, now) {
+                if let Some(noise) = noise {
                     peer.pairs.push(Pair::new(index, *own, *theirs, noise, now));
                 }
             }

@@ -12,6 +12,8 @@ pub(super) type Taken = Result<Opened, Refused>;
 pub(super) const KEEPALIVE: Taken = Ok(Opened::Keepalive);
 pub(super) const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 const PACKET: [u8; 28] = *b"\x45\0\0\x1c\0\0\0\0\x40\x11\0\0\x0a\0\0\x01\x0a\0\0\x02abcdefgh";
+/// The index of both ends.
+const INDEX: u32 = 0x0001_2340;
 /// Larger than any datagram here.
 const ROOM: usize = 2048;
 
@@ -41,7 +43,7 @@ impl Ends {
         let now = tokio::time::Instant::now().into_std();
         let mut server_keys = Keys::new(UNDER_LOAD);
         server_keys.replace(std::slice::from_ref(&server_key));
-        let server = pair(&server_keys, client_key.public(), at_server, false, now);
+        let server = server_keys.pair(0, client_key.public(), at_server, INDEX, false, now);
         Self {
             client: client(&client_key, &server_keys, at_client, now),
             client_key,
@@ -109,24 +111,8 @@ impl Ends {
 fn client(own: &PrivateKey, server: &Keys, preshared: Option<PresharedKey>, now: Instant) -> Noise {
     let mut keys = Keys::new(UNDER_LOAD);
     keys.replace(std::slice::from_ref(own));
-    pair(&keys, server.own()[0], preshared, true, now).unwrap()
-}
-
-fn pair(
-    keys: &Keys,
-    theirs: PublicKey,
-    preshared: Option<PresharedKey>,
-    initiator: bool,
-    now: Instant,
-) -> Option<Noise> {
-    let pairing = Pairing {
-        own: 0,
-        theirs,
-        preshared,
-        index: 0x0001_2340,
-        initiator,
-    };
-    keys.pair(&pairing, now)
+    let client = keys.pair(0, server.own()[0], preshared, INDEX, true, now);
+    client.unwrap()
 }
 
 fn initiation(client: &mut Noise, now: Instant) -> Vec<u8> {
@@ -400,9 +386,9 @@ fn restart_of_either_end_is_overcome() {
     ends.connect();
     ends.now += Duration::from_secs(30);
     let theirs = ends.client_key.public();
-    ends.server = pair(&ends.server_keys, theirs, None, false, ends.now).unwrap();
-    let no_keys = Keys::new(UNDER_LOAD);
-    assert!(pair(&no_keys, theirs, None, false, ends.now).is_none());
+    let pair = |keys: &Keys| keys.pair(0, theirs, None, INDEX, false, ends.now);
+    ends.server = pair(&ends.server_keys).unwrap();
+    assert!(pair(&Keys::new(UNDER_LOAD)).is_none());
     let datagram = seal(&mut ends.client, &PACKET).unwrap();
     assert_eq!(ends.at_server(&datagram).0, Err(Refused::Index));
     ends.connect();

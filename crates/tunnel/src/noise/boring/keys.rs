@@ -19,7 +19,7 @@ use boringtun::x25519;
 use tunnel_proto::datagram::COOKIE_REPLY_LEN;
 
 use crate::keys::{PresharedKey, PrivateKey, PublicKey};
-use crate::noise::{Identified, Pairing, Refused};
+use crate::noise::{Identified, Refused};
 
 use super::{Noise, refusal};
 
@@ -88,23 +88,34 @@ impl Keys {
         &self.public
     }
 
-    /// Returns the state of a pair of keys, without a session; `None` when there is no own key of
-    /// that number.
-    pub(crate) fn pair(&self, pairing: &Pairing, now: Instant) -> Option<Noise> {
-        let own = self.own.get(pairing.own)?;
-        let limiter = if pairing.initiator {
+    /// Returns the state of the pair of the own key of this number and the key `theirs`, without a
+    /// session; `None` when there is no such own key.
+    ///
+    /// `index` are the upper 24 bits of every index of this pair, unique in the process. An
+    /// `initiator` begins handshakes; otherwise this end only answers.
+    pub(crate) fn pair(
+        &self,
+        own: usize,
+        theirs: PublicKey,
+        preshared: Option<PresharedKey>,
+        index: u32,
+        initiator: bool,
+        now: Instant,
+    ) -> Option<Noise> {
+        let own = self.own.get(own)?;
+        let limiter = if initiator {
             &own.counted
         } else {
             &own.uncounted
         };
         let maker = Maker {
             private: own.private.clone(),
-            theirs: x25519::PublicKey::from(*pairing.theirs.as_bytes()),
-            preshared: pairing.preshared.clone(),
-            index: pairing.index,
+            theirs: x25519::PublicKey::from(*theirs.as_bytes()),
+            preshared,
+            index,
             limiter: Arc::clone(limiter),
         };
-        Some(Noise::new(maker, pairing.initiator, now))
+        Some(Noise::new(maker, initiator, now))
     }
 
     /// Server: finds out between which keys an initiation is. Its reserved bytes are zero.
