@@ -119,10 +119,6 @@ impl PublicKey {
     pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
-
-    fn text(&self) -> String {
-        STANDARD.encode(self.0)
-    }
 }
 
 impl TryFrom<[u8; KEY_LEN]> for PublicKey {
@@ -142,14 +138,14 @@ impl TryFrom<[u8; KEY_LEN]> for PublicKey {
 
 impl Debug for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.text();
+        let text = self.to_string();
         write!(f, "PublicKey({}…)", text.get(..6).unwrap_or_default())
     }
 }
 
 impl Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text())
+        f.write_str(&STANDARD.encode(self.0))
     }
 }
 

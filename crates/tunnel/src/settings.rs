@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use tunnel_proto::codel;
 
-pub use address::{AddressError, Cidr, DeviceName, DeviceNameError, TunnelAddress};
+pub use address::{AddressError, Cidr, DeviceName, TunnelAddress};
 pub use checks::{
     route_id, validate_addresses, validate_mtu, validate_name, validate_private_keys,
 };

@@ -50,12 +50,6 @@ impl FromStr for Cidr {
     }
 }
 
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// An inner address with the prefix length of its transfer network, such as `192.168.123.1/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunnelAddress(IpNet);
@@ -128,12 +122,6 @@ impl FromStr for TunnelAddress {
     }
 }
 
-impl fmt::Display for TunnelAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// The most bytes of a device's name: IFNAMSIZ of linux/if.h without the closing zero.
 const MAX_DEVICE_NAME: usize = 15;
 
@@ -157,30 +145,21 @@ impl Default for DeviceName {
     }
 }
 
-/// Why a text is no name of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the name of a device: 1 to 15 bytes, without blank, slash, colon and percent sign")]
-pub struct DeviceNameError;
-
 impl FromStr for DeviceName {
-    type Err = DeviceNameError;
+    type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<Self, DeviceNameError> {
+    fn from_str(text: &str) -> Result<Self, AddressError> {
         // dev_valid_name() of the kernel; a `%` would be a pattern.
         let visible = |c: u8| c.is_ascii_graphic() && !b"/:%".contains(&c);
         let fits = (1..=MAX_DEVICE_NAME).contains(&text.len()) && text.bytes().all(visible);
         let name = (fits && text != "." && text != "..").then(|| Self(text.to_owned()));
-        name.ok_or(DeviceNameError)
+        let why =
+            "not the name of a device: 1 to 15 bytes, without blank, slash, colon and percent sign";
+        name.ok_or_else(|| AddressError(why.to_owned()))
     }
 }
 
-impl fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Why a text is no network or no inner address.
+/// Why a text is no network, inner address or name of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AddressError(String);
@@ -199,9 +178,15 @@ fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// Text in files, by [`FromStr`] and `Display`.
+/// Text in files: [`FromStr`] reads it, and it is that of what is inside.
 macro_rules! as_text {
     ($($type:ty, $description:literal, $example:literal;)*) => {$(
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 ::settings::text::serialize(self, serializer)
