@@ -166,15 +166,3 @@ pub enum ScanError {
     #[error("mac1 fits no known server")]
     Unknown,
 }
-
-impl ScanError {
-    /// Returns the label for metrics.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Budget => "scan_budget",
-            Self::NotHandshake => "not_handshake",
-            Self::Unknown => "unknown_mac1",
-        }
-    }
-}

@@ -107,16 +107,3 @@ pub enum WrappedError {
     #[error("shorter than a wrapped datagram")]
     Short,
 }
-
-impl WrappedError {
-    /// Returns the label for metrics.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Address => "wrapped_address",
-            Self::Family => "wrapped_family",
-            Self::Magic => "not_wrapped",
-            Self::Short => "wrapped_short",
-        }
-    }
-}

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tunnel_proto::codel;
-use tunnel_proto::frame::{FrameError, MAX_LEN};
+use tunnel_proto::frame::FrameError;
 
 use outgoing::Outgoing;
 
@@ -42,8 +42,6 @@ pub struct StreamParams {
     /// Unsent bytes that the kernel holds, as the program set it on the socket (`TCP_NOTSENT_LOWAT`);
     /// 0: without a limit.
     pub notsent_lowat: u32,
-    /// Bytes of the largest datagram the other end may send; at most 16,383.
-    pub max_datagram: u16,
     /// How long the other end may take to introduce itself.
     pub hello_timeout: Duration,
 }
@@ -53,7 +51,6 @@ impl Default for StreamParams {
         Self {
             queue: codel::Params::default(),
             notsent_lowat: 64 * 1024,
-            max_datagram: MAX_LEN,
             hello_timeout: Duration::from_secs(5),
         }
     }

@@ -129,14 +129,6 @@ impl Datagrams {
         }
     }
 
-    /// Returns the address that the socket is bound to.
-    ///
-    /// # Errors
-    /// An error of the kernel.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.get_ref().local_addr().map(plain)
-    }
-
     /// Waits until there may be something to receive. Cancel-safe.
     ///
     /// # Errors

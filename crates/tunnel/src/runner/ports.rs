@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 use tunnel_proto::codel::{self, Band, DropReason};
-use tunnel_proto::frame::{Control, Decoder};
+use tunnel_proto::frame::{Control, Decoder, MAX_LEN};
 use tunnel_proto::wrapped;
 use udp::{Datagrams, MtuDiscovery, Outbox};
 
@@ -118,7 +118,7 @@ impl Ports {
         let stream = Stream::new(stream, early, &self.stream_params, self.now)?;
         let open = Open {
             stream,
-            decoder: Some(Decoder::new(self.stream_params.max_datagram)),
+            decoder: Some(Decoder::new(MAX_LEN)),
         };
         self.streams.insert(id, open);
         Ok(())

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel_proto::codel::{Band, DropReason};
-use tunnel_proto::frame::{Control, Decoder, Frame, Identity, put_control};
+use tunnel_proto::frame::{Control, Decoder, Frame, Identity, MAX_LEN, put_control};
 
 use super::*;
 
