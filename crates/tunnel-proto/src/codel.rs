@@ -76,26 +76,14 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 5] = [
-        Self::Delay,
-        Self::FullBytes,
-        Self::FullPackets,
-        Self::Oversize,
-        Self::Stale,
+    /// All of them with their labels for metrics, in the order of their declaration.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Delay, "queue_delay"),
+        (Self::FullBytes, "queue_full_bytes"),
+        (Self::FullPackets, "queue_full_packets"),
+        (Self::Oversize, "queue_oversize"),
+        (Self::Stale, "queue_stale"),
     ];
-
-    /// Returns the label for metrics.
-    #[must_use]
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Delay => "queue_delay",
-            Self::FullBytes => "queue_full_bytes",
-            Self::FullPackets => "queue_full_packets",
-            Self::Oversize => "queue_oversize",
-            Self::Stale => "queue_stale",
-        }
-    }
 }
 
 /// What went through a queue so far, in packets.

@@ -154,9 +154,9 @@ impl Filter {
         self.flows.evicted()
     }
 
-    /// Returns how often each refusal happened.
-    pub fn refused(&self) -> impl Iterator<Item = (Refusal, u64)> + '_ {
-        Refusal::ALL.into_iter().zip(self.refused.iter().copied())
+    /// Returns how often each of [`Refusal::ALL`] happened.
+    pub fn refused(&self) -> impl Iterator<Item = ((Refusal, &'static str), u64)> + '_ {
+        Refusal::ALL.into_iter().zip(self.refused)
     }
 
     fn count<T>(&mut self, verdict: Result<T, Refusal>) -> Result<T, Refusal> {
@@ -342,38 +342,19 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 12] = [
-        Self::Address,
-        Self::Fragment,
-        Self::IcmpKind,
-        Self::Malformed,
-        Self::NoFlow,
-        Self::NoPeer,
-        Self::Opening,
-        Self::Protocol,
-        Self::Related,
-        Self::SourceRoute,
-        Self::State,
-        Self::TableFull,
+    /// All of them with their labels for metrics, in the order of their declaration.
+    pub const ALL: [(Self, &'static str); 12] = [
+        (Self::Address, "filter_address"),
+        (Self::Fragment, "filter_fragment"),
+        (Self::IcmpKind, "filter_icmp_kind"),
+        (Self::Malformed, "filter_malformed"),
+        (Self::NoFlow, "filter_no_flow"),
+        (Self::NoPeer, "filter_no_peer"),
+        (Self::Opening, "filter_opening"),
+        (Self::Protocol, "filter_protocol"),
+        (Self::Related, "filter_related"),
+        (Self::SourceRoute, "filter_source_route"),
+        (Self::State, "filter_state"),
+        (Self::TableFull, "filter_table_full"),
     ];
-
-    /// Returns the label for metrics.
-    #[must_use]
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Address => "filter_address",
-            Self::Fragment => "filter_fragment",
-            Self::IcmpKind => "filter_icmp_kind",
-            Self::Malformed => "filter_malformed",
-            Self::NoFlow => "filter_no_flow",
-            Self::NoPeer => "filter_no_peer",
-            Self::Opening => "filter_opening",
-            Self::Protocol => "filter_protocol",
-            Self::Related => "filter_related",
-            Self::SourceRoute => "filter_source_route",
-            Self::State => "filter_state",
-            Self::TableFull => "filter_table_full",
-        }
-    }
 }

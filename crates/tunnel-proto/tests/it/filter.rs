@@ -508,7 +508,7 @@ fn full_table_evicts_closed_then_unanswered_only() {
         bench
             .filter
             .refused()
-            .find(|(refusal, _)| *refusal == kind)
+            .find(|((refusal, _), _)| *refusal == kind)
             .unwrap()
             .1
     };

@@ -73,15 +73,11 @@ impl Counters {
         totals.flows = filter.map_or(0, Filter::len);
         totals.evicted = filter.map_or(0, Filter::evicted);
         let dropped = &mut totals.dropped;
-        for (reason, count) in counts.dropped() {
+        dropped.extend(counts.dropped());
+        for ((_, reason), count) in filter.into_iter().flat_map(Filter::refused) {
             dropped.insert(reason, count);
         }
-        for (refusal, count) in filter.into_iter().flat_map(Filter::refused) {
-            dropped.insert(refusal.reason(), count);
-        }
-        for (reason, count) in ports.queue_drops() {
-            dropped.insert(reason.reason(), count);
-        }
+        dropped.extend(ports.queue_drops());
         dropped.insert("untrusted_gateway", ports.untrusted);
         dropped.insert("device_header", ports.broken);
         let (sent, written) = (ports.take_tally(), ports.take_written());

@@ -264,12 +264,13 @@ impl Ports {
     }
 
     /// Returns how often the queues of all streams dropped a packet, by reason.
-    pub(super) fn queue_drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
+    pub(super) fn queue_drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let mut stats = self.closed_queues;
         for open in self.streams.values() {
             stats += open.stream.outgoing.stats();
         }
-        DropReason::ALL.into_iter().zip(stats.dropped)
+        let labels = DropReason::ALL.map(|(_, label)| label);
+        labels.into_iter().zip(stats.dropped)
     }
 
     fn stream_mut(&mut self, id: StreamId) -> Option<&mut Open> {
