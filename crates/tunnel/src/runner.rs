@@ -73,28 +73,23 @@ pub(crate) fn start(
     let stopped = ends.stopped.clone();
     let (said, ready) = std::sync::mpsc::sync_channel(1);
     let body = move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let runtime = match runtime {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                // There is no receiver only when the starter is gone.
-                let _ = said.send(Err(StartError::Thread(error)));
-                return;
-            }
-        };
-        runtime.block_on(async {
-            match Runner::new(params, identity, sockets, counters, ends) {
-                Ok(runner) => {
-                    let _ = said.send(Ok(()));
-                    runner.run().await;
-                }
-                Err(error) => {
-                    let _ = said.send(Err(error));
-                }
-            }
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().map_err(StartError::Thread);
+        let started = runtime.and_then(|runtime| {
+            let runner = async { Runner::new(params, identity, sockets, counters, ends) };
+            let runner = runtime.block_on(runner)?;
+            Ok((runtime, runner))
         });
+        // There is no receiver only when the starter is gone.
+        match started {
+            Ok((runtime, runner)) => {
+                let _ = said.send(Ok(()));
+                runtime.block_on(runner.run());
+            }
+            Err(error) => {
+                let _ = said.send(Err(error));
+            }
+        }
         drop(stopped);
     };
     let thread = std::thread::Builder::new().name("tunnel".to_owned());
@@ -410,7 +405,10 @@ impl Runner {
             self.publish_at = now + PUBLISH;
             self.gone = self.device.is_gone();
             self.publish(now);
-            self.end_late_streams(now);
+            // Their other end has not introduced itself.
+            for (id, error) in self.ports.late_streams(now) {
+                self.close_stream(now, id, &error, 0);
+            }
             let counts = self.engine.counts();
             let packets = counts.sealed.packets + counts.opened.packets;
             if packets != self.packets {
@@ -421,13 +419,6 @@ impl Runner {
                 self.ports.shrink();
                 self.inbox = udp::Inbox::new();
             }
-        }
-    }
-
-    /// Closes streams whose other end has not introduced itself.
-    fn end_late_streams(&mut self, now: Instant) {
-        for (id, error) in self.ports.late_streams(now) {
-            self.close_stream(now, id, &error, 0);
         }
     }
 
