@@ -19,7 +19,6 @@ pub(crate) struct Affected {
 }
 
 impl Affected {
-    /// Returns what an object is about, as it is known now.
     pub(crate) fn by(state: &ClusterState, config: &Config, kind: Kind, key: &ObjectKey) -> Self {
         let mut affected = Self::default();
         if let Some(routing) = &config.routing {

@@ -72,10 +72,6 @@ pub struct Controller {
     failed: oneshot::Receiver<()>,
 }
 
-/// Makes a client as the configuration says.
-///
-/// # Errors
-/// Why it could not be made.
 pub(crate) async fn client(config: &Config) -> Result<(Client, http::Uri), StartError> {
     fn wrong(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StartError {
         StartError::Client(error.into())

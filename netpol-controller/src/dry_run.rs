@@ -113,7 +113,6 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
     Ok(text)
 }
 
-/// Reads what is needed; the last are Services that cannot be understood.
 async fn read(
     client: &Client,
     config: &Config,

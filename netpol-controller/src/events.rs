@@ -38,7 +38,6 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// Most characters of a message (core/v1 Event: 1,024 bytes).
 const MESSAGE_LIMIT: usize = 1000;
 
-/// The name under which Events are reported.
 const COMPONENT: &str = "rhizome-netpol-controller";
 
 /// An Event to be written.
@@ -68,7 +67,6 @@ struct Report {
 }
 
 impl Recorder {
-    /// Starts writing Events with `client`, as the replica `identity`.
     pub(crate) fn start(client: Client, identity: String, metrics: Metrics) -> Self {
         let (events, mut due) = mpsc::channel::<PendingEvent>(QUEUE);
         let written = metrics.clone();

@@ -4,7 +4,6 @@ use telemetry::metrics::{CounterFamily, Description, GaugeFamily, Histogram};
 use telemetry::process::Build;
 use telemetry::{LogControl, Registry};
 
-/// What this binary was built from.
 pub(crate) const BUILD: Build = Build {
     binary: "netpol-controller",
     version: env!("CARGO_PKG_VERSION"),
@@ -107,7 +106,6 @@ impl Metrics {
     }
 }
 
-/// Returns a count as a gauge has it.
 pub(crate) fn count(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -18,7 +18,6 @@ use crate::state::ObjectKey;
 pub(crate) struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
-    /// Of a policy that should be there.
     pub(crate) fn wanted(policy: &Policy) -> Self {
         let label = |key| policy.labels.get(key).map(String::as_str);
         let owner = (label(plan::SERVICE_NAMESPACE), label(plan::SERVICE_NAME));
@@ -61,7 +60,6 @@ struct Known {
     deleting: bool,
 }
 
-/// The policies that are there.
 #[derive(Debug, Default)]
 pub(crate) struct ObservedPolicies {
     policies: BTreeMap<ObjectKey, Known>,
@@ -71,39 +69,32 @@ pub(crate) struct ObservedPolicies {
 }
 
 impl ObservedPolicies {
-    /// Returns how many policies are known.
     pub(crate) fn len(&self) -> usize {
         self.policies.len()
     }
 
-    /// Returns the keys of all policies that are known.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.policies.keys()
     }
 
-    /// Returns the Services that labels name.
     pub(crate) fn services(&self) -> impl Iterator<Item = &ObjectKey> {
         self.by_service.keys()
     }
 
-    /// Returns the policies whose labels name a Service.
     pub(crate) fn of_service(&self, service: &ObjectKey) -> impl Iterator<Item = &ObjectKey> {
         let keys = self.by_service.get(service).into_iter().flatten();
         keys.filter(|key| self.policies.get(*key).is_some_and(|own| !own.deleting))
     }
 
-    /// Returns whether a policy is there.
     pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
         self.policies.get(key).is_some_and(|own| !own.deleting)
     }
 
-    /// Returns whether a policy is there and says what it is for.
     pub(crate) fn described(&self, key: &ObjectKey) -> bool {
         let known = self.policies.get(key);
         known.is_some_and(|own| own.described && !own.deleting)
     }
 
-    /// Returns whether a policy is there as it should be.
     pub(crate) fn is(&self, key: &ObjectKey, wanted: Fingerprint) -> bool {
         self.policies.get(key).is_some_and(|own| {
             !own.deleting && (own.fingerprint == wanted || own.kept_for == Some(wanted))
@@ -239,7 +230,6 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads an object.
     pub(crate) fn new(object: &DynamicObject) -> Self {
         let spec = object.data.get("spec").unwrap_or(&Value::Null);
         Self {

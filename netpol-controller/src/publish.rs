@@ -32,14 +32,12 @@ const NAMED: usize = 100;
 /// The key of a published resource within its gateway.
 type ResourceKey = (ResourceType, Arc<str>);
 
-/// Translates and publishes.
 pub(crate) struct Publisher {
     settings: RouteSettings,
     table: Table,
     gateways: Vec<Gateway>,
 }
 
-/// One gateway's published resources.
 struct Gateway {
     params: GatewayParams,
     /// Where they go; nowhere in a dry run.
@@ -125,7 +123,6 @@ impl Publisher {
         }
     }
 
-    /// Translates groups anew and publishes what changed with them.
     pub(crate) fn translate(
         &mut self,
         state: &ClusterState,
@@ -170,14 +167,12 @@ impl Publisher {
         }
     }
 
-    /// Publishes whole listeners where they are asked for and due.
     pub(crate) fn publish_whole(&mut self, now: Instant) {
         for (index, gateway) in self.gateways.iter_mut().enumerate() {
             gateway.publish_whole(index, &self.table, now);
         }
     }
 
-    /// Returns when whole listeners are due; `None` when they are not.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let due = self
             .gateways
@@ -205,12 +200,10 @@ impl Publisher {
         ports.collect()
     }
 
-    /// Returns the Services that gateways lead to.
     pub(crate) fn routed_services(&self) -> impl Iterator<Item = &ObjectKey> {
         self.table.routed_services()
     }
 
-    /// Returns the figures of each gateway, by name.
     pub(crate) fn summary(&self) -> BTreeMap<String, GatewaySummary> {
         let named = self.settings.gateways.iter().zip(&self.gateways);
         let figures = named.enumerate().map(|(index, (entry, gateway))| {

@@ -26,7 +26,6 @@ const EVENT_PAUSE: Duration = Duration::from_secs(1);
 /// Keys that are to be worked on.
 #[derive(Debug)]
 pub(crate) struct Queue<K> {
-    /// Most keys that are worked on at a time.
     max_running: usize,
     entries: BTreeMap<K, Entry>,
     /// Keys that wait and did not fail, by when something happened to them.
@@ -50,7 +49,6 @@ struct Entry {
 }
 
 impl<K: Clone + Ord> Queue<K> {
-    /// Makes an empty queue of which `max_running` keys are worked on at a time.
     pub(crate) fn new(max_running: usize) -> Self {
         Self {
             max_running,

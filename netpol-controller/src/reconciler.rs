@@ -43,7 +43,6 @@ const HOLD: Duration = Duration::from_secs(5);
 /// How often metrics, the status and Events are updated while nothing changes.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
 
-/// What the reconciler is made of.
 pub(crate) struct Parts {
     pub(crate) config: Arc<Config>,
     pub(crate) messages: mpsc::Receiver<Message>,
@@ -58,7 +57,6 @@ pub(crate) struct Parts {
     pub(crate) summary: watch::Sender<Arc<Summary>>,
 }
 
-/// The task's state.
 pub(crate) struct Reconciler {
     parts: Parts,
     state: ClusterState,

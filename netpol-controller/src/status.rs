@@ -21,7 +21,6 @@ use crate::state::Kind;
 /// Problems that are listed; beside the total number.
 const LISTED: usize = 1000;
 
-/// The controller at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) synced: bool,
@@ -37,7 +36,6 @@ pub(crate) struct Summary {
     pub(crate) gateways: BTreeMap<String, GatewaySummary>,
 }
 
-/// What one gateway is given.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GatewaySummary {
@@ -48,7 +46,6 @@ pub(crate) struct GatewaySummary {
     pub(crate) withheld: Vec<String>,
 }
 
-/// What the endpoints ask.
 pub(crate) struct Answers {
     pub(crate) summary: watch::Receiver<Arc<Summary>>,
     pub(crate) config: Value,

@@ -39,11 +39,9 @@ pub(crate) enum Key {
     Service(ObjectKey),
 }
 
-/// The queue, and the owners of policies.
 pub(crate) struct PolicySync {
     policies: Option<PolicySettings>,
     namespaces: Option<NamespaceSettings>,
-    /// Keys to reconcile.
     pub(crate) queue: Queue<Key>,
     claims: Claims,
 }
@@ -87,21 +85,18 @@ impl PolicySync {
         }
     }
 
-    /// Enqueues a Service.
     pub(crate) fn add_service(&mut self, key: ObjectKey, now: Instant) {
         if self.policies.is_some() {
             self.queue.add(Key::Service(key), now);
         }
     }
 
-    /// Enqueues a namespace.
     pub(crate) fn add_namespace(&mut self, name: Arc<str>, now: Instant) {
         if self.namespaces.is_some() {
             self.queue.add(Key::Namespace(name), now);
         }
     }
 
-    /// Returns the Service that owns a policy.
     pub(crate) fn owner(&self, policy: &ObjectKey) -> Option<&ObjectKey> {
         self.claims.owner(policy)
     }
@@ -124,7 +119,6 @@ impl PolicySync {
         }
     }
 
-    /// Updates the metrics of what waits.
     pub(crate) fn report(&self, metrics: &Metrics) {
         let mut counts = [0_i64; 2];
         for key in self.queue.keys() {
@@ -285,7 +279,6 @@ impl PolicySync {
         (task.if_any(), plan.problems)
     }
 
-    /// Records what a task has done.
     pub(crate) fn finish(&mut self, job: Job, observed: &mut ObservedPolicies, metrics: &Metrics) {
         for written in &job.written {
             match written {
@@ -358,7 +351,6 @@ impl Task {
 }
 
 impl Job {
-    /// Returns the policies that were stored.
     pub(crate) fn stored(&self) -> impl Iterator<Item = &ObjectKey> {
         self.written.iter().filter_map(|written| match written {
             Written::Stored { key, .. } => Some(key),

@@ -47,7 +47,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// Messages that wait for the reconciler; a watch that is ahead waits.
 pub(crate) const QUEUE: usize = 1024;
 
-/// A message of a watch.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// These kinds are needed and served; each of them will be listed.
@@ -94,7 +93,6 @@ impl Needs {
     }
 }
 
-/// All watches of the process.
 pub(crate) struct Watches {
     client: Client,
     needs: Needs,
@@ -114,7 +112,6 @@ struct Running {
 }
 
 impl Watches {
-    /// Prepares watches whose messages go to `messages`.
     pub(crate) fn new(
         client: Client,
         needs: Needs,
@@ -260,12 +257,10 @@ pub(crate) async fn served(
     Ok(found.collect())
 }
 
-/// The watch of one kind.
 struct Watch {
     kind: Kind,
     resource: ApiResource,
     client: Client,
-    /// Only `default/kubernetes`.
     narrow: bool,
     messages: mpsc::Sender<Message>,
     metrics: Metrics,

@@ -27,7 +27,6 @@ const REQUEST_LIMIT: Duration = WRITE_LIMIT;
 /// How often an update is tried that others change in between.
 const ATTEMPTS: usize = 3;
 
-/// A write that is due.
 #[derive(Clone, Debug)]
 pub(crate) enum Write {
     /// There is no such policy.
@@ -39,7 +38,6 @@ pub(crate) enum Write {
 }
 
 impl Write {
-    /// Returns the policy it is about.
     pub(crate) fn key(&self) -> &ObjectKey {
         match self {
             Self::Create(policy) | Self::Update(policy) => &policy.key,
@@ -57,7 +55,6 @@ impl Write {
     }
 }
 
-/// What became of a write.
 #[derive(Debug)]
 pub(crate) enum Written {
     /// What was there in this version is gone.
@@ -70,7 +67,6 @@ pub(crate) enum Written {
     },
 }
 
-/// A write failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{verb} of NetworkPolicy {key}")]
 pub(crate) struct WriteError {
@@ -100,7 +96,6 @@ impl WriteError {
     }
 }
 
-/// Writes policies by one client.
 #[derive(Clone)]
 pub(crate) struct Writer {
     client: Client,

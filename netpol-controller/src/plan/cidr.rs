@@ -6,17 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use route::{IpPrefix, IpPrefixError};
 
-/// The IP family of a range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Family {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
 impl Family {
-    /// Returns the family of a range.
     pub(super) fn of(range: IpPrefix) -> Self {
         if range.network().is_ipv4() {
             Self::V4

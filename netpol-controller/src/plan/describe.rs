@@ -6,7 +6,6 @@ use super::ports::Port;
 use super::service::{Grant, Origin};
 use crate::state::{LabelSelector, ObjectKey, Requirement};
 
-/// Returns the sentence of the policy that lets traffic into the Service's pods.
 pub(super) fn ingress(mode: Compatibility, service: &ObjectKey, grant: &Grant<'_>) -> String {
     let (protocol, port) = (protocol(grant), &grant.port);
     let clients = clients(mode, grant, "ingress controller pods");
@@ -16,7 +15,6 @@ pub(super) fn ingress(mode: Compatibility, service: &ObjectKey, grant: &Grant<'_
     )
 }
 
-/// Returns the sentence of the policy that lets traffic out of the clients.
 pub(super) fn egress(mode: Compatibility, service: &ObjectKey, grant: &Grant<'_>) -> String {
     let (protocol, port) = (protocol(grant), &grant.port);
     let clients = clients(mode, grant, "pods");
@@ -26,7 +24,6 @@ pub(super) fn egress(mode: Compatibility, service: &ObjectKey, grant: &Grant<'_>
     )
 }
 
-/// Returns the description of the policy that admits all sources.
 pub(super) fn from_world(service: &ObjectKey, ports: &[Port]) -> String {
     let one = |port: &Port| match port.protocol {
         Some(protocol) => format!("{}/{port}", protocol.as_str()),
@@ -43,7 +40,6 @@ pub(super) fn from_world(service: &ObjectKey, ports: &[Port]) -> String {
 /// Things listed one by one, before the others are only counted.
 const SHOWN: usize = 3;
 
-/// Lists the first few of `total` things.
 pub(super) fn list(things: impl Iterator<Item = String>, total: usize) -> String {
     let mut reported: Vec<_> = things.take(SHOWN).collect();
     if total > reported.len() {

@@ -18,7 +18,6 @@ use crate::state::{
 /// Label of a gateway's pods with the name of their `Gateway` (Gateway API, GEP-1762).
 const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 
-/// Returns the exposure by what gateways route.
 pub(super) fn routed(routed: &[RoutedPort]) -> impl Iterator<Item = Grant<'static>> {
     routed.iter().map(|port| Grant {
         origin: Origin::Gateway,
@@ -28,7 +27,6 @@ pub(super) fn routed(routed: &[RoutedPort]) -> impl Iterator<Item = Grant<'stati
     })
 }
 
-/// Returns the exposure by Ingresses.
 pub(super) fn ingresses<'a>(
     state: &'a ClusterState,
     controller: &'a IngressController,

@@ -14,7 +14,6 @@ use crate::state::{ClusterState, Kind, ObjectKey, Protocol, TargetPort};
 /// Prefix of the annotations and labels.
 pub(super) const PREFIX: &str = "networking.resources.gardener.cloud/";
 
-/// Both modes.
 pub(super) const MODES: [Compatibility; 2] = [Compatibility::Document, Compatibility::Upstream];
 
 pub(super) fn state(objects: &[Value]) -> ClusterState {
@@ -52,7 +51,6 @@ pub(super) fn namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 }
 
-/// A namespace that is going away.
 pub(super) fn terminating(name: &str) -> Value {
     let mut object = namespace(name);
     object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -102,7 +100,6 @@ pub(super) fn settings(compatibility: Compatibility) -> PolicySettings {
     }
 }
 
-/// The plan of the Service `s`.
 pub(super) fn plan(state: &ClusterState, compatibility: Compatibility) -> ServicePlan {
     plan_routed(state, compatibility, &[])
 }
@@ -147,7 +144,6 @@ pub(super) fn ingress(namespace: &str, backends: &[(&str, Value)]) -> Value {
     })
 }
 
-/// Settings with an ingress controller whose pods lie in a namespace and have these labels.
 pub(super) fn with_controller(
     compatibility: Compatibility,
     namespace: &str,
@@ -170,7 +166,6 @@ pub(super) fn keys(plan: &ServicePlan) -> Vec<String> {
         .collect()
 }
 
-/// The policy of this namespace and name.
 pub(super) fn find<'a>(plan: &'a ServicePlan, key: &str) -> &'a Policy {
     let mut all = plan.policies.iter();
     let found = all.find(|policy| policy.key.to_string() == key);
@@ -195,7 +190,6 @@ pub(super) fn object(policy: &Policy) -> Value {
     })
 }
 
-/// The messages with a reason.
 pub(super) fn messages(problems: &[Problem], reason: Reason) -> Vec<&str> {
     let with = problems.iter().filter(|problem| problem.reason == reason);
     with.map(|problem| problem.message.as_str()).collect()

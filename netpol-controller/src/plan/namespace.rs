@@ -52,7 +52,6 @@ pub struct NamespaceSettings {
 }
 
 impl NamespaceSettings {
-    /// Returns the cluster's ranges: pods, Services, nodes.
     fn cluster(&self) -> Vec<IpPrefix> {
         [&self.pods[..], &self.services, &self.nodes].concat()
     }
@@ -179,7 +178,6 @@ impl Roles {
 struct ShootRanges {
     /// The shoot has IPv4 only: its ranges are exceptions of IPv4 blocks, else of IPv6 ones.
     v4_only: bool,
-    /// Its ranges.
     ranges: Vec<IpPrefix>,
 }
 

@@ -44,7 +44,6 @@ impl Port {
         format!("{}-{target}", protocol.to_ascii_lowercase())
     }
 
-    /// Returns it as policies have it.
     pub(super) fn to_json(&self) -> Value {
         let mut port = json!({"protocol": self.protocol.unwrap_or_default().as_str()});
         if let Some(target) = &self.target {

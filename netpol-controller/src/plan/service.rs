@@ -192,7 +192,6 @@ pub fn service(
     planner.finish()
 }
 
-/// A plan in the making.
 struct Planner<'a> {
     state: &'a ClusterState,
     settings: &'a PolicySettings,
@@ -292,7 +291,6 @@ impl<'a> Planner<'a> {
         others.map(|(name, _)| name).collect()
     }
 
-    /// Returns what pods of a namespace can ask for by labels.
     fn grants_by_label(
         &self,
         namespace: &Arc<str>,

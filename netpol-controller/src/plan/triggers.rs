@@ -113,7 +113,6 @@ fn of_pod(state: &ClusterState, settings: &PolicySettings, pod: &ObjectKey) -> B
     found
 }
 
-/// Returns the Services that a `Gateway` of the Gateway API leads to.
 fn of_gateway(state: &ClusterState, gateway: &ObjectKey) -> impl Iterator<Item = ObjectKey> {
     let mention = Mention::Gateway(gateway.clone());
     let bound = state.tls_routes.mentioning(&mention);
@@ -127,7 +126,6 @@ fn of_gateway_pods(state: &ClusterState, has: impl Fn(&Labels) -> bool) -> BTree
     through(state, &with.map(|(key, _)| key).collect())
 }
 
-/// Returns the Services that Istio `Gateway`s lead to.
 fn through(state: &ClusterState, gateways: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
     let mentions = gateways.iter().map(|key| Mention::Gateway((*key).clone()));
     let bound = mentions.flat_map(|one| state.virtual_services.mentioning(&one));

@@ -95,7 +95,6 @@ fn of_filter(state: &ClusterState, key: &ObjectKey) -> BTreeSet<Arc<str>> {
     groups
 }
 
-/// Returns the namespaces that filter chains of a name lead into.
 fn chained(state: &ClusterState, name: &str) -> BTreeSet<Arc<str>> {
     let mut groups = BTreeSet::new();
     for patch in state.envoy_filters.values().flat_map(|own| &own.patches) {

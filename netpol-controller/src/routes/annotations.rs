@@ -55,7 +55,6 @@ const MAX_ELEMENTS: usize = 256;
 /// The port of WireGuard servers for datagrams that a gateway wraps.
 const WRAPPED_PORT: u16 = 51821;
 
-/// Returns the routes that the group's Services ask for themselves.
 pub(super) fn services(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
     for (key, service) in in_namespace(&cx.state.services, cx.namespace) {

@@ -22,7 +22,6 @@ pub(super) struct Context<'w> {
 }
 
 impl<'w> Context<'w> {
-    /// Returns the gateways with their indexes.
     pub(super) fn gateways(self) -> impl Iterator<Item = (usize, &'w GatewayEntry)> {
         self.settings.gateways.iter().enumerate()
     }
@@ -37,7 +36,6 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Returns a TCP port.
     pub(super) fn tcp(service: ObjectKey, port: u16) -> Self {
         Self {
             service,
@@ -57,7 +55,6 @@ impl Target {
         format!("{kind}|{}||{name}.{namespace}.svc.cluster.local", self.port)
     }
 
-    /// Returns the Service's port.
     pub(super) fn port_of<'w>(&self, state: &'w ClusterState) -> Option<&'w ServicePort> {
         let service = state.services.get(&self.service)?;
         let mut ports = service.ports.iter();

@@ -14,7 +14,6 @@ use crate::state::{
     Scope, Sources, Visit,
 };
 
-/// Returns the routes of the `EnvoyFilter`s that are about the group's namespace.
 pub(super) fn patches(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
     let mention = Mention::Namespace(cx.namespace.into());

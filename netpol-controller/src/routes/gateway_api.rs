@@ -47,7 +47,6 @@ fn unserved(entry: &GatewayEntry, listener: &GatewayListener) -> Option<String> 
         .then(|| format!("listener {name}: TLS is not terminated here, only passed through"))
 }
 
-/// Returns the routes of the group's `TLSRoute`s.
 pub(super) fn tls_routes(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
     for (key, route) in in_namespace(&cx.state.tls_routes, cx.namespace) {

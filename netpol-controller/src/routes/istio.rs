@@ -25,10 +25,8 @@ use crate::state::{
 /// Suffixes of Services that Gardener adds to an API server's for other TLS settings.
 const SIDE_SERVICES: [&str; 2] = ["-mtls", "-connection-upgrade"];
 
-/// The port of API servers' Services.
 const API_SERVER_PORT: u16 = 443;
 
-/// How a server of a `Gateway` treats TLS.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Tls {
     /// Passes it on, by server name.
@@ -50,7 +48,6 @@ fn tls_of(server: &IstioServer) -> Tls {
     }
 }
 
-/// Returns whether a server ends TLS.
 pub(super) fn ends_tls(server: &IstioServer) -> bool {
     tls_of(server) == Tls::Terminate
 }

@@ -16,7 +16,6 @@ use super::{GatewayGroup, Group, Routed, SourcedRoute, policy};
 use crate::plan::Reason;
 use crate::state::{ClusterState, ObjectKey, Service, ServicePort, Sources};
 
-/// Resolves claims into the routes and clusters of each gateway.
 pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
     let Claims { routes, problems } = claims;
     let mut by_gateway: Vec<Vec<Claim>> = cx.gateways().map(|_| Vec::new()).collect();

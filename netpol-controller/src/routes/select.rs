@@ -11,7 +11,6 @@ pub(super) const GATEWAYS: &str = "rhizome.gardener.cloud/gateways";
 /// Istio's annotation with the namespaces that see a Service.
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
 
-/// Returns whether a selector selects the pods of a gateway.
 fn selects_pods(state: &ClusterState, entry: &GatewayEntry, selector: &Labels) -> bool {
     if has_labels(&entry.selector, selector) {
         return true;
@@ -43,7 +42,6 @@ pub(super) fn serves_istio_gateway(
     !gateway.selector.is_empty() && selects_pods(state, entry, &gateway.selector)
 }
 
-/// Returns whether an `EnvoyFilter` is for a gateway.
 pub(super) fn applies_filter(
     state: &ClusterState,
     entry: &GatewayEntry,
@@ -55,7 +53,6 @@ pub(super) fn applies_filter(
         && selects_pods(state, entry, &filter.workload_labels)
 }
 
-/// Returns whether a `Gateway` of the Gateway API is for a gateway.
 pub(super) fn serves_gateway(
     state: &ClusterState,
     entry: &GatewayEntry,
@@ -79,7 +76,6 @@ pub(super) fn exported(exports: &[String], own: &str, to: &str) -> bool {
     exports.is_empty() || exports.iter().any(sees)
 }
 
-/// Returns whether a Service is seen in the gateway's namespace.
 pub(super) fn sees_service(
     state: &ClusterState,
     entry: &GatewayEntry,

@@ -34,10 +34,8 @@ pub trait Mentions {
 
 /// Where objects of one kind are put.
 pub(super) trait Objects<T> {
-    /// Returns an object.
     fn find(&self, key: &ObjectKey) -> Option<&T>;
 
-    /// Replaces an object.
     fn put(&mut self, key: ObjectKey, object: T);
 }
 

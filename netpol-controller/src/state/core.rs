@@ -312,7 +312,6 @@ impl Parse for EndpointSet {
 }
 
 impl Mentions for EndpointSet {
-    /// Mentions its Service.
     fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
         let service = ObjectKey::new(&own.namespace, &self.service);
         BTreeSet::from([Mention::Service(service)])

@@ -117,7 +117,6 @@ impl ParentRef {
 }
 
 impl Mentions for TlsRoute {
-    /// Mentions its `Gateway`s and its own namespace.
     fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
         let gateways = self.parents.iter();
         let gateways = gateways.filter_map(|parent| parent.gateway(&own.namespace));

@@ -66,7 +66,6 @@ impl VirtualServiceSpec {
 }
 
 impl Mentions for VirtualService {
-    /// Mentions its gateways, its own namespace and those of its destinations.
     fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
         let routes = self.tls.iter().chain(&self.tcp);
         let matches = routes.flat_map(|route| &route.matches);

@@ -30,7 +30,6 @@ const DNS_ADDRESS: u32 = 10;
 /// Ports of DNS: of the Service, and of CoreDNS's pods in shoots.
 const DNS_PORTS: [u16; 2] = [53, 8053];
 
-/// Returns the sentence that says what a policy is for.
 pub(super) fn description(policy: &str) -> &'static str {
     match policy {
         super::ALLOW_TO_RUNTIME_APISERVER => {
@@ -64,7 +63,6 @@ pub(super) fn description(policy: &str) -> &'static str {
     }
 }
 
-/// All pods, both directions, no rules.
 pub(super) fn deny_all() -> Value {
     json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
 }
@@ -160,7 +158,6 @@ pub(super) fn to_private_networks(settings: &NamespaceSettings, shoot: &ShootRan
     egress("to-private-networks", rules)
 }
 
-/// What is blocked for all others.
 pub(super) fn to_blocked_cidrs(settings: &NamespaceSettings) -> Value {
     let blocked = settings.blocked.iter();
     let rules = blocked.map(|range| rule(vec![block(*range, Vec::new())], Vec::new()));

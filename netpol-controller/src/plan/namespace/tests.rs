@@ -92,7 +92,6 @@ fn port(protocol: &str, port: u16) -> Value {
     json!({ "protocol": protocol, "port": port })
 }
 
-/// A policy for egress of the pods that have a label.
 fn egress(label: &str, rules: Value) -> Value {
     let label = format!("networking.gardener.cloud/{label}");
     json!({
@@ -124,7 +123,6 @@ fn blocks(plan: &NamespacePlan, name: &str) -> Vec<Vec<(String, Vec<String>)>> {
         .collect()
 }
 
-/// The exceptions of one block of a policy.
 fn except_of(plan: &NamespacePlan, name: &str, cidr: &str) -> Vec<String> {
     let blocks = blocks(plan, name).concat();
     let mut of_cidr = blocks.into_iter().filter(|(own, _)| own == cidr);

@@ -7,7 +7,6 @@ use crate::state::{NAMESPACE_SELECTORS, Service, is_label_key, is_subdomain};
 /// Most aliases of one Service; Gardener's Services have up to four.
 const MAX_ALIASES: usize = 16;
 
-/// The annotations of a Service.
 pub(super) struct Annotations<'a> {
     /// What stands for the Service's namespace in the keys of other namespaces' labels.
     pub(super) namespace_alias: Result<Option<&'a str>, ()>,

@@ -15,7 +15,6 @@ use super::super::{Policy, SERVICE_NAME, SERVICE_NAMESPACE, describe, with_lists
 use super::Compatibility;
 use crate::state::{LabelSelector, Labels, ObjectKey, is_subdomain};
 
-/// Label of a namespace with its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// Digits of the hashes in names; more where these are not enough.
@@ -24,13 +23,9 @@ const DIGITS: [usize; 3] = [5, 16, 64];
 /// Pods that may reach a port of the Service's pods.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(in super::super) struct Grant<'a> {
-    /// Why they may.
     pub(in super::super) origin: Origin<'a>,
-    /// Their namespace.
     pub(in super::super) namespace: Arc<str>,
-    /// Their labels.
     pub(in super::super) clients: LabelSelector,
-    /// The port.
     pub(in super::super) port: Port,
 }
 
@@ -48,7 +43,6 @@ pub(in super::super) enum Origin<'a> {
     Gateway,
 }
 
-/// The two sides of traffic.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Side {
     Egress,
@@ -69,7 +63,6 @@ struct Rule {
     ports: Vec<Value>,
 }
 
-/// Builds the policies of a Service.
 pub(super) struct PolicyBuilder<'a> {
     mode: Compatibility,
     service: &'a ObjectKey,
@@ -90,7 +83,6 @@ impl<'a> PolicyBuilder<'a> {
         }
     }
 
-    /// Returns how many policies there are.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -244,7 +236,6 @@ impl PolicyDraft {
     }
 }
 
-/// Returns the names of a grant's ingress and egress policy.
 fn names(service: &ObjectKey, grant: &Grant<'_>) -> (String, String) {
     let client = &*grant.namespace;
     let within = client == &*service.namespace;

@@ -13,7 +13,6 @@ const RESERVED: [&str; 2] = ["ingress-controller", "istio"];
 /// The policies of a Service that stay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Frozen {
-    /// All of them.
     pub(super) everything: bool,
     service: ObjectKey,
     aliases: Vec<String>,

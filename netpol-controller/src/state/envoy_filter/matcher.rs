@@ -69,7 +69,6 @@ impl Matcher {
             .map(Ok)
     }
 
-    /// Returns whether a text is so.
     pub(super) fn matches(&self, text: &str) -> bool {
         match self {
             Self::Any => true,

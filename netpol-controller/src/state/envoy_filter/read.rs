@@ -12,7 +12,6 @@ use super::{
     ValuePattern, socket_of,
 };
 
-/// The end of the types of RBAC filters.
 const RBAC: &str = "rbac.v3.RBAC";
 
 /// Fields of a listener that change nothing about where a connection goes.
@@ -140,7 +139,6 @@ impl Patch {
         listener["name"].as_str()?.rsplit_once('_')?.1.parse().ok()
     }
 
-    /// Returns who may connect.
     fn restrict(&self) -> FilterPatch {
         let context = self.r#match["context"].as_str();
         if context.is_some_and(|context| context.starts_with("SIDECAR_")) {
