@@ -236,14 +236,22 @@ mod tests {
         }
     }
 
+    /// A queue of keys that all failed now.
+    fn failed(max_running: usize, keys: i32) -> (Queue<i32>, Instant) {
+        let (mut queue, now) = (Queue::new(max_running), Instant::now());
+        for key in 0..keys {
+            queue.add(key, now);
+            queue.take(now);
+        }
+        for key in 0..keys {
+            queue.done(&key, true, now);
+        }
+        (queue, now)
+    }
+
     #[test]
     fn pauses_end_when_what_caused_them_may_be_over() {
-        let (mut queue, start) = (Queue::new(8), Instant::now());
-        for key in 0..3 {
-            queue.add(key, start);
-            queue.take(start);
-            queue.done(&key, true, start);
-        }
+        let (mut queue, start) = failed(8, 3);
         queue.hasten(start);
         assert_eq!(queue.keys().count(), 3);
         assert_eq!(queue.take(start), Some(0));
@@ -252,14 +260,7 @@ mod tests {
 
     #[test]
     fn failing_keys_leave_capacity_for_others() {
-        let (mut queue, start) = (Queue::new(4), Instant::now());
-        for key in 0..4 {
-            queue.add(key, start);
-            queue.take(start);
-        }
-        for key in 0..4 {
-            queue.done(&key, true, start);
-        }
+        let (mut queue, start) = failed(4, 4);
         let later = start + MAX_PAUSE;
         assert_eq!([queue.take(later), queue.take(later)], [Some(0), Some(1)]);
         assert_eq!(queue.take(later), None);

@@ -58,12 +58,15 @@ pub(super) fn terminating(name: &str) -> Value {
 }
 
 pub(super) fn pod(namespace: &str, name: &str, labels: &[(&str, &str)]) -> Value {
-    let labels: Map<_, _> = labels
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), json!(value)))
-        .collect();
-    let metadata = json!({"namespace": namespace, "name": name, "labels": labels});
+    let metadata = json!({"namespace": namespace, "name": name, "labels": map("", labels)});
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+}
+
+/// Labels or annotations whose keys lack the prefix.
+fn map(prefix: &str, all: &[(&str, &str)]) -> Map<String, Value> {
+    let all = all.iter();
+    all.map(|(key, value)| (format!("{prefix}{key}"), json!(value)))
+        .collect()
 }
 
 /// The Service `s` of most tests.
@@ -73,17 +76,13 @@ pub(super) fn example(annotations: &[(&str, &str)]) -> Value {
 
 /// A Service `app: <name>`, port 443 to 10250, with annotations whose keys lack the prefix.
 pub(super) fn named(namespace: &str, name: &str, annotations: &[(&str, &str)]) -> Value {
-    let annotations: Map<_, _> = annotations
-        .iter()
-        .map(|(key, value)| (format!("{PREFIX}{key}"), json!(value)))
-        .collect();
     json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "annotations": annotations,
+            "annotations": map(PREFIX, annotations),
             "creationTimestamp": "2026-01-01T00:00:00Z",
         },
         "spec": {

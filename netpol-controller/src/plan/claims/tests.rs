@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::fixture::{
     apply, keys, messages, named, namespace, remove, set, settings, state,
@@ -11,26 +11,35 @@ use super::super::fixture::{
 use super::super::{Compatibility, Policy, PolicySettings, Reason, ServicePlan, service};
 use super::*;
 
-/// `b-x` of namespace `a` and `x` of `a-b` mean one egress policy of their clients in `c`.
-fn ambiguous() -> (ClusterState, ObjectKey, ObjectKey) {
-    let everywhere = [("namespace-selectors", "[{}]")];
-    let mut younger = named("a", "b-x", &everywhere);
-    younger["metadata"]["creationTimestamp"] = json!("2026-01-02T00:00:00Z");
-    let older = named("a-b", "x", &everywhere);
-    let spaces = ["a", "a-b", "c"].map(namespace);
-    let state = state(&[&spaces[..], &[younger, older]].concat());
-    (
-        state,
-        ObjectKey::new("a", "b-x"),
-        ObjectKey::new("a-b", "x"),
-    )
-}
-
-fn planned(state: &ClusterState, key: &ObjectKey) -> ServicePlan {
-    service(state, &settings(Compatibility::Document), &[], key)
-}
-
+const EVERYWHERE: [(&str, &str); 1] = [("namespace-selectors", "[{}]")];
 const SHARED: &str = "egress-to-a-b-x-tcp-10250";
+
+/// A Service that was created on this day.
+fn created(day: u8, mut service: Value) -> Value {
+    let time = format!("2026-01-0{day}T00:00:00Z");
+    service["metadata"]["creationTimestamp"] = time.into();
+    service
+}
+
+/// `b-x` of namespace `a` and `x` of `a-b`, which is older, mean one egress policy of their clients
+/// in `c`.
+fn ambiguous() -> (ClusterState, ObjectKey, ObjectKey) {
+    let mut objects = ["a", "a-b", "c"].map(namespace).to_vec();
+    objects.push(created(2, named("a", "b-x", &EVERYWHERE)));
+    objects.push(created(1, named("a-b", "x", &EVERYWHERE)));
+    let [younger, older] = [("a", "b-x"), ("a-b", "x")].map(|(a, b)| ObjectKey::new(a, b));
+    (state(&objects), younger, older)
+}
+
+/// Plans and settles a Service; returns the Services to be planned again, and the plan.
+fn settled(
+    claims: &mut Claims,
+    state: &ClusterState,
+    key: &ObjectKey,
+) -> (BTreeSet<ObjectKey>, ServicePlan) {
+    let mut plan = service(state, &settings(Compatibility::Document), &[], key);
+    (claims.settle(state, key, &mut plan), plan)
+}
 
 #[test]
 fn the_older_service_owns_what_two_ask_for() {
@@ -38,40 +47,35 @@ fn the_older_service_owns_what_two_ask_for() {
     let shared = ObjectKey::new("c", SHARED);
     let mut claims = Claims::default();
 
-    let mut plan = planned(&state, &younger);
+    let (again, plan) = settled(&mut claims, &state, &younger);
     let all = plan.policies.len();
-    assert_eq!(claims.settle(&state, &younger, &mut plan), set(&[]));
-    assert_eq!((plan.policies.len(), plan.problems.len()), (all, 0));
+    assert_eq!((again, plan.problems.len()), (set(&[]), 0));
     assert_eq!(claims.owner(&shared), Some(&younger));
 
-    let mut plan = planned(&state, &older);
-    assert_eq!(
-        claims.settle(&state, &older, &mut plan),
-        set(&[("a", "b-x")])
-    );
-    assert_eq!((plan.policies.len(), plan.problems.len()), (all, 0));
+    let (again, plan) = settled(&mut claims, &state, &older);
+    assert_eq!((again, plan.problems.len()), (set(&[("a", "b-x")]), 0));
+    assert_eq!(plan.policies.len(), all);
     assert_eq!(claims.owner(&shared), Some(&older));
 
     for _ in 0..2 {
-        let mut plan = planned(&state, &younger);
-        assert_eq!(claims.settle(&state, &younger, &mut plan), set(&[]));
-        assert_eq!(plan.policies.len(), all - 1);
+        let (again, plan) = settled(&mut claims, &state, &younger);
+        assert_eq!((again, plan.policies.len()), (set(&[]), all - 1));
         assert!(!keys(&plan).contains(&shared.to_string()));
         let reported = messages(&plan.problems, Reason::PolicyConflict);
         assert_eq!(reported.len(), 1);
-        assert!(
-            reported[0].contains("Service a-b/x") && reported[0].contains(SHARED),
-            "{reported:?}"
-        );
+        let has = |part| reported[0].contains(part);
+        assert!(has("Service a-b/x") && has(SHARED), "{reported:?}");
     }
 
-    // A Service that is gone asks for nothing.
-    let mut release = |key| claims.settle(&ClusterState::default(), key, &mut wanting(key, &[]));
-    assert_eq!(release(&older), set(&[("a", "b-x")]));
-    assert_eq!(claims.owner(&shared), Some(&younger));
-    let mut release = |key| claims.settle(&ClusterState::default(), key, &mut wanting(key, &[]));
-    assert_eq!(release(&younger), set(&[]));
-    assert_eq!(claims.owner(&shared), None);
+    for (key, again, owner) in [
+        (&older, set(&[("a", "b-x")]), Some(&younger)),
+        (&younger, set(&[]), None),
+    ] {
+        // A Service that is gone asks for nothing.
+        let (state, mut plan) = (ClusterState::default(), wanting(key, &[]));
+        assert_eq!(claims.settle(&state, key, &mut plan), again);
+        assert_eq!(claims.owner(&shared), owner);
+    }
     assert!(claims.claimants.is_empty() && claims.claims.is_empty());
 }
 
@@ -80,17 +84,13 @@ fn a_service_created_anew_is_young_again() {
     let (mut state, younger, older) = ambiguous();
     let mut claims = Claims::default();
     for key in [&younger, &older] {
-        claims.settle(&state, key, &mut planned(&state, key));
+        settled(&mut claims, &state, key);
     }
-    let mut anew = named("a-b", "x", &[("namespace-selectors", "[{}]")]);
+    let anew = created(3, named("a-b", "x", &EVERYWHERE));
     remove(&mut state, &anew);
-    anew["metadata"]["creationTimestamp"] = json!("2026-01-03T00:00:00Z");
     apply(&mut state, &anew);
-    let mut plan = planned(&state, &older);
-    assert_eq!(
-        claims.settle(&state, &older, &mut plan),
-        set(&[("a", "b-x")])
-    );
+    let (again, plan) = settled(&mut claims, &state, &older);
+    assert_eq!(again, set(&[("a", "b-x")]));
     assert_eq!(messages(&plan.problems, Reason::PolicyConflict).len(), 1);
     assert_eq!(claims.owner(&ObjectKey::new("c", SHARED)), Some(&younger));
 }
@@ -99,30 +99,26 @@ fn a_service_created_anew_is_young_again() {
 fn frozen_policies_stay_claimed() {
     let (mut state, younger, older) = ambiguous();
     let mut claims = Claims::default();
-    claims.settle(&state, &older, &mut planned(&state, &older));
-    apply(
-        &mut state,
-        &named("a-b", "x", &[("namespace-selectors", "?")]),
-    );
-    assert_eq!(
-        claims.settle(&state, &older, &mut planned(&state, &older)),
-        set(&[])
-    );
-    claims.settle(&state, &younger, &mut planned(&state, &younger));
+    settled(&mut claims, &state, &older);
+    let frozen = named("a-b", "x", &[("namespace-selectors", "?")]);
+    apply(&mut state, &frozen);
+    assert_eq!(settled(&mut claims, &state, &older).0, set(&[]));
+    settled(&mut claims, &state, &younger);
     assert_eq!(claims.owner(&ObjectKey::new("c", SHARED)), Some(&older));
 }
 
 #[test]
 fn lost_policies_are_one_problem_per_owner() {
     let names = ["p", "q", "r", "s", "t"];
-    let mut older = named("a", "older", &[]);
-    older["metadata"]["creationTimestamp"] = json!("2025-01-01T00:00:00Z");
-    let state = state(&[older, named("a", "younger", &[])]);
+    let younger = created(2, named("a", "younger", &[]));
+    let state = state(&[named("a", "older", &[]), younger]);
     let mut claims = Claims::default();
-    let keys = ["older", "younger"].map(|name| ObjectKey::new("a", name));
-    claims.settle(&state, &keys[0], &mut wanting(&keys[0], &names));
-    let mut plan = wanting(&keys[1], &names);
-    claims.settle(&state, &keys[1], &mut plan);
+    let [_, plan] = ["older", "younger"].map(|name| {
+        let key = ObjectKey::new("a", name);
+        let mut plan = wanting(&key, &names);
+        claims.settle(&state, &key, &mut plan);
+        plan
+    });
     assert_eq!(plan.policies, []);
     assert_eq!(
         messages(&plan.problems, Reason::PolicyConflict),
@@ -132,21 +128,15 @@ fn lost_policies_are_one_problem_per_owner() {
 
 /// A plan that wants policies of these names.
 fn wanting(key: &ObjectKey, names: &[&str]) -> ServicePlan {
-    let mut plan = service(
-        &ClusterState::default(),
-        &PolicySettings::default(),
-        &[],
-        key,
-    );
-    plan.policies = names
-        .iter()
-        .map(|name| Policy {
-            key: ObjectKey::new("x", name),
-            labels: BTreeMap::new(),
-            description: String::new(),
-            spec: json!({}),
-        })
-        .collect();
+    let (state, settings) = (ClusterState::default(), PolicySettings::default());
+    let policies = names.iter().map(|name| Policy {
+        key: ObjectKey::new("x", name),
+        labels: BTreeMap::new(),
+        description: String::new(),
+        spec: json!({}),
+    });
+    let mut plan = service(&state, &settings, &[], key);
+    plan.policies = policies.collect();
     plan
 }
 
@@ -165,11 +155,8 @@ proptest! {
         mut order in Just((0..5_usize).collect::<Vec<_>>()).prop_shuffle(),
     ) {
         let services: Vec<_> = (0..5).map(|number| ObjectKey::new("a", &format!("s{number}"))).collect();
-        let objects: Vec<_> = services.iter().zip(&ages).map(|(key, age)| {
-            let mut object = named("a", &key.name, &[]);
-            object["metadata"]["creationTimestamp"] = json!(format!("2026-01-0{age}T00:00:00Z"));
-            object
-        }).collect();
+        let objects: Vec<_> = services.iter().zip(&ages)
+            .map(|(key, age)| created(*age, named("a", &key.name, &[]))).collect();
         let state = state(&objects);
 
         // Whatever happened before, what counts is what each wants at last.
@@ -229,10 +216,8 @@ fn settle(
     key: &ObjectKey,
     bits: u8,
 ) -> BTreeSet<ObjectKey> {
-    let names: Vec<_> = (0..4)
-        .filter(|bit| bits & (1 << bit) != 0)
-        .map(|bit| NAMES[bit])
-        .collect();
+    let wanted = (0..4).filter(|bit| bits & (1 << bit) != 0);
+    let names: Vec<_> = wanted.map(|bit| NAMES[bit]).collect();
     let mut plan = wanting(key, &names);
     let again = claims.settle(state, key, &mut plan);
     for name in names {

@@ -1,5 +1,7 @@
 //! The plans of namespaces: which policies there are, and what those without exceptions say.
 
+use std::collections::BTreeMap;
+
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
@@ -13,20 +15,12 @@ const ROLE: &str = "gardener.cloud/role";
 /// A cluster of one namespace, with the Endpoints of the API server.
 fn state(name: &str, labels: &[(&str, &str)]) -> ClusterState {
     let mut state = ClusterState::default();
-    let labels: Labels = labels
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect();
-    apply(
-        &mut state,
-        Kind::Namespace,
-        json!({ "metadata": { "name": name, "labels": labels } }),
-    );
+    let labels: BTreeMap<_, _> = labels.iter().copied().collect();
+    let object = json!({ "metadata": { "name": name, "labels": labels } });
+    apply(&mut state, Kind::Namespace, object);
     let port = json!({ "name": "https", "port": 443, "protocol": "TCP" });
-    endpoints(
-        &mut state,
-        json!([{ "addresses": [{ "ip": "10.1.2.3" }], "ports": [port] }]),
-    );
+    let subset = json!({ "addresses": [{ "ip": "10.1.2.3" }], "ports": [port] });
+    endpoints(&mut state, json!([subset]));
     state
 }
 
@@ -41,28 +35,22 @@ fn apply(state: &mut ClusterState, kind: Kind, object: Value) {
 
 fn endpoints(state: &mut ClusterState, subsets: Value) {
     let meta = json!({ "namespace": "default", "name": "kubernetes" });
-    apply(
-        state,
-        Kind::Endpoints,
-        json!({ "metadata": meta, "subsets": subsets }),
-    );
+    let object = json!({ "metadata": meta, "subsets": subsets });
+    apply(state, Kind::Endpoints, object);
 }
 
 fn ranges(texts: &[&str]) -> Vec<IpPrefix> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn settings(
-    blocked: &[&str],
-    pods: &[&str],
-    services: &[&str],
-    nodes: &[&str],
-) -> NamespaceSettings {
+/// What is blocked, then the ranges of pods, Services and nodes.
+fn settings(texts: [&[&str]; 4]) -> NamespaceSettings {
+    let [blocked, pods, services, nodes] = texts.map(ranges);
     NamespaceSettings {
-        blocked: ranges(blocked),
-        pods: ranges(pods),
-        services: ranges(services),
-        nodes: ranges(nodes),
+        blocked,
+        pods,
+        services,
+        nodes,
         additional_selectors: Vec::new(),
     }
 }
@@ -175,12 +163,8 @@ fn namespace_labels_decide_general_policies() {
 #[test]
 fn terminating_namespace_has_no_plan() {
     let mut state = shoot_state();
-    let absent = namespace(
-        &state,
-        &NamespaceSettings::default(),
-        &ApiServer::of(&state),
-        "another",
-    );
+    let settings = NamespaceSettings::default();
+    let absent = namespace(&state, &settings, &ApiServer::of(&state), "another");
     assert_eq!(absent, NamespacePlan::default());
     let meta = json!({
         "name": "shoot--a--b",
@@ -188,8 +172,7 @@ fn terminating_namespace_has_no_plan() {
         "deletionTimestamp": "2026-01-01T00:00:00Z",
     });
     apply(&mut state, Kind::Namespace, json!({ "metadata": meta }));
-    let ending = plan(&state, &NamespaceSettings::default());
-    assert_eq!(ending, NamespacePlan::default());
+    assert_eq!(plan(&state, &settings), NamespacePlan::default());
 }
 
 #[test]
@@ -217,7 +200,7 @@ fn deny_all_is_last_and_selects_every_pod() {
 
 #[test]
 fn dns_is_reached_by_pods_and_by_address() {
-    let settings = settings(&[], &[], &["100.104.0.0/13", "fd00:10:1::/108"], &[]);
+    let settings = settings([&[], &[], &["100.104.0.0/13", "fd00:10:1::/108"], &[]]);
     let plan = plan(&shoot_state(), &settings);
     let pods = |app: &str| {
         let one = json!({ "key": "k8s-app", "operator": "In", "values": [app] });
@@ -243,12 +226,8 @@ fn dns_is_reached_by_pods_and_by_address() {
 
 #[test]
 fn blocked_ranges_have_a_rule_each() {
-    let settings = settings(
-        &["10.0.0.0/8", "fd12::/16", "169.254.169.254"],
-        &[],
-        &[],
-        &[],
-    );
+    let ranges = ["10.0.0.0/8", "fd12::/16", "169.254.169.254"];
+    let settings = settings([&ranges, &[], &[], &[]]);
     let blocked = plan(&shoot_state(), &settings);
     let expected = ["10.0.0.0/8", "fd12::/16", "169.254.169.254/32"]
         .map(|cidr| vec![(cidr.to_owned(), Vec::new())]);

@@ -112,13 +112,9 @@ fn matches_are_claimed_one_by_one() {
         // Of the same age, the first name counts.
         for same_age in [false, true] {
             let mut table = Table::default();
-            for (index, (matches, ..)) in claims.iter().enumerate().rev() {
+            for (index, (matches, ..)) in (0..9).zip(claims).rev() {
                 let name = format!("g{index}");
-                let age = if same_age {
-                    1
-                } else {
-                    i64::try_from(index).unwrap()
-                };
+                let age = if same_age { 1 } else { i64::from(index) };
                 let own = route(&format!("{name}/x"), age, matches.clone(), &name);
                 put(&mut table, own);
             }
@@ -170,36 +166,20 @@ const NAMES: [&str; 5] = ["a.x.y", "*.x.y", "*.y", "b.x.y", "n"];
 type Put = (usize, Vec<(i64, Vec<usize>, usize)>);
 
 fn puts() -> impl Strategy<Value = Vec<Put>> {
-    let route = (
-        0..4_i64,
-        prop::collection::vec(0..5_usize, 1..4),
-        0..3_usize,
-    );
+    let names = prop::collection::vec(0..5_usize, 1..4);
+    let route = (0..4_i64, names, 0..3_usize);
     prop::collection::vec((0..4_usize, prop::collection::vec(route, 0..3)), 1..12)
 }
 
 fn group_of(index: usize, routes: &[(i64, Vec<usize>, usize)]) -> Group {
-    let routes = routes
-        .iter()
-        .enumerate()
-        .map(|(place, (created, wanted, cluster))| {
-            let mut wanted: Vec<String> =
-                wanted.iter().map(|name| NAMES[*name].to_owned()).collect();
-            wanted.sort();
-            wanted.dedup();
-            let matches = RouteMatch::ServerNames(wanted);
-            let made = if (index + place).is_multiple_of(2) {
-                annotated
-            } else {
-                route
-            };
-            made(
-                &format!("g{index}/{place}"),
-                *created,
-                matches,
-                &format!("c{cluster}"),
-            )
-        });
+    let routes = routes.iter().enumerate();
+    let routes = routes.map(|(place, (created, wanted, cluster))| {
+        let wanted: BTreeSet<_> = wanted.iter().map(|name| NAMES[*name]).collect();
+        let matches = names(&Vec::from_iter(wanted));
+        let made = [annotated, route][(index + place) % 2];
+        let (source, cluster) = (format!("g{index}/{place}"), format!("c{cluster}"));
+        made(&source, *created, matches, &cluster)
+    });
     of(routes.collect())
 }
 

@@ -57,7 +57,7 @@ fn public_networks_exclude_private_and_blocked() {
         ),
     ] {
         let [pods, services, nodes] = cluster;
-        let settings = settings(blocked, &[pods], &[services], &[nodes]);
+        let settings = settings([blocked, &[pods], &[services], &[nodes]]);
         let mut state = shoot_state();
         cluster_object(
             &mut state,
@@ -160,7 +160,7 @@ fn private_networks_except_cluster_ranges() {
             ],
         ),
     ] {
-        let settings = settings(blocked, &[pods], &[services], &[nodes]);
+        let settings = settings([blocked, &[pods], &[services], &[nodes]]);
         let plan = plan(&state("garden", &[(ROLE, "extension")]), &settings);
         let expected = expected.map(|(cidr, except)| (cidr.to_owned(), owned(except)));
         assert_eq!(blocks(&plan, all).concat(), expected, "{blocked:?} {pods}");
@@ -250,12 +250,12 @@ fn shoot_ranges_are_excepted_in_own_namespace() {
     ] {
         let mut state = shoot_state();
         cluster_object(&mut state, families.clone(), spec.clone(), status.clone());
-        let settings = settings(
+        let settings = settings([
             &["10.200.0.0/16"],
             &["10.1.0.0/16"],
             &["100.64.0.0/13"],
             &[],
-        );
+        ]);
         let plan = plan(&state, &settings);
         let name = "allow-to-private-networks";
         let own = ["10.200.0.0/16", "10.1.0.0/16"];
@@ -310,7 +310,7 @@ fn no_exception_lies_outside_its_block() {
         "224.0.0.0/4",
         "fe80::/9",
     ];
-    let settings = settings(&odd, &odd[..1], &odd[1..3], &odd[3..]);
+    let settings = settings([&odd, &odd[..1], &odd[1..3], &odd[3..]]);
     let mut state = shoot_state();
     let status = json!({ "pods": odd, "nodes": odd });
     cluster_object(&mut state, json!(["IPv6"]), json!({}), status);
