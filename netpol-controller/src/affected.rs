@@ -22,7 +22,7 @@ impl Affected {
     pub(crate) fn by(state: &ClusterState, config: &Config, kind: Kind, key: &ObjectKey) -> Self {
         let mut affected = Self::default();
         if let Some(routing) = &config.routing {
-            affected.groups = routes::groups_of(state, &routing.settings, kind, key);
+            affected.groups = routes::groups_of(state, &routing.gateways, kind, key);
         }
         if let Some(settings) = config.policies() {
             affected.services = plan::services_of(state, settings, kind, key);

@@ -17,7 +17,7 @@ pub use self::file::Config;
 pub(crate) use self::file::LeaderElection;
 use self::file::{NamespacePoliciesFile, RoutingFile};
 use crate::plan::{NamespaceSettings, PolicySettings};
-use crate::routes::{GatewayEntry, RouteSettings};
+use crate::routes::GatewayEntry;
 use crate::state::LabelSelector;
 
 mod file;
@@ -104,7 +104,7 @@ pub enum CheckError {
 /// The gateways and where they ask.
 #[derive(Clone, Debug)]
 pub(crate) struct RoutingConfig {
-    pub(crate) settings: RouteSettings,
+    pub(crate) gateways: Vec<GatewayEntry>,
     pub(crate) address: SocketAddr,
     pub(crate) tls: Option<tls::ServerTlsParams>,
 }
@@ -275,9 +275,7 @@ fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> Rout
         }
     }
     RoutingConfig {
-        settings: RouteSettings {
-            gateways: file.gateways.clone(),
-        },
+        gateways: file.gateways.clone(),
         address,
         tls,
     }

@@ -19,7 +19,7 @@ use xds::{Audience, GatewayHandle, GatewayParams, Resource, ResourceType};
 use crate::config::{Config, RoutingConfig};
 use crate::metrics::{Metrics, count};
 use crate::plan::{self, Problem, RoutedPort};
-use crate::routes::{self, RouteSettings, Table};
+use crate::routes::{self, GatewayEntry, Table};
 use crate::state::{ClusterState, ObjectKey};
 use crate::status::GatewaySummary;
 
@@ -33,7 +33,7 @@ const NAMED: usize = 100;
 type ResourceKey = (ResourceType, Arc<str>);
 
 pub(crate) struct Publisher {
-    settings: RouteSettings,
+    entries: Vec<GatewayEntry>,
     table: Table,
     gateways: Vec<Gateway>,
 }
@@ -76,8 +76,7 @@ pub(crate) fn server_params(
     routing: &RoutingConfig,
     tls: Option<tls::ServerTls>,
 ) -> xds::ServerParams {
-    let gateways = routing.settings.gateways.iter();
-    let gateways = gateways.map(|entry| xds::GatewayAccess {
+    let gateways = routing.gateways.iter().map(|entry| xds::GatewayAccess {
         name: entry.name.clone(),
         clients: entry.clients.clone(),
     });
@@ -93,8 +92,8 @@ impl Publisher {
     /// Publishes on `server`, which was made of the parameters of the same configuration; without
     /// one it translates only. Without routing there are no gateways, and nothing to do.
     pub(crate) fn new(routing: Option<&RoutingConfig>, server: Option<&xds::Server>) -> Self {
-        let settings = routing.map(|own| own.settings.clone()).unwrap_or_default();
-        let gateways = settings.gateways.iter().map(|entry| {
+        let entries = routing.map(|own| own.gateways.clone()).unwrap_or_default();
+        let gateways = entries.iter().map(|entry| {
             let params = GatewayParams {
                 tls: entry.ports.tls,
                 node: entry.ports.node,
@@ -118,7 +117,7 @@ impl Publisher {
         });
         Self {
             gateways: gateways.collect(),
-            settings,
+            entries,
             table: Table::default(),
         }
     }
@@ -133,7 +132,7 @@ impl Publisher {
         }
         let mut changed = routes::Changed::default();
         for name in groups {
-            let group = routes::group(state, &self.settings, &name);
+            let group = routes::group(state, &self.entries, &name);
             let more = self.table.put(&name, group);
             changed.routes.extend(more.routes);
             changed.clusters.extend(more.clusters);
@@ -189,7 +188,7 @@ impl Publisher {
     pub(crate) fn routed(&self, service: &ObjectKey) -> Vec<RoutedPort> {
         let all = self.table.routed(service).iter();
         let ports = all.filter_map(|routed| {
-            let entry = self.settings.gateways.get(routed.gateway)?;
+            let entry = self.entries.get(routed.gateway)?;
             Some(RoutedPort {
                 gateway_namespace: entry.namespace.as_str().into(),
                 gateway_selector: entry.selector.clone(),
@@ -205,7 +204,7 @@ impl Publisher {
     }
 
     pub(crate) fn summary(&self) -> BTreeMap<String, GatewaySummary> {
-        let named = self.settings.gateways.iter().zip(&self.gateways);
+        let named = self.entries.iter().zip(&self.gateways);
         let figures = named.enumerate().map(|(index, (entry, gateway))| {
             let groups = gateway.groups.values();
             // What neither kind of client is sent is counted once.

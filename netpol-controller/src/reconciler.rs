@@ -364,7 +364,7 @@ impl Reconciler {
     /// Returns whether a configured gateway's pods run in a namespace.
     fn has_gateway(&self, namespace: &str) -> bool {
         let routing = self.parts.config.routing.iter();
-        let mut gateways = routing.flat_map(|own| &own.settings.gateways);
+        let mut gateways = routing.flat_map(|own| &own.gateways);
         gateways.any(|own| own.namespace == namespace)
     }
 

@@ -12,17 +12,7 @@
 //! A group is all routes to Services of one namespace, from objects of any kind and
 //! namespace, with the clusters of those Services; so an endpoint's change costs one group.
 //! Unsupported objects are reported and affect nothing else; but a route whose restriction
-//! cannot be evaluated is withheld.
-//!
-//! Which objects are for which gateway:
-//!
-//! | object | is for a gateway when |
-//! |---|---|
-//! | `Gateway` of Istio | its selector selects the gateway's pods: it is part of the configured labels, or a pod with those labels has it |
-//! | `VirtualService`, `DestinationRule` | the gateway's namespace sees it (`exportTo`; all namespaces when absent) |
-//! | `EnvoyFilter` | it lies in the gateway's namespace or in `istio-system`, and its labels select the pods |
-//! | `Gateway` of the Gateway API | its annotation `rhizome.gardener.cloud/gateways` names it; without one: it lies in the gateway's namespace, or its infrastructure labels select the pods |
-//! | annotated Service | `rhizome.gardener.cloud/gateways` names it, or is not there |
+//! cannot be evaluated is withheld. Which objects are for which gateway: `docs/migration.md`.
 //!
 //! Nothing here knows how routes travel.
 
@@ -56,13 +46,6 @@ use crate::state::names;
 
 /// The namespace whose objects of Istio are for all namespaces.
 const ROOT_NAMESPACE: &str = "istio-system";
-
-/// Which gateways there are.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct RouteSettings {
-    /// The gateways; their names are distinct.
-    pub gateways: Vec<GatewayEntry>,
-}
 
 /// A gateway: a set of pods that get the same routes.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
@@ -109,7 +92,7 @@ impl Default for Ports {
 /// The routes into one namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// By gateway, in the order of the settings.
+    /// By gateway, in the order of the configuration.
     pub gateways: Vec<GatewayGroup>,
     /// Routed Services, sorted and distinct: their ports need NetworkPolicies.
     pub routed: BTreeMap<ObjectKey, Vec<Routed>>,
@@ -140,7 +123,7 @@ pub struct SourcedRoute {
 /// A port of a Service's pods that a gateway routes to.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Routed {
-    /// Index of the gateway in the settings.
+    /// Index of the gateway in the configuration.
     pub gateway: usize,
     /// The transport protocol.
     pub protocol: Protocol,
@@ -148,11 +131,11 @@ pub struct Routed {
     pub target: TargetPort,
 }
 
-/// Returns the routes into `namespace`.
-pub fn group(state: &ClusterState, settings: &RouteSettings, namespace: &str) -> Group {
+/// Returns the routes into `namespace` of gateways with distinct names.
+pub fn group(state: &ClusterState, entries: &[GatewayEntry], namespace: &str) -> Group {
     let cx = Context {
         state,
-        settings,
+        entries,
         namespace,
     };
     let sources = [

@@ -9,7 +9,7 @@ use route::normal_server_name;
 
 use super::istio::ends_tls;
 use super::names::covers;
-use super::{RouteSettings, annotations, select};
+use super::{GatewayEntry, annotations, select};
 use crate::state::{
     Catalog, ClusterState, FilterPatch, Kind, Mention, Mentions, ObjectKey, Scope, has_labels,
     in_namespace,
@@ -18,7 +18,7 @@ use crate::state::{
 /// Returns the groups that an object is about, as it is known now.
 pub fn groups_of(
     state: &ClusterState,
-    settings: &RouteSettings,
+    entries: &[GatewayEntry],
     kind: Kind,
     key: &ObjectKey,
 ) -> BTreeSet<Arc<str>> {
@@ -38,7 +38,7 @@ pub fn groups_of(
             let some = in_namespace(&state.tls_routes, &key.name).next().is_some();
             some.then(|| Arc::clone(&key.name)).into_iter().collect()
         }
-        Kind::Pod => of_pod(state, settings, key),
+        Kind::Pod => of_pod(state, entries, key),
         Kind::VirtualService => of_virtual_service(state, key),
         Kind::Ingress | Kind::NetworkPolicy | Kind::Shoot => BTreeSet::new(),
     }
@@ -181,17 +181,14 @@ fn bound_to<T: Mentions>(objects: &Catalog<T>, gateway: &ObjectKey) -> BTreeSet<
 }
 
 /// A gateway's pods decide only where the configured labels leave it open.
-fn of_pod(state: &ClusterState, settings: &RouteSettings, pod: &ObjectKey) -> BTreeSet<Arc<str>> {
+fn of_pod(state: &ClusterState, entries: &[GatewayEntry], pod: &ObjectKey) -> BTreeSet<Arc<str>> {
     let Some(labels) = state.pods.labels_of(pod) else {
         return BTreeSet::new();
     };
-    let own = settings
-        .gateways
-        .iter()
-        .filter(|entry| *entry.namespace == *pod.namespace);
-    let own: Vec<_> = own
-        .filter(|entry| has_labels(labels, &entry.selector))
-        .collect();
+    let own = |entry: &&GatewayEntry| {
+        *entry.namespace == *pod.namespace && has_labels(labels, &entry.selector)
+    };
+    let own: Vec<_> = entries.iter().filter(own).collect();
     // Others with the same labels say the same.
     if own.is_empty() || state.pods.count(&pod.namespace, labels) > 1 {
         return BTreeSet::new();

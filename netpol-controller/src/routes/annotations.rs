@@ -1,23 +1,8 @@
 //! Routes from annotations of Services, for clusters with neither Istio nor the Gateway API.
 //!
-//! | `rhizome.gardener.cloud/` | is |
-//! |---|---|
-//! | `server-names` | TLS server names, `a.example.com`, `*.example.com` or `*` |
-//! | `destinations` | what node proxies' headers say: `10.1.2.3`, `10.1.2.0/24`, with a port `10.1.2.3:443`, `10.1.2.0/24:443`, `[fd00::/64]:443`; without one any port |
-//! | `connect-destination` | values of the header of CONNECT requests |
-//! | `wireguard-public-keys` | keys of WireGuard servers, base64 |
-//! | `wireguard-route-id` | their number, 1 to 1048575 |
-//! | `gateways` | names of the gateways it is for; all when it is not there |
-//! | `port` | name or number of the Service's TCP port |
-//!
-//! Lists are separated by commas. An element that cannot be read is reported, by annotation and
-//! place, and left out; the others hold. So are the names under which Gardener reaches Services of
-//! other namespaces by CONNECT.
-//!
-//! Without `port` a value of `connect-destination` that names a port of the Service leads there;
-//! everything else leads to the only TCP port, or to 443 of several, or to the one named `https`.
-//! WireGuard leads to UDP 51821, where servers take datagrams from gateways, or to the only UDP
-//! port.
+//! The annotations, and which port each leads to: `docs/migration.md`. An element that cannot be
+//! read is reported, by annotation and place, and left out; the others hold. So are the names under
+//! which Gardener reaches Services of other namespaces by CONNECT.
 
 use std::net::IpAddr;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use route::RouteMatch;
 
-use super::{GatewayEntry, RouteSettings};
+use super::GatewayEntry;
 use crate::plan::{Problem, Reason};
 use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef, Protocol, ServicePort, Sources};
 
@@ -16,14 +16,14 @@ use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef, Protocol, ServicePo
 #[derive(Clone, Copy)]
 pub(super) struct Context<'w> {
     pub(super) state: &'w ClusterState,
-    pub(super) settings: &'w RouteSettings,
+    pub(super) entries: &'w [GatewayEntry],
     /// Namespace of the Services that the group routes to.
     pub(super) namespace: &'w str,
 }
 
 impl<'w> Context<'w> {
     pub(super) fn gateways(self) -> impl Iterator<Item = (usize, &'w GatewayEntry)> {
-        self.settings.gateways.iter().enumerate()
+        self.entries.iter().enumerate()
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::fixture::*;
 use crate::plan::Reason;
-use crate::routes::{Group, RouteSettings, group};
+use crate::routes::{GatewayEntry, Group, group};
 use crate::state::{Kind, Protocol, TargetPort};
 
 const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
@@ -17,7 +17,7 @@ fn annotated(service: Value, annotations: &[(&str, &str)]) -> Value {
     annotate(service, Value::Object(all.collect::<Map<_, _>>()))
 }
 
-fn found(settings: &RouteSettings, service: Value, annotations: &[(&str, &str)]) -> Group {
+fn found(settings: &[GatewayEntry], service: Value, annotations: &[(&str, &str)]) -> Group {
     let state = state(&[annotated(service, annotations)]);
     group(&state, settings, "a")
 }
@@ -232,9 +232,7 @@ fn wireguard_numbers_and_keys_are_strict() {
 #[test]
 fn gateways_are_all_or_those_named() {
     let mut settings = one();
-    settings
-        .gateways
-        .push(entry("internal", "internal", &[("istio", "internal")]));
+    settings.push(entry("internal", "internal", &[("istio", "internal")]));
     for (named, expected, wrong) in [
         (None, [true, true], 0),
         (Some("internal"), [false, true], 0),

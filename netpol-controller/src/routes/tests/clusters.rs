@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::fixture::*;
 use crate::plan::Reason;
-use crate::routes::{Group, RouteSettings, group};
+use crate::routes::{GatewayEntry, Group, group};
 use crate::state::{Kind, TargetPort};
 
-fn found(settings: &RouteSettings, objects: &[Value]) -> Group {
+fn found(settings: &[GatewayEntry], objects: &[Value]) -> Group {
     let mut all = passthrough(SHOOT, &["api.example.com"]).to_vec();
     all.extend(objects.iter().cloned());
     group(&state(&all), settings, SHOOT)

@@ -5,7 +5,7 @@ use route::RouteMatch;
 use serde_json::{Value, json};
 
 use crate::plan::Reason;
-use crate::routes::{GatewayEntry, Group, Ports, RouteSettings, group};
+use crate::routes::{GatewayEntry, Group, Ports, group};
 use crate::state::{ClusterState, Kind, Labels, ObjectKey};
 
 pub(super) const SHOOT: &str = "shoot--foo--bar";
@@ -35,22 +35,18 @@ pub(super) fn entry(name: &str, namespace: &str, own: &[(&str, &str)]) -> Gatewa
 }
 
 /// The gateway of Gardener's default.
-pub(super) fn one() -> RouteSettings {
+pub(super) fn one() -> Vec<GatewayEntry> {
     let own = [("app", "istio-ingressgateway"), ("istio", "ingressgateway")];
-    RouteSettings {
-        gateways: vec![entry("default", "istio-ingress", &own)],
-    }
+    vec![entry("default", "istio-ingress", &own)]
 }
 
 /// The gateway of the user's document, which lies beside istiod.
-pub(super) fn documented() -> RouteSettings {
-    RouteSettings {
-        gateways: vec![entry(
-            "default",
-            "istio-system",
-            &[("istio", "ingressgateway")],
-        )],
-    }
+pub(super) fn documented() -> Vec<GatewayEntry> {
+    vec![entry(
+        "default",
+        "istio-system",
+        &[("istio", "ingressgateway")],
+    )]
 }
 
 pub(super) fn state(objects: &[Value]) -> ClusterState {
@@ -300,7 +296,7 @@ pub(super) fn filter_chain(namespace: &str, address: &str) -> Value {
 /// What leads into a namespace from the first gateway: `match -> cluster`, sorted.
 pub(super) fn routes(
     state: &ClusterState,
-    settings: &RouteSettings,
+    settings: &[GatewayEntry],
     namespace: &str,
 ) -> Vec<String> {
     of(&group(state, settings, namespace), 0)

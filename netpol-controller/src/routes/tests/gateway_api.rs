@@ -130,9 +130,7 @@ fn section_and_port_choose_the_listener() {
 #[test]
 fn a_gateway_is_for_whom_it_names_or_lies_beside() {
     let mut settings = one();
-    settings
-        .gateways
-        .push(entry("internal", "internal", &[("istio", "internal")]));
+    settings.push(entry("internal", "internal", &[("istio", "internal")]));
     let infrastructure = json!({"labels": {"istio": "internal"}});
     for (key, names, labels, expected) in [
         ("istio-ingress/gateway", None, None, [true, false]),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::fixture::*;
 use super::restrict::every_shape;
-use crate::routes::{RouteSettings, Table, all_groups, group, groups_of};
+use crate::routes::{GatewayEntry, Table, all_groups, group, groups_of};
 use crate::state::ClusterState;
 
 fn shoot(index: usize) -> Vec<Value> {
@@ -32,7 +32,7 @@ fn affected(state: &ClusterState, object: &Value) -> BTreeSet<Arc<str>> {
     groups_of(state, &one(), kind, &key)
 }
 
-fn filled(state: &ClusterState, settings: &RouteSettings) -> Table {
+fn filled(state: &ClusterState, settings: &[GatewayEntry]) -> Table {
     let mut table = Table::default();
     for name in all_groups(state) {
         table.put(&name, group(state, settings, &name));
@@ -143,7 +143,7 @@ fn pods_affect_nothing_where_labels_decide() {
     let state = state(&objects);
     assert_eq!(groups(&affected(&state, &pod)), [""; 0]);
     let mut loose = one();
-    loose.gateways[0].selector = labels(&[("istio", "ingressgateway")]);
+    loose[0].selector = labels(&[("istio", "ingressgateway")]);
     let mut copy = ClusterState::default();
     let (kind, key) = apply(&mut copy, &pod);
     assert_eq!(
@@ -199,7 +199,7 @@ fn affected_groups_of_restrictions_suffice() {
 fn renew(
     table: &mut Table,
     state: &ClusterState,
-    settings: &RouteSettings,
+    settings: &[GatewayEntry],
     of: BTreeSet<Arc<str>>,
 ) {
     for name in of {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::fixture::*;
 use crate::plan::Reason;
-use crate::routes::{RouteSettings, group};
+use crate::routes::group;
 use crate::state::Kind;
 
 const HOSTS: [&str; 2] = [
@@ -220,9 +220,7 @@ fn a_virtual_gardens_api_server_is_one_too() {
 fn export_to_says_which_gateways_see_it() {
     let zone = [("istio", "ingressgateway--zone--a")];
     let mut settings = one();
-    settings
-        .gateways
-        .push(entry("zone-a", "istio-ingress--a", &zone));
+    settings.push(entry("zone-a", "istio-ingress--a", &zone));
     for (export, mut seen) in [
         (json!([]), vec![0, 1]),
         (json!(["*"]), vec![0, 1]),
@@ -273,7 +271,7 @@ fn labels_say_which_gateways_an_object_is_for() {
 #[test]
 fn pods_decide_when_labels_are_ambiguous() {
     let mut settings = one();
-    settings.gateways[0].selector = labels(&[("istio", "ingressgateway")]);
+    settings[0].selector = labels(&[("istio", "ingressgateway")]);
     let mut objects = vec![api_server(SHOOT)];
     objects.extend(passthrough(SHOOT, &HOSTS));
     let mut state = state(&objects);
@@ -403,10 +401,8 @@ fn route_belongs_to_the_target_namespace() {
 
 #[test]
 fn problem_is_reported_only_if_all_gateways_have_it() {
-    let mut settings: RouteSettings = one();
-    settings
-        .gateways
-        .push(entry("internal", "internal", &[("istio", "internal")]));
+    let mut settings = one();
+    settings.push(entry("internal", "internal", &[("istio", "internal")]));
     let [first, mut bound] = passthrough(SHOOT, &HOSTS);
     let [mut second, _] = passthrough(SHOOT, &HOSTS[..1]);
     second["metadata"]["name"] = json!("second");

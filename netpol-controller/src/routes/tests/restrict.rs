@@ -495,7 +495,7 @@ fn only_selected_gateway_is_restricted() {
         ("istio", "ingressgateway"),
         ("zone", "b"),
     ];
-    settings.gateways.push(entry("b", "istio-ingress", &labels));
+    settings.push(entry("b", "istio-ingress", &labels));
     let own = ranges("remote_ip", &["203.0.113.0/24"]);
     let mut filter = by_name("istio-ingress/acl", HOST, &own);
     let names = "names 443: 203.0.113.0/24";
