@@ -32,8 +32,8 @@ pub use self::core::{
     Namespace, Protocol, Service, ServicePort, ShootNetworks, TargetPort,
 };
 pub use self::envoy_filter::{
-    Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, EnvoyFilter, FilterPatch,
-    Restriction, Scope, Sources, ValuePattern, Visit,
+    Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, EnvoyFilter, EnvoyFilterSpec,
+    FilterPatch, Restriction, Scope, Sources, ValuePattern, Visit, WorkloadSelector,
 };
 pub use self::gateway_api::{
     AllowedRoutes, Gateway, GatewayListener, GatewaySpec, Infrastructure, ListenerTls, ParentRef,
@@ -163,7 +163,13 @@ impl ClusterState {
         objects: fn(&mut Self) -> &mut O,
     ) -> Result<Option<B>, ParseError> {
         let key = ObjectKey::of(&object);
-        let new = T::parse(kind, object)?;
+        let new = match T::parse(kind, object) {
+            Ok(new) => new,
+            Err(source) => {
+                let kind = kind.name();
+                return Err(ParseError { kind, key, source });
+            }
+        };
         if objects(self).find(&key) == Some(&new) {
             return Ok(None);
         }

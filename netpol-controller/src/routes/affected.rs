@@ -201,7 +201,7 @@ fn of_pod(state: &ClusterState, entries: &[GatewayEntry], pod: &ObjectKey) -> BT
         }
     }
     for (key, filter) in state.envoy_filters.iter() {
-        if open(&filter.workload_labels) {
+        if open(&filter.workload_selector.labels) {
             groups.extend(of_filter(state, key));
         }
     }

@@ -50,7 +50,7 @@ pub(super) fn applies_filter(
 ) -> bool {
     let namespace = &*key.namespace;
     (namespace == entry.namespace || namespace == ROOT_NAMESPACE)
-        && selects_pods(state, entry, &filter.workload_labels)
+        && selects_pods(state, entry, &filter.workload_selector.labels)
 }
 
 pub(super) fn serves_gateway(

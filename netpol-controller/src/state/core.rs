@@ -8,8 +8,8 @@ use k8s_openapi::api::networking::v1::{IngressServiceBackend, IngressSpec};
 use kube::core::DynamicObject;
 use serde::{Deserialize, Serialize};
 
-use super::meta::{Parse, annotations, created, part, part_at};
-use super::{Kind, LabelSelector, Labels, Mention, Mentions, ObjectKey, ParseError};
+use super::meta::{Parse, annotations, created, part};
+use super::{Kind, LabelSelector, Labels, Mention, Mentions, ObjectKey};
 
 /// Annotation of a Service with the namespaces whose pods may reach it: a JSON list of selectors.
 pub const NAMESPACE_SELECTORS: &str = "networking.resources.gardener.cloud/namespace-selectors";
@@ -24,7 +24,7 @@ pub struct Namespace {
 }
 
 impl Parse for Namespace {
-    fn parse(_: Kind, object: DynamicObject) -> Result<Self, ParseError> {
+    fn parse(_: Kind, object: DynamicObject) -> Result<Self, serde_json::Error> {
         let meta = object.metadata;
         Ok(Self {
             labels: meta.labels.unwrap_or_default(),
@@ -127,8 +127,8 @@ struct ServicePortSpec {
 }
 
 impl Parse for Service {
-    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: ServiceSpec = part(kind, &mut object, "spec")?;
+    fn parse(_: Kind, mut object: DynamicObject) -> Result<Self, serde_json::Error> {
+        let spec: ServiceSpec = part(&mut object, "/spec")?;
         let mut meta = object.metadata;
         let annotations = annotations(&mut meta);
         let ips = if spec.cluster_ips.is_empty() {
@@ -185,8 +185,8 @@ pub struct IngressBackend {
 }
 
 impl Parse for Ingress {
-    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: IngressSpec = part(kind, &mut object, "spec")?;
+    fn parse(_: Kind, mut object: DynamicObject) -> Result<Self, serde_json::Error> {
+        let spec: IngressSpec = part(&mut object, "/spec")?;
         let rules = spec.rules.into_iter().flatten();
         let paths = rules
             .filter_map(|rule| rule.http)
@@ -238,31 +238,21 @@ pub struct EndpointAddress {
 }
 
 /// A port that all addresses of a subset have.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
+#[serde(default)]
 pub struct EndpointPort {
     /// The Service port's name; empty when it has none.
-    #[serde(default)]
     pub name: String,
     /// The number; 0 when absent.
-    #[serde(default)]
     pub port: u16,
     /// The transport protocol.
-    #[serde(default)]
     pub protocol: Protocol,
 }
 
 #[derive(Default, Deserialize)]
-struct SlicePort {
-    name: Option<String>,
-    port: Option<u16>,
-    protocol: Option<Protocol>,
-}
-
-#[derive(Deserialize)]
+#[serde(default)]
 struct SliceEndpoint {
-    #[serde(default)]
     addresses: Vec<String>,
-    #[serde(default)]
     conditions: Conditions,
     zone: Option<String>,
 }
@@ -279,7 +269,7 @@ struct Conditions {
 struct Subset {
     addresses: Vec<SubsetAddress>,
     not_ready_addresses: Vec<SubsetAddress>,
-    ports: Vec<SlicePort>,
+    ports: Vec<EndpointPort>,
 }
 
 #[derive(Deserialize)]
@@ -291,22 +281,22 @@ struct SubsetAddress {
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 impl Parse for EndpointSet {
-    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
+    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, serde_json::Error> {
         if kind == Kind::Endpoints {
-            let subsets: Vec<Subset> = part(kind, &mut object, "subsets")?;
+            let subsets: Vec<Subset> = part(&mut object, "/subsets")?;
             return Ok(Self {
                 service: object.metadata.name.unwrap_or_default(),
                 subsets: subsets.into_iter().map(Subset::parsed).collect(),
             });
         }
-        let endpoints: Vec<SliceEndpoint> = part(kind, &mut object, "endpoints")?;
-        let ports: Option<Vec<SlicePort>> = part(kind, &mut object, "ports")?;
+        let endpoints: Vec<SliceEndpoint> = part(&mut object, "/endpoints")?;
+        let ports = part(&mut object, "/ports")?;
         let labels = object.metadata.labels.unwrap_or_default();
         let mut addresses: Vec<_> = endpoints.iter().flat_map(SliceEndpoint::parsed).collect();
         addresses.sort();
         Ok(Self {
             service: labels.get(SERVICE_NAME).cloned().unwrap_or_default(),
-            subsets: vec![(addresses, port_list(ports.unwrap_or_default()))],
+            subsets: vec![(addresses, ports)],
         })
     }
 }
@@ -316,15 +306,6 @@ impl Mentions for EndpointSet {
         let service = ObjectKey::new(&own.namespace, &self.service);
         BTreeSet::from([Mention::Service(service)])
     }
-}
-
-fn port_list(ports: Vec<SlicePort>) -> Vec<EndpointPort> {
-    let parsed = ports.into_iter().map(|port| EndpointPort {
-        name: port.name.unwrap_or_default(),
-        port: port.port.unwrap_or_default(),
-        protocol: port.protocol.unwrap_or_default(),
-    });
-    parsed.collect()
 }
 
 impl SliceEndpoint {
@@ -345,21 +326,20 @@ impl SliceEndpoint {
 
 impl Subset {
     fn parsed(self) -> (Vec<EndpointAddress>, Vec<EndpointPort>) {
-        let of = |addresses: Vec<SubsetAddress>, ready| {
-            let parsed = addresses.into_iter().filter_map(move |address| {
-                Some(EndpointAddress {
-                    ip: address.ip.parse().ok()?,
-                    ready,
-                    terminating: false,
-                    zone: None,
-                })
-            });
-            parsed.collect::<Vec<_>>()
-        };
-        let mut addresses = of(self.addresses, true);
-        addresses.extend(of(self.not_ready_addresses, false));
+        let ready = self.addresses.into_iter().map(|own| (own.ip, true));
+        let others = self.not_ready_addresses.into_iter();
+        let all = ready.chain(others.map(|own| (own.ip, false)));
+        let parsed = all.filter_map(|(ip, ready)| {
+            Some(EndpointAddress {
+                ip: ip.parse().ok()?,
+                ready,
+                terminating: false,
+                zone: None,
+            })
+        });
+        let mut addresses: Vec<_> = parsed.collect();
         addresses.sort();
-        (addresses, port_list(self.ports))
+        (addresses, self.ports)
     }
 }
 
@@ -392,11 +372,9 @@ struct StatusNetworking {
 }
 
 impl Parse for ShootNetworks {
-    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
-        let at = "/spec/shoot/spec/networking";
-        let spec: ShootNetworking = part_at(kind, &mut object, at)?;
-        let at = "/spec/shoot/status/networking";
-        let status: StatusNetworking = part_at(kind, &mut object, at)?;
+    fn parse(_: Kind, mut object: DynamicObject) -> Result<Self, serde_json::Error> {
+        let spec: ShootNetworking = part(&mut object, "/spec/shoot/spec/networking")?;
+        let status: StatusNetworking = part(&mut object, "/spec/shoot/status/networking")?;
         Ok(Self {
             ip_families: spec.ip_families,
             spec: [spec.nodes, spec.pods, spec.services]

@@ -16,15 +16,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::core::{DynamicObject, ObjectMeta};
 use regex_lite::Regex;
 use route::IpPrefix;
 use serde::Deserialize;
 
-use self::read::Patch;
 use super::istio::service_of_host;
-use super::meta::{Parse, created, part};
-use super::{Kind, Labels, Mention, Mentions, ObjectKey, ParseError};
+use super::{Labels, Mention, Mentions, Object, ObjectKey};
 
 mod access;
 mod matcher;
@@ -40,18 +37,25 @@ pub use self::sources::Sources;
 const SOCKET: &str = "--kube-apiserver-socket";
 
 /// An `EnvoyFilter`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct EnvoyFilter {
-    /// Its unique id, for Events.
-    pub uid: String,
-    /// When it was created, seconds since 1970.
-    pub created: i64,
-    /// The namespace that owns it: Gardener's filters vanish with their shoot's.
-    pub owner: Option<Arc<str>>,
-    /// Labels of the gateway's pods; empty selects all in the namespace.
-    pub workload_labels: Labels,
+pub type EnvoyFilter = Object<EnvoyFilterSpec>;
+
+/// What an `EnvoyFilter` says.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EnvoyFilterSpec {
+    /// Which of the gateway's pods it is for.
+    pub workload_selector: WorkloadSelector,
     /// Its patches, in order; one that has several routes is several here.
+    #[serde(rename = "configPatches", deserialize_with = "read::patches")]
     pub patches: Vec<FilterPatch>,
+}
+
+/// Selects the gateway's pods.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct WorkloadSelector {
+    /// Their labels; empty selects all in the namespace.
+    pub labels: Labels,
 }
 
 /// What a patch of an `EnvoyFilter` comes to.
@@ -179,33 +183,6 @@ impl ClusterName {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct EnvoyFilterSpec {
-    workload_selector: WorkloadSelector,
-    config_patches: Vec<Patch>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct WorkloadSelector {
-    labels: Labels,
-}
-
-impl Parse for EnvoyFilter {
-    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: EnvoyFilterSpec = part(kind, &mut object, "spec")?;
-        let meta = object.metadata;
-        Ok(Self {
-            created: created(&meta),
-            owner: owner(&meta),
-            uid: meta.uid.unwrap_or_default(),
-            workload_labels: spec.workload_selector.labels,
-            patches: spec.config_patches.iter().flat_map(Patch::read).collect(),
-        })
-    }
-}
-
 impl Mentions for EnvoyFilter {
     /// Mentions the namespaces that it leads into or restricts, the one that owns it, and the
     /// server names that it restricts; what is about other things, or cannot be followed, mentions
@@ -257,12 +234,6 @@ fn is_of_names(patch: &FilterPatch) -> bool {
             ..
         })
     )
-}
-
-fn owner(meta: &ObjectMeta) -> Option<Arc<str>> {
-    let mut all = meta.owner_references.iter().flatten();
-    let namespace = all.find(|owner| owner.kind == "Namespace")?;
-    Some(namespace.name.as_str().into())
 }
 
 /// Returns the shoot whose inner listener a cluster is for.

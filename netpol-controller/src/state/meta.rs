@@ -85,16 +85,15 @@ impl fmt::Display for ObjectRef {
 #[derive(Debug, thiserror::Error)]
 #[error("invalid {kind} {key}")]
 pub struct ParseError {
-    kind: &'static str,
-    key: ObjectKey,
+    pub(super) kind: &'static str,
+    pub(super) key: ObjectKey,
     #[source]
-    source: serde_json::Error,
+    pub(super) source: serde_json::Error,
 }
 
 /// What is read from an object of the API server.
 pub(super) trait Parse: Sized {
-    /// Reads an object of this kind.
-    fn parse(kind: Kind, object: DynamicObject) -> Result<Self, ParseError>;
+    fn parse(kind: Kind, object: DynamicObject) -> Result<Self, serde_json::Error>;
 }
 
 /// A specification, read like one, with what is kept of the metadata around it.
@@ -106,6 +105,8 @@ pub struct Object<T> {
     pub created: i64,
     /// Annotations that mean something to the controller.
     pub annotations: Labels,
+    /// The namespace that owns it: Gardener's filters vanish with their shoot's.
+    pub owner: Option<Arc<str>>,
     spec: T,
 }
 
@@ -118,9 +119,12 @@ impl<T> Deref for Object<T> {
 }
 
 impl<T: DeserializeOwned + Default> Parse for Object<T> {
-    fn parse(kind: Kind, mut object: DynamicObject) -> Result<Self, ParseError> {
+    fn parse(_: Kind, mut object: DynamicObject) -> Result<Self, serde_json::Error> {
+        let mut owners = object.metadata.owner_references.iter().flatten();
+        let owner = owners.find(|owner| owner.kind == "Namespace");
         Ok(Self {
-            spec: part(kind, &mut object, "spec")?,
+            owner: owner.map(|namespace| namespace.name.as_str().into()),
+            spec: part(&mut object, "/spec")?,
             created: created(&object.metadata),
             annotations: annotations(&mut object.metadata),
             uid: object.metadata.uid.unwrap_or_default(),
@@ -142,28 +146,14 @@ pub(super) fn annotations(meta: &mut ObjectMeta) -> Labels {
     annotations
 }
 
-/// Reads the part of an object that is named `field`, an empty one when it is absent.
-pub(super) fn part<T: DeserializeOwned + Default>(
-    kind: Kind,
-    object: &mut DynamicObject,
-    field: &str,
-) -> Result<T, ParseError> {
-    part_at(kind, object, &format!("/{field}"))
-}
-
 /// Reads the part of an object at a JSON pointer, an empty one when it is absent.
-pub(super) fn part_at<T: DeserializeOwned + Default>(
-    kind: Kind,
+pub(super) fn part<T: DeserializeOwned + Default>(
     object: &mut DynamicObject,
     pointer: &str,
-) -> Result<T, ParseError> {
+) -> Result<T, serde_json::Error> {
     match object.data.pointer_mut(pointer).map(Value::take) {
         None | Some(Value::Null) => Ok(T::default()),
-        Some(value) => serde_json::from_value(value).map_err(|source| ParseError {
-            kind: kind.name(),
-            key: ObjectKey::of(object),
-            source,
-        }),
+        Some(value) => serde_json::from_value(value),
     }
 }
 

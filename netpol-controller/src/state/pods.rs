@@ -10,7 +10,7 @@ use kube::core::DynamicObject;
 
 use super::catalog::Objects;
 use super::meta::Parse;
-use super::{Kind, LabelSelector, Labels, ObjectKey, ParseError};
+use super::{Kind, LabelSelector, Labels, ObjectKey};
 
 /// Labels that change with every rollout and select nothing: kept out, so that sets stay few.
 const TRANSIENT: [&str; 4] = [
@@ -82,7 +82,7 @@ impl Pods {
 
 /// What is kept of a pod.
 impl Parse for Arc<Labels> {
-    fn parse(_: Kind, object: DynamicObject) -> Result<Self, ParseError> {
+    fn parse(_: Kind, object: DynamicObject) -> Result<Self, serde_json::Error> {
         let mut labels: Labels = object.metadata.labels.unwrap_or_default();
         labels.retain(|label, _| !TRANSIENT.contains(&label.as_str()));
         Ok(Self::new(labels))

@@ -64,9 +64,9 @@ const PROXY_FIELDS: [&str; 6] = [
 ];
 
 /// One patch of an `EnvoyFilter`, as it is written.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Patch {
+struct Patch {
     apply_to: String,
     #[serde(deserialize_with = "normalized")]
     r#match: Value,
@@ -74,7 +74,7 @@ pub(super) struct Patch {
 }
 
 /// How an `EnvoyFilter` patches.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct PatchBody {
     operation: String,
@@ -82,9 +82,14 @@ struct PatchBody {
     value: Value,
 }
 
+/// Reads patches and returns what they come to, route by route.
+pub(super) fn patches<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FilterPatch>, D::Error> {
+    let patches = Vec::<Patch>::deserialize(from)?;
+    Ok(patches.iter().flat_map(Patch::read).collect())
+}
+
 impl Patch {
-    /// Returns what the patch comes to, route by route.
-    pub(super) fn read(&self) -> Vec<FilterPatch> {
+    fn read(&self) -> Vec<FilterPatch> {
         let value = &self.patch.value;
         let one = match (self.apply_to.as_str(), self.patch.operation.as_str()) {
             ("BOOTSTRAP" | "EXTENSION_CONFIG", _) => FilterPatch::Nothing,
