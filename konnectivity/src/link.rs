@@ -381,7 +381,7 @@ impl Drop for Tunnel {
         let mut state = self.shared.lock();
         state.tunnels.remove(&self.id);
         // Of one that has finished this is the close, of any other the word that it is cut.
-        state.link.abort(now(), self.id);
+        state.link.close(now(), self.id);
         self.shared.settle(&mut state);
     }
 }

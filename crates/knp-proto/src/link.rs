@@ -31,7 +31,7 @@ use crate::fair::FairQueue;
 use crate::id::{ConnectId, DialId, StreamId, TunnelId};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
-use crate::tunnel::{EndReason, Gone, Phase, Read, Shut, Tunnel, WriteError};
+use crate::tunnel::{EndReason, Gone, Phase, Read, Tunnel, WriteError};
 
 /// One end of one stream.
 #[derive(Debug)]
@@ -311,28 +311,16 @@ impl Link {
 
     /// Reports that the socket is gone. What it has sent still goes out, what comes is dropped; a
     /// dial is called off. `id` is no longer valid, but [`Event::Ended`] will follow.
+    ///
+    /// The peer hears that something is missing, unless [`Link::finish`] has said that nothing is:
+    /// it resets its socket instead of closing it. Without half-close an agent says it by the error
+    /// of CLOSE_RSP, and a server has no word for it.
     pub fn close(&mut self, now: Instant, id: TunnelId) {
-        self.shut(now, id, Shut::Whole);
-    }
-
-    /// Like [`Link::close`], and says that something is missing, unless [`Link::finish`] has said
-    /// that nothing is: the peer resets its socket instead of closing it. Without half-close an
-    /// agent says it by the error of CLOSE_RSP, and a server has no word for it.
-    pub fn abort(&mut self, now: Instant, id: TunnelId) {
-        self.shut(now, id, Shut::Broken);
-    }
-
-    /// Like [`Link::close`], and drops what waits to be sent.
-    pub fn reset(&mut self, now: Instant, id: TunnelId) {
-        self.shut(now, id, Shut::Discard);
-    }
-
-    fn shut(&mut self, now: Instant, id: TunnelId, shut: Shut) {
         let phase = self.tunnel(id).map(|tunnel| tunnel.phase);
         if phase == Ok(Phase::Dialing) {
             self.call_off(id.slot, EndReason::Canceled);
         } else {
-            self.with(id, |tunnel, config| tunnel.close(now, config, shut));
+            self.with(id, |tunnel, config| tunnel.close(now, config));
         }
     }
 

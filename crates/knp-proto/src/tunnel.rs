@@ -113,17 +113,6 @@ pub(crate) struct Marks {
     pub(crate) wants_write: bool,
 }
 
-/// How a socket has gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shut {
-    /// Not all it would have sent has come.
-    Broken,
-    /// What it sent is not wanted any more.
-    Discard,
-    /// All it sent is all there is.
-    Whole,
-}
-
 impl Tunnel {
     pub(crate) fn dialing(
         role: Role,
@@ -217,25 +206,15 @@ impl Tunnel {
     }
 
     /// The socket is gone.
-    pub(crate) fn close(&mut self, now: Instant, config: &LinkConfig, shut: Shut) {
+    pub(crate) fn close(&mut self, now: Instant, config: &LinkConfig) {
         self.detach();
-        if shut == Shut::Discard {
-            self.outbox.clear();
-        }
         self.end.get_or_insert(EndReason::LocalClosed);
         if self.phase == Phase::Open {
-            let whole = match self.outbound {
-                Outbound::Open => shut == Shut::Whole,
+            let last = match self.outbound {
+                Outbound::Open => Last::Reset,
                 // It was finished before it went.
-                Outbound::Ending(Last::Fin | Last::FinThenClose) => shut != Shut::Discard,
-                Outbound::Ending(Last::Close | Last::Reset) | Outbound::Ended => false,
-            };
-            let last = if self.extensions.fin && whole {
-                Last::FinThenClose
-            } else if self.outbound == Outbound::Open && !whole {
-                Last::Reset
-            } else {
-                Last::Close
+                Outbound::Ending(Last::Fin | Last::FinThenClose) => Last::FinThenClose,
+                Outbound::Ending(Last::Close | Last::Reset) | Outbound::Ended => Last::Close,
             };
             self.end_with(last, now, config);
         }
@@ -245,7 +224,12 @@ impl Tunnel {
     /// Gives up the tunnel because of `reason`; the peer is told as soon as possible.
     pub(crate) fn kill(&mut self, now: Instant, config: &LinkConfig, reason: EndReason) {
         self.end = Some(reason);
-        self.close(now, config, Shut::Discard);
+        self.outbox.clear();
+        if self.outbound != Outbound::Open {
+            // With nothing left to send, an end that was begun is a close.
+            self.outbound = Outbound::Ended;
+        }
+        self.close(now, config);
     }
 
     fn end_with(&mut self, last: Last, now: Instant, config: &LinkConfig) {

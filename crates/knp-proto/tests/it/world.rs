@@ -265,11 +265,10 @@ impl World {
         {
             socket.closed = true;
             socket.discarded = discard;
-            if discard {
-                side.link.reset(now, socket.id);
-            } else {
-                side.link.close(now, socket.id);
+            if !discard {
+                side.link.finish(now, socket.id);
             }
+            side.link.close(now, socket.id);
         }
         self.take_events(end);
     }
