@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::core::{DynamicObject, ObjectMeta};
+use kube::core::DynamicObject;
 use serde_json::Value;
 
 use crate::affected::Affected;
 use crate::plan::{self, Policy};
-use crate::state::ObjectKey;
+use crate::state::{Labels, ObjectKey};
 
 /// A digest of what is ours in a policy: its specification, its description and its owner's labels.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,21 +19,14 @@ pub(crate) struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
     pub(crate) fn wanted(policy: &Policy) -> Self {
-        let label = |key| policy.labels.get(key).map(String::as_str);
-        let owner = (label(plan::SERVICE_NAMESPACE), label(plan::SERVICE_NAME));
-        Self::of(&policy.spec, Some(&policy.description), owner)
-    }
-
-    fn seen(metadata: &ObjectMeta, spec: &Value) -> Self {
-        let label = |key| Some(metadata.labels.as_ref()?.get(key)?.as_str());
-        let owner = (label(plan::SERVICE_NAMESPACE), label(plan::SERVICE_NAME));
-        let annotations = metadata.annotations.as_ref();
-        let description = annotations.and_then(|own| own.get(plan::DESCRIPTION));
-        Self::of(spec, description.map(String::as_str), owner)
+        let (description, labels) = (Some(&policy.description), Some(&policy.labels));
+        Self::of(&policy.spec, description, labels)
     }
 
     /// Maps of JSON values are sorted, so equal contents have equal texts.
-    fn of(spec: &Value, description: Option<&str>, owner: (Option<&str>, Option<&str>)) -> Self {
+    fn of(spec: &Value, description: Option<&String>, labels: Option<&Labels>) -> Self {
+        let label = |key| labels.and_then(|own| own.get(key));
+        let owner = (label(plan::SERVICE_NAMESPACE), label(plan::SERVICE_NAME));
         let text = serde_json::to_vec(&(spec, description, owner.0, owner.1)).unwrap_or_default();
         let digest = ring::digest::digest(&ring::digest::SHA256, &text);
         let mut short = [0; 16];
@@ -42,16 +35,10 @@ impl Fingerprint {
     }
 }
 
-/// One policy that is there.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Known {
-    fingerprint: Fingerprint,
-    /// The Service that its labels name.
-    service: Option<ObjectKey>,
-    /// It says what it is for, as all of Gardener's and ours do.
-    described: bool,
-    /// The version last written or seen; 0 when versions are no numbers.
-    version: u64,
+    /// As it was last written or seen.
+    last: Answer,
     /// The version of a write of ours whose event has not come yet: older events are late.
     awaited: Option<u64>,
     /// What was asked for, when the API server keeps it in another form.
@@ -83,77 +70,68 @@ impl ObservedPolicies {
 
     pub(crate) fn of_service(&self, service: &ObjectKey) -> impl Iterator<Item = &ObjectKey> {
         let keys = self.by_service.get(service).into_iter().flatten();
-        keys.filter(|key| self.policies.get(*key).is_some_and(|own| !own.deleting))
+        keys.filter(|key| self.contains(key))
     }
 
     pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
-        self.policies.get(key).is_some_and(|own| !own.deleting)
+        self.find(key).is_some()
     }
 
     pub(crate) fn described(&self, key: &ObjectKey) -> bool {
-        let known = self.policies.get(key);
-        known.is_some_and(|own| own.described && !own.deleting)
+        self.find(key).is_some_and(|own| own.last.described)
     }
 
     pub(crate) fn is(&self, key: &ObjectKey, wanted: Fingerprint) -> bool {
-        self.policies.get(key).is_some_and(|own| {
-            !own.deleting && (own.fingerprint == wanted || own.kept_for == Some(wanted))
-        })
+        let known = self.find(key);
+        known.is_some_and(|own| own.last.fingerprint == wanted || own.kept_for == Some(wanted))
+    }
+
+    fn find(&self, key: &ObjectKey) -> Option<&Known> {
+        self.policies.get(key).filter(|own| !own.deleting)
     }
 
     /// Records a policy from a watch event. Returns what the change affects, if there is one.
     pub(crate) fn seen(&mut self, key: ObjectKey, object: &DynamicObject) -> Option<Affected> {
-        let answer = Answer::new(object);
-        let (version, fingerprint) = (answer.version, answer.fingerprint);
+        let last = Answer::new(object);
         let known = self.policies.get(&key);
         let awaited = known.and_then(|own| own.awaited);
-        if awaited.is_some_and(|awaited| version != 0 && version < awaited) {
+        if awaited.is_some_and(|awaited| last.version != 0 && last.version < awaited) {
             return None;
         }
         self.gone.remove(&key);
-        if answer.service.is_none() && !plan::NAMES.contains(&&*key.name) {
+        if last.service.is_none() && !plan::NAMES.contains(&&*key.name) {
             return self.gone(&key);
         }
-        let same = known.is_some_and(|own| own.fingerprint == fingerprint && !own.deleting);
-        let kept_for = known.filter(|_| same).and_then(|own| own.kept_for);
-        let annotations = object.metadata.annotations.as_ref();
+        let same = |own: &&Known| own.last.fingerprint == last.fingerprint && !own.deleting;
+        let same = known.filter(same);
+        let changed = same.is_none();
         let fresh = Known {
-            fingerprint,
-            service: answer.service,
-            described: annotations.is_some_and(|own| own.contains_key(plan::DESCRIPTION)),
-            version,
+            kept_for: same.and_then(|own| own.kept_for),
+            last,
             awaited: None,
-            kept_for,
             deleting: false,
         };
         let affected = self.put(key, fresh);
-        (!same).then_some(affected)
+        changed.then_some(affected)
     }
 
     /// Forgets a policy that a watch says is gone. Returns what that affects.
     pub(crate) fn gone(&mut self, key: &ObjectKey) -> Option<Affected> {
         self.gone.insert(key.clone());
         let known = self.take(key)?;
-        Some(affected(key, known.service))
+        Some(affected(key, known.last.service))
     }
 
-    /// Records a write that succeeded: `answer` is the object the API server returned.
-    pub(crate) fn written(&mut self, key: &ObjectKey, wanted: Fingerprint, answer: &Answer) {
-        let fresh = Known {
-            fingerprint: answer.fingerprint,
-            service: answer.service.clone(),
-            described: true,
-            version: answer.version,
-            awaited: Some(answer.version),
-            kept_for: (answer.fingerprint != wanted).then_some(wanted),
-            deleting: false,
-        };
-        let stale = self
-            .policies
-            .get(key)
-            .is_some_and(|own| own.version > fresh.version);
+    /// Records a write that succeeded: `last` is the object the API server returned.
+    pub(crate) fn written(&mut self, key: &ObjectKey, wanted: Fingerprint, last: Answer) {
         // For one that was deleted since, the watch reports whether it is back.
-        if !stale && !self.gone.contains(key) {
+        if self.version(key) <= last.version && !self.gone.contains(key) {
+            let fresh = Known {
+                awaited: Some(last.version),
+                kept_for: (last.fingerprint != wanted).then_some(wanted),
+                last,
+                deleting: false,
+            };
             self.put(key.clone(), fresh);
         }
     }
@@ -161,7 +139,7 @@ impl ObservedPolicies {
     /// Records a delete that succeeded, of the policy as it was in `version`.
     pub(crate) fn deleted(&mut self, key: &ObjectKey, version: u64) {
         if let Some(known) = self.policies.get_mut(key)
-            && known.version == version
+            && known.last.version == version
         {
             known.deleting = true;
         }
@@ -177,7 +155,7 @@ impl ObservedPolicies {
 
     /// Returns the version of a policy; 0 when it is not known.
     pub(crate) fn version(&self, key: &ObjectKey) -> u64 {
-        self.policies.get(key).map_or(0, |own| own.version)
+        self.policies.get(key).map_or(0, |own| own.last.version)
     }
 
     /// Records that no write is under way: no answer can be older than what was seen.
@@ -186,9 +164,9 @@ impl ObservedPolicies {
     }
 
     fn put(&mut self, key: ObjectKey, fresh: Known) -> Affected {
-        let before = self.take(&key).and_then(|before| before.service);
-        let affected = affected(&key, before.into_iter().chain(fresh.service.clone()));
-        if let Some(service) = &fresh.service {
+        let before = self.take(&key).and_then(|before| before.last.service);
+        let affected = affected(&key, before.into_iter().chain(fresh.last.service.clone()));
+        if let Some(service) = &fresh.last.service {
             let keys = self.by_service.entry(service.clone()).or_default();
             keys.insert(key.clone());
         }
@@ -198,7 +176,7 @@ impl ObservedPolicies {
 
     fn take(&mut self, key: &ObjectKey) -> Option<Known> {
         let known = self.policies.remove(key)?;
-        if let Some(service) = &known.service
+        if let Some(service) = &known.last.service
             && let Some(keys) = self.by_service.get_mut(service)
         {
             keys.remove(key);
@@ -225,35 +203,30 @@ fn affected(key: &ObjectKey, services: impl IntoIterator<Item = ObjectKey>) -> A
 #[derive(Debug)]
 pub(crate) struct Answer {
     fingerprint: Fingerprint,
+    /// The Service that its labels name; both must be there.
     service: Option<ObjectKey>,
+    /// It says what it is for, as all of Gardener's and ours do.
+    described: bool,
+    /// Counts up where versions are numbers, as those of every API server over etcd are; else 0.
     version: u64,
 }
 
 impl Answer {
     pub(crate) fn new(object: &DynamicObject) -> Self {
         let spec = object.data.get("spec").unwrap_or(&Value::Null);
+        let meta = &object.metadata;
+        let (labels, annotations) = (meta.labels.as_ref(), meta.annotations.as_ref());
+        let description = annotations.and_then(|own| own.get(plan::DESCRIPTION));
+        let label = |key| labels.and_then(|own| own.get(key));
+        let owner = label(plan::SERVICE_NAMESPACE).zip(label(plan::SERVICE_NAME));
+        let version = meta.resource_version.as_deref().unwrap_or_default();
         Self {
-            fingerprint: Fingerprint::seen(&object.metadata, spec),
-            service: owner(&object.metadata),
-            version: version(&object.metadata),
+            fingerprint: Fingerprint::of(spec, description, labels),
+            service: owner.map(|(namespace, name)| ObjectKey::new(namespace, name)),
+            described: description.is_some(),
+            version: version.parse().unwrap_or_default(),
         }
     }
-}
-
-/// The Service that a policy's labels name; both must be there.
-fn owner(metadata: &ObjectMeta) -> Option<ObjectKey> {
-    let labels = metadata.labels.as_ref()?;
-    let (namespace, name) = (
-        labels.get(plan::SERVICE_NAMESPACE)?,
-        labels.get(plan::SERVICE_NAME)?,
-    );
-    Some(ObjectKey::new(namespace, name))
-}
-
-/// Versions count up where they are numbers, as those of every API server over etcd are.
-fn version(metadata: &ObjectMeta) -> u64 {
-    let text = metadata.resource_version.as_deref().unwrap_or_default();
-    text.parse().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -289,7 +262,7 @@ mod tests {
     fn event_older_than_own_write_is_ignored() {
         let mut observed = ObservedPolicies::default();
         observed.seen(key(), &object(5, 1));
-        observed.written(&key(), of(2), &Answer::new(&object(7, 2)));
+        observed.written(&key(), of(2), Answer::new(&object(7, 2)));
         assert_eq!(observed.seen(key(), &object(6, 3)), None);
         assert!(observed.is(&key(), of(2)));
         assert_eq!(observed.seen(key(), &object(7, 2)), None);
@@ -299,10 +272,10 @@ mod tests {
     #[test]
     fn restored_store_is_accepted() {
         let mut observed = ObservedPolicies::default();
-        observed.written(&key(), of(2), &Answer::new(&object(900, 2)));
+        observed.written(&key(), of(2), Answer::new(&object(900, 2)));
         observed.relist();
         assert!(observed.seen(key(), &object(300, 1)).is_some());
-        observed.written(&key(), of(2), &Answer::new(&object(501, 2)));
+        observed.written(&key(), of(2), Answer::new(&object(501, 2)));
         assert!(observed.is(&key(), of(2)));
     }
 
@@ -321,7 +294,7 @@ mod tests {
     #[test]
     fn normalized_policy_is_not_rewritten() {
         let mut observed = ObservedPolicies::default();
-        observed.written(&key(), of(2), &Answer::new(&object(3, 22)));
+        observed.written(&key(), of(2), Answer::new(&object(3, 22)));
         assert!(observed.is(&key(), of(2)));
         observed.seen(key(), &object(3, 22));
         assert!(observed.is(&key(), of(2)));
@@ -334,7 +307,7 @@ mod tests {
         let mut observed = ObservedPolicies::default();
         observed.seen(key(), &object(5, 1));
         observed.gone(&key());
-        observed.written(&key(), of(2), &Answer::new(&object(6, 2)));
+        observed.written(&key(), of(2), Answer::new(&object(6, 2)));
         assert!(!observed.contains(&key()));
     }
 

@@ -280,14 +280,10 @@ impl PolicySync {
     }
 
     pub(crate) fn finish(&mut self, job: Job, observed: &mut ObservedPolicies, metrics: &Metrics) {
-        for written in &job.written {
+        for written in job.written {
             match written {
-                Written::Deleted(key, version) => observed.deleted(key, *version),
-                Written::Stored {
-                    key,
-                    wanted,
-                    answer,
-                } => observed.written(key, *wanted, answer),
+                Written::Deleted(key, version) => observed.deleted(&key, version),
+                Written::Stored(key, wanted, answer) => observed.written(&key, wanted, answer),
             }
         }
         let controller = match &job.key {
@@ -339,7 +335,7 @@ impl Task {
         }
         job.failed |= unfinished > 0;
         if let Some(last) = self.last {
-            let stored = |own: &Written| matches!(own, Written::Stored { .. });
+            let stored = |own: &Written| matches!(own, Written::Stored(..));
             if writer.leads() && (self.others || job.written.iter().any(stored)) {
                 job.take(one(writer, metrics, last).await);
             } else {
@@ -353,7 +349,7 @@ impl Task {
 impl Job {
     pub(crate) fn stored(&self) -> impl Iterator<Item = &ObjectKey> {
         self.written.iter().filter_map(|written| match written {
-            Written::Stored { key, .. } => Some(key),
+            Written::Stored(key, ..) => Some(key),
             Written::Deleted(..) => None,
         })
     }

@@ -59,12 +59,8 @@ impl Write {
 pub(crate) enum Written {
     /// What was there in this version is gone.
     Deleted(ObjectKey, u64),
-    /// It is stored as wanted.
-    Stored {
-        key: ObjectKey,
-        wanted: Fingerprint,
-        answer: Answer,
-    },
+    /// This was wanted, and is stored so.
+    Stored(ObjectKey, Fingerprint, Answer),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -218,11 +214,8 @@ fn is(cause: &Cause, code: u16) -> bool {
 }
 
 fn stored(policy: &Policy, answer: &DynamicObject) -> Written {
-    Written::Stored {
-        key: policy.key.clone(),
-        wanted: Fingerprint::wanted(policy),
-        answer: Answer::new(answer),
-    }
+    let wanted = Fingerprint::wanted(policy);
+    Written::Stored(policy.key.clone(), wanted, Answer::new(answer))
 }
 
 fn fresh(policy: &Policy, resource: &ApiResource) -> DynamicObject {
