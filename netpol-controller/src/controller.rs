@@ -23,9 +23,10 @@ use crate::config::{Config, Environment};
 use crate::events::Recorder;
 use crate::lease::{Election, Leadership};
 use crate::metrics::{BUILD, Metrics};
+use crate::plan::HostName;
 use crate::publish::Publisher;
 use crate::reconciler::{Parts, Reconciler};
-use crate::resolve::{self, Resolved};
+use crate::resolve;
 use crate::status::{Answers, Summary};
 use crate::watch::{self as watches, Needs, Watches};
 use crate::write::Writer;
@@ -153,11 +154,11 @@ impl Controller {
         let endpoints = endpoints.serve(&answers, registry, log);
         let identity = identity(environment);
         let (leadership, election) = elect(&client, &config, &identity, &stopped);
-        let (resolving, resolved) = watch::channel(Resolved::default());
+        let (resolving, resolved) = watch::channel(HostName::None);
         if config.namespaces.is_some()
             && let Some((name, port)) = resolve::name(&url, environment.api_server.as_ref())
         {
-            resolving.send_modify(|own| own.wanted = true);
+            resolving.send_replace(HostName::Unresolved);
             tasks.spawn(resolve::follow(name, port, resolving));
         }
         let (sender, messages) = mpsc::channel(watches::QUEUE);

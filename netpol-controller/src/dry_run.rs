@@ -17,7 +17,7 @@ use crate::config::{Config, Environment};
 use crate::controller::{StartError, client, needs};
 use crate::lease::Leadership;
 use crate::observed::ObservedPolicies;
-use crate::plan::ApiServer;
+use crate::plan::{ApiServer, HostName};
 use crate::publish::Publisher;
 use crate::resolve;
 use crate::state::{ClusterState, Kind, ObjectKey};
@@ -54,16 +54,13 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
     let (client, url) = client(config).await?;
     let (state, observed, unreadable) = read(&client, config).await?;
     // Without its name resolved, the policy toward the API server is left as it is.
-    let api_server = match resolve::name(&url, environment.api_server.as_ref()) {
-        Some((name, port)) => {
-            let addresses = resolve::once(&name, port).await.ok();
-            ApiServer {
-                resolving: addresses.is_none(),
-                resolved: addresses.map(|addresses| (addresses, port)),
-                ..ApiServer::of(&state)
-            }
-        }
-        None => ApiServer::of(&state),
+    let host = match resolve::name(&url, environment.api_server.as_ref()) {
+        Some((name, port)) => resolve::once(&name, port).await,
+        None => Ok(HostName::None),
+    };
+    let api_server = ApiServer {
+        host: host.unwrap_or(HostName::Unresolved),
+        ..ApiServer::of(&state)
     };
     let mut publisher = Publisher::new(config.routing.as_ref(), None);
     let outcome = publisher.translate(&state, crate::routes::all_groups(&state));

@@ -30,7 +30,7 @@ mod triggers;
 pub use self::claims::Claims;
 pub use self::labels::shorten;
 pub use self::namespace::{
-    ApiServer, DENY_ALL, NAMES, NamespacePlan, NamespaceSettings, namespace,
+    ApiServer, DENY_ALL, HostName, NAMES, NamespacePlan, NamespaceSettings, namespace,
 };
 pub use self::service::{
     Compatibility, IngressController, PolicySettings, RoutedPort, ServicePlan, handled, service,

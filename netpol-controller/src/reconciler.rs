@@ -26,7 +26,7 @@ use crate::events::Recorder;
 use crate::lease::Leadership;
 use crate::metrics::{Metrics, count};
 use crate::observed::ObservedPolicies;
-use crate::plan::{ApiServer, Problem, Reason};
+use crate::plan::{ApiServer, HostName, Problem, Reason};
 use crate::publish::Publisher;
 use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
 use crate::status::Summary;
@@ -48,7 +48,7 @@ pub(crate) struct Parts {
     pub(crate) messages: mpsc::Receiver<Message>,
     pub(crate) leadership: Leadership,
     /// Addresses of the API server, where it is configured by name.
-    pub(crate) resolved: watch::Receiver<crate::resolve::Resolved>,
+    pub(crate) resolved: watch::Receiver<HostName>,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) publisher: Publisher,
@@ -418,10 +418,8 @@ impl Reconciler {
 
     fn start_jobs(&mut self, now: Instant) {
         let routed = |key: &ObjectKey| self.parts.publisher.routed(key);
-        let resolved = self.parts.resolved.borrow().clone();
         let api_server = ApiServer {
-            resolved: resolved.addresses,
-            resolving: resolved.wanted,
+            host: self.parts.resolved.borrow().clone(),
             ..ApiServer::of(&self.state)
         };
         let mut found = Vec::new();

@@ -11,6 +11,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use crate::plan::HostName;
+
 /// Time between look-ups.
 const PERIOD: Duration = Duration::from_secs(30);
 
@@ -22,15 +24,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// The port of an API server whose URL names none.
 const HTTPS: u16 = 443;
-
-/// What is known of the API server's addresses.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Resolved {
-    /// There is a host name, which has not been resolved yet.
-    pub(crate) wanted: bool,
-    /// Its addresses, sorted, and the port.
-    pub(crate) addresses: Option<(Vec<IpAddr>, u16)>,
-}
 
 /// Chooses the name to resolve: the host that the client uses, or else the one in the pod's
 /// environment; `None` when both are addresses.
@@ -51,25 +44,17 @@ pub(crate) fn name(
         .map(|(host, port)| (host.to_owned(), port.unwrap_or(HTTPS)))
 }
 
-/// Resolves a name once; the addresses are sorted.
-///
-/// # Errors
-/// Why there are none; that it took too long, for one.
-pub(crate) async fn once(name: &str, port: u16) -> io::Result<Vec<IpAddr>> {
+pub(crate) async fn once(name: &str, port: u16) -> io::Result<HostName> {
     let found = timeout(LIMIT, tokio::net::lookup_host((name, port))).await??;
     let addresses: BTreeSet<IpAddr> = found.map(|own| own.ip()).collect();
-    Ok(addresses.into_iter().collect())
+    Ok(HostName::Resolved(addresses.into_iter().collect(), port))
 }
 
 /// Resolves `name` again and again, until it is dropped.
-pub(crate) async fn follow(name: String, port: u16, resolved: watch::Sender<Resolved>) {
+pub(crate) async fn follow(name: String, port: u16, resolved: watch::Sender<HostName>) {
     loop {
         let pause = match once(&name, port).await {
-            Ok(addresses) => {
-                let fresh = Resolved {
-                    wanted: false,
-                    addresses: Some((addresses, port)),
-                };
+            Ok(fresh) => {
                 resolved.send_if_modified(|own| {
                     let changed = *own != fresh;
                     *own = fresh;

@@ -62,10 +62,20 @@ impl NamespaceSettings {
 pub struct ApiServer {
     /// Its addresses and their ports, subset by subset; empty when they are not known.
     pub subsets: Vec<(Vec<EndpointAddress>, Vec<EndpointPort>)>,
-    /// The addresses of the host name that we reach it by, and the port.
-    pub resolved: Option<(Vec<IpAddr>, u16)>,
-    /// It is reached by a host name, which has not been resolved yet.
-    pub resolving: bool,
+    /// The host name that we reach it by.
+    pub host: HostName,
+}
+
+/// A host name of the API server.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum HostName {
+    /// It is reached by address.
+    #[default]
+    None,
+    /// The name's addresses, sorted, and the port.
+    Resolved(Vec<IpAddr>, u16),
+    /// The name has not been resolved yet.
+    Unresolved,
 }
 
 impl ApiServer {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::cidr::{self, Family};
 use super::super::with_lists;
-use super::{ApiServer, NamespaceSettings, ShootRanges};
+use super::{ApiServer, HostName, NamespaceSettings, ShootRanges};
 use crate::state::{EndpointAddress, EndpointPort, Protocol};
 
 /// Private IPv4 networks: RFC 1918, and the shared address space of RFC 6598.
@@ -69,18 +69,20 @@ pub(super) fn deny_all() -> Value {
 
 /// The addresses of the API server; `None` when they are not all known.
 pub(super) fn to_api_server(api_server: &ApiServer) -> Option<Value> {
-    if api_server.resolving {
-        return None;
-    }
+    let host = match &api_server.host {
+        HostName::None => None,
+        HostName::Resolved(addresses, number) => {
+            let addresses = addresses.iter().copied();
+            hosts_rule(addresses, vec![port(Protocol::Tcp, *number)])
+        }
+        HostName::Unresolved => return None,
+    };
     let subsets = api_server.subsets.iter();
     let mut rules: Vec<_> = subsets.filter_map(subset_rule).collect();
     if rules.is_empty() {
         return None;
     }
-    if let Some((addresses, number)) = &api_server.resolved {
-        let ports = vec![port(Protocol::Tcp, *number)];
-        rules.extend(hosts_rule(addresses.iter().copied(), ports));
-    }
+    rules.extend(host);
     Some(egress("to-runtime-apiserver", rules))
 }
 

@@ -273,7 +273,7 @@ fn resolved_api_server_addresses_add_a_rule() {
     let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
     let resolved: Vec<IpAddr> = ips(&["192.0.2.1", "2001:db8::1", "192.0.2.1"]);
     let plan = to_api_server(subsets.clone(), |own| {
-        own.resolved = Some((resolved.clone(), 6443));
+        own.host = HostName::Resolved(resolved.clone(), 6443);
     });
     let spec = spec(&plan, "allow-to-runtime-apiserver");
     assert_eq!(spec["egress"].as_array().unwrap().len(), 2);
@@ -281,7 +281,9 @@ fn resolved_api_server_addresses_add_a_rule() {
     let rule = json!({ "to": hosts, "ports": [port("TCP", 6443)] });
     assert_eq!(spec["egress"][1], rule);
     // A name without addresses adds nothing: a rule without peers would allow everything.
-    let plan = to_api_server(subsets, |own| own.resolved = Some((Vec::new(), 6443)));
+    let plan = to_api_server(subsets, |own| {
+        own.host = HostName::Resolved(Vec::new(), 6443)
+    });
     assert_eq!(blocks(&plan, "allow-to-runtime-apiserver").len(), 1);
 }
 
@@ -291,13 +293,12 @@ fn api_server_policy_waits_for_addresses() {
     let unready =
         json!([{ "notReadyAddresses": [{ "ip": "10.1.2.3" }], "ports": [{ "port": 443 }] }]);
     let portless = json!([{ "addresses": [{ "ip": "10.1.2.3" }] }]);
-    for (subsets, resolving) in [
-        (json!([]), false),
-        (unready, false),
-        (portless, false),
-        (known, true),
-    ] {
-        let plan = to_api_server(subsets.clone(), |own| own.resolving = resolving);
+    let of_address = [json!([]), unready, portless].map(|subsets| (subsets, HostName::None));
+    for (subsets, host) in of_address
+        .into_iter()
+        .chain([(known, HostName::Unresolved)])
+    {
+        let plan = to_api_server(subsets.clone(), |own| own.host = host.clone());
         assert_eq!(plan.untouched, ["allow-to-runtime-apiserver"], "{subsets}");
         assert_eq!(names(&plan), ["allow-to-dns", "deny-all"], "{subsets}");
         let unwanted = !plan.unwanted.contains(&"allow-to-runtime-apiserver");
