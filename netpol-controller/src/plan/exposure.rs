@@ -104,20 +104,13 @@ impl Routes<'_> {
                 continue;
             };
             let Some(object) = self.state.gateways.get(&gateway) else {
-                self.problem(
-                    Kind::TlsRoute,
-                    key,
-                    &format!("Gateway {gateway} does not exist"),
-                );
+                let message = format!("Gateway {gateway} does not exist");
+                self.problem(Kind::TlsRoute, key, &message);
                 continue;
             };
-            let matches = |one| {
-                let names = self
-                    .state
-                    .accepted_names((key, route), parent, (&gateway, one));
-                !names.is_empty()
-            };
-            if !object.listeners.iter().any(matches) {
+            let state = self.state;
+            let names = |one| state.accepted_names((key, route), parent, (&gateway, one));
+            if object.listeners.iter().all(|one| names(one).is_empty()) {
                 let message = format!("no listener of Gateway {gateway} accepts it");
                 self.problem(Kind::TlsRoute, key, &message);
                 continue;

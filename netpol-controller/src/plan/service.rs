@@ -133,14 +133,6 @@ impl ServicePlan {
         let found = self.policies.binary_search_by(|policy| policy.key.cmp(key));
         found.is_ok()
     }
-
-    fn nothing(service: &ObjectKey) -> Self {
-        Self {
-            policies: Vec::new(),
-            problems: Vec::new(),
-            frozen: Frozen::new(service),
-        }
-    }
 }
 
 /// Returns whether a Service gets policies: it is there, selects pods, is not going away, nor is
@@ -170,14 +162,16 @@ pub fn service(
     routed: &[RoutedPort],
     key: &ObjectKey,
 ) -> ServicePlan {
-    let Some(object) = state.services.get(key) else {
-        return ServicePlan::nothing(key);
+    let known = state.services.get(key);
+    let Some(object) = known.filter(|_| handled(state, settings, key)) else {
+        let mut frozen = Frozen::new(key);
+        frozen.everything = known.is_some() && !state.namespaces.contains_key(&key.namespace);
+        return ServicePlan {
+            policies: Vec::new(),
+            problems: Vec::new(),
+            frozen,
+        };
     };
-    if !handled(state, settings, key) {
-        let mut plan = ServicePlan::nothing(key);
-        plan.frozen.everything = !state.namespaces.contains_key(&key.namespace);
-        return plan;
-    }
     let mut planner = Planner {
         state,
         settings,
@@ -260,12 +254,8 @@ impl<'a> Planner<'a> {
     fn exposures(&mut self, routed: &[RoutedPort]) -> BTreeSet<Grant<'static>> {
         let mut all: BTreeSet<_> = exposure::routed(routed).collect();
         if let Some(controller) = &self.settings.ingress_controller_selector {
-            all.extend(exposure::ingresses(
-                self.state,
-                controller,
-                self.key,
-                self.object,
-            ));
+            let own = exposure::ingresses(self.state, controller, self.key, self.object);
+            all.extend(own);
         }
         let (routes, problems) = exposure::routes(self.state, self.key, self.object);
         all.extend(routes);
@@ -354,10 +344,8 @@ impl<'a> Planner<'a> {
     }
 
     fn invalid(&mut self, annotation: &str, error: &str) {
-        self.problem(
-            Reason::InvalidAnnotation,
-            &format!("annotation {annotation}: {error}"),
-        );
+        let message = format!("annotation {annotation}: {error}");
+        self.problem(Reason::InvalidAnnotation, &message);
     }
 
     fn problem(&mut self, reason: Reason, message: &str) {
@@ -369,11 +357,9 @@ impl<'a> Planner<'a> {
         if !self.shortened.is_empty() {
             let keys = self.shortened.iter();
             let keys = keys.map(|(name, label)| format!("{PREFIX}{name} is {label}"));
-            let message = list(keys, self.shortened.len());
-            self.problem(
-                Reason::KeyTooLong,
-                &format!("keys of labels are shortened: {message}"),
-            );
+            let keys = list(keys, self.shortened.len());
+            let message = format!("keys of labels are shortened: {keys}");
+            self.problem(Reason::KeyTooLong, &message);
         }
         ServicePlan {
             policies: self.builder.finish(),

@@ -27,11 +27,7 @@ pub fn groups_of(
         Kind::DestinationRule => state.destination_rules.namespaces_of(key),
         Kind::EndpointSlice | Kind::Endpoints | Kind::Service | Kind::TlsRoute => own(),
         Kind::EnvoyFilter => of_filter(state, key),
-        Kind::Gateway => {
-            let mut groups = bound_to(&state.tls_routes, key);
-            groups.insert(Arc::clone(&key.namespace));
-            groups
-        }
+        Kind::Gateway => &bound_to(&state.tls_routes, key) | &own(),
         Kind::IstioGateway => of_istio_gateway(state, key),
         Kind::Namespace => {
             // Its labels decide which listeners take its routes.

@@ -4,8 +4,6 @@
 //! read is reported, by annotation and place, and left out; the others hold. So are the names under
 //! which Gardener reaches Services of other namespaces by CONNECT.
 
-use std::net::IpAddr;
-
 use route::{IpPrefix, RouteMatch, normal_server_name, parse_public_key};
 
 use super::claims::{Claims, Context, Source, Target};
@@ -301,21 +299,11 @@ fn destination(text: &str) -> Result<(IpPrefix, Option<u16>), String> {
             Some(_) | None => (text, None),
         },
     };
-    let prefix: IpPrefix = match prefix.parse::<IpAddr>() {
-        Ok(address) => IpPrefix::host(address),
-        Err(_) => prefix
-            .parse()
-            .map_err(|error: route::IpPrefixError| error.to_string())?,
-    };
-    let port = match port {
-        None => None,
-        Some(port) => Some(
-            digits(port)
-                .and_then(|own| u16::try_from(own).ok())
-                .ok_or("not a port")?,
-        ),
-    };
-    Ok((prefix, port))
+    let prefix: Result<IpPrefix, _> = prefix.parse();
+    let prefix = prefix.map_err(|error| error.to_string())?;
+    let number = |text| digits(text).and_then(|own| u16::try_from(own).ok());
+    let port = port.map(|text| number(text).ok_or("not a port"));
+    Ok((prefix, port.transpose()?))
 }
 
 fn route_id(text: &str) -> Result<u32, String> {

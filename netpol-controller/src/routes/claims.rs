@@ -25,6 +25,16 @@ impl<'w> Context<'w> {
     pub(super) fn gateways(self) -> impl Iterator<Item = (usize, &'w GatewayEntry)> {
         self.entries.iter().enumerate()
     }
+
+    /// Returns the problems of an object that all gateways it is for have with it: what one gateway
+    /// can serve is no problem. `of` returns those of one gateway, `None` when it is not for that.
+    pub(super) fn shared_problems(
+        self,
+        of: impl FnMut((usize, &'w GatewayEntry)) -> Option<BTreeSet<String>>,
+    ) -> BTreeSet<String> {
+        let all = self.gateways().filter_map(of);
+        all.reduce(|shared, own| &shared & &own).unwrap_or_default()
+    }
 }
 
 /// A port of a Service: where a route leads.
@@ -134,26 +144,11 @@ impl Claims {
         let problem = Problem::new(object.clone(), reason, message);
         self.problems.insert(problem);
     }
-}
 
-/// Problems of an object that all gateways it is for have with it. What one gateway can serve is
-/// no problem.
-#[derive(Debug, Default)]
-pub(super) struct SharedProblems(Option<BTreeSet<String>>);
-
-impl SharedProblems {
-    /// Adds the problems of one gateway.
-    pub(super) fn add(&mut self, own: BTreeSet<String>) {
-        match &mut self.0 {
-            None => self.0 = Some(own),
-            Some(shared) => shared.retain(|one| own.contains(one)),
-        }
-    }
-
-    /// Reports those that are left as routes that are not translated.
-    pub(super) fn report(self, source: &Source, claims: &mut Claims) {
-        for problem in self.0.unwrap_or_default() {
-            claims.problem(&source.object, Reason::RouteNotTranslated, &problem);
+    /// Reports routes of an object that are not translated.
+    pub(super) fn not_translated(&mut self, object: &ObjectRef, problems: BTreeSet<String>) {
+        for problem in problems {
+            self.problem(object, Reason::RouteNotTranslated, &problem);
         }
     }
 }

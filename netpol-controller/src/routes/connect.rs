@@ -23,7 +23,7 @@ use crate::state::{
 pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
     let mut claims = Claims::default();
     for (index, entry) in cx.gateways() {
-        let rules = Rules::of(cx.state, entry);
+        let rules = rules(cx.state, entry);
         let own = others.routes.iter().filter(|own| own.gateway == index);
         let opened: BTreeSet<&Target> = own.map(|own| &own.target).collect();
         for (key, service) in in_namespace(&cx.state.services, cx.namespace) {
@@ -50,17 +50,17 @@ pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
 fn values(
     state: &ClusterState,
     entry: &GatewayEntry,
-    rules: &Rules<'_>,
+    rules: &[&ConnectValue],
     target: &Target,
     is_open: bool,
 ) -> Vec<String> {
     let ObjectKey { namespace, name } = &target.service;
     let cluster = target.cluster();
     let known = is_known(name, target.port);
-    let open = if rules.values.is_empty() {
+    let open = if rules.is_empty() {
         known && (is_open || policy::exposes(state, entry, &target.service))
     } else {
-        rules.allow(&cluster, known)
+        allow(rules, &cluster, known)
     };
     if !open {
         return Vec::new();
@@ -69,8 +69,8 @@ fn values(
     if is_api_server(name, target.port) {
         let alias = format!("{namespace}--kube-apiserver-socket");
         let shoot = namespace.starts_with("shoot-");
-        if rules.values.is_empty() && shoot
-            || rules.allow(&alias, shoot)
+        if rules.is_empty() && shoot
+            || allow(rules, &alias, shoot)
             || has_socket(state, entry, namespace)
         {
             values.push(alias);
@@ -89,40 +89,34 @@ fn is_known(name: &str, port: u16) -> bool {
     is_api_server(name, port) || vpn && port == 1194
 }
 
-/// The rules of a gateway that leave the destination to a header.
-struct Rules<'w> {
-    values: Vec<&'w ConnectValue>,
-}
-
-impl<'w> Rules<'w> {
-    fn of(state: &'w ClusterState, entry: &GatewayEntry) -> Self {
-        let mut values: Vec<&ConnectValue> = Vec::new();
-        for namespace in [&entry.namespace, ROOT_NAMESPACE] {
-            let mention = Mention::Namespace(namespace.into());
-            for (key, filter) in state.envoy_filters.mentioning(&mention) {
-                if !select::applies_filter(state, entry, key, filter) {
-                    continue;
-                }
-                for patch in &filter.patches {
-                    if let Some(value) = rule(entry, patch)
-                        && !values.contains(&value)
-                    {
-                        values.push(value);
-                    }
+/// Returns the rules of a gateway that leave the destination to a header: the values it may have.
+fn rules<'w>(state: &'w ClusterState, entry: &GatewayEntry) -> Vec<&'w ConnectValue> {
+    let mut values: Vec<&ConnectValue> = Vec::new();
+    for namespace in [&entry.namespace, ROOT_NAMESPACE] {
+        let mention = Mention::Namespace(namespace.into());
+        for (key, filter) in state.envoy_filters.mentioning(&mention) {
+            if !select::applies_filter(state, entry, key, filter) {
+                continue;
+            }
+            for patch in &filter.patches {
+                if let Some(value) = rule(entry, patch)
+                    && !values.contains(&value)
+                {
+                    values.push(value);
                 }
             }
         }
-        Self { values }
     }
+    values
+}
 
-    /// Returns whether a header may have this value; `known` is what a rule without values allows.
-    fn allow(&self, value: &str, known: bool) -> bool {
-        self.values.iter().any(|own| match own {
-            ConnectValue::Any => known,
-            ConnectValue::Exact(exact) => exact == value,
-            ConnectValue::Matches(pattern) => pattern.matches(value),
-        })
-    }
+/// Returns whether a header may have this value; `known` is what a rule without values allows.
+fn allow(rules: &[&ConnectValue], value: &str, known: bool) -> bool {
+    rules.iter().any(|own| match own {
+        ConnectValue::Any => known,
+        ConnectValue::Exact(exact) => exact == value,
+        ConnectValue::Matches(pattern) => pattern.matches(value),
+    })
 }
 
 fn rule<'w>(entry: &GatewayEntry, patch: &'w FilterPatch) -> Option<&'w ConnectValue> {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use route::RouteMatch;
 
-use super::claims::{Claim, Claims, Context, SharedProblems, Source, Target, Times};
+use super::claims::{Claim, Claims, Context, Source, Target, Times};
 use super::{GatewayEntry, select};
 use crate::plan::Reason;
 use crate::state::{
@@ -19,11 +19,10 @@ pub(super) fn patches(cx: Context<'_>) -> Claims {
     let mention = Mention::Namespace(cx.namespace.into());
     for (key, filter) in cx.state.envoy_filters.mentioning(&mention) {
         let source = Source::new(Kind::EnvoyFilter, key, filter.created);
-        let mut problems = SharedProblems::default();
         let mut adapted = BTreeSet::new();
-        for (index, entry) in cx.gateways() {
+        let problems = cx.shared_problems(|(index, entry)| {
             if !select::applies_filter(cx.state, entry, key, filter) {
-                continue;
+                return None;
             }
             let mut own = BTreeSet::new();
             for patch in &filter.patches {
@@ -34,11 +33,11 @@ pub(super) fn patches(cx: Context<'_>) -> Claims {
                     Outcome::Route(claim) => claims.routes.push(*claim),
                 }
             }
-            problems.add(own);
-        }
+            Some(own)
+        });
         // A filter that is about several namespaces is reported in the first one's group.
         if filter.mentions(key).first() == Some(&mention) {
-            problems.report(&source, &mut claims);
+            claims.not_translated(&source.object, problems);
             for what in adapted {
                 claims.problem(&source.object, Reason::RouteAdapted, &what);
             }

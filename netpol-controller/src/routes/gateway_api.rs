@@ -8,24 +8,22 @@ use std::collections::BTreeSet;
 
 use route::RouteMatch;
 
-use super::claims::{Claims, Context, SharedProblems, Source, Target};
+use super::claims::{Claims, Context, Source, Target};
 use super::{GatewayEntry, select};
-use crate::state::{ClusterState, GatewayListener, Kind, ObjectKey, TlsRoute, in_namespace};
+use crate::state::{
+    ClusterState, GatewayListener, Kind, ObjectKey, ObjectRef, TlsRoute, in_namespace,
+};
 
 /// Returns the problems of the group's `Gateway`s that have listeners which cannot be served.
 pub(super) fn gateways(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
     for (key, gateway) in in_namespace(&cx.state.gateways, cx.namespace) {
-        let source = Source::new(Kind::Gateway, key, gateway.created);
-        let mut problems = SharedProblems::default();
-        for (_, entry) in cx.gateways() {
-            if select::serves_gateway(cx.state, entry, key, gateway) {
-                let listeners = gateway.listeners.iter();
-                let unserved = listeners.filter_map(|own| unserved(entry, own));
-                problems.add(unserved.collect());
-            }
-        }
-        problems.report(&source, &mut claims);
+        let problems = cx.shared_problems(|(_, entry)| {
+            let serves = select::serves_gateway(cx.state, entry, key, gateway);
+            let listeners = gateway.listeners.iter();
+            serves.then(|| listeners.filter_map(|own| unserved(entry, own)).collect())
+        });
+        claims.not_translated(&ObjectRef::new(Kind::Gateway, key), problems);
     }
     claims
 }
@@ -51,13 +49,9 @@ pub(super) fn tls_routes(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
     for (key, route) in in_namespace(&cx.state.tls_routes, cx.namespace) {
         let source = Source::new(Kind::TlsRoute, key, route.created);
-        let mut problems = SharedProblems::default();
-        for (index, entry) in cx.gateways() {
+        let problems = cx.shared_problems(|(index, entry)| {
             let mut own = BTreeSet::new();
-            let (names, bound) = names(cx.state, entry, key, route, &mut own);
-            if !bound {
-                continue;
-            }
+            let names = names(cx.state, entry, key, route, &mut own)?;
             if !names.is_empty() {
                 match cx.state.backend(key, route) {
                     Ok((service, port)) => {
@@ -68,24 +62,23 @@ pub(super) fn tls_routes(cx: Context<'_>) -> Claims {
                     Err(why) => drop(own.insert(why)),
                 }
             }
-            problems.add(own);
-        }
-        problems.report(&source, &mut claims);
+            Some(own)
+        });
+        claims.not_translated(&source.object, problems);
     }
     claims
 }
 
-/// Returns the names under which a gateway's listeners take the route, and whether it is bound to
-/// any `Gateway` of that gateway.
+/// Returns the names under which a gateway's listeners take the route; `None` when it is bound to
+/// no `Gateway` of that gateway.
 fn names(
     state: &ClusterState,
     entry: &GatewayEntry,
     key: &ObjectKey,
     route: &TlsRoute,
     problems: &mut BTreeSet<String>,
-) -> (Vec<String>, bool) {
-    let mut names = Vec::new();
-    let mut bound = false;
+) -> Option<Vec<String>> {
+    let mut names: Option<BTreeSet<String>> = None;
     for parent in &route.parents {
         let Some(at) = parent.gateway(&key.namespace) else {
             continue;
@@ -96,7 +89,6 @@ fn names(
         if !select::serves_gateway(state, entry, &at, gateway) {
             continue;
         }
-        bound = true;
         let own = gateway.listeners.iter();
         let own = own.filter(|listener| listener.port == entry.ports.tls);
         let taken: Vec<String> = own
@@ -105,9 +97,7 @@ fn names(
         if taken.is_empty() {
             problems.insert(format!("no listener of Gateway {at} accepts it"));
         }
-        names.extend(taken);
+        names.get_or_insert_default().extend(taken);
     }
-    names.sort();
-    names.dedup();
-    (names, bound)
+    names.map(|names| names.into_iter().collect())
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use route::{RouteMatch, normal_server_name};
 
-use super::claims::{Claims, Context, SharedProblems, Source, Target};
+use super::claims::{Claims, Context, Source, Target};
 use super::names::common;
 use super::{GatewayEntry, select};
 use crate::plan::Reason;
@@ -59,8 +59,7 @@ pub(super) fn virtual_services(cx: Context<'_>) -> Claims {
     let mention = Mention::Namespace(cx.namespace.into());
     for (key, service) in cx.state.virtual_services.mentioning(&mention) {
         let source = Source::new(Kind::VirtualService, key, service.created);
-        let mut problems = SharedProblems::default();
-        for (index, entry) in cx.gateways() {
+        let problems = cx.shared_problems(|(index, entry)| {
             let bound = Bound {
                 state: cx.state,
                 entry,
@@ -70,17 +69,17 @@ pub(super) fn virtual_services(cx: Context<'_>) -> Claims {
             if !select::exported(&service.export_to, &key.namespace, &entry.namespace)
                 || !bound.is_bound()
             {
-                continue;
+                return None;
             }
             let mut own = BTreeSet::new();
             let routes = bound.routes(&mut own).into_iter();
             claims.routes.extend(routes.map(|(names, target)| {
                 source.claim(index, RouteMatch::ServerNames(names), target)
             }));
-            problems.add(own);
-        }
+            Some(own)
+        });
         if *key.namespace == *cx.namespace {
-            problems.report(&source, &mut claims);
+            claims.not_translated(&source.object, problems);
         }
     }
     claims
@@ -298,17 +297,7 @@ fn target(state: &ClusterState, own: &ObjectKey, to: &RouteDestination) -> Resul
     let port = match to.port {
         Some(port) if port.number > 0 => port.number,
         Some(_) => return Err("port 0".to_owned()),
-        None => {
-            let object = state.services.get(&service);
-            let ports = object.map_or(&[][..], |object| &object.ports);
-            let [port] = ports else {
-                return Err(format!(
-                    "a port is needed, Service {service} has {}",
-                    ports.len()
-                ));
-            };
-            port.port
-        }
+        None => state.sole_port(&service)?,
     };
     Ok(Target::tcp(service, port))
 }

@@ -7,14 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use route::{ClusterSpec, EndpointAddress, EndpointSpec, RouteSpec};
 
 use super::claims::{Claim, Claims, Context, Target, Times};
 use super::{GatewayGroup, Group, Routed, SourcedRoute, policy};
 use crate::plan::Reason;
-use crate::state::{ClusterState, ObjectKey, Service, ServicePort, Sources};
+use crate::state::{self, ClusterState, ObjectKey, Service, ServicePort, Sources};
 
 pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
     let Claims { routes, problems } = claims;
@@ -111,12 +110,12 @@ fn endpoints(state: &ClusterState, target: &Target) -> Vec<EndpointSpec> {
         return Vec::new();
     };
     let found = addresses(state, target, port);
-    let mut chosen: BTreeMap<SocketAddr, Option<Arc<str>>> = BTreeMap::new();
+    let mut chosen: BTreeMap<SocketAddr, &state::EndpointAddress> = BTreeMap::new();
     // Those that end are used when no other is left.
     for terminating in [false, true] {
         if chosen.is_empty() {
-            let own = found.iter().filter(|one| one.terminating == terminating);
-            chosen.extend(own.map(|one| (one.address, one.zone.clone())));
+            let own = found.iter().copied();
+            chosen.extend(own.filter(|(_, own)| own.terminating == terminating));
         }
     }
     let family = family(service, &chosen);
@@ -124,8 +123,8 @@ fn endpoints(state: &ClusterState, target: &Target) -> Vec<EndpointSpec> {
         .into_iter()
         .filter(|(address, _)| family.is_none_or(|v6| address.is_ipv6() == v6));
     chosen
-        .map(|(address, zone)| EndpointSpec {
-            zone,
+        .map(|(address, own)| EndpointSpec {
+            zone: own.zone.clone(),
             ..EndpointSpec::new(EndpointAddress::Ip(address))
         })
         .collect()
@@ -140,13 +139,11 @@ fn external(name: &str, port: u16) -> Vec<EndpointSpec> {
     address.map(EndpointSpec::new).into_iter().collect()
 }
 
-struct Found {
-    address: SocketAddr,
-    terminating: bool,
-    zone: Option<Arc<str>>,
-}
-
-fn addresses(state: &ClusterState, target: &Target, port: &ServicePort) -> Vec<Found> {
+fn addresses<'w>(
+    state: &'w ClusterState,
+    target: &Target,
+    port: &ServicePort,
+) -> Vec<(SocketAddr, &'w state::EndpointAddress)> {
     let sets = state.endpoints_of(&target.service);
     let subsets = sets.flat_map(|set| &set.subsets);
     let found = subsets.flat_map(|(addresses, ports)| {
@@ -155,11 +152,8 @@ fn addresses(state: &ClusterState, target: &Target, port: &ServicePort) -> Vec<F
             .find(|own| own.name == port.name && own.protocol == port.protocol && own.port > 0);
         let usable = addresses.iter().filter(|address| address.ready);
         own.into_iter().flat_map(move |own| {
-            usable.clone().map(|address| Found {
-                address: (address.ip, own.port).into(),
-                terminating: address.terminating,
-                zone: address.zone.clone(),
-            })
+            let usable = usable.clone();
+            usable.map(|address| ((address.ip, own.port).into(), address))
         })
     });
     found.collect()

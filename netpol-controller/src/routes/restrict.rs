@@ -118,16 +118,10 @@ impl<'w> Restrictions<'w> {
         claims: &[(usize, &Claim)],
     ) {
         if let Scope::ServerName(name) = &restriction.scope {
-            let ports = &self.entry.ports;
-            let elsewhere = [ports.node, ports.vpn];
+            let elsewhere = [self.entry.ports.node, self.entry.ports.vpn];
+            let elsewhere = |port| elsewhere.contains(&port);
             let concerned = beside(name, claims);
-            if restriction
-                .listener
-                .is_some_and(|port| elsewhere.contains(&port))
-            {
-                return;
-            }
-            if concerned.is_empty() {
+            if restriction.listener.is_some_and(elsewhere) || concerned.is_empty() {
                 return;
             }
             self.named.insert(self.all.len(), concerned);
@@ -259,12 +253,10 @@ fn allowed(restriction: &Restriction, claim: &Claim) -> Result<Sources, String> 
 }
 
 fn server_names(matches: &RouteMatch) -> &[String] {
-    match matches {
-        RouteMatch::ServerNames(names) => names,
-        RouteMatch::ConnectDestinations(_)
-        | RouteMatch::Destinations { .. }
-        | RouteMatch::WireGuard { .. } => &[],
-    }
+    let RouteMatch::ServerNames(names) = matches else {
+        return &[];
+    };
+    names
 }
 
 /// Returns the patterns that a name lies within, itself first.

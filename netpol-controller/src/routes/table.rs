@@ -81,13 +81,9 @@ impl Table {
         let name: Arc<str> = name.into();
         let old = self.groups.remove(&name).unwrap_or_default();
         changed.compare(&name, &old.group, &group);
-        let same_routes = old.group.gateways.len() == group.gateways.len()
-            && old
-                .group
-                .gateways
-                .iter()
-                .zip(&group.gateways)
-                .all(|(a, b)| a.routes == b.routes);
+        let routes = [&old.group, &group].map(|own| own.gateways.iter().map(|own| &own.routes));
+        let [before, now] = routes;
+        let same_routes = before.eq(now);
         let mut affected = BTreeSet::from([Arc::clone(&name)]);
         if !same_routes {
             self.withdraw(&name, &old.group, &mut affected);
@@ -119,8 +115,7 @@ impl Table {
     /// them.
     pub fn clusters(&self, gateway: usize, group: &str) -> &[ClusterSpec] {
         let entry = self.groups.get(group);
-        let own = entry.and_then(|entry| entry.group.gateways.get(gateway));
-        own.map_or(&[], |own| &own.clusters)
+        entry.map_or(&[], |entry| entry.group.clusters(gateway))
     }
 
     /// Returns the groups that have anything, in order.
@@ -262,14 +257,8 @@ impl Table {
 
 impl Changed {
     fn compare(&mut self, name: &Arc<str>, old: &Group, new: &Group) {
-        let clusters = |group: &Group, index: usize| {
-            group
-                .gateways
-                .get(index)
-                .map_or(Vec::new(), |own| own.clusters.clone())
-        };
         let gateways = old.gateways.len().max(new.gateways.len());
-        if (0..gateways).any(|index| clusters(old, index) != clusters(new, index)) {
+        if (0..gateways).any(|index| old.clusters(index) != new.clusters(index)) {
             self.clusters.insert(Arc::clone(name));
         }
         if old.problems != new.problems {
@@ -284,6 +273,11 @@ impl Changed {
 }
 
 impl Group {
+    fn clusters(&self, gateway: usize) -> &[ClusterSpec] {
+        let own = self.gateways.get(gateway);
+        own.map_or(&[], |own| &own.clusters)
+    }
+
     /// Returns whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         let mut gateways = self.gateways.iter();

@@ -107,12 +107,21 @@ impl ClusterState {
 
     fn port_of(&self, key: &ObjectKey, backend: &RouteBackend) -> Result<(ObjectKey, u16), String> {
         let service = backend.service(&key.namespace)?;
-        if let Some(port) = backend.port.filter(|port| *port > 0) {
-            return Ok((service, port));
-        }
-        let object = self.services.get(&service);
+        let port = match backend.port {
+            Some(port) if port > 0 => port,
+            Some(_) | None => self.sole_port(&service)?,
+        };
+        Ok((service, port))
+    }
+
+    /// Returns the port of a Service that has one only.
+    ///
+    /// # Errors
+    /// How many it has.
+    pub fn sole_port(&self, service: &ObjectKey) -> Result<u16, String> {
+        let object = self.services.get(service);
         match object.map_or(&[][..], |object| &object.ports) {
-            [port] => Ok((service, port.port)),
+            [port] => Ok(port.port),
             ports => Err(format!(
                 "a port is needed, Service {service} has {}",
                 ports.len()

@@ -125,10 +125,7 @@ pub enum ConnectValue {
 
 /// A regular expression that matches whole values; equal when its text is.
 #[derive(Clone, Debug)]
-pub struct ValuePattern {
-    text: String,
-    regex: Arc<Regex>,
-}
+pub struct ValuePattern(Arc<Regex>);
 
 impl ValuePattern {
     /// Compiles an expression, which must match values from the first byte to the last.
@@ -137,26 +134,18 @@ impl ValuePattern {
     /// What is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
         let regex = Regex::new(&format!("^(?:{text})$")).map_err(|error| error.to_string())?;
-        Ok(Self {
-            text: text.to_owned(),
-            regex: Arc::new(regex),
-        })
+        Ok(Self(Arc::new(regex)))
     }
 
     /// Returns whether the whole value matches.
     pub fn matches(&self, value: &str) -> bool {
-        self.regex.is_match(value)
-    }
-
-    /// Returns the expression.
-    pub fn text(&self) -> &str {
-        &self.text
+        self.0.is_match(value)
     }
 }
 
 impl PartialEq for ValuePattern {
     fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
+        self.0.as_str() == other.0.as_str()
     }
 }
 

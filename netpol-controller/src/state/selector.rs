@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Labels;
+use super::{Labels, has_labels};
 
 /// Selects by labels; an empty one selects everything.
 #[derive(
@@ -69,8 +69,7 @@ impl LabelSelector {
 
     /// Returns whether an object with these labels is selected.
     pub fn matches(&self, labels: &Labels) -> bool {
-        let all = |(key, value): (&String, &String)| labels.get(key) == Some(value);
-        self.match_labels.iter().all(all)
+        has_labels(labels, &self.match_labels)
             && self.match_expressions.iter().all(|one| one.matches(labels))
     }
 

@@ -115,13 +115,8 @@ impl<'a> PolicyBuilder<'a> {
         let out_rule = rule(peer(own, &self.pods));
         let sentence = describe::ingress(self.mode, self.service, grant);
         let pods = self.pods.clone();
-        self.add(
-            ObjectKey::new(own, &ingress),
-            Side::Ingress,
-            pods,
-            in_rule,
-            sentence,
-        );
+        let key = ObjectKey::new(own, &ingress);
+        self.add(key, Side::Ingress, pods, in_rule, sentence);
         let sentence = describe::egress(self.mode, self.service, grant);
         let key = ObjectKey {
             namespace: Arc::clone(&grant.namespace),
@@ -182,12 +177,10 @@ impl<'a> PolicyBuilder<'a> {
                 policies.insert(key, draft);
             }
         }
+        let ObjectKey { namespace, name } = self.service;
         let labels = Labels::from([
-            (SERVICE_NAME.to_owned(), self.service.name.to_string()),
-            (
-                SERVICE_NAMESPACE.to_owned(),
-                self.service.namespace.to_string(),
-            ),
+            (SERVICE_NAME.to_owned(), name.to_string()),
+            (SERVICE_NAMESPACE.to_owned(), namespace.to_string()),
         ]);
         let finished = policies.into_iter();
         finished
@@ -240,20 +233,15 @@ fn names(service: &ObjectKey, grant: &Grant<'_>) -> (String, String) {
     let client = &*grant.namespace;
     let within = client == &*service.namespace;
     let id = format!("{}-{}", service.name, grant.port.id());
-    let long = match within {
-        true => id.clone(),
-        false => format!("{}-{id}", service.namespace),
-    };
+    let outside = |text: String| if within { String::new() } else { text };
+    let long = outside(format!("{}-", service.namespace)) + &id;
     match grant.origin {
         Origin::Label { alias } => {
             let via = match alias {
                 "" => String::new(),
                 alias => format!("-via-{alias}"),
             };
-            let from = match within {
-                true => String::new(),
-                false => format!("-from-{client}"),
-            };
+            let from = outside(format!("-from-{client}"));
             (
                 format!("ingress-to-{id}{via}{from}"),
                 format!("egress-to-{long}{via}"),
@@ -284,8 +272,6 @@ fn suffixed(key: &ObjectKey, clients: &LabelSelector, digits: usize) -> ObjectKe
     // Serialising maps and lists of strings cannot fail; an empty text would only cost the hash
     // its distinctness, which is looked at.
     let text = serde_json::to_vec(clients).unwrap_or_default();
-    ObjectKey::new(
-        &key.namespace,
-        &format!("{}-{}", key.name, hash(&text, digits)),
-    )
+    let name = format!("{}-{}", key.name, hash(&text, digits));
+    ObjectKey::new(&key.namespace, &name)
 }

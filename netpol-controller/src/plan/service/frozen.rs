@@ -72,25 +72,21 @@ impl Frozen {
 
     fn parts<'a>(&self, observed: &'a ObjectKey) -> Option<Parts<'a>> {
         let own = observed.namespace == self.service.namespace;
-        let of = |prefix: &str| {
+        let parts = |prefix: &str, ingress| {
             let rest = observed.name.strip_prefix(prefix)?;
-            rest.strip_prefix(&*self.service.name)?.strip_prefix('-')
+            let rest = rest.strip_prefix(&*self.service.name)?;
+            Some(Parts {
+                ingress,
+                cross: !own,
+                rest: rest.strip_prefix('-')?,
+            })
         };
-        if !own {
+        if own {
+            parts("ingress-to-", true).or_else(|| parts("egress-to-", false))
+        } else {
             let prefix = format!("egress-to-{}-", self.service.namespace);
-            return of(&prefix).map(|rest| Parts {
-                ingress: false,
-                cross: true,
-                rest,
-            });
+            parts(&prefix, false)
         }
-        let egress = || of("egress-to-").map(|rest| (false, rest));
-        let found = of("ingress-to-").map(|rest| (true, rest)).or_else(egress);
-        found.map(|(ingress, rest)| Parts {
-            ingress,
-            cross: false,
-            rest,
-        })
     }
 
     fn of_others(&self, parts: &Parts<'_>) -> bool {
@@ -99,11 +95,7 @@ impl Frozen {
             let from = parts.rest.rsplit_once("-from-");
             return from.is_some_and(|(_, client)| !reserved(client));
         }
-        let plain = unhashed(parts.rest);
-        let exposed = RESERVED
-            .iter()
-            .any(|name| plain.ends_with(&format!("-from-{name}")));
-        parts.cross && !exposed
+        parts.cross && !is_exposed(parts.rest)
     }
 }
 
@@ -118,16 +110,19 @@ fn via(rest: &str, alias: &str) -> bool {
 
 /// Returns whether a policy is one of a port, and of labels: of no alias and of no gateway.
 fn is_plain(rest: &str) -> bool {
-    let exposed = RESERVED
-        .iter()
-        .any(|name| unhashed(rest).ends_with(&format!("-from-{name}")));
-    !exposed
+    !is_exposed(rest)
         && !rest.contains("-via-")
         && Protocol::ALL.iter().any(|protocol| {
             let name = protocol.as_str().to_ascii_lowercase();
             rest.strip_prefix(&name)
                 .is_some_and(|rest| rest.starts_with('-'))
         })
+}
+
+fn is_exposed(rest: &str) -> bool {
+    let plain = unhashed(rest);
+    let mut names = RESERVED.iter();
+    names.any(|name| plain.ends_with(&format!("-from-{name}")))
 }
 
 /// Returns a name without the hash that distinguishes two gateways in one namespace.

@@ -55,11 +55,10 @@ pub(super) fn within<'a>(
     claims: &'a Claims,
     claim: &Claim,
 ) -> impl Iterator<Item = &'a BTreeSet<Holder>> {
-    let wide = wide(claim);
-    let from = wide.as_ref().map_or_else(|| claim.clone(), Wide::first);
-    let inside = claims
-        .range(from..)
-        .take_while(move |(other, _)| wide.as_ref().is_some_and(|wide| wide.covers(other)));
+    let inside = least_within(claim).into_iter().flat_map(|least| {
+        let further = claims.range(least.clone()..);
+        further.take_while(move |(other, _)| lies_within(other, &least))
+    });
     inside
         .map(|(_, claimants)| claimants)
         .filter(|claimants| claimants.iter().any(may_be_barred))
@@ -132,39 +131,27 @@ fn accepts_from(claim: &Claim, wide: &Claim) -> bool {
     }
 }
 
-/// What has others within it.
-enum Wide<'a> {
-    /// What stands in front of the `*` of a wildcard.
-    Names(&'a str),
-    Range(IpPrefix),
-}
-
-impl Wide<'_> {
-    /// Returns the least claim that lies within.
-    fn first(&self) -> Claim {
-        match self {
-            Self::Names(front) => Claim::Name((*front).to_owned()),
-            Self::Range(prefix) => Claim::Destination(*prefix, None),
-        }
-    }
-
-    fn covers(&self, claim: &Claim) -> bool {
-        match (self, claim) {
-            (Self::Names(front), Claim::Name(name)) => name.starts_with(front),
-            (Self::Range(wide), Claim::Destination(prefix, _)) => wide.contains(prefix.network()),
-            (_, _) => false,
-        }
-    }
-}
-
-fn wide(claim: &Claim) -> Option<Wide<'_>> {
+/// Returns the least that lies within a claim: of a wildcard, what stands in front of its `*`.
+fn least_within(claim: &Claim) -> Option<Claim> {
     match claim {
         Claim::Name(name) => {
             let front = name.strip_suffix('*').filter(|front| !front.is_empty())?;
-            Some(Wide::Names(front))
+            Some(Claim::Name(front.to_owned()))
         }
-        Claim::Destination(prefix, _) => (prefix.len() > 0).then_some(Wide::Range(*prefix)),
+        Claim::Destination(prefix, _) => {
+            (prefix.len() > 0).then_some(Claim::Destination(*prefix, None))
+        }
         Claim::Connect(_) | Claim::PublicKey(_) | Claim::RouteId(_) => None,
+    }
+}
+
+fn lies_within(claim: &Claim, least: &Claim) -> bool {
+    match (least, claim) {
+        (Claim::Name(front), Claim::Name(name)) => name.starts_with(front),
+        (Claim::Destination(wide, _), Claim::Destination(prefix, _)) => {
+            wide.contains(prefix.network())
+        }
+        (_, _) => false,
     }
 }
 

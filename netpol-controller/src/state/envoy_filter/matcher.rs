@@ -53,20 +53,19 @@ impl Matcher {
 
     /// Reads the one of the fields, all with this ending, that is there.
     pub(super) fn of(message: &Value, ending: &str) -> Option<Result<Self, String>> {
-        let get = |name: &str| {
-            message[format!("{name}{ending}")]
-                .as_str()
-                .map(str::to_owned)
-        };
         if let Some(regex) = message[format!("safe_regex{ending}")]["regex"].as_str() {
             return Some(ValuePattern::new(regex).map(Self::Pattern));
         }
-        let found = get("exact").map(Self::Exact);
-        let found = found.or_else(|| get("prefix").map(Self::Prefix));
-        let found = found.or_else(|| get("suffix").map(Self::Suffix));
-        found
-            .or_else(|| get("contains").map(Self::Contains))
-            .map(Ok)
+        let kinds = [
+            ("exact", Self::Exact as fn(String) -> Self),
+            ("prefix", Self::Prefix),
+            ("suffix", Self::Suffix),
+            ("contains", Self::Contains),
+        ];
+        kinds.into_iter().find_map(|(name, made)| {
+            let text = message[format!("{name}{ending}")].as_str()?;
+            Some(Ok(made(text.to_owned())))
+        })
     }
 
     pub(super) fn matches(&self, text: &str) -> bool {
