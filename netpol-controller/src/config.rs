@@ -16,6 +16,7 @@ use telemetry::LogFormat;
 pub use self::file::Config;
 pub(crate) use self::file::LeaderElection;
 use self::file::{NamespacePoliciesFile, RoutingFile};
+use crate::controller::StartError;
 use crate::plan::{NamespaceSettings, PolicySettings};
 use crate::routes::GatewayEntry;
 use crate::state::LabelSelector;
@@ -89,18 +90,6 @@ impl Environment {
     }
 }
 
-/// What the configuration points to is refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckError {
-    /// The kubeconfig cannot be used.
-    #[error("reaching the API server")]
-    Kubeconfig(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Certificates are refused.
-    #[error(transparent)]
-    Tls(#[from] tls::TlsError),
-}
-
 /// The gateways and where they ask.
 #[derive(Clone, Debug)]
 pub(crate) struct RoutingConfig {
@@ -116,14 +105,6 @@ impl Config {
     /// What is wrong, with file, line or key.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         settings::load(path)
-    }
-
-    /// As [`Config::load`], from text; `origin` is the file that relative paths start from.
-    ///
-    /// # Errors
-    /// What is wrong, with file, line or key.
-    pub fn from_text(text: &str, origin: &Path) -> Result<Self, ConfigError> {
-        settings::from_text(text, origin)
     }
 
     /// Returns how Services are planned; `None` when their policies are not written.
@@ -142,9 +123,9 @@ impl Config {
     ///
     /// # Errors
     /// Why the kubeconfig or the certificates are refused.
-    pub fn check(&self) -> Result<String, CheckError> {
+    pub fn check(&self) -> Result<String, StartError> {
         if let Some(path) = &self.kubeconfig_path {
-            Kubeconfig::read_from(path).map_err(|error| CheckError::Kubeconfig(error.into()))?;
+            Kubeconfig::read_from(path).map_err(|error| StartError::Client(error.into()))?;
         }
         if let Some(params) = self.routing.as_ref().and_then(|own| own.tls.clone()) {
             tls::ServerTls::load(params)?;
@@ -217,10 +198,8 @@ fn namespaces(file: &NamespacePoliciesFile, errors: &mut ConfigErrors) -> Namesp
         additional_selectors: file.additional_namespace_selectors.clone(),
     };
     if file.enabled && file.cluster.services.is_empty() {
-        errors.add(
-            format!("{block}.cluster.services"),
-            "must be given: cluster DNS is reached at an address of it",
-        );
+        let why = "must be given: cluster DNS is reached at an address of it";
+        errors.add(format!("{block}.cluster.services"), why);
     }
     let selectors = &file.additional_namespace_selectors;
     check_selectors(selectors, block, "additionalNamespaceSelectors", errors);
@@ -229,17 +208,6 @@ fn namespaces(file: &NamespacePoliciesFile, errors: &mut ConfigErrors) -> Namesp
 
 fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> RoutingConfig {
     let block = "controllers.routing";
-    let mut names = BTreeSet::new();
-    for (index, gateway) in file.gateways.iter().enumerate() {
-        let key = format!("{block}.gateways[{index}]");
-        check_gateway(gateway, &key, errors);
-        if !names.insert(&gateway.name) {
-            errors.add(
-                format!("{key}.name"),
-                format!("there are two gateways {:?}", gateway.name),
-            );
-        }
-    }
     if file.enabled && file.gateways.is_empty() {
         errors.add(format!("{block}.gateways"), "at least one is needed");
     }
@@ -266,12 +234,17 @@ fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> Rout
             None
         }
     };
-    if tls.is_some() {
-        for (index, gateway) in file.gateways.iter().enumerate() {
-            if gateway.clients.is_empty() {
-                let key = format!("{block}.gateways[{index}].clients");
-                errors.add(key, "at least one is needed, or no client is admitted");
-            }
+    let mut names = BTreeSet::new();
+    for (index, gateway) in file.gateways.iter().enumerate() {
+        let key = format!("{block}.gateways[{index}]");
+        check_gateway(gateway, &key, errors);
+        if !names.insert(&gateway.name) {
+            let why = format!("there are two gateways {:?}", gateway.name);
+            errors.add(format!("{key}.name"), why);
+        }
+        if tls.is_some() && gateway.clients.is_empty() {
+            let why = "at least one is needed, or no client is admitted";
+            errors.add(format!("{key}.clients"), why);
         }
     }
     RoutingConfig {
@@ -297,10 +270,8 @@ fn check_gateway(gateway: &GatewayEntry, key: &str, errors: &mut ConfigErrors) {
             errors.add(format!("{key}.ports.{name}"), "not a port");
         }
         if ports[..index].iter().any(|(_, other)| other == port) {
-            errors.add(
-                format!("{key}.ports.{name}"),
-                format!("{port} is there twice"),
-            );
+            let why = format!("{port} is there twice");
+            errors.add(format!("{key}.ports.{name}"), why);
         }
     }
 }

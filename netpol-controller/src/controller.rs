@@ -16,7 +16,7 @@ use serve::{BoundEndpoints, EndpointError, ServedEndpoints, Signal, Signals};
 use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::config::{Config, Environment};
@@ -28,7 +28,7 @@ use crate::publish::Publisher;
 use crate::reconciler::{Parts, Reconciler};
 use crate::resolve;
 use crate::status::{Answers, Summary};
-use crate::watch::{self as watches, Needs, Watches};
+use crate::watch::{self as watches, Watches};
 use crate::write::Writer;
 
 /// How long the lease may take to be released: the process ends within a second of SIGTERM.
@@ -64,11 +64,12 @@ pub enum StartError {
 /// A running controller.
 #[derive(Debug)]
 pub struct Controller {
-    endpoints: ServedEndpoints,
+    _endpoints: ServedEndpoints,
     tls: Option<tls::ServerTls>,
     /// Dropped to end the election and what serves.
     stop: watch::Sender<bool>,
-    election: Option<JoinHandle<()>>,
+    /// One task, or none without an election.
+    election: JoinSet<()>,
     tasks: JoinSet<()>,
     failed: oneshot::Receiver<()>,
 }
@@ -91,17 +92,6 @@ pub(crate) async fn client(config: &Config) -> Result<(Client, http::Uri), Start
     let url = settings.cluster_url.clone();
     let client = Client::try_from(settings).map_err(wrong)?;
     Ok((client, url))
-}
-
-/// Returns which kinds a configuration needs.
-pub(crate) fn needs(config: &Config) -> Needs {
-    let policies = config.policies();
-    Needs {
-        services: policies.is_some(),
-        ingresses: policies.is_some_and(|own| own.ingress_controller_selector.is_some()),
-        namespaces: config.namespaces.is_some(),
-        routing: config.routing.is_some(),
-    }
 }
 
 impl Controller {
@@ -162,10 +152,12 @@ impl Controller {
             tasks.spawn(resolve::follow(name, port, resolving));
         }
         let (sender, messages) = mpsc::channel(watches::QUEUE);
-        let watching = Watches::new(client.clone(), needs(&config), sender, metrics.clone());
+        let config = Arc::new(config);
+        let watched = Arc::clone(&config);
+        let watching = Watches::new(client.clone(), watched, sender, metrics.clone());
         tasks.spawn(watching.run());
         let reconciler = Reconciler::new(Parts {
-            config: Arc::new(config),
+            config,
             messages,
             leadership: leadership.clone(),
             resolved,
@@ -182,25 +174,13 @@ impl Controller {
             reconciler.run().await;
         });
         Ok(Self {
-            endpoints,
+            _endpoints: endpoints,
             tls: reloads,
             stop,
             election,
             tasks,
             failed,
         })
-    }
-
-    /// Returns the address of the probe port.
-    #[must_use]
-    pub fn probes_address(&self) -> &EndpointAddr {
-        &self.endpoints.probes
-    }
-
-    /// Returns the admin address.
-    #[must_use]
-    pub fn admin_address(&self) -> &EndpointAddr {
-        &self.endpoints.admin
     }
 
     /// Runs until a signal asks to stop; then releases the lease and ends all streams.
@@ -216,10 +196,7 @@ impl Controller {
                 },
                 _ = &mut self.failed => break Err(Failed("the reconciler")),
                 Some(_) = self.tasks.join_next() => break Err(Failed("what serves or watches")),
-                () = over(&mut self.election) => {
-                    self.election = None;
-                    break Err(Failed("the election"));
-                }
+                Some(_) = self.election.join_next() => break Err(Failed("the election")),
             }
         };
         self.end().await;
@@ -229,9 +206,7 @@ impl Controller {
     /// Ends it, as a signal would.
     pub async fn end(mut self) {
         self.stop.send_replace(true);
-        if let Some(election) = self.election.take()
-            && timeout(END_LIMIT, election).await.is_err()
-        {
+        if timeout(END_LIMIT, self.election.join_next()).await.is_err() {
             tracing::warn!("releasing the lease timed out");
         }
         self.tasks.shutdown().await;
@@ -254,27 +229,19 @@ impl Controller {
 #[error("{0} ended early")]
 pub struct Failed(&'static str);
 
-/// Waits until the election is over; for ever when there is none.
-async fn over(election: &mut Option<JoinHandle<()>>) {
-    match election {
-        Some(task) => drop(task.await),
-        None => std::future::pending().await,
-    }
-}
-
 fn elect(
     client: &Client,
     config: &Config,
     identity: &str,
     stopped: &watch::Receiver<bool>,
-) -> (Leadership, Option<JoinHandle<()>>) {
+) -> (Leadership, JoinSet<()>) {
     let lease = &config.leader_election;
     if !lease.enabled {
-        return (Leadership::alone(), None);
+        return (Leadership::alone(), JoinSet::new());
     }
     let (election, leadership) = Election::new(client.clone(), lease, identity.to_owned());
     let until = ended(stopped.clone());
-    (leadership, Some(tokio::spawn(election.run(until))))
+    (leadership, JoinSet::from_iter([election.run(until)]))
 }
 
 /// Distinguishes replicas, and a process from the one before it, which in a container had the same

@@ -14,7 +14,7 @@ use serde_json::Value;
 use similar::TextDiff;
 
 use crate::config::{Config, Environment};
-use crate::controller::{StartError, client, needs};
+use crate::controller::{StartError, client};
 use crate::lease::Leadership;
 use crate::observed::ObservedPolicies;
 use crate::plan::{ApiServer, HostName};
@@ -115,7 +115,7 @@ async fn read(
     config: &Config,
 ) -> Result<(ClusterState, ObservedPolicies, BTreeSet<ObjectKey>), DryRunError> {
     let what = || "what the API server serves".to_owned();
-    let kinds = served(client, needs(config))
+    let kinds = served(client, config)
         .await
         .map_err(|source| api(what(), source))?;
     let (mut state, mut observed) = (ClusterState::default(), ObservedPolicies::default());

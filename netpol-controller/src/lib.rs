@@ -29,7 +29,7 @@ mod sync;
 mod watch;
 mod write;
 
-pub use config::{CheckError, Config, Environment, Flags};
+pub use config::{Config, Environment, Flags};
 pub use controller::{Controller, Failed, StartError};
 pub use dry_run::{DryRunError, dry_run};
 pub use metrics::describe_metrics;

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::ExponentialBuilder;
@@ -20,13 +21,14 @@ use kube::api::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
 use kube::discovery::Discovery;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Config, Event, ExponentialBackoff, watcher};
+use kube::runtime::watcher::{self, Event, ExponentialBackoff, watcher};
 use kube::{Client, Error, ResourceExt};
 use telemetry::Throttle;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::state::{Kind, ObjectKey};
 
@@ -63,39 +65,27 @@ pub(crate) enum Message {
     Gone(Kind, ObjectKey),
 }
 
-/// Which kinds a configuration needs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Needs {
-    /// Policies of Services are written.
-    pub(crate) services: bool,
-    /// Policies from Ingresses too.
-    pub(crate) ingresses: bool,
-    /// Policies of namespaces are written.
-    pub(crate) namespaces: bool,
-    /// Routes are served.
-    pub(crate) routing: bool,
-}
-
-impl Needs {
-    fn kind(self, kind: Kind) -> bool {
-        let any = self.services || self.namespaces;
-        match kind {
-            Kind::Namespace => true,
-            Kind::NetworkPolicy => any,
-            Kind::Service => self.services || self.routing,
-            Kind::Pod | Kind::VirtualService | Kind::IstioGateway => self.services || self.routing,
-            Kind::Gateway | Kind::TlsRoute => self.services || self.routing,
-            Kind::Ingress => self.ingresses,
-            Kind::EndpointSlice | Kind::DestinationRule | Kind::EnvoyFilter => self.routing,
-            Kind::Endpoints => self.routing || self.namespaces,
-            Kind::Shoot => self.namespaces,
-        }
+/// Returns whether a configuration needs a kind.
+fn needed(config: &Config, kind: Kind) -> bool {
+    let policies = config.policies();
+    let (services, namespaces) = (policies.is_some(), config.namespaces.is_some());
+    let routing = config.routing.is_some();
+    match kind {
+        Kind::Namespace => true,
+        Kind::NetworkPolicy => services || namespaces,
+        Kind::Service => services || routing,
+        Kind::Pod | Kind::VirtualService | Kind::IstioGateway => services || routing,
+        Kind::Gateway | Kind::TlsRoute => services || routing,
+        Kind::Ingress => policies.is_some_and(|own| own.ingress_controller_selector.is_some()),
+        Kind::EndpointSlice | Kind::DestinationRule | Kind::EnvoyFilter => routing,
+        Kind::Endpoints => routing || namespaces,
+        Kind::Shoot => namespaces,
     }
 }
 
 pub(crate) struct Watches {
     client: Client,
-    needs: Needs,
+    config: Arc<Config>,
     messages: mpsc::Sender<Message>,
     metrics: Metrics,
     running: BTreeMap<Kind, Running>,
@@ -108,19 +98,20 @@ struct Running {
     narrow: bool,
     /// The version that objects are asked for in.
     version: String,
-    task: JoinHandle<()>,
+    /// One task, which ends when this is dropped.
+    task: JoinSet<()>,
 }
 
 impl Watches {
     pub(crate) fn new(
         client: Client,
-        needs: Needs,
+        config: Arc<Config>,
         messages: mpsc::Sender<Message>,
         metrics: Metrics,
     ) -> Self {
         Self {
             client,
-            needs,
+            config,
             messages,
             metrics,
             running: BTreeMap::new(),
@@ -132,7 +123,7 @@ impl Watches {
     pub(crate) async fn run(mut self) {
         let throttle = Throttle::new(Duration::from_secs(30));
         loop {
-            match discover(&self.client, self.needs).await {
+            match discover(&self.client, &self.config).await {
                 Ok(served) => {
                     self.follow(served).await;
                     sleep(DISCOVERY_PERIOD).await;
@@ -150,8 +141,8 @@ impl Watches {
 
     async fn follow(&mut self, mut served: BTreeMap<Kind, ApiResource>) {
         // All Endpoints are needed only in place of slices.
-        let narrow = !self.needs.routing || served.contains_key(&Kind::EndpointSlice);
-        if narrow && !self.needs.namespaces {
+        let narrow = self.config.routing.is_none() || served.contains_key(&Kind::EndpointSlice);
+        if narrow && self.config.namespaces.is_none() {
             served.remove(&Kind::Endpoints);
         }
         let narrow = |kind| narrow && kind == Kind::Endpoints;
@@ -201,7 +192,7 @@ impl Watches {
             let running = Running {
                 narrow: watch.narrow,
                 version: watch.resource.version.clone(),
-                task: tokio::spawn(watch.run()),
+                task: JoinSet::from_iter([watch.run()]),
             };
             self.running.insert(kind, running);
         }
@@ -209,42 +200,31 @@ impl Watches {
 
     /// Ends a watch; its last messages are sent when this returns.
     async fn end(&mut self, kind: Kind) {
-        if let Some(running) = self.running.remove(&kind) {
-            running.task.abort();
-            let _ = running.task.await;
-        }
-    }
-}
-
-impl Drop for Watches {
-    fn drop(&mut self) {
-        for running in self.running.values() {
-            running.task.abort();
+        if let Some(mut running) = self.running.remove(&kind) {
+            running.task.shutdown().await;
         }
     }
 }
 
 /// As [`served`], of an API server that is ready: one that starts does not know all yet.
-async fn discover(client: &Client, needs: Needs) -> Result<BTreeMap<Kind, ApiResource>, Error> {
+async fn discover(client: &Client, config: &Config) -> Result<BTreeMap<Kind, ApiResource>, Error> {
     let request = http::Request::get("/readyz").body(Vec::new());
-    match client
-        .request_text(request.map_err(Error::HttpError)?)
-        .await
-    {
+    let request = request.map_err(Error::HttpError)?;
+    match client.request_text(request).await {
         Ok(_) => {}
         // Without permission, or behind a proxy without this path, the check is skipped.
         Err(Error::Api(status)) if status.code < 500 => {}
         Err(error) => return Err(error),
     }
-    served(client, needs).await
+    served(client, config).await
 }
 
 /// Asks which of the needed kinds are served, and in which version.
 pub(crate) async fn served(
     client: &Client,
-    needs: Needs,
+    config: &Config,
 ) -> Result<BTreeMap<Kind, ApiResource>, Error> {
-    let needed = || Kind::ALL.into_iter().filter(|kind| needs.kind(*kind));
+    let needed = || Kind::ALL.into_iter().filter(|kind| needed(config, *kind));
     let groups: Vec<&str> = needed().map(Kind::group).collect();
     let known = Discovery::new(client.clone()).filter(&groups).run().await?;
     let found = needed().filter_map(|kind| {
@@ -329,8 +309,8 @@ impl Watch {
 /// A `Cluster` holds a whole shoot, seed and cloud profile, of which some bytes are wanted.
 const LARGE_PAGE: u32 = 10;
 
-fn lasting(kind: Kind) -> Config {
-    let config = Config::default().timeout(WATCH_LASTS);
+fn lasting(kind: Kind) -> watcher::Config {
+    let config = watcher::Config::default().timeout(WATCH_LASTS);
     if kind == Kind::Shoot {
         config.page_size(LARGE_PAGE)
     } else {
