@@ -4,7 +4,6 @@
 //!     list every kind once ─▶ plan ─▶ compare ─▶ read what differs ─▶ diff of YAML
 //! ```
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use kube::Client;
@@ -15,7 +14,6 @@ use similar::TextDiff;
 
 use crate::config::{Config, Environment};
 use crate::controller::{StartError, client};
-use crate::lease::Leadership;
 use crate::observed::ObservedPolicies;
 use crate::plan::{ApiServer, HostName};
 use crate::publish::Publisher;
@@ -23,7 +21,7 @@ use crate::resolve;
 use crate::state::{ClusterState, Kind, ObjectKey};
 use crate::sync::{PlanInputs, PolicySync};
 use crate::watch::served;
-use crate::write::{Write, Writer, claim};
+use crate::write::{self, Write, claim};
 
 /// Objects that are asked for at a time.
 const PAGE: u32 = 500;
@@ -52,7 +50,7 @@ pub enum DryRunError {
 /// Why the cluster could not be read.
 pub async fn dry_run(config: &Config, environment: &Environment) -> Result<String, DryRunError> {
     let (client, url) = client(config).await?;
-    let (state, observed, unreadable) = read(&client, config).await?;
+    let (state, observed) = read(&client, config).await?;
     // Without its name resolved, the policy toward the API server is left as it is.
     let host = match resolve::name(&url, environment.api_server.as_ref()) {
         Some((name, port)) => resolve::once(&name, port).await,
@@ -63,20 +61,19 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
         ..ApiServer::of(&state)
     };
     let mut publisher = Publisher::new(config.routing.as_ref(), None);
-    let outcome = publisher.translate(&state, crate::routes::all_groups(&state));
-    let problems = outcome.problems.into_iter();
-    let mut problems: Vec<_> = problems.flat_map(|(_, own)| own).collect();
+    let changed = publisher.translate(&state, crate::routes::all_groups(&state));
+    let groups = changed.problems.iter();
+    let mut problems: Vec<_> = groups.flat_map(|own| publisher.problems(own)).collect();
     let routed = |key: &ObjectKey| publisher.routed(key);
     let mut sync = PolicySync::new(config);
     let known = PlanInputs {
         state: &state,
         observed: &observed,
-        unreadable: &unreadable,
         api_server: &api_server,
     };
     let (writes, found) = sync.review(&known, routed);
     problems.extend(found);
-    let writer = Writer::new(client, Leadership::alone());
+    let resource = write::resource();
     let mut text = String::new();
     let mut counts = [0_usize; 3];
     for write in &writes {
@@ -85,14 +82,15 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
             Write::Update(_) => 1,
             Write::Delete(..) => 2,
         }] += 1;
-        let before = writer
-            .read(write.key())
-            .await
-            .map_err(|source| api(format!("NetworkPolicy {}", write.key()), source))?;
-        text += &difference(write, before);
+        let ObjectKey { namespace, name } = write.key();
+        let policies = Api::namespaced_with(client.clone(), namespace, &resource);
+        let before = policies.get_opt(name).await;
+        let before = before.map_err(|source| api(format!("NetworkPolicy {}", write.key()), source));
+        text += &difference(write, before?);
     }
     for problem in &problems {
-        let (object, reason, message) = (&problem.object, problem.reason, &problem.message);
+        let (object, message) = (&problem.object, &problem.message);
+        let reason = problem.reason.as_str();
         let _ = writeln!(text, "# {object}: {reason}: {message}");
     }
     for (name, own) in publisher.summary() {
@@ -113,13 +111,12 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
 async fn read(
     client: &Client,
     config: &Config,
-) -> Result<(ClusterState, ObservedPolicies, BTreeSet<ObjectKey>), DryRunError> {
+) -> Result<(ClusterState, ObservedPolicies), DryRunError> {
     let what = || "what the API server serves".to_owned();
     let kinds = served(client, config)
         .await
         .map_err(|source| api(what(), source))?;
     let (mut state, mut observed) = (ClusterState::default(), ObservedPolicies::default());
-    let mut unreadable = BTreeSet::new();
     for (kind, resource) in kinds {
         for object in list(client, kind, &resource).await? {
             let key = ObjectKey::of(&object);
@@ -127,14 +124,11 @@ async fn read(
                 observed.seen(key, &object);
             } else if let Err(error) = state.apply(kind, object, |_| ()) {
                 tracing::warn!(error = %telemetry::chain(&error), "object skipped");
-                if kind == Kind::Service {
-                    unreadable.insert(key);
-                }
             }
         }
         state.served.insert(kind);
     }
-    Ok((state, observed, unreadable))
+    Ok((state, observed))
 }
 
 async fn list(

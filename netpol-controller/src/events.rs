@@ -40,20 +40,11 @@ const MESSAGE_LIMIT: usize = 1000;
 
 const COMPONENT: &str = "rhizome-netpol-controller";
 
-/// An Event to be written.
-#[derive(Debug)]
-pub(crate) struct PendingEvent {
-    object: ObjectRef,
-    uid: String,
-    reason: Reason,
-    message: String,
-}
-
 /// Chooses which Events are written.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    events: mpsc::Sender<PendingEvent>,
-    /// The last report of each object and reason.
+    /// What is to be written, each with the unique id of its object.
+    events: mpsc::Sender<(Problem, String)>,
     reported: BTreeMap<(ObjectRef, Reason), Report>,
     metrics: Metrics,
 }
@@ -68,11 +59,11 @@ struct Report {
 
 impl Recorder {
     pub(crate) fn start(client: Client, identity: String, metrics: Metrics) -> Self {
-        let (events, mut due) = mpsc::channel::<PendingEvent>(QUEUE);
+        let (events, mut due) = mpsc::channel::<(Problem, String)>(QUEUE);
         let written = metrics.clone();
         tokio::spawn(async move {
-            while let Some(note) = due.recv().await {
-                let result = post(&client, &identity, note).await;
+            while let Some((problem, uid)) = due.recv().await {
+                let result = post(&client, &identity, problem, uid).await;
                 written.events.with(&[result]).inc();
                 sleep(SPACING).await;
             }
@@ -111,13 +102,12 @@ impl Recorder {
                 }
                 Some(_) | None => {}
             }
-            let event = PendingEvent {
+            let problem = Problem {
                 object: key.0.clone(),
-                uid: uid(&key.0),
                 reason: key.1,
                 message: message.clone(),
             };
-            if self.events.try_send(event).is_err() {
+            if self.events.try_send((problem, uid(&key.0))).is_err() {
                 self.metrics.events.with(&["dropped"]).inc();
                 continue;
             }
@@ -142,14 +132,14 @@ fn joined(messages: &BTreeSet<&str>) -> String {
     text
 }
 
-async fn post(client: &Client, identity: &str, note: PendingEvent) -> &'static str {
+async fn post(client: &Client, identity: &str, note: Problem, uid: String) -> &'static str {
     // Events of what has no namespace lie in `default`.
     let namespace = match &*note.object.key.namespace {
         "" => "default",
         namespace => namespace,
     };
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
-    let event = event(namespace, identity, &note);
+    let event = event(namespace, identity, &note, uid);
     match timeout(REQUEST_LIMIT, api.create(&PostParams::default(), &event)).await {
         Ok(Ok(_)) => "written",
         Ok(Err(error)) => {
@@ -161,7 +151,7 @@ async fn post(client: &Client, identity: &str, note: PendingEvent) -> &'static s
     }
 }
 
-fn event(namespace: &str, identity: &str, note: &PendingEvent) -> Event {
+fn event(namespace: &str, identity: &str, note: &Problem, uid: String) -> Event {
     let now = Timestamp::now();
     let kind = note.object.kind;
     let api_version = match kind.group() {
@@ -180,7 +170,7 @@ fn event(namespace: &str, identity: &str, note: &PendingEvent) -> Event {
             kind: Some(kind.name().to_owned()),
             name: Some(note.object.key.name.to_string()),
             namespace: Some(note.object.key.namespace.to_string()),
-            uid: Some(note.uid.clone()).filter(|uid| !uid.is_empty()),
+            uid: Some(uid).filter(|uid| !uid.is_empty()),
             ..ObjectReference::default()
         },
         reason: Some(note.reason.as_str().to_owned()),

@@ -53,9 +53,8 @@ impl Leadership {
     /// Returns whether a request that is begun now is the leader's. It must end within
     /// [`WRITE_LIMIT`].
     pub(crate) fn leads(&self) -> bool {
-        self.until
-            .borrow()
-            .is_some_and(|until| Instant::now() < until)
+        let until = *self.until.borrow();
+        until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Waits until the answer may have changed. Cancel-safe; for ever when it never does.
@@ -201,6 +200,7 @@ impl Election {
     fn spec(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
         let now = MicroTime(Timestamp::now());
         let kept = before.filter(|own| own.holder_identity.as_ref() == Some(&self.identity));
+        let taken = i32::from(before.is_some() && kept.is_none());
         let transitions = before.and_then(|own| own.lease_transitions).unwrap_or(0);
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
@@ -208,10 +208,7 @@ impl Election {
             acquire_time: kept
                 .and_then(|own| own.acquire_time.clone())
                 .or_else(|| Some(now.clone())),
-            lease_transitions: Some(match (before, kept) {
-                (Some(_), None) => transitions.saturating_add(1),
-                (None, _) | (_, Some(_)) => transitions,
-            }),
+            lease_transitions: Some(transitions.saturating_add(taken)),
             renew_time: Some(now),
             ..LeaseSpec::default()
         }
@@ -227,9 +224,7 @@ impl Election {
         spec.lease_duration_seconds = Some(1);
         spec.renew_time = Some(MicroTime(Timestamp::now()));
         let params = PostParams::default();
-        self.api
-            .replace(&self.name, &params, &lease)
-            .await
-            .map(drop)
+        self.api.replace(&self.name, &params, &lease).await?;
+        Ok(())
     }
 }

@@ -9,7 +9,6 @@
 //! Nothing here knows what is in the cluster already, or writes: that is `sync`'s.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde_json::Value;
 
@@ -79,12 +78,6 @@ telemetry::labels! {
         RouteAdapted = "RouteAdapted",
         /// A route cannot be translated.
         RouteNotTranslated = "RouteNotTranslated",
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

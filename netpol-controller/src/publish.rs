@@ -19,7 +19,7 @@ use xds::{Audience, GatewayHandle, GatewayParams, Resource, ResourceType};
 use crate::config::{Config, RoutingConfig};
 use crate::metrics::{Metrics, count};
 use crate::plan::{self, Problem, RoutedPort};
-use crate::routes::{self, GatewayEntry, Table};
+use crate::routes::{self, Changed, GatewayEntry, Table};
 use crate::state::{ClusterState, ObjectKey};
 use crate::status::GatewaySummary;
 
@@ -62,16 +62,6 @@ struct Published {
     routes: usize,
 }
 
-/// Results of a translation beside routes.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    /// The current problems, group by group.
-    pub(crate) problems: Vec<(Arc<str>, Vec<Problem>)>,
-    /// Services whose routed ports changed.
-    pub(crate) services: BTreeSet<ObjectKey>,
-}
-
-/// Returns the parameters of the server that gateways ask.
 pub(crate) fn server_params(
     routing: &RoutingConfig,
     tls: Option<tls::ServerTls>,
@@ -126,11 +116,11 @@ impl Publisher {
         &mut self,
         state: &ClusterState,
         groups: BTreeSet<Arc<str>>,
-    ) -> Outcome {
+    ) -> Changed {
+        let mut changed = Changed::default();
         if self.gateways.is_empty() {
-            return Outcome::default();
+            return changed;
         }
-        let mut changed = routes::Changed::default();
         for name in groups {
             let group = routes::group(state, &self.entries, &name);
             let more = self.table.put(&name, group);
@@ -148,13 +138,11 @@ impl Publisher {
             }
             gateway.publish(index, &self.table, &published);
         }
-        let problems = changed.problems.into_iter();
-        Outcome {
-            problems: problems
-                .map(|group| (Arc::clone(&group), self.table.problems(&group)))
-                .collect(),
-            services: changed.services,
-        }
+        changed
+    }
+
+    pub(crate) fn problems(&self, group: &str) -> Vec<Problem> {
+        self.table.problems(group)
     }
 
     /// Marks the resources as complete, once everything was translated.
@@ -173,15 +161,11 @@ impl Publisher {
     }
 
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let due = self
-            .gateways
-            .iter()
-            .filter(|own| own.whole_due && own.wants_whole());
-        due.map(|own| {
-            own.whole_at
-                .map_or_else(Instant::now, |at| at + WHOLE_PERIOD)
-        })
-        .min()
+        let wanting = self.gateways.iter();
+        let wanting = wanting.filter(|own| own.whole_due && own.wants_whole());
+        let last = wanting.map(|own| own.whole_at);
+        last.map(|last| last.map_or_else(Instant::now, |at| at + WHOLE_PERIOD))
+            .min()
     }
 
     /// Returns what gateways lead to of a Service.
@@ -210,13 +194,11 @@ impl Publisher {
             // What neither kind of client is sent is counted once.
             let withheld = groups.clone().flat_map(|own| &own.withheld);
             let withheld: BTreeSet<&String> = withheld.chain(&gateway.whole_withheld).collect();
+            let all = self.table.groups();
+            let clusters = all.map(|group| self.table.clusters(index, group).len());
             let summary = GatewaySummary {
                 routes: groups.clone().map(|own| own.routes).sum(),
-                clusters: self
-                    .table
-                    .groups()
-                    .map(|group| self.table.clusters(index, group).len())
-                    .sum(),
+                clusters: clusters.sum(),
                 withheld_total: withheld.len(),
                 withheld: withheld.into_iter().take(NAMED).cloned().collect(),
             };
@@ -267,11 +249,6 @@ impl Gateway {
                 withheld: parts.withheld,
                 routes: accepted.len(),
             };
-            let gone = |before: &BTreeSet<ResourceKey>, now: &BTreeSet<ResourceKey>, audience| {
-                let gone: Vec<_> = before.difference(now).cloned().collect();
-                gone.into_iter()
-                    .map(move |(kind, name)| (kind, audience, name))
-            };
             removed.extend(gone(&before.clusters, &now.clusters, Audience::All));
             removed.extend(gone(&before.parts, &now.parts, Audience::Parts));
             set.extend(clusters);
@@ -296,9 +273,9 @@ impl Gateway {
         };
         if !wanted {
             if !self.whole.is_empty() {
-                let all = std::mem::take(&mut self.whole).into_iter();
-                let removed = all.map(|(kind, name)| (kind, Audience::Whole, name));
+                let before = std::mem::take(&mut self.whole);
                 handle.complete_whole(false);
+                let removed = gone(&before, &self.whole, Audience::Whole);
                 handle.update(Vec::new(), removed.collect());
             }
             self.whole_withheld.clear();
@@ -313,15 +290,22 @@ impl Gateway {
         let groups = table.groups().map(|group| table.accepted(index, group));
         let whole = xds::whole(&self.params, groups);
         let now = keys(&whole.resources);
-        let gone: Vec<_> = self.whole.difference(&now).cloned().collect();
-        let removed = gone
-            .into_iter()
-            .map(|(kind, name)| (kind, Audience::Whole, name));
+        let removed = gone(&self.whole, &now, Audience::Whole);
         handle.update(whole.resources, removed.collect());
         handle.complete_whole(true);
         self.whole = now;
         self.whole_withheld = whole.withheld;
     }
+}
+
+/// Returns the keys of what was published and is no longer.
+fn gone<'a>(
+    before: &'a BTreeSet<ResourceKey>,
+    now: &'a BTreeSet<ResourceKey>,
+    audience: Audience,
+) -> impl Iterator<Item = (ResourceType, Audience, Arc<str>)> + 'a {
+    let gone = before.difference(now);
+    gone.map(move |(kind, name)| (*kind, audience, Arc::clone(name)))
 }
 
 fn keys(resources: &[Resource]) -> BTreeSet<ResourceKey> {

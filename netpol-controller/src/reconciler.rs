@@ -78,8 +78,6 @@ pub(crate) struct Reconciler {
     jobs: JoinSet<Job>,
     /// The key of each job, for one that panics.
     keys: HashMap<task::Id, sync::Key>,
-    /// Services that were invalid when first seen: their policies stay.
-    unreadable: BTreeSet<ObjectKey>,
     reported: Instant,
 }
 
@@ -87,10 +85,10 @@ pub(crate) struct Reconciler {
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Source {
     Group(Arc<str>),
-    Namespace(Arc<str>),
-    /// While parsing an object.
-    Object(Kind, ObjectKey),
-    Service(ObjectKey),
+    /// While planning.
+    Key(sync::Key),
+    /// While parsing.
+    Object(ObjectRef),
 }
 
 impl Reconciler {
@@ -111,7 +109,6 @@ impl Reconciler {
             problems: BTreeMap::new(),
             jobs: JoinSet::new(),
             keys: HashMap::new(),
-            unreadable: BTreeSet::new(),
             reported: Instant::now(),
         }
     }
@@ -153,11 +150,8 @@ impl Reconciler {
     /// Returns whether kinds that have come later are still being listed: without all of them,
     /// objects seem to refer to what is not there. One that cannot be listed stops nothing.
     fn holds(&self, now: Instant) -> bool {
-        now < self.held
-            && self
-                .unlisted
-                .as_ref()
-                .is_some_and(|kinds| !kinds.is_empty())
+        let unlisted = self.unlisted.as_ref();
+        now < self.held && unlisted.is_some_and(|kinds| !kinds.is_empty())
     }
 
     fn step(&mut self) {
@@ -213,12 +207,7 @@ impl Reconciler {
             Message::Unserved(kind) => {
                 self.listing.remove(&kind);
                 self.state.served.remove(&kind);
-                for key in self.keys(kind) {
-                    self.remove(kind, &key);
-                }
-                if let Some(unlisted) = &mut self.unlisted {
-                    unlisted.remove(&kind);
-                }
+                self.retain(kind, &BTreeSet::new());
             }
         }
     }
@@ -237,24 +226,15 @@ impl Reconciler {
         let applied = self.state.apply(kind, object, |state| {
             synced.then(|| Affected::by(state, config, kind, &key))
         });
+        let object = ObjectRef::new(kind, &key);
         let problem = applied.as_ref().err().map(|error| Problem {
-            object: ObjectRef::new(kind, &key),
+            object: object.clone(),
             reason: Reason::NotUnderstood,
             message: telemetry::chain(error).to_string(),
         });
-        let source = Source::Object(kind, key.clone());
-        self.note(source, problem.into_iter().collect());
-        let Ok(changed) = applied else {
-            // The previous version stays in effect: one invalid object affects no other.
-            if kind == Kind::Service && !self.state.services.contains_key(&key) {
-                self.unreadable.insert(key);
-            }
-            return;
-        };
-        if kind == Kind::Service {
-            self.unreadable.remove(&key);
-        }
-        if let Some(Some(before)) = changed {
+        self.note(Source::Object(object), problem.into_iter().collect());
+        // Of an invalid object the previous version stays in effect; it affects no other object.
+        if let Ok(Some(Some(before))) = applied {
             self.enqueue(before);
             self.enqueue_object(kind, &key);
         }
@@ -266,9 +246,10 @@ impl Reconciler {
             return self.enqueue_owner(key, affected);
         }
         self.enqueue_object(kind, key);
+        let unreadable = kind == Kind::Service && self.state.unreadable.contains(key);
         self.state.remove(kind, key);
-        self.note(Source::Object(kind, key.clone()), Vec::new());
-        if kind == Kind::Service && self.unreadable.remove(key) && self.leading {
+        self.note(Source::Object(ObjectRef::new(kind, key)), Vec::new());
+        if unreadable && self.leading {
             self.sync.add_service(key.clone(), Instant::now());
         }
         self.enqueue_object(kind, key);
@@ -276,6 +257,16 @@ impl Reconciler {
 
     fn listed(&mut self, kind: Kind) {
         let seen = self.listing.remove(&kind).unwrap_or_default();
+        self.retain(kind, &seen);
+        if self.state.served.insert(kind) && self.synced {
+            self.enqueue_all();
+        }
+        // Lists are asked for at the start and when the API server was away.
+        self.sync.queue.hasten(Instant::now());
+    }
+
+    /// Forgets the objects of a kind other than these, and waits for its list no longer.
+    fn retain(&mut self, kind: Kind, seen: &BTreeSet<ObjectKey>) {
         for key in self.keys(kind) {
             if !seen.contains(&key) {
                 self.remove(kind, &key);
@@ -284,11 +275,6 @@ impl Reconciler {
         if let Some(unlisted) = &mut self.unlisted {
             unlisted.remove(&kind);
         }
-        if self.state.served.insert(kind) && self.synced {
-            self.enqueue_all();
-        }
-        // Lists are asked for at the start and when the API server was away.
-        self.sync.queue.hasten(Instant::now());
     }
 
     fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
@@ -326,7 +312,7 @@ impl Reconciler {
         self.sync.queue.clear();
         // Only the leader plans; problems of objects and groups are known to all replicas.
         self.problems
-            .retain(|source, _| matches!(source, Source::Group(_) | Source::Object(..)));
+            .retain(|source, _| matches!(source, Source::Group(_) | Source::Object(_)));
         if leading {
             self.enqueue_all();
         }
@@ -406,12 +392,13 @@ impl Reconciler {
             return;
         }
         let groups = std::mem::take(&mut self.groups);
-        let outcome = self.parts.publisher.translate(&self.state, groups);
-        for (group, problems) in outcome.problems {
+        let changed = self.parts.publisher.translate(&self.state, groups);
+        for group in changed.problems {
+            let problems = self.parts.publisher.problems(&group);
             self.note(Source::Group(group), problems);
         }
         self.enqueue(Affected {
-            services: outcome.services,
+            services: changed.services,
             ..Affected::default()
         });
     }
@@ -426,7 +413,6 @@ impl Reconciler {
         let known = PlanInputs {
             state: &self.state,
             observed: &self.observed,
-            unreadable: &self.unreadable,
             api_server: &api_server,
         };
         for task in self.sync.start(&known, routed, now, &mut found) {
@@ -438,11 +424,7 @@ impl Reconciler {
             self.keys.insert(job.id(), key);
         }
         for (key, problems) in found {
-            let source = match key {
-                sync::Key::Namespace(name) => Source::Namespace(name),
-                sync::Key::Service(key) => Source::Service(key),
-            };
-            self.note(source, problems);
+            self.note(Source::Key(key), problems);
         }
     }
 
@@ -491,20 +473,15 @@ impl Reconciler {
             }
         }
         self.sync.report(metrics);
-        let mut objects: BTreeMap<Reason, BTreeSet<&ObjectRef>> = BTreeMap::new();
+        let mut objects: BTreeMap<&str, BTreeSet<&ObjectRef>> = BTreeMap::new();
         for problem in self.problems.values().flatten() {
-            objects
-                .entry(problem.reason)
-                .or_default()
-                .insert(&problem.object);
+            let own = objects.entry(problem.reason.as_str()).or_default();
+            own.insert(&problem.object);
         }
-        metrics.problems.retain(|values| {
-            let known = |reason: &Reason| values.first().is_some_and(|own| own == reason.as_str());
-            objects.keys().any(known)
-        });
+        let known = |values: &[String]| values.iter().all(|own| objects.contains_key(&**own));
+        metrics.problems.retain(known);
         for (reason, objects) in &objects {
-            let gauge = metrics.problems.with(&[reason.as_str()]);
-            gauge.set(count(objects.len()));
+            metrics.problems.with(&[reason]).set(count(objects.len()));
         }
         let (publisher, config) = (&self.parts.publisher, &self.parts.config);
         let gateways = publisher.summary();

@@ -34,13 +34,9 @@ pub(crate) fn name(
     let of_url = url.host().map(|host| (host, url.port_u16()));
     let of_pods = environment.map(|(host, port)| (host.as_str(), *port));
     let mut hosts = of_url.into_iter().chain(of_pods);
-    let bare = |host: &str| {
-        host.trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned()
-    };
+    let address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>();
     hosts
-        .find(|(host, _)| bare(host).parse::<IpAddr>().is_err())
+        .find(|(host, _)| address(host).is_err())
         .map(|(host, port)| (host.to_owned(), port.unwrap_or(HTTPS)))
 }
 

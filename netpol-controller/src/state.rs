@@ -81,6 +81,8 @@ pub struct ClusterState {
     pub tls_routes: Catalog<TlsRoute>,
     /// Networks of shoots, by the name of their `Cluster`, which is the namespace's.
     pub shoots: BTreeMap<Arc<str>, ShootNetworks>,
+    /// Services that exist, and were invalid when first seen.
+    pub unreadable: BTreeSet<ObjectKey>,
     /// Kinds that the API server serves and that have been listed.
     pub served: BTreeSet<Kind>,
 }
@@ -130,7 +132,10 @@ impl ClusterState {
     pub fn remove(&mut self, kind: Kind, key: &ObjectKey) {
         match kind {
             Kind::Namespace => drop(self.namespaces.remove(&key.name)),
-            Kind::Service => drop(self.services.remove(key)),
+            Kind::Service => {
+                self.unreadable.remove(key);
+                self.services.remove(key);
+            }
             Kind::Pod => self.pods.remove(key),
             Kind::Ingress => drop(self.ingresses.remove(key)),
             Kind::EndpointSlice => drop(self.slices.remove(key)),
@@ -166,10 +171,16 @@ impl ClusterState {
         let new = match T::parse(kind, object) {
             Ok(new) => new,
             Err(source) => {
+                if kind == Kind::Service && !self.services.contains_key(&key) {
+                    self.unreadable.insert(key.clone());
+                }
                 let kind = kind.name();
                 return Err(ParseError { kind, key, source });
             }
         };
+        if kind == Kind::Service {
+            self.unreadable.remove(&key);
+        }
         if objects(self).find(&key) == Some(&new) {
             return Ok(None);
         }

@@ -130,7 +130,7 @@ impl Process for Answers {
             facts.push(fact(&format!("gateway {name}"), figures));
         }
         for problem in summary.problems.iter().take(20) {
-            let what = format!("{}: {}", problem.reason, problem.message);
+            let what = format!("{}: {}", problem.reason.as_str(), problem.message);
             facts.push(fact(&problem.object.to_string(), what));
         }
         Status {

@@ -51,8 +51,6 @@ pub(crate) struct PolicySync {
 pub(crate) struct PlanInputs<'a> {
     pub(crate) state: &'a ClusterState,
     pub(crate) observed: &'a ObservedPolicies,
-    /// Services that exist and are invalid.
-    pub(crate) unreadable: &'a BTreeSet<ObjectKey>,
     pub(crate) api_server: &'a ApiServer,
 }
 
@@ -206,7 +204,7 @@ impl PolicySync {
         let Some(settings) = self.policies.as_ref() else {
             return (None, Vec::new());
         };
-        if known.unreadable.contains(key) {
+        if state.unreadable.contains(key) {
             return (None, Vec::new());
         }
         let mut plan = plan::service(state, settings, routed, key);
@@ -226,7 +224,7 @@ impl PolicySync {
             .filter(|own| !(observed.contains(&own.key) && plan.keeps(&own.key)));
         let mut writes: Vec<Write> = free.filter_map(|own| due(observed, own)).collect();
         // Last, so that what one policy allowed and another one allows now is never forbidden.
-        writes.extend(unwanted.map(|own| Write::Delete(own.clone(), observed.version(own))));
+        writes.extend(unwanted.map(|own| deletion(observed, own)));
         let task = Task {
             key: Key::Service(key.clone()),
             writes,
@@ -253,10 +251,7 @@ impl PolicySync {
             .iter()
             .map(|policy| at(policy))
             .filter(|key| observed.described(key))
-            .map(|key| {
-                let version = observed.version(&key);
-                Write::Delete(key, version)
-            })
+            .map(|key| deletion(observed, &key))
             .collect();
         let deny_all = |key: &ObjectKey| &*key.name == plan::DENY_ALL;
         let mut last = None;
@@ -309,6 +304,10 @@ fn due(observed: &ObservedPolicies, policy: &Policy) -> Option<Write> {
     } else {
         Some(Write::Create(policy.clone()))
     }
+}
+
+fn deletion(observed: &ObservedPolicies, key: &ObjectKey) -> Write {
+    Write::Delete(key.clone(), observed.version(key))
 }
 
 impl Task {

@@ -101,11 +101,9 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(client: Client, leadership: Leadership) -> Self {
-        let kind = Kind::NetworkPolicy;
-        let gvk = GroupVersionKind::gvk(kind.group(), "v1", kind.name());
         Self {
             client,
-            resource: ApiResource::from_gvk_with_plural(&gvk, kind.plural()),
+            resource: resource(),
             leadership,
         }
     }
@@ -197,16 +195,13 @@ impl Writer {
             Err(_) => Err(Cause::Late),
         }
     }
+}
 
-    /// Returns a policy as it is; `None` when there is none.
-    ///
-    /// # Errors
-    /// Why it could not be read.
-    pub(crate) async fn read(&self, key: &ObjectKey) -> Result<Option<DynamicObject>, Error> {
-        let client = self.client.clone();
-        let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &self.resource);
-        api.get_opt(&key.name).await
-    }
+/// Returns how NetworkPolicies are asked for.
+pub(crate) fn resource() -> ApiResource {
+    let kind = Kind::NetworkPolicy;
+    let gvk = GroupVersionKind::gvk(kind.group(), "v1", kind.name());
+    ApiResource::from_gvk_with_plural(&gvk, kind.plural())
 }
 
 fn is(cause: &Cause, code: u16) -> bool {

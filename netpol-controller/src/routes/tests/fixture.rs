@@ -329,7 +329,7 @@ pub(super) fn text(matches: &RouteMatch) -> String {
 /// Problems of a group: `reason kind namespace/name: message`.
 pub(super) fn problems(group: &Group) -> Vec<String> {
     let all = group.problems.iter();
-    all.map(|one| format!("{} {}: {}", one.reason, one.object, one.message))
+    all.map(|one| format!("{} {}: {}", one.reason.as_str(), one.object, one.message))
         .collect()
 }
 
