@@ -88,7 +88,6 @@ fn params(config: &Config) -> Params {
             queue: config.queue.params(),
             notsent_lowat: config.tcp_options.notsent_lowat,
             hello_timeout: config.limits.hello_timeout.0,
-            ..StreamParams::default()
         },
         offloads: config.offloads.of_udp(),
     }
