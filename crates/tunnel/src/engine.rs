@@ -33,9 +33,10 @@ use ipnet::IpNet;
 use tunnel_proto::TokenBucket;
 use tunnel_proto::allowed::{AllowedIps, PeerIndex};
 use tunnel_proto::codel::Band;
+use tunnel_proto::datagram::RouteId;
 use tunnel_proto::filter::Filter;
 use tunnel_proto::frame::Control;
-use tunnel_proto::path::{self, LinkId, ProbeParams, Transport};
+use tunnel_proto::path::{self, LinkId, Transport};
 
 use crate::handle::{Identity, IdentityError, Params, Role};
 use crate::noise::Keys;
@@ -44,7 +45,6 @@ use crate::status::Status;
 pub(crate) use dropped::Counts;
 use peer::{Peer, Steering};
 pub(crate) use peer::{Remote, SocketId, StreamId};
-use peers::Side;
 
 /// How often sessions are looked after.
 const TICK: Duration = Duration::from_millis(250);
@@ -130,7 +130,9 @@ struct Shared {
     own: Vec<IpAddr>,
     mtu: u16,
     networks: Vec<IpNet>,
-    side: Side,
+    path: path::Params,
+    /// `None` at a client.
+    server: Option<Server>,
     /// A random number, so that peers can detect a restart.
     instance: u64,
     scratch: Vec<u8>,
@@ -139,6 +141,14 @@ struct Shared {
     last_link: u64,
     draining: bool,
     counts: Counts,
+}
+
+/// What only a server has.
+#[derive(Debug)]
+struct Server {
+    route: Option<RouteId>,
+    filter: Filter,
+    budget: TokenBucket,
 }
 
 /// A stream at a server.
@@ -166,26 +176,19 @@ impl Engine {
         random: [u64; 3],
         now: Instant,
     ) -> Result<Self, IdentityError> {
-        let (side, networks) = match params.role {
-            Role::Client { networks, path } => (
-                Side::Client {
-                    path: Box::new(path),
-                },
-                networks,
-            ),
+        let (networks, path, server) = match params.role {
+            Role::Client { networks, path } => (networks, path, None),
             Role::Server {
                 route,
                 networks,
                 filter,
             } => {
-                let filter = Box::new(Filter::new(filter, random[1], now));
-                let budget = TokenBucket::new(HANDSHAKES.0, HANDSHAKES.1, now);
-                let side = Side::Server {
+                let server = Server {
                     route,
-                    filter,
-                    budget,
+                    filter: Filter::new(filter, random[1], now),
+                    budget: TokenBucket::new(HANDSHAKES.0, HANDSHAKES.1, now),
                 };
-                (side, networks)
+                (networks, path::Params::default(), Some(server))
             }
         };
         let shared = Shared {
@@ -193,7 +196,8 @@ impl Engine {
             own: params.addresses,
             mtu: params.mtu,
             networks,
-            side,
+            path,
+            server,
             instance: random[0],
             scratch: vec![0; 2048 + usize::from(params.mtu)],
             streams: BTreeMap::new(),
@@ -241,8 +245,8 @@ impl Engine {
         if tick {
             self.close_silent(now, out);
             self.keys.tick();
-            if let Side::Server { filter, .. } = &mut self.shared.side {
-                filter.sweep(now, SWEEP);
+            if let Some(server) = &mut self.shared.server {
+                server.filter.sweep(now, SWEEP);
             }
         }
     }
@@ -301,22 +305,12 @@ impl Engine {
 
 impl Shared {
     fn filter(&self) -> Option<&Filter> {
-        match &self.side {
-            Side::Client { .. } => None,
-            Side::Server { filter, .. } => Some(filter),
-        }
+        self.server.as_ref().map(|server| &server.filter)
     }
 
     /// Server: returns how many flows are open by a peer.
     fn open_flows(&self, peer: PeerIndex) -> Option<u32> {
         self.filter().map(|filter| filter.open_flows(peer))
-    }
-
-    fn probe_params(&self) -> ProbeParams {
-        match &self.side {
-            Side::Client { path } => path.probes,
-            Side::Server { .. } => ProbeParams::default(),
-        }
     }
 
     fn close(&mut self, remote: Remote, reason: &'static str) {

@@ -200,7 +200,7 @@ impl Peer {
         shared: &mut Shared,
         out: &mut impl Out,
     ) {
-        let probes = shared.probe_params();
+        let probes = shared.path.probes;
         match event {
             Event::Dial { link, transport } => {
                 let server = self.name.clone();

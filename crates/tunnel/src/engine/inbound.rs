@@ -25,7 +25,6 @@ use super::client::send;
 use super::dropped::Dropped;
 use super::outbound::{OVERHEAD, mark};
 use super::peer::{Peer, Remote, Steering};
-use super::peers::Side;
 use super::{Engine, Out, Shared, at, at_mut};
 
 /// The pair and session of a datagram, as far as its header says.
@@ -184,11 +183,11 @@ impl Engine {
     ) -> Option<(PeerIndex, usize)> {
         let shared = &mut self.shared;
         let source = shared.source(from);
-        let Side::Server { budget, .. } = &mut shared.side else {
+        let Some(server) = &mut shared.server else {
             shared.counts.drop(Dropped::Handshake.as_str());
             return None;
         };
-        let (scratch, afford) = (&mut shared.scratch, || budget.take(now, 1));
+        let (scratch, afford) = (&mut shared.scratch, || server.budget.take(now, 1));
         let identified = self.keys.identify(source, datagram, scratch, afford);
         if let Remote::Stream(stream) = from
             && matches!(identified, Ok(_) | Err(Refused::Budget))
@@ -276,13 +275,13 @@ impl Engine {
             }
             return Verdict::Echo(probe, len);
         }
-        let passes = match &mut shared.side {
-            Side::Client { .. } => {
+        let passes = match &mut shared.server {
+            None => {
                 let behind = |network: &ipnet::IpNet| network.contains(&header.dst);
                 for_us || shared.networks.iter().any(behind)
             }
-            Side::Server { filter, .. } => {
-                if for_us && filter.inbound(now, &header, packet).is_err() {
+            Some(server) => {
+                if for_us && server.filter.inbound(now, &header, packet).is_err() {
                     return Verdict::Received(Received::Packet); // the filter counts
                 }
                 for_us

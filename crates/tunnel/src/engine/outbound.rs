@@ -21,7 +21,6 @@ use tunnel_proto::ip::{Header, mss};
 use super::dropped::Dropped;
 use super::inbound::MIN_MTU;
 use super::peer::Peer;
-use super::peers::Side;
 use super::{Engine, FLOW_GRACE, Out, Shared, at, at_mut};
 
 /// Bytes that sealing adds to a packet (WireGuard paper §5.4.6).
@@ -52,19 +51,19 @@ impl Engine {
 
     /// Returns the peer a packet goes to. A refusal is counted.
     fn select_peer(&mut self, now: Instant, header: &Header, packet: &[u8]) -> Option<PeerIndex> {
-        match &mut self.shared.side {
-            Side::Client { .. } => {
+        match &mut self.shared.server {
+            None => {
                 let peer = self.allowed.peers(header.dst).iter().next();
                 if peer.is_none() {
                     self.shared.counts.drop(Dropped::NoPeer.as_str());
                 }
                 peer
             }
-            Side::Server { filter, .. } => {
+            Some(server) => {
                 let (peers, allowed, secret) = (&self.peers, &self.allowed, self.secret);
                 let choose =
                     |flow: &FlowKey, before| choose(now, peers, allowed, secret, flow, before);
-                filter.outbound(now, header, packet, choose).ok()
+                server.filter.outbound(now, header, packet, choose).ok()
             }
         }
     }

@@ -10,11 +10,8 @@
 use std::time::Instant;
 
 use ipnet::IpNet;
-use tunnel_proto::TokenBucket;
 use tunnel_proto::allowed::{AllowedIps, Builder, PeerIndex, Sharing};
-use tunnel_proto::datagram::RouteId;
-use tunnel_proto::filter::Filter;
-use tunnel_proto::path::{self, Selector};
+use tunnel_proto::path::Selector;
 
 use crate::handle::{Identity, IdentityError, PeerSpec};
 
@@ -23,19 +20,6 @@ use super::peer::{Pair, Peer, Remote, Steering};
 
 /// Pairs of keys that a server has numbers for, beside its route id.
 const PAIRS: usize = 16;
-
-/// What only one of the two roles has.
-#[derive(Debug)]
-pub(super) enum Side {
-    Client {
-        path: Box<path::Params>,
-    },
-    Server {
-        route: Option<RouteId>,
-        filter: Box<Filter>,
-        budget: TokenBucket,
-    },
-}
 
 impl Engine {
     /// Replaces keys and peers. Sessions of pairs of keys that stay are kept, and so are links and
@@ -136,7 +120,7 @@ impl Engine {
             for address in &spec.addresses {
                 give((*address).into(), *place, Sharing::Exclusive)?;
             }
-            if let Side::Server { .. } = self.shared.side {
+            if self.shared.server.is_some() {
                 for network in &self.shared.networks {
                     give(*network, *place, Sharing::Shared)?;
                 }
@@ -182,15 +166,14 @@ impl Engine {
     }
 
     fn fresh(&self, now: Instant, place: PeerIndex, spec: &PeerSpec) -> Peer {
-        let steering = match &self.shared.side {
-            Side::Client { path } => {
-                let secret = self.shared.instance ^ u64::from(place.get()) << 40;
-                Steering::Client(Box::new(Selector::new(**path, secret, now)))
-            }
-            Side::Server { .. } => Steering::Server {
+        let steering = if self.shared.server.is_some() {
+            Steering::Server {
                 prober: None,
                 last_healthy: None,
-            },
+            }
+        } else {
+            let secret = self.shared.instance ^ u64::from(place.get()) << 40;
+            Steering::Client(Box::new(Selector::new(self.shared.path, secret, now)))
         };
         Peer {
             place,
@@ -214,11 +197,8 @@ impl Engine {
     /// Returns an index that no pair has. A server's begin with its route id; a client's, which
     /// only servers see, with the place of the server.
     fn free_index(&self, place: PeerIndex, used: &[u32]) -> u32 {
-        let route = match &self.shared.side {
-            Side::Client { .. } => None,
-            Side::Server { route, .. } => *route,
-        };
-        let base = match route {
+        let server = self.shared.server.as_ref();
+        let base = match server.and_then(|server| server.route) {
             Some(route) => route.get() << 4,
             None => {
                 let random = u32::try_from(self.shared.instance & 0x3fff).unwrap_or(0);

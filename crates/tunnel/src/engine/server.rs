@@ -75,7 +75,7 @@ impl Engine {
             let Some(link) = peer.link_of(&Remote::Stream(stream)) else {
                 continue;
             };
-            if peer.forget(link, shared.probe_params(), now) {
+            if peer.forget(link, shared.path.probes, now) {
                 shared.counts.path_changes += 1;
             }
             peer.link_failed(now, link, shared, out);
@@ -142,7 +142,7 @@ impl Peer {
             self.latest = self.pairs.get(pair).map(|pair| pair.index);
         }
         let follows = (latest_seen && follows) || self.active.is_none();
-        if follows && self.follow(id, shared.probe_params(), now) {
+        if follows && self.follow(id, shared.path.probes, now) {
             shared.counts.path_changes += 1;
             tracing::debug!(peer = %self.name, to = %from.describe(), "path changed");
         }
