@@ -7,6 +7,7 @@
 //!
 //! A change is applied whole, or refused and nothing changes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ipnet::IpNet;
@@ -249,29 +250,27 @@ fn check(identity: &Identity) -> Result<(), IdentityError> {
             "{pairs} pairs of an own key and a peer's key are more than {PAIRS}"
         ));
     }
-    let (mut names, mut keys, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut names, mut keys) = (BTreeSet::new(), BTreeMap::new());
+    let mut addresses = BTreeMap::new();
     for peer in &identity.peers {
-        let name = peer.name.as_str();
-        if names.contains(&name) {
+        let name = &peer.name;
+        if !names.insert(name) {
             return refused(format!("two peers are named {name:?}"));
         }
-        names.push(name);
         if peer.public_keys.is_empty() {
             return refused(format!("peer {name:?} has no public key"));
         }
         for key in &peer.public_keys {
-            if let Some((_, first)) = keys.iter().find(|(other, _)| *other == key) {
+            if let Some(first) = keys.insert(key, name) {
                 return refused(format!("peers {first:?} and {name:?} have a key in common"));
             }
-            keys.push((key, name));
         }
         for address in &peer.addresses {
-            if let Some((_, first)) = addresses.iter().find(|(other, _)| *other == address) {
+            if let Some(first) = addresses.insert(address, name) {
                 return refused(format!(
                     "peers {first:?} and {name:?} both have the address {address}"
                 ));
             }
-            addresses.push((address, name));
         }
     }
     Ok(())

@@ -23,9 +23,7 @@ const SERVER: &str = "192.168.123.1";
 fn flow_from_server_is_answered_by_shoot() {
     let mut sim = Simulation::connected();
     assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
-    sim.server_sends(0, packet(SERVER, POD, flags::SYN, 1000));
-    sim.run_for(ms(100));
-    let arrived = sim.at_client(0);
+    let arrived = sim.carried(packet(SERVER, POD, flags::SYN, 1000));
     assert_eq!(arrived.len(), 1);
     let header = Header::parse(&arrived[0]).unwrap();
     let segment = Tcp::new(header.segment(&arrived[0])).unwrap();
@@ -196,9 +194,8 @@ fn rotation_loses_nothing_with_either_key() {
     sim.rotate_client_key(&[&new], &[&new]);
     sim.run_for(ms(5000));
     sim.was_down_less_than(0, ms(1));
-    sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
-    sim.run_for(ms(100));
-    assert_eq!(sim.at_client(0).len(), 1);
+    let arrived = sim.carried(packet(SERVER, POD, flags::SYN, 0));
+    assert_eq!(arrived.len(), 1);
 }
 
 /// A path that carries UDP datagrams of 1400 bytes, which is known.
@@ -214,11 +211,10 @@ fn syn_mss_is_clamped_to_path_mtu() {
     let mut sim = narrow();
     let mtu = sim.client_status(0).mtu;
     assert!((1300..=1368).contains(&mtu), "{mtu}");
-    sim.server_sends(0, support::syn_with_mss(SERVER, POD, 1460));
-    sim.run_for(ms(100));
-    let mut arrived = sim.at_client(0).remove(0);
-    let header = Header::parse(&arrived).unwrap();
-    assert_eq!(mss::clamp(&header, &mut arrived, 100), Some(mtu - 40));
+    let mut arrived = sim.carried(support::syn_with_mss(SERVER, POD, 1460));
+    let arrived = &mut arrived[0];
+    let header = Header::parse(arrived).unwrap();
+    assert_eq!(mss::clamp(&header, arrived, 100), Some(mtu - 40));
 }
 
 #[test]
@@ -233,9 +229,8 @@ fn path_too_small_for_udp_uses_tcp() {
 fn too_large_a_packet_is_answered_on_the_device() {
     let mut sim = narrow();
     sim.server_sends(0, packet(SERVER, POD, flags::SYN, 0));
-    sim.server_sends(0, packet(SERVER, POD, flags::ACK, 1380));
-    sim.run_for(ms(100));
-    assert_eq!(sim.at_client(0).len(), 1, "the SYN alone");
+    let arrived = sim.carried(packet(SERVER, POD, flags::ACK, 1380));
+    assert_eq!(arrived.len(), 1, "the SYN alone");
     let answers = sim.at_server(0);
     assert_eq!(answers.len(), 1);
     assert_eq!(Header::parse(&answers[0]).unwrap().protocol, 1);

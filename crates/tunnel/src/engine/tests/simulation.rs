@@ -227,6 +227,13 @@ impl Simulation {
         self.device_gives(Node::Server(at), packet);
     }
 
+    /// Has the first server send a packet, and returns all that has come to the first client.
+    pub(super) fn carried(&mut self, packet: Vec<u8>) -> Vec<Vec<u8>> {
+        self.server_sends(0, packet);
+        self.run_for(ms(100));
+        self.at_client(0)
+    }
+
     /// Has the first server send a segment of the flow of this number.
     pub(super) fn server_sends_port(&mut self, port: u16, flags: u8) {
         let source = self.server_address(0);
