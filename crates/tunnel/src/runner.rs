@@ -405,9 +405,8 @@ impl Runner {
             self.publish_at = now + PUBLISH;
             self.gone = self.device.is_gone();
             self.publish(now);
-            // Their other end has not introduced itself.
-            for (id, error) in self.ports.late_streams(now) {
-                self.close_stream(now, id, &error, 0);
+            for id in self.ports.late_streams(now) {
+                self.close_stream(now, id, &stream::StreamError::NoHello, 0);
             }
             let counts = self.engine.counts();
             let packets = counts.sealed.packets + counts.opened.packets;

@@ -150,12 +150,9 @@ impl Stream {
         self.hello_by = None;
     }
 
-    /// Looks whether the other end has introduced itself in time; after an error, close the stream.
-    pub(crate) fn handle_timeout(&self, now: Instant) -> Result<(), StreamError> {
-        match self.hello_by {
-            Some(by) if now >= by => Err(StreamError::NoHello),
-            Some(_) | None => Ok(()),
-        }
+    /// Returns whether the other end has not introduced itself in time.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.hello_by.is_some_and(|by| now >= by)
     }
 }
 

@@ -207,12 +207,12 @@ impl Ports {
     }
 
     /// Returns the streams whose other end has not introduced itself in time.
-    pub(super) fn late_streams(&self, now: Instant) -> Vec<(StreamId, StreamError)> {
-        let late = self.streams.iter().filter_map(|(id, open)| {
-            let error = open.stream.handle_timeout(now).err()?;
-            Some((*id, error))
-        });
-        late.collect()
+    pub(super) fn late_streams(&self, now: Instant) -> Vec<StreamId> {
+        let late = self
+            .streams
+            .iter()
+            .filter(|(_, open)| open.stream.is_late(now));
+        late.map(|(id, _)| *id).collect()
     }
 
     /// Writes the batch, if there are so many packets in it.
