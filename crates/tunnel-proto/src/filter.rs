@@ -284,17 +284,12 @@ fn tcp_flags(header: &Header, packet: &[u8]) -> Result<u8, Refusal> {
 
 /// Why a packet has no key: its protocol is not one we know, or its header is cut off.
 fn why_no_flow(header: &Header, packet: &[u8]) -> Refusal {
-    let known = match (header.version, header.protocol) {
-        (_, protocol::TCP | protocol::UDP) => true,
-        (Version::V4, protocol::ICMP) | (Version::V6, protocol::ICMPV6) => {
-            return Refusal::IcmpKind;
+    match (header.version, header.protocol) {
+        (_, protocol::TCP | protocol::UDP) if header.segment(packet).len() < 20 => {
+            Refusal::Malformed
         }
-        _ => false,
-    };
-    if known && header.segment(packet).len() < 20 {
-        Refusal::Malformed
-    } else {
-        Refusal::Protocol
+        (Version::V4, protocol::ICMP) | (Version::V6, protocol::ICMPV6) => Refusal::IcmpKind,
+        _ => Refusal::Protocol,
     }
 }
 

@@ -47,19 +47,15 @@ impl Mac1Key {
         let Some((kind, body, mac1)) = parts(message) else {
             return false;
         };
-        let expected: [u8; 16] = self.compute(kind, body);
+        let mut mac = self.0.clone();
+        mac.update(&[kind, 0, 0, 0]);
+        mac.update(body);
+        let expected: [u8; 16] = mac.finalize_fixed().into();
         let difference = expected
             .iter()
             .zip(mac1)
             .fold(0, |sum, (ours, theirs)| sum | (ours ^ theirs));
         difference == 0
-    }
-
-    fn compute(&self, kind: u8, body: &[u8]) -> [u8; 16] {
-        let mut mac = self.0.clone();
-        mac.update(&[kind, 0, 0, 0]);
-        mac.update(body);
-        mac.finalize_fixed().into()
     }
 }
 

@@ -247,7 +247,11 @@ impl Mtu {
         }
         self.trial = None;
         match self.phase {
-            Phase::Floor { .. } | Phase::Unfit => self.unfit(),
+            Phase::Floor { .. } | Phase::Unfit => {
+                self.phase = Phase::Unfit;
+                self.set(self.floor);
+                self.events.push_back(MtuEvent::Unfit);
+            }
             Phase::Ceiling | Phase::Search { .. } if trial.size > self.mtu => {
                 self.search(now, trial.size);
             }
@@ -273,12 +277,6 @@ impl Mtu {
         self.phase = Phase::Steady;
         self.verified = now;
         self.raise_at = now + RAISE;
-    }
-
-    fn unfit(&mut self) {
-        self.phase = Phase::Unfit;
-        self.set(self.floor);
-        self.events.push_back(MtuEvent::Unfit);
     }
 
     fn set(&mut self, mtu: u16) {

@@ -127,11 +127,10 @@ impl Prober {
         let Some(at) = self.waiting.iter().position(|waiting| waiting.id == id) else {
             return;
         };
-        let Some(waiting) = self.waiting.get(at).copied() else {
+        // Older ones are lost or overtaken; their answers add nothing.
+        let Some(waiting) = self.waiting.drain(..=at).next_back() else {
             return;
         };
-        // Older ones are lost or overtaken; their answers add nothing.
-        self.waiting.drain(..=at);
         self.measure(now.saturating_duration_since(waiting.sent));
         self.answered += 1;
         self.misses = 0;
@@ -219,11 +218,7 @@ impl Prober {
 
     /// RFC 6298 §2, with bounds of our own.
     fn timeout(&self) -> Duration {
-        let ProbeParams {
-            min_timeout: least,
-            max_timeout: most,
-            ..
-        } = self.params;
+        let (least, most) = (self.params.min_timeout, self.params.max_timeout);
         self.rtt.map_or(self.first_timeout, |(rtt, variation)| {
             (rtt + variation * 4)
                 .max(least)
