@@ -250,4 +250,4 @@ impl DeviceError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

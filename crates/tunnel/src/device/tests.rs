@@ -5,7 +5,7 @@ use tunnel_proto::ip::vnet::Gso;
 
 use super::*;
 
-const ALL: Abilities = Abilities {
+pub(crate) const ALL: Abilities = Abilities {
     vnet: true,
     join_tcp: true,
     join_udp: true,

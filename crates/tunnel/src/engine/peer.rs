@@ -134,11 +134,10 @@ impl Pair {
         let Some(order) = self.noise.session_order(session) else {
             return false; // it was opened a moment ago, so there is one
         };
-        let newer = self
-            .latest_seen
-            .is_none_or(|latest_seen| (order, counter) >= latest_seen);
+        let seen = Some((order, counter));
+        let newer = seen >= self.latest_seen;
         if newer {
-            self.latest_seen = Some((order, counter));
+            self.latest_seen = seen;
         }
         newer
     }

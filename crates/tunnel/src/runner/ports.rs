@@ -333,17 +333,9 @@ pub(super) fn unwrap(
     local: Option<IpAddr>,
     datagram: &mut [u8],
 ) -> Option<(Remote, &mut [u8])> {
-    let remote = match kind {
-        SocketKind::Connected => Remote::Udp {
-            socket: id,
-            to: None,
-            local: None,
-        },
-        SocketKind::Plain => Remote::Udp {
-            socket: id,
-            to: Some(sender),
-            local,
-        },
+    let (to, local) = match kind {
+        SocketKind::Connected => (None, None),
+        SocketKind::Plain => (Some(sender), local),
         SocketKind::Wrapped => {
             let client = wrapped::parse(datagram).ok()?.client;
             let datagram = datagram.get_mut(wrapped::HEADER_LEN..)?;
@@ -355,5 +347,6 @@ pub(super) fn unwrap(
             return Some((remote, datagram));
         }
     };
-    Some((remote, datagram))
+    let socket = id;
+    Some((Remote::Udp { socket, to, local }, datagram))
 }

@@ -8,20 +8,15 @@ use tokio::time::timeout;
 use tunnel_proto::ip::vnet;
 use tunnel_proto::path::{Mode, Transport};
 
-use crate::device::{Abilities, Device, Port, READ_BUFFER};
+use crate::device::tests::ALL;
+use crate::device::{Device, Port, READ_BUFFER};
 use crate::engine::tests::support::{client_role, key, params, peer, server_role};
 use crate::{Dials, Identity, Params, PeerSpec, Sockets, Tunnel};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-const JOINING: Abilities = Abilities {
-    vnet: true,
-    join_tcp: true,
-    join_udp: true,
-};
-
 fn start(params: Params, own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Tunnel, Dials, Port) {
-    let (device, other) = Device::pair(JOINING).unwrap();
+    let (device, other) = Device::pair(ALL).unwrap();
     let sockets = Sockets {
         device,
         udp,
