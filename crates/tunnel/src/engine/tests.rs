@@ -271,16 +271,9 @@ fn invalid_identity_is_refused_and_changes_nothing() {
 #[test]
 fn junk_from_network_and_device_is_harmless() {
     let mut sim = Simulation::connected();
-    let mut random = 1_u64;
+    let mut random = support::random_bytes(1);
     for len in 0..1600 {
-        let bytes: Vec<u8> = (0..len)
-            .map(|_| {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
-                (random >> 33) as u8
-            })
-            .collect();
+        let bytes: Vec<u8> = (0..len).map(|_| random()).collect();
         for first in 0..6 {
             let mut bytes = bytes.clone();
             if let Some(byte) = bytes.first_mut() {

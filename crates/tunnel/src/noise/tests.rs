@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::engine::tests::support::random_bytes;
 use crate::keys::{PresharedKey, PrivateKey, generate};
 
 /// What became of a datagram.
@@ -481,13 +482,7 @@ fn junk_of_any_size_changes_nothing() {
     let mut ends = Ends::connected();
     let valid = seal(&mut ends.client, &PACKET).unwrap();
     let initiation = ends.initiation();
-    let mut state = 7_u64;
-    let mut random = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (state >> 56) as u8
-    };
+    let mut random = random_bytes(7);
     for len in 0..2000 {
         for kind in 0..6 {
             let mut junk: Vec<u8> = (0..len).map(|_| random()).collect();

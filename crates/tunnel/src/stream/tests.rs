@@ -37,11 +37,6 @@ fn start() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Polls once; the loop that owns streams does no more.
-async fn flush(stream: &mut Stream, now: Instant) -> Poll<Result<(), StreamError>> {
-    poll_fn(|cx| Poll::Ready(stream.poll_flush(now, cx))).await
-}
-
 /// A datagram that tells its number, and whose bytes follow from it.
 fn datagram(number: u32) -> Vec<u8> {
     let len = 4 + number as usize * 977 % 1400;
@@ -82,7 +77,8 @@ async fn slow_reader_gets_whole_frames_only() {
     for number in 0..4000 {
         put(&mut stream, now, &datagram(number));
         now += Duration::from_millis(1);
-        let _ = flush(&mut stream, now).await;
+        // Once, as the loop that owns streams does.
+        let _ = poll_fn(|cx| Poll::Ready(stream.poll_flush(now, cx))).await;
         if number % 8 == 0
             && let Ok(len) = other.try_read(&mut buffer)
         {

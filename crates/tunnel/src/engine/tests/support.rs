@@ -14,6 +14,17 @@ pub(crate) fn key(number: u8) -> PrivateKey {
     PrivateKey::from_bytes([number; 32])
 }
 
+/// Bytes without a pattern, the same for each seed.
+pub(crate) fn random_bytes(seed: u64) -> impl FnMut() -> u8 {
+    let mut state = seed;
+    move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    }
+}
+
 /// A peer with the key of this number.
 pub(crate) fn peer(name: &str, number: u8, address: &str) -> PeerSpec {
     PeerSpec {
