@@ -299,18 +299,16 @@ impl Engine {
 
     /// Returns the filter of a server.
     pub(crate) fn filter(&self) -> Option<&Filter> {
-        self.shared.filter()
+        let server = self.shared.server.as_ref();
+        server.map(|server| &server.filter)
     }
 }
 
 impl Shared {
-    fn filter(&self) -> Option<&Filter> {
-        self.server.as_ref().map(|server| &server.filter)
-    }
-
     /// Server: returns how many flows are open by a peer.
     fn open_flows(&self, peer: PeerIndex) -> Option<u32> {
-        self.filter().map(|filter| filter.open_flows(peer))
+        let server = self.server.as_ref()?;
+        Some(server.filter.open_flows(peer))
     }
 
     fn close(&mut self, remote: Remote, reason: &'static str) {
