@@ -36,7 +36,6 @@ use self::cluster::Saved;
 use self::config::Wanted;
 pub use self::config::{Command, Flags, ProvisionFile, Rotate};
 use self::plan::{PlanError, Random};
-use self::render::RenderError;
 use self::state::{Moment, Phase, State};
 use self::store::{Report, Store, StoreError};
 
@@ -59,12 +58,18 @@ pub enum ProvisionError {
     /// The file of parameters.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// What is there, what is to be remembered, or writing.
+    #[error("{during}")]
+    Failed {
+        /// What was under way.
+        during: &'static str,
+        /// What went wrong.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The flags contradict each other.
     #[error("{0}")]
     Flags(&'static str),
-    /// What is to be remembered.
-    #[error("planning")]
-    Plan(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// What follows from it.
     #[error("making manifests")]
     Render(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -76,15 +81,6 @@ pub enum ProvisionError {
     Shoot {
         /// What was done, as lines.
         done: String,
-        /// What went wrong.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// What is there, or writing.
-    #[error("{during}")]
-    Store {
-        /// What was under way.
-        during: &'static str,
         /// What went wrong.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -111,11 +107,7 @@ impl ProvisionError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Config(_) | Self::Flags(_) | Self::Render(_) => true,
-            Self::Busy
-            | Self::Plan(_)
-            | Self::Shoot { .. }
-            | Self::Store { .. }
-            | Self::TooEarly { .. } => false,
+            Self::Busy | Self::Failed { .. } | Self::Shoot { .. } | Self::TooEarly { .. } => false,
         }
     }
 }
@@ -271,7 +263,8 @@ impl Run {
             let (state, then) = self
                 .plan(before.state.clone(), &claimed, step, &mut random)
                 .map_err(planning)?;
-            let objects = render::render(&state, &self.wanted).map_err(rendering)?;
+            let objects = render::render(&state, &self.wanted);
+            let objects = objects.map_err(|error| ProvisionError::Render(error.into()))?;
             let saved = self
                 .store
                 .save(&state, &self.wanted, before, &mut self.report);
@@ -340,25 +333,20 @@ fn now() -> Moment {
 
 fn at(during: &'static str) -> impl FnOnce(StoreError) -> ProvisionError {
     move |source| {
-        let StoreError::Shoot(source) = source else {
-            return ProvisionError::Store {
-                during,
-                source: source.into(),
-            };
-        };
-        ProvisionError::Shoot {
-            done: String::new(),
-            source,
+        if let StoreError::Shoot(source) = source {
+            let done = String::new();
+            return ProvisionError::Shoot { done, source };
         }
+        let source = source.into();
+        ProvisionError::Failed { during, source }
     }
 }
 
 fn planning(source: PlanError) -> ProvisionError {
-    ProvisionError::Plan(source.into())
-}
-
-fn rendering(source: RenderError) -> ProvisionError {
-    ProvisionError::Render(source.into())
+    ProvisionError::Failed {
+        during: "planning",
+        source: source.into(),
+    }
 }
 
 fn random_bytes(system: &SystemRandom) -> Result<[u8; 32], PlanError> {
