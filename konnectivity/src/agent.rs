@@ -74,8 +74,7 @@ impl Agent {
         let mut tasks = JoinSet::new();
         let leases = match &config.leases {
             Some(params) => {
-                let metrics = Arc::new(metrics.clone());
-                let (counting, count) = LeaseCount::new(params.clone(), metrics);
+                let (counting, count) = LeaseCount::new(params.clone(), metrics.clone());
                 tasks.spawn(counting.run());
                 count
             }

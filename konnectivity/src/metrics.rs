@@ -74,11 +74,10 @@ fn describe(registry: &Registry, build: Build) -> Vec<Description> {
 }
 
 /// Makes the series of a family with one label for all its values, which are there from the start.
-fn with_all(family: CounterFamily, values: &[&str]) -> CounterFamily {
+fn begin(family: &CounterFamily, values: &[&str]) {
     for value in values {
         let _ = family.with(&[value]);
     }
-    family
 }
 
 /// Counts something in for as long as it lives, in up to two gauges.

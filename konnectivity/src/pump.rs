@@ -175,7 +175,7 @@ impl Pump {
         let mut state = self.link.0.lock();
         let state: &mut State = &mut state;
         while let Some(packet) = self.packets.pop_front() {
-            self.link.metrics().received().packet(packet.kind());
+            self.link.metrics().received.packet(packet.kind());
             state.link.handle_packet(now, packet)?;
         }
         let unrecognized = state.link.stats().unrecognized_responses;
@@ -212,7 +212,7 @@ impl Pump {
             self.link.0.settle_in_pump(&mut state);
             drop(state);
             match kind {
-                Some(kind) => self.link.metrics().sent().packet(kind),
+                Some(kind) => self.link.metrics().sent.packet(kind),
                 None => return self.sender.flush(),
             }
         }
@@ -233,7 +233,7 @@ impl Pump {
             self.link.metrics().liveness_failure();
         }
         if let LinkEnd::Stream(error) = end {
-            self.link.metrics().received().error(error.code(), None);
+            self.link.metrics().received.error(error.code(), None);
         }
         match end {
             LinkEnd::Closed(text) => self.sender.end(GrpcCode::UNAVAILABLE, text),

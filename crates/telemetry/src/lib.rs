@@ -17,6 +17,7 @@ pub mod admin;
 mod backoff;
 mod clock;
 mod error_chain;
+mod families;
 pub mod http;
 mod labels;
 mod lines;

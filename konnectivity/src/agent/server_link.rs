@@ -126,7 +126,7 @@ impl Links {
         let introduction = Introduction::read(&head)?;
         let extensions = introduction.extensions;
         let link = Link::agent(&self.tenant, stream, extensions, self.params);
-        let link = LinkHandle::new(link, self.tunnels.metrics.link().clone());
+        let link = LinkHandle::new(link, Arc::clone(&self.tunnels.metrics.link));
         let pump = Pump::new(
             link.clone(),
             PacketSender::new(sending, Side::Client),

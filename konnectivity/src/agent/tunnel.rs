@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::relay::{linger, reset_on_close, reset_when_sent};
@@ -33,7 +34,7 @@ const MAX_LINGERING: usize = 1000;
 #[derive(Debug)]
 pub(super) struct Tunnels {
     pub(super) dialer: Dialer,
-    pub(super) metrics: AgentMetrics,
+    pub(super) metrics: Arc<AgentMetrics>,
     means: Means,
     /// Held by each tunnel while it is relayed, then while it lingers.
     active: Rc<()>,
@@ -43,7 +44,7 @@ pub(super) struct Tunnels {
 }
 
 impl Tunnels {
-    pub(super) fn new(dialer: Dialer, metrics: AgentMetrics) -> Rc<Self> {
+    pub(super) fn new(dialer: Dialer, metrics: Arc<AgentMetrics>) -> Rc<Self> {
         Rc::new(Self {
             dialer,
             metrics,
@@ -98,7 +99,7 @@ impl Tunnels {
         };
         let mut stream = match dialed {
             Ok(stream) => {
-                (self.metrics.dial_duration()).observe_duration(started.elapsed());
+                (self.metrics.dial_duration).observe_duration(started.elapsed());
                 stream
             }
             Err(error) => {
@@ -129,7 +130,7 @@ impl Tunnels {
 
     fn count(&self, error: &DialError) {
         if matches!(error.fault, DialFault::Forbidden(..)) {
-            self.metrics.destination_refused();
+            self.metrics.destinations_refused.inc();
         }
         self.metrics.dial_failure(if error.fault.is_timeout() {
             EndpointDialFailure::Timeout
@@ -173,7 +174,7 @@ mod tests {
             panic!("a request is an event");
         };
         let target: DialTarget = target;
-        let link = crate::link::LinkHandle::new(link, metrics.link().clone());
+        let link = crate::link::LinkHandle::new(link, Arc::clone(&metrics.link));
         let serving = tunnels.serve(link.pending(tunnel, target));
         assert!(size_of_val(&serving) <= 1024, "{}", size_of_val(&serving));
     }

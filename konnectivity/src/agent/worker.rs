@@ -81,7 +81,7 @@ pub(super) fn begin_drain(orders: &watch::Sender<Orders>) {
 pub(super) struct Task {
     pub(super) config: Arc<AgentConfig>,
     pub(super) tls: ClientTls,
-    pub(super) metrics: AgentMetrics,
+    pub(super) metrics: Arc<AgentMetrics>,
     pub(super) board: Board,
     pub(super) orders: watch::Receiver<Orders>,
     pub(super) leases: watch::Receiver<Option<u32>>,
@@ -184,7 +184,7 @@ impl Worker {
             self.connector.drain();
             self.attempt = None;
             self.draining_since = Some(Instant::now());
-            self.links.tunnels.metrics.draining();
+            self.links.tunnels.metrics.draining.set(1);
             let mut view = self.board.view();
             view.draining = true;
             for info in view.links.values() {
@@ -292,7 +292,7 @@ impl Worker {
             LinkEnd::Finished(status) => {
                 let code = server_link::code(status.as_deref());
                 if code != GrpcCode::OK {
-                    metrics.link().received().error(code, None);
+                    metrics.link.received.error(code, None);
                     metrics.server_failure();
                 }
             }
@@ -304,7 +304,7 @@ impl Worker {
     fn publish(&self) {
         let servers = self.connector.servers();
         self.board.view().servers = servers;
-        self.links.tunnels.metrics.known_servers(servers);
+        (self.links.tunnels.metrics.known_servers).set(servers.into());
     }
 
     /// Ends all streams, and waits a little for the servers to be told.

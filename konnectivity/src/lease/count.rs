@@ -192,8 +192,6 @@ const FREEZE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::lease::validity::tests::{at, lease};
     use crate::metrics::AgentMetrics;
@@ -205,7 +203,7 @@ mod tests {
             selector: "a=b".to_owned(),
         };
         let metrics = AgentMetrics::new(&telemetry::Registry::new());
-        LeaseCount::new(params, Arc::new(metrics))
+        LeaseCount::new(params, metrics)
     }
 
     #[test]

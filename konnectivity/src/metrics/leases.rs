@@ -26,7 +26,7 @@ impl LeaseMetrics for ServerMetrics {
 /// An agent deletes nothing.
 impl LeaseMetrics for AgentMetrics {
     fn listed(&self, code: u16, reason: &str, took: Duration) {
-        let families = (&self.inner.lease_lists, &self.inner.lease_list_latency);
+        let families = (&self.lease_lists, &self.lease_list_latency);
         count(families, code, reason, took);
     }
 
@@ -44,32 +44,14 @@ fn count(
 ) {
     let code = if (100..600).contains(&code) { code } else { 0 };
     let code = code.to_string();
-    let known = REASONS.iter().find(|&&known| known == reason);
-    let reason = known.copied().unwrap_or("Unknown");
+    let mut known = REASONS.split(' ').chain([""]);
+    let reason = known.find(|known| *known == reason).unwrap_or("Unknown");
     total.with(&[&code, reason]).inc();
     latency.with(&[&code]).observe_duration(took);
 }
 
-/// Values of `metav1.StatusReason`, and the empty one.
-const REASONS: [&str; 20] = [
-    "",
-    "AlreadyExists",
-    "BadRequest",
-    "Conflict",
-    "Expired",
-    "Forbidden",
-    "Gone",
-    "InternalError",
-    "Invalid",
-    "MethodNotAllowed",
-    "NotAcceptable",
-    "NotFound",
-    "RequestEntityTooLarge",
-    "ServerTimeout",
-    "ServiceUnavailable",
-    "StoreReadError",
-    "Timeout",
-    "TooManyRequests",
-    "Unauthorized",
-    "UnsupportedMediaType",
-];
+/// Values of `metav1.StatusReason`.
+const REASONS: &str = "AlreadyExists BadRequest Conflict Expired Forbidden Gone InternalError \
+                       Invalid MethodNotAllowed NotAcceptable NotFound RequestEntityTooLarge \
+                       ServerTimeout ServiceUnavailable StoreReadError Timeout TooManyRequests \
+                       Unauthorized UnsupportedMediaType";

@@ -35,18 +35,26 @@ impl Direction {
     }
 }
 
-/// The families, once per process.
-#[derive(Debug)]
-pub(super) struct LinkFamilies {
-    /// By [`Direction`].
-    bytes: [Counter; 2],
-    ended: CounterFamily,
-    ended_by: BTreeMap<&'static str, Counter>,
-    stalled: Gauge,
-    links: Gauge,
-    blocked: Gauge,
-    liveness_failures: Counter,
-    budget: Arc<OnceLock<Arc<Budget>>>,
+telemetry::families! {
+    /// The families, once per process.
+    #[derive(Debug)]
+    pub(super) struct LinkFamilies {
+        /// Tunnels whose socket has not taken waiting data for a while; no other tunnel is affected.
+        stalled: gauge = "rhizome_konnectivity_stalled_tunnels",
+        /// Streams between server and agent.
+        links: gauge = "rhizome_konnectivity_links",
+        /// Streams that are not read because of a slow socket, with a peer that knows no credit and
+        /// where blocking was asked for.
+        blocked: gauge = "rhizome_konnectivity_blocked_links",
+        /// Streams given up because the peer did not answer in time.
+        liveness_failures: counter = "rhizome_konnectivity_liveness_failures_total",
+    } with {
+        /// By [`Direction`].
+        bytes: [Counter; 2],
+        ended: CounterFamily,
+        ended_by: BTreeMap<&'static str, Counter>,
+        budget: Arc<OnceLock<Arc<Budget>>>,
+    }
 }
 
 impl LinkFamilies {
@@ -56,41 +64,16 @@ impl LinkFamilies {
             "Bytes relayed for tunnels, without the overhead of the protocol.",
             &["direction"],
         );
+        let bytes = Direction::ALL.map(|way| bytes.with(&[way.as_str()]));
         let ended = registry.counter(
             "rhizome_konnectivity_tunnels_ended_total",
             "Tunnels that ended, dials that led to none included, by reason.",
             &["reason"],
         );
-        let gauge = |name, help| registry.gauge(name, help, &[]).with(&[]);
+        let ended_by = END_REASONS.map(|reason| (reason, ended.with(&[reason])));
         let budget = Arc::default();
         collect_buffered(registry, &budget);
-        Self {
-            budget,
-            bytes: Direction::ALL.map(|way| bytes.with(&[way.as_str()])),
-            ended_by: END_REASONS
-                .map(|reason| (reason, ended.with(&[reason])))
-                .into(),
-            ended,
-            stalled: gauge(
-                "rhizome_konnectivity_stalled_tunnels",
-                "Tunnels whose socket has not taken waiting data for a while; no other tunnel is affected.",
-            ),
-            links: gauge(
-                "rhizome_konnectivity_links",
-                "Streams between server and agent.",
-            ),
-            blocked: gauge(
-                "rhizome_konnectivity_blocked_links",
-                "Streams that are not read because of a slow socket, with a peer that knows no credit and where blocking was asked for.",
-            ),
-            liveness_failures: registry
-                .counter(
-                    "rhizome_konnectivity_liveness_failures_total",
-                    "Streams given up because the peer did not answer in time.",
-                    &[],
-                )
-                .with(&[]),
-        }
+        Self::register(registry, bytes, ended, ended_by.into(), budget)
     }
 
     pub(super) fn budget(&self, budget: &Arc<Budget>) {
@@ -130,8 +113,10 @@ pub(super) const END_REASONS: [&str; 13] = [
 /// Handles for the links of one tenant, or of an agent.
 #[derive(Debug)]
 pub(crate) struct LinkMetrics {
-    pub(super) received: Arc<StreamCounters>,
-    pub(super) sent: Arc<StreamCounters>,
+    /// Packets and errors from the peer.
+    pub(crate) received: Arc<StreamCounters>,
+    /// Packets and errors toward the peer.
+    pub(crate) sent: Arc<StreamCounters>,
     pub(super) families: Arc<LinkFamilies>,
     /// Upstream's gauge of blocked streams, which agents do not have.
     pub(super) full_channels: Option<Gauge>,
@@ -139,16 +124,6 @@ pub(crate) struct LinkMetrics {
 }
 
 impl LinkMetrics {
-    /// Counters of packets and errors from the peer.
-    pub(crate) fn received(&self) -> &StreamCounters {
-        &self.received
-    }
-
-    /// Counters of packets and errors toward the peer.
-    pub(crate) fn sent(&self) -> &StreamCounters {
-        &self.sent
-    }
-
     /// Counts bytes of a tunnel.
     pub(crate) fn bytes(&self, direction: Direction, bytes: u64) {
         self.families.bytes[direction as usize].add(bytes);

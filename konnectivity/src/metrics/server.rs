@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use knp_proto::{Budget, Tenant};
 use telemetry::Registry;
-use telemetry::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Histogram, HistogramFamily};
 
 use super::link::LinkFamilies;
 use super::stream::StreamFamilies;
 use super::tenant::{LIMITS, TenantFamilies};
-use super::{Held, LinkMetrics, StreamCounters, TenantMetrics, with_all};
+use super::{Held, LinkMetrics, StreamCounters, TenantMetrics, begin};
 
 /// Bounds of upstream's histograms of dials, writes and leases, seconds.
 pub(super) const LATENCY: [f64; 9] = [
@@ -90,52 +89,89 @@ telemetry::labels! {
     }
 }
 
-/// What the server counts.
-#[derive(Debug)]
-pub(crate) struct ServerMetrics {
-    // Those that upstream has.
-    /// How long a frontend's connection lived.
-    pub(crate) connection_duration: Histogram,
-    pub(super) culled_leases: Counter,
-    /// Time from a dial to an agent's successful answer.
-    pub(crate) dial_duration: Histogram,
-    pub(super) dial_failures: CounterFamily,
-    pub(super) established: Gauge,
-    /// Time to hand a packet or data to a frontend.
-    pub(crate) frontend_write_duration: Histogram,
-    /// Of agents' streams; frontends of ours have no channel that could be full.
-    full_channels: Gauge,
-    grpc_connections: GaugeFamily,
-    http_connections: Gauge,
-    pub(super) lease_delete_latency: HistogramFamily,
-    pub(super) lease_deletes: CounterFamily,
-    pub(super) lease_list_latency: HistogramFamily,
-    pub(super) lease_lists: CounterFamily,
-    pub(super) pending_dials: Gauge,
-    pub(super) ready_backends: GaugeFamily,
-    pub(super) ready_connections: Gauge,
-    from_agent: Arc<StreamCounters>,
-    to_agent: Arc<StreamCounters>,
-    /// Packets and errors from gRPC frontends.
-    pub(crate) from_client: Arc<StreamCounters>,
-    /// Packets and errors toward gRPC frontends.
-    pub(crate) to_client: Arc<StreamCounters>,
+telemetry::families! {
+    /// What the server counts.
+    #[derive(Debug)]
+    pub(crate) struct ServerMetrics {
+        // Those that upstream has.
+        /// How long connections of frontends lived, in seconds.
+        pub(crate) connection_duration: histogram(LIFETIME) =
+            "konnectivity_network_proxy_server_connection_duration_seconds",
+        /// Expired leases of servers that were deleted.
+        pub(super) culled_leases: counter = "konnectivity_network_proxy_server_culled_leases_count",
+        /// Time until an agent had connected to a destination, in seconds.
+        pub(crate) dial_duration: histogram(LATENCY) =
+            "konnectivity_network_proxy_server_dial_duration_seconds",
+        /// Failed dials, by reason; one dial may fail in more than one way.
+        pub(super) dial_failures: counter["reason"] =
+            "konnectivity_network_proxy_server_dial_failure_count",
+        /// Connections of frontends to destinations.
+        pub(super) established: gauge = "konnectivity_network_proxy_server_established_connections",
+        /// Time to write to a frontend, in seconds.
+        pub(crate) frontend_write_duration: histogram(LATENCY) =
+            "konnectivity_network_proxy_server_frontend_write_duration_seconds",
+        // Of agents' streams; frontends of ours have no channel that could be full.
+        /// Streams that are not read because one of their tunnels is full, by method.
+        full_channels: gauge["service_method"] =
+            "konnectivity_network_proxy_server_full_receive_channels",
+        /// gRPC streams, by method.
+        grpc_connections: gauge["service_method"] =
+            "konnectivity_network_proxy_server_grpc_connections",
+        /// Connections of frontends that speak HTTP CONNECT.
+        http_connections: gauge = "konnectivity_network_proxy_server_http_connections",
+        /// Time to delete a lease, in seconds.
+        pub(super) lease_delete_latency: histogram["http_status_code"](LATENCY) =
+            "konnectivity_network_proxy_server_lease_delete_latency_seconds",
+        /// Requests to delete a lease, by answer.
+        pub(super) lease_deletes: counter["http_status_code", "reason"] =
+            "konnectivity_network_proxy_server_lease_delete_total",
+        /// Time to list leases, in seconds.
+        pub(super) lease_list_latency: histogram["http_status_code"](LATENCY) =
+            "konnectivity_network_proxy_server_lease_list_latency_seconds",
+        /// Requests to list leases, by answer.
+        pub(super) lease_lists: counter["http_status_code", "reason"] =
+            "konnectivity_network_proxy_server_lease_list_total",
+        /// Dials that wait for an agent's answer.
+        pub(super) pending_dials: gauge =
+            "konnectivity_network_proxy_server_pending_backend_dials",
+        /// Keys that a strategy has to choose from: agents, or what they are named for.
+        pub(super) ready_backends: gauge["proxy_strategy"] =
+            "konnectivity_network_proxy_server_ready_backends",
+        /// Agents to choose from; deprecated, see ready_backends.
+        pub(super) ready_connections: gauge =
+            "konnectivity_network_proxy_server_ready_backend_connections",
 
-    // Those that only ours has.
-    /// Pauses of accepting.
-    pub(crate) accept_paused: Counter,
-    accepted_peers: CounterFamily,
-    /// Dials tried again with another agent.
-    pub(crate) dials_retried: Counter,
-    pub(super) refused_dials: CounterFamily,
-    refused_peers: CounterFamily,
-    registry_clusters: Gauge,
-    registry_generation: Gauge,
-    registry_refused_files: Gauge,
-    registry_reloads: CounterFamily,
-    tokens: CounterFamily,
-    links: Arc<LinkFamilies>,
-    tenants: Option<Arc<TenantFamilies>>,
+        // Those that only ours has.
+        /// Times accepting paused because descriptors or memory ran out.
+        pub(crate) accept_paused: counter = "rhizome_accept_paused_total",
+        /// Streams of agents and connections of API servers that were let in, by port.
+        accepted_peers: counter["port"] = "rhizome_konnectivity_accepted_peers_total",
+        /// Dials that one agent did not answer and that were given to another.
+        pub(crate) dials_retried: counter = "rhizome_konnectivity_dials_retried_total",
+        /// Dials refused because of a limit of their tenant, by limit.
+        pub(super) refused_dials: counter["limit"] = "rhizome_konnectivity_refused_dials_total",
+        /// Agents and frontends turned away, by port and reason.
+        refused_peers: counter["port", "reason"] = "rhizome_konnectivity_refused_peers_total",
+        /// Tenants that are served.
+        registry_clusters: gauge = "rhizome_konnectivity_registry_clusters",
+        /// Which reading of the registry is active.
+        registry_generation: gauge = "rhizome_konnectivity_registry_generation",
+        /// Files of the registry that were refused; what they said before stays in effect.
+        registry_refused_files: gauge = "rhizome_konnectivity_registry_refused_files",
+        /// Times that something had changed in the registry and was read again, by result.
+        registry_reloads: counter["result"] = "rhizome_konnectivity_registry_reloads_total",
+        /// Tokens of agents that were checked, by result.
+        tokens: counter["result"] = "rhizome_konnectivity_tokens_checked_total",
+    } with {
+        from_agent: Arc<StreamCounters>,
+        to_agent: Arc<StreamCounters>,
+        /// Packets and errors from gRPC frontends.
+        pub(crate) from_client: Arc<StreamCounters>,
+        /// Packets and errors toward gRPC frontends.
+        pub(crate) to_client: Arc<StreamCounters>,
+        links: Arc<LinkFamilies>,
+        tenants: Option<Arc<TenantFamilies>>,
+    }
 }
 
 impl ServerMetrics {
@@ -147,7 +183,7 @@ impl ServerMetrics {
             received: self.from_agent.clone(),
             sent: self.to_agent.clone(),
             families: self.links.clone(),
-            full_channels: Some(self.full_channels.clone()),
+            full_channels: Some(self.full_channels.with(&[Service::Connect.as_str()])),
             tenant: series.clone(),
         };
         TenantMetrics::new(Arc::clone(self), link, series)
@@ -204,148 +240,29 @@ impl ServerMetrics {
     /// # Panics
     /// When they are registered already.
     pub(crate) fn new(registry: &Registry, per_tenant: bool) -> Arc<Self> {
-        let counter = |name, help| registry.counter(name, help, &[]).with(&[]);
-        let listed = |name, help, labels, values: &[&str]| {
-            with_all(registry.counter(name, help, labels), values)
-        };
-        let gauge = |name, help| registry.gauge(name, help, &[]).with(&[]);
-        let histogram =
-            |name, help, bounds: &[f64]| registry.histogram(name, help, &[], bounds).with(&[]);
-        let latency = |name, help| registry.histogram(name, help, &["http_status_code"], &LATENCY);
-        let answers = |name, help| registry.counter(name, help, &["http_status_code", "reason"]);
-        let full_channels = registry.gauge(
-            "konnectivity_network_proxy_server_full_receive_channels",
-            "Streams that are not read because one of their tunnels is full, by method.",
-            &["service_method"],
-        );
         let streams = StreamFamilies::new(
             registry,
             "konnectivity_network_proxy_server_stream_packets_total",
             "konnectivity_network_proxy_server_stream_errors_total",
         );
-        Arc::new(Self {
-            connection_duration: histogram(
-                "konnectivity_network_proxy_server_connection_duration_seconds",
-                "How long connections of frontends lived, in seconds.",
-                &LIFETIME,
-            ),
-            culled_leases: counter(
-                "konnectivity_network_proxy_server_culled_leases_count",
-                "Expired leases of servers that were deleted.",
-            ),
-            dial_duration: histogram(
-                "konnectivity_network_proxy_server_dial_duration_seconds",
-                "Time until an agent had connected to a destination, in seconds.",
-                &LATENCY,
-            ),
-            dial_failures: registry.counter(
-                "konnectivity_network_proxy_server_dial_failure_count",
-                "Failed dials, by reason; one dial may fail in more than one way.",
-                &["reason"],
-            ),
-            established: gauge(
-                "konnectivity_network_proxy_server_established_connections",
-                "Connections of frontends to destinations.",
-            ),
-            frontend_write_duration: histogram(
-                "konnectivity_network_proxy_server_frontend_write_duration_seconds",
-                "Time to write to a frontend, in seconds.",
-                &LATENCY,
-            ),
-            full_channels: full_channels.with(&[Service::Connect.as_str()]),
-            grpc_connections: registry.gauge(
-                "konnectivity_network_proxy_server_grpc_connections",
-                "gRPC streams, by method.",
-                &["service_method"],
-            ),
-            http_connections: gauge(
-                "konnectivity_network_proxy_server_http_connections",
-                "Connections of frontends that speak HTTP CONNECT.",
-            ),
-            lease_delete_latency: latency(
-                "konnectivity_network_proxy_server_lease_delete_latency_seconds",
-                "Time to delete a lease, in seconds.",
-            ),
-            lease_deletes: answers(
-                "konnectivity_network_proxy_server_lease_delete_total",
-                "Requests to delete a lease, by answer.",
-            ),
-            lease_list_latency: latency(
-                "konnectivity_network_proxy_server_lease_list_latency_seconds",
-                "Time to list leases, in seconds.",
-            ),
-            lease_lists: answers(
-                "konnectivity_network_proxy_server_lease_list_total",
-                "Requests to list leases, by answer.",
-            ),
-            pending_dials: gauge(
-                "konnectivity_network_proxy_server_pending_backend_dials",
-                "Dials that wait for an agent's answer.",
-            ),
-            ready_backends: registry.gauge(
-                "konnectivity_network_proxy_server_ready_backends",
-                "Keys that a strategy has to choose from: agents, or what they are named for.",
-                &["proxy_strategy"],
-            ),
-            ready_connections: gauge(
-                "konnectivity_network_proxy_server_ready_backend_connections",
-                "Agents to choose from; deprecated, see ready_backends.",
-            ),
-            accept_paused: counter(
-                "rhizome_accept_paused_total",
-                "Times accepting paused because descriptors or memory ran out.",
-            ),
-            accepted_peers: listed(
-                "rhizome_konnectivity_accepted_peers_total",
-                "Streams of agents and connections of API servers that were let in, by port.",
-                &["port"],
-                &PeerPort::ALL.map(PeerPort::as_str),
-            ),
-            dials_retried: counter(
-                "rhizome_konnectivity_dials_retried_total",
-                "Dials that one agent did not answer and that were given to another.",
-            ),
-            refused_dials: listed(
-                "rhizome_konnectivity_refused_dials_total",
-                "Dials refused because of a limit of their tenant, by limit.",
-                &["limit"],
-                &LIMITS,
-            ),
-            refused_peers: registry.counter(
-                "rhizome_konnectivity_refused_peers_total",
-                "Agents and frontends turned away, by port and reason.",
-                &["port", "reason"],
-            ),
-            registry_clusters: gauge(
-                "rhizome_konnectivity_registry_clusters",
-                "Tenants that are served.",
-            ),
-            registry_generation: gauge(
-                "rhizome_konnectivity_registry_generation",
-                "Which reading of the registry is active.",
-            ),
-            registry_refused_files: gauge(
-                "rhizome_konnectivity_registry_refused_files",
-                "Files of the registry that were refused; what they said before stays in effect.",
-            ),
-            registry_reloads: listed(
-                "rhizome_konnectivity_registry_reloads_total",
-                "Times that something had changed in the registry and was read again, by result.",
-                &["result"],
-                &ReloadResult::ALL.map(ReloadResult::as_str),
-            ),
-            tokens: listed(
-                "rhizome_konnectivity_tokens_checked_total",
-                "Tokens of agents that were checked, by result.",
-                &["result"],
-                &TokenResult::ALL.map(TokenResult::as_str),
-            ),
-            from_agent: streams.segment("from_agent"),
-            to_agent: streams.segment("to_agent"),
-            from_client: streams.segment("from_client"),
-            to_client: streams.segment("to_client"),
-            links: Arc::new(LinkFamilies::new(registry)),
-            tenants: per_tenant.then(|| TenantFamilies::new(registry)),
-        })
+        let metrics = Self::register(
+            registry,
+            streams.segment("from_agent"),
+            streams.segment("to_agent"),
+            streams.segment("from_client"),
+            streams.segment("to_client"),
+            Arc::new(LinkFamilies::new(registry)),
+            per_tenant.then(|| TenantFamilies::new(registry)),
+        );
+        let _ = metrics.full_channels.with(&[Service::Connect.as_str()]);
+        begin(
+            &metrics.accepted_peers,
+            &PeerPort::ALL.map(PeerPort::as_str),
+        );
+        begin(&metrics.refused_dials, &LIMITS);
+        let reloads = ReloadResult::ALL.map(ReloadResult::as_str);
+        begin(&metrics.registry_reloads, &reloads);
+        begin(&metrics.tokens, &TokenResult::ALL.map(TokenResult::as_str));
+        Arc::new(metrics)
     }
 }

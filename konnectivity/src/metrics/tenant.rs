@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use knp_proto::{DialRefused, Strategy, Tenant, TenantId};
 use telemetry::Registry;
-use telemetry::metrics::{Counter, CounterFamily, Encoder, Gauge, GaugeFamily, Kind};
+use telemetry::metrics::{Counter, Encoder, Gauge, Kind};
 
 use super::server::{DialFailure, PeerPort, ServerMetrics};
 use super::{Direction, Held, LinkMetrics};
@@ -137,65 +137,42 @@ fn limit(refused: DialRefused) -> Option<&'static str> {
 /// The values that [`limit`] gives the label, from the start.
 pub(super) const LIMITS: [&str; 3] = ["pending_dials", "rate", "tunnels"];
 
-/// The families with the label `cluster`, and which tenants have series in them.
-#[derive(Debug)]
-pub(super) struct TenantFamilies {
-    accepted_frontends: CounterFamily,
-    bytes: CounterFamily,
-    dial_failures: CounterFamily,
-    established: GaugeFamily,
-    links: GaugeFamily,
-    pending: GaugeFamily,
-    refused_dials: CounterFamily,
-    stalled: GaugeFamily,
-    live: Arc<Mutex<BTreeMap<TenantId, Weak<TenantSeries>>>>,
+telemetry::families! {
+    /// The families with the label `cluster`, and which tenants have series in them.
+    #[derive(Debug)]
+    pub(super) struct TenantFamilies {
+        /// Connections of API servers that were let in, by tenant.
+        accepted_frontends: counter["cluster"] =
+            "rhizome_konnectivity_cluster_accepted_frontends_total",
+        /// Bytes relayed for tunnels, by tenant.
+        bytes: counter["cluster", "direction"] = "rhizome_konnectivity_cluster_relayed_bytes_total",
+        /// Failed dials, by tenant, with upstream's reasons.
+        dial_failures: counter["cluster", "reason"] =
+            "rhizome_konnectivity_cluster_dial_failures_total",
+        /// Connections of frontends to destinations, by tenant.
+        established: gauge["cluster"] = "rhizome_konnectivity_cluster_established_connections",
+        /// Streams of agents, by tenant.
+        links: gauge["cluster"] = "rhizome_konnectivity_cluster_links",
+        /// Dials that wait for an agent's answer, by tenant.
+        pending: gauge["cluster"] = "rhizome_konnectivity_cluster_pending_dials",
+        /// Dials refused because of a limit, by tenant.
+        refused_dials: counter["cluster", "limit"] =
+            "rhizome_konnectivity_cluster_refused_dials_total",
+        /// Tunnels whose socket has not taken waiting data for a while, by tenant.
+        stalled: gauge["cluster"] = "rhizome_konnectivity_cluster_stalled_tunnels",
+    } with {
+        live: Live,
+    }
 }
+
+/// Tenants that have series.
+type Live = Arc<Mutex<BTreeMap<TenantId, Weak<TenantSeries>>>>;
 
 impl TenantFamilies {
     pub(super) fn new(registry: &Registry) -> Arc<Self> {
-        let counter = |name, help, labels| registry.counter(name, help, labels);
-        let gauge = |name, help| registry.gauge(name, help, &["cluster"]);
-        let live = Arc::default();
+        let live = Live::default();
         collect_buffered(registry, &live);
-        Arc::new(Self {
-            accepted_frontends: counter(
-                "rhizome_konnectivity_cluster_accepted_frontends_total",
-                "Connections of API servers that were let in, by tenant.",
-                &["cluster"],
-            ),
-            bytes: counter(
-                "rhizome_konnectivity_cluster_relayed_bytes_total",
-                "Bytes relayed for tunnels, by tenant.",
-                &["cluster", "direction"],
-            ),
-            dial_failures: counter(
-                "rhizome_konnectivity_cluster_dial_failures_total",
-                "Failed dials, by tenant, with upstream's reasons.",
-                &["cluster", "reason"],
-            ),
-            established: gauge(
-                "rhizome_konnectivity_cluster_established_connections",
-                "Connections of frontends to destinations, by tenant.",
-            ),
-            links: gauge(
-                "rhizome_konnectivity_cluster_links",
-                "Streams of agents, by tenant.",
-            ),
-            pending: gauge(
-                "rhizome_konnectivity_cluster_pending_dials",
-                "Dials that wait for an agent's answer, by tenant.",
-            ),
-            refused_dials: counter(
-                "rhizome_konnectivity_cluster_refused_dials_total",
-                "Dials refused because of a limit, by tenant.",
-                &["cluster", "limit"],
-            ),
-            stalled: gauge(
-                "rhizome_konnectivity_cluster_stalled_tunnels",
-                "Tunnels whose socket has not taken waiting data for a while, by tenant.",
-            ),
-            live,
-        })
+        Arc::new(Self::register(registry, live))
     }
 
     /// Makes a tenant's series.
@@ -238,10 +215,7 @@ impl TenantFamilies {
 }
 
 /// Reads what tunnels hold at a scrape, since the limits keep count of it anyway.
-fn collect_buffered(
-    registry: &Registry,
-    live: &Arc<Mutex<BTreeMap<TenantId, Weak<TenantSeries>>>>,
-) {
+fn collect_buffered(registry: &Registry, live: &Live) {
     let live = Arc::clone(live);
     registry.collect(move |encoder: &mut Encoder| {
         let tenants: Vec<_> = lock(&live).values().filter_map(Weak::upgrade).collect();

@@ -92,8 +92,8 @@ fn server_counts_packets_and_failed_dials_as_upstream() {
     metrics.from_client.packet(PacketKind::DialRequest);
     metrics.to_client.packet(PacketKind::Unknown);
     let tenant = metrics.tenant(&tenant("a"));
-    tenant.link().received().packet(PacketKind::Data);
-    tenant.link().sent().packet(PacketKind::CloseRequest);
+    tenant.link().received.packet(PacketKind::Data);
+    tenant.link().sent.packet(PacketKind::CloseRequest);
     let expected = [
         r#"{segment="from_agent",packet_type="DATA"} 1"#,
         r#"{segment="from_client",packet_type="DIAL_REQ"} 2"#,
@@ -140,7 +140,7 @@ fn server_counts_packets_and_failed_dials_as_upstream() {
 fn agent_counts_packets_errors_and_lease_answers_as_upstream() {
     let registry = Registry::new();
     let metrics = AgentMetrics::new(&registry);
-    let (received, sent) = (metrics.link().received(), metrics.link().sent());
+    let (received, sent) = (&metrics.link.received, &metrics.link.sent);
     received.packet(PacketKind::DialRequest);
     sent.packet(PacketKind::DialResponse);
     let expected = [
@@ -338,7 +338,7 @@ fn every_reason_a_tunnel_ends_for_is_there_from_the_start() {
         EndReason::SlowConsumer,
         EndReason::Violation(knp_proto::Violation::DataAfterFin),
     ] {
-        agent.link().ended(&reason);
+        agent.link.ended(&reason);
     }
     let after = samples(&registry, name);
     assert_eq!(after.len(), before.len());
