@@ -27,6 +27,7 @@ use std::ffi::OsString;
 
 use serde_json::Value;
 use settings::{ConfigError, ConfigErrors};
+use telemetry::LogFormat;
 
 use self::agent::AgentFlags;
 use self::checks::Checks;
@@ -34,8 +35,9 @@ use self::read::{Flags, Read};
 use self::server::ServerFlags;
 pub use self::server_config::ServerConfig;
 pub(crate) use self::server_config::TenantSource;
+use self::shared::LogWord;
 use crate::agent::AgentConfig;
-use crate::process::{Parsed, ProcessConfig, Setup};
+use crate::process::{Parsed, Setup};
 
 /// What the programs read from their environment.
 #[derive(Clone, Debug, Default)]
@@ -151,12 +153,15 @@ fn parse<S: Flags, C>(
     warnings.extend(given.without_effect(&*flags));
     let log = flags.log();
     let log_directives = log::directives(log, environment.log.as_deref(), &mut warnings);
-    let process = ProcessConfig {
+    Ok(Parsed::Configured(Box::new(Setup {
+        config,
         check: flags.run().check,
-        log_format: log.log_format.into(),
+        log_format: match log.log_format {
+            LogWord::Json => LogFormat::Json,
+            LogWord::Text => LogFormat::Text,
+        },
         log_directives,
         warnings,
         effective,
-    };
-    Ok(Parsed::Configured(Box::new(Setup { process, config })))
+    })))
 }

@@ -28,13 +28,6 @@ pub enum Parsed<C> {
 pub struct Setup<C> {
     /// The program's configuration.
     pub config: C,
-    /// That of the process.
-    pub process: ProcessConfig,
-}
-
-/// Log, warnings and effective configuration of a process.
-#[derive(Clone, Debug)]
-pub struct ProcessConfig {
     /// Whether the configuration is only checked and printed.
     pub check: bool,
     /// Format of the log.
@@ -62,23 +55,23 @@ pub fn main<C: Verify, E: Error + 'static>(
     parsed: Result<Parsed<C>, E>,
     run: impl FnOnce(C, LogControl) -> Result<(), Failure>,
 ) -> ExitCode {
-    let Setup { config, process } = match parsed {
+    let setup = match parsed {
         Ok(Parsed::Print(text)) => return program::print(text),
         Ok(Parsed::Configured(setup)) => *setup,
         Err(error) => return program::reject(telemetry::chain(&error).to_string().trim_end()),
     };
-    program::with_log(process.log_format, Some(&process.log_directives), |log| {
-        for warning in &process.warnings {
+    program::with_log(setup.log_format, Some(&setup.log_directives), |log| {
+        for warning in &setup.warnings {
             tracing::warn!("{warning}");
         }
-        let effective = &process.effective;
-        if process.check {
-            config.verify()?;
+        let effective = &setup.effective;
+        if setup.check {
+            setup.config.verify()?;
             let yaml = settings::effective_yaml(effective).map_err(Failure::configuration)?;
             return Ok(program::print(yaml));
         }
         tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %effective, "starting");
-        run(config, log)?;
+        run(setup.config, log)?;
         Ok(ExitCode::SUCCESS)
     })
 }

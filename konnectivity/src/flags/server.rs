@@ -3,10 +3,12 @@
 //! Upstream's flags have upstream's names and, where upstream has a bound, upstream's defaults.
 //! `server_config` checks what they mean together.
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use schemars::JsonSchema;
 use serde::Serialize;
 use settings::{GoDuration, RelPath};
+use telemetry::AccessFormat;
 
 use super::read::Flags;
 use super::shared::{
@@ -173,8 +175,8 @@ pub(crate) struct ServerFlags {
     pub(crate) health_port: u32,
 
     /// Format of the access log on standard output, one line per tunnel.
-    #[arg(long, default_value = "off", help_heading = LOGS)]
-    pub(crate) access_log: AccessWord,
+    #[arg(long, default_value = "off", value_parser = access_formats(), help_heading = LOGS)]
+    pub(crate) access_log: AccessFormat,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) log: LogFlags,
@@ -214,26 +216,9 @@ impl Flags for ServerFlags {
     }
 }
 
-/// How the line that each connection leaves is written.
-#[derive(Clone, Copy, Debug, ValueEnum, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum AccessWord {
-    /// One object per line.
-    Json,
-    /// Not at all.
-    Off,
-    /// Names and values.
-    Text,
-}
-
-impl From<AccessWord> for telemetry::AccessFormat {
-    fn from(word: AccessWord) -> Self {
-        match word {
-            AccessWord::Json => Self::Json,
-            AccessWord::Off => Self::Off,
-            AccessWord::Text => Self::Text,
-        }
-    }
+fn access_formats() -> impl TypedValueParser<Value = AccessFormat> {
+    PossibleValuesParser::new(["json", "off", "text"])
+        .try_map(|word| serde_json::from_value::<AccessFormat>(word.into()))
 }
 
 const EXAMPLES: &str = "\

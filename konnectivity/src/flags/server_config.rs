@@ -112,7 +112,7 @@ pub(super) fn configure(
     let (only_tls13, cipher_suites) =
         versions_and_suites(&flags.tls_min_version, &flags.cipher_suites, checks);
     ServerConfig {
-        access_log: flags.access_log.into(),
+        access_log: flags.access_log,
         admin: checks.address("admin-bind-address", &flags.admin_bind_address, admin_port),
         agent_liveness: liveness(flags.keepalive_time, 30),
         agents,

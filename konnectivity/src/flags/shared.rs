@@ -116,15 +116,6 @@ pub(crate) enum LogWord {
     Text,
 }
 
-impl From<LogWord> for telemetry::LogFormat {
-    fn from(word: LogWord) -> Self {
-        match word {
-            LogWord::Json => Self::Json,
-            LogWord::Text => Self::Text,
-        }
-    }
-}
-
 /// What happens to a tunnel whose reader is slower than a peer without flow control sends.
 #[derive(Clone, Copy, Debug, ValueEnum, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

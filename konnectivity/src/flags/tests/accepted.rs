@@ -46,7 +46,7 @@ fn values_parse_in_all_pflag_spellings() {
             "{line}"
         );
         assert!(
-            setup.process.log_directives.contains("konnectivity=debug"),
+            setup.log_directives.contains("konnectivity=debug"),
             "{line}"
         );
     }
@@ -165,7 +165,7 @@ fn uds_server_has_no_port_for_api_servers() {
     let labels = &lease(&config).labels;
     assert_eq!(labels.to_string(), "k8s-app=konnectivity-server");
     assert_eq!(config.workers, 1);
-    assert_eq!(setup.process.warnings, [""; 0]);
+    assert_eq!(setup.warnings, [""; 0]);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn unauthenticated_agents_are_warned_about() {
     let setup = server(UDS).unwrap();
     let cluster = single(&setup.config);
     assert_eq!((&cluster.agents_ca, &cluster.spec.tokens), (&None, &None));
-    assert!(setup.process.warnings[0].contains("--cluster-ca-cert"));
+    assert!(setup.warnings[0].contains("--cluster-ca-cert"));
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn agent_flags_reach_their_parameters() {
     let health: SocketAddr = "127.0.0.1:8093".parse().unwrap();
     assert!(matches!(own.health, EndpointAddr::Tcp(address) if address == health));
     assert_eq!(own.leases.unwrap().selector, "a=b", "by its former name");
-    assert_eq!(setup.process.log_format, LogFormat::Json);
+    assert_eq!(setup.log_format, LogFormat::Json);
     assert_eq!(agent("").unwrap().config.keepalive, None);
 }
 
@@ -294,9 +294,9 @@ fn flags_without_effect_are_warned_about_once() {
     let line = format!("{TCP} --cluster-ca-cert=a-ca.crt");
     let idle = "--logtostderr=true --enable-profiling=false --xfr-channel-size=10 --log-file=";
     let setup = server(&format!("{line} {idle}")).unwrap();
-    assert_eq!(setup.process.warnings, [""; 0]);
+    assert_eq!(setup.warnings, [""; 0]);
     let idle = "--log-file=/var/log/x --xfr-channel-size=100 --enable-profiling";
-    let warnings = server(&format!("{line} {idle}")).unwrap().process.warnings;
+    let warnings = server(&format!("{line} {idle}")).unwrap().warnings;
     let [warning] = warnings.as_slice() else {
         panic!("{warnings:?}");
     };

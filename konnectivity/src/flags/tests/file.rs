@@ -98,10 +98,10 @@ fn effective_configuration_is_valid_file() {
                 --max-buffered-bytes=123456789";
     for allowed in ["", " --allow-destinations=10.0.0.0/8,[fd00::/8]:443"] {
         let first = agent(&format!("{line}{allowed}")).unwrap();
-        let text = settings::effective_yaml(&first.process.effective).unwrap();
+        let text = settings::effective_yaml(&first.effective).unwrap();
         let path = write(&dir, &text);
         let second = agent(&format!("--config={path}")).unwrap();
-        assert_eq!(first.process.effective, second.process.effective);
+        assert_eq!(first.effective, second.effective);
         assert_eq!(second.config.connect.interval.as_millis(), 1500);
         assert_eq!(first.config.ca, second.config.ca);
     }
