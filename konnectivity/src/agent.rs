@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   control thread                          data thread
-//!     signals, files, leases ── orders ──▶    worker ──▶ links ──▶ tunnels ──▶ destinations
+//!     signals, files, leases ── drain ───▶    worker ──▶ links ──▶ tunnels ──▶ destinations
 //!     probes, admin ◀────────── Board ──────────┘          ▲
 //!                                                        servers
 //! ```
@@ -25,13 +25,13 @@ use std::time::Duration;
 
 use relay::PoolParams;
 use serve::{
-    BoundEndpoints, Drain, Failure, ServedEndpoints, Signal, Signals, Threads, Workers, program,
+    BoundEndpoints, Drain, DrainParams, Failure, Phase, ProcessInfo, ServedEndpoints, Signal,
+    Signals, Threads, Workers, program,
 };
 use telemetry::{LogControl, Process, Registry};
 use tls::ClientTls;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 pub use config::{AgentConfig, ConnectParams, CountSource};
 pub use dial::{AllowedRange, AllowedRangeError, DialParams};
@@ -40,15 +40,15 @@ pub(crate) use trust::load as load_trust;
 
 use board::Board;
 use health::Health;
-use worker::{Orders, Phase, Task, begin_drain};
+use worker::Task;
 
 use crate::lease::LeaseCount;
 use crate::metrics::{AGENT_BUILD, AgentMetrics};
 
 /// A running agent. Dropping it ends it.
 struct Agent {
-    config: Arc<AgentConfig>,
-    orders: watch::Sender<Orders>,
+    drain: Drain,
+    reloads: watch::Sender<()>,
     tls: ClientTls,
     workers: Workers<Task>,
     tasks: JoinSet<()>,
@@ -70,7 +70,11 @@ impl Agent {
         tls.count_in(&tls::Metrics::new(&registry), "servers");
         let endpoints = BoundEndpoints::bind(config.health.clone(), config.admin.clone())?;
         let board = Board::default();
-        let orders = watch::Sender::new(Orders::default());
+        let drain = Drain::new(DrainParams {
+            delay: Duration::ZERO,
+            timeout: config.grace,
+        });
+        let reloads = watch::Sender::default();
         let mut tasks = JoinSet::new();
         let leases = match &config.leases {
             Some(params) => {
@@ -85,32 +89,37 @@ impl Agent {
             tls: tls.clone(),
             metrics,
             board: board.clone(),
-            orders: orders.subscribe(),
+            drain: drain.clone(),
+            reloads: reloads.subscribe(),
             leases,
         };
         let run = async |_, task: Task| {
             worker::run(task).await;
             Ok(())
         };
-        // It is told its end by orders.
-        let drain = Drain::new(serve::DrainParams {
+        // It follows the drain by itself, and is never cut.
+        let never = Drain::new(DrainParams {
             delay: Duration::ZERO,
             timeout: Duration::ZERO,
         });
-        let mut workers = Workers::prepare("data", 1, PoolParams::COPYING, &drain, run)
+        let mut workers = Workers::prepare("data", 1, PoolParams::COPYING, &never, run)
             .map_err(|error| Failure::with_code(1, format!("starting the data thread: {error}")))?;
         workers.start(vec![task]);
-        let health = Health::new(Arc::clone(&config), board, orders.clone());
-        let health: Arc<dyn Process> = Arc::new(health);
+        let info = ProcessInfo::new(AGENT_BUILD, drain.clone());
+        let health: Arc<dyn Process> = Arc::new(Health {
+            config,
+            board,
+            info,
+        });
         let watched = tls.clone();
         tasks.spawn(async move { watched.watch().await });
         Ok(Self {
-            orders,
+            drain,
+            reloads,
             tls,
             workers,
             tasks,
             endpoints: endpoints.serve(&health, registry, log),
-            config,
         })
     }
 
@@ -119,33 +128,16 @@ impl Agent {
         if let Err(error) = self.tls.reload() {
             tracing::warn!(error = %telemetry::chain(&error), "reload failed, keeping the previous certificates");
         }
-        self.orders.send_modify(|orders| orders.reloads += 1);
+        self.reloads.send_replace(());
     }
 
     /// Runs until the agent has drained, acting on signals from `next`, which is cancel-safe.
     async fn run(mut self, mut next: impl AsyncFnMut() -> Signal) -> Result<(), Failure> {
-        let mut orders = self.orders.subscribe();
-        let draining = async move {
-            // The sender lives as long as the agent.
-            let _ = orders
-                .wait_for(|orders| orders.phase >= Phase::Draining)
-                .await;
-        };
-        let grace = self.config.grace;
-        let mut time_is_up = std::pin::pin!(async move {
-            draining.await;
-            sleep(grace).await;
-        });
         // Not the same as draining, which an operator may have begun.
         let mut signalled = false;
         let ended = loop {
             tokio::select! {
                 ended = self.workers.ended() => break ended,
-                () = &mut time_is_up, if self.phase() < Phase::Ending => {
-                    tracing::info!(?grace, "drain timed out");
-                    // What is left of its streams ends within a moment.
-                    self.orders.send_modify(|orders| orders.phase = Phase::Ending);
-                }
                 signal = next() => match signal {
                     Signal::Reload => self.reload(),
                     Signal::Stop if signalled => {
@@ -153,22 +145,18 @@ impl Agent {
                     }
                     Signal::Stop => {
                         signalled = true;
-                        begin_drain(&self.orders);
+                        self.drain.begin();
                     }
                 }
             }
         };
-        if self.phase() == Phase::Serving || ended != Some(Ok(())) {
+        if self.drain.phase() == Phase::Serving || ended != Some(Ok(())) {
             return Err(Failure::with_code(1, "the data thread failed"));
         }
         drop((self.endpoints, self.tasks));
         self.workers.join();
         tracing::info!("ended");
         Ok(())
-    }
-
-    fn phase(&self) -> Phase {
-        self.orders.borrow().phase
     }
 }
 

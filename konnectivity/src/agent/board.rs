@@ -25,8 +25,6 @@ pub(super) struct View {
     pub(super) links: BTreeMap<String, LinkInfo>,
     /// How many servers there are thought to be.
     pub(super) servers: u32,
-    /// Whether the agent drains.
-    pub(super) draining: bool,
     /// Why the last attempt to connect failed, if it did.
     pub(super) last_failure: Option<String>,
 }

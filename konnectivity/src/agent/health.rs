@@ -11,39 +11,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use serve::ProcessInfo;
 use telemetry::admin::Extra;
 use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
-use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::board::{Board, View};
 use super::config::AgentConfig;
-use super::worker::{Orders, begin_drain};
 use crate::endpoints;
 
 /// Answers for the agent.
 pub(super) struct Health {
-    config: Arc<AgentConfig>,
-    board: Board,
-    started: Instant,
-    orders: watch::Sender<Orders>,
+    pub(super) config: Arc<AgentConfig>,
+    pub(super) board: Board,
+    pub(super) info: ProcessInfo,
 }
 
 impl Health {
-    /// Answers from `board`, and begins to drain by `orders`.
-    pub(super) fn new(
-        config: Arc<AgentConfig>,
-        board: Board,
-        orders: watch::Sender<Orders>,
-    ) -> Self {
-        Self {
-            config,
-            board,
-            started: Instant::now(),
-            orders,
-        }
-    }
-
     /// Answers whether a server is connected, with upstream's list of checks where it gives one.
     fn readiness(&self, query: Option<&str>) -> Extra {
         match self.ready() {
@@ -77,7 +60,7 @@ impl Health {
 
 impl Process for Health {
     fn binary(&self) -> &'static str {
-        "konnectivity-agent"
+        self.info.binary()
     }
 
     /// Stays ready while it drains, as upstream: it still serves what comes.
@@ -96,7 +79,7 @@ impl Process for Health {
         let links = self.links(usize::MAX);
         let view = self.board.view();
         json!({
-            "draining": view.draining,
+            "draining": self.info.serving().is_err(),
             "last_failure": view.last_failure,
             "links": links,
             "servers": view.servers,
@@ -109,19 +92,16 @@ impl Process for Health {
     }
 
     fn drain(&self) {
-        begin_drain(&self.orders);
+        self.info.begin_drain();
     }
 
     fn status(&self) -> Status {
         let view = self.board.view();
         Status {
-            version: env!("CARGO_PKG_VERSION"),
-            uptime: self.started.elapsed(),
-            draining: view.draining,
             facts: facts(&self.config, &view),
             clusters: vec![servers(&view)],
             clusters_total: 1,
-            ..Status::default()
+            ..self.info.status()
         }
     }
 

@@ -99,6 +99,11 @@ impl Running {
         ended
     }
 
+    fn drain(&self) {
+        let _runtime = self.runtime.enter();
+        self.agent().drain.begin();
+    }
+
     fn get(&self, path: &str) -> (u16, String) {
         answer(&self.agent().endpoints.probes, path)
     }
@@ -312,7 +317,7 @@ fn a_drained_agent_serves_what_comes_and_ends_once_idle() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100s"]);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = link.dial(&echo.addr().to_string()).unwrap();
-    begin_drain(&running.agent().orders);
+    running.drain();
     let drain = |packet: &Packet| matches!(packet, Packet::Drain);
     link.wire.find("DRAIN", LIMIT, drain).unwrap();
     let ended = running.run(std::future::pending);
@@ -333,7 +338,7 @@ fn an_agent_whose_time_is_up_ends_with_its_tunnels() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100ms"]);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     link.dial(&echo.addr().to_string()).unwrap();
-    begin_drain(&running.agent().orders);
+    running.drain();
     let ended = running.run(std::future::pending);
     assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Ok(()));
     echo.wait_closed(LIMIT).unwrap();
@@ -344,7 +349,7 @@ fn an_operators_drain_is_no_signal() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100s"]);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = link.dial(&echo.addr().to_string()).unwrap();
-    begin_drain(&running.agent().orders);
+    running.drain();
     let (signal, mut signals) = tokio::sync::mpsc::channel(1);
     let (asked, asks) = mpsc::channel();
     let ended = running.run(async move || {
@@ -368,12 +373,11 @@ fn an_operators_drain_is_no_signal() {
 #[test]
 fn a_second_signal_ends_an_agent_whose_time_is_up_too() {
     let (mut running, _server, _link) = connected(&["--grace-period=1ms"]);
-    let mut orders = running.agent().orders.subscribe();
+    let drain = running.agent().drain.clone();
     let mut signals = 0;
     let ended = running.run(async move || {
         if signals > 0 {
-            let ending = orders.wait_for(|orders| orders.phase == Phase::Ending);
-            drop(ending.await);
+            drain.reached(Phase::Cut).await;
         }
         signals += 1;
         Signal::Stop

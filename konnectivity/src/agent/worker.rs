@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                     ┌── due ──▶ attempt ──▶ Connector: keep? ──▶ link ──▶ tunnels
-//!   orders, leases ──▶│◀───────── lost ◀───────────────────────────┘
+//!   drain, leases  ──▶│◀───────── lost ◀───────────────────────────┘
 //!                     └── draining and idle ──▶ end
 //! ```
 //!
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use knp_proto::{Budget, LinkConfig, StreamId, Tenant, TenantId};
+use serve::{Drain, Phase};
 use tls::ClientTls;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -45,45 +46,15 @@ const DIAL_MARGIN: Duration = Duration::from_secs(2);
 /// How long what streams said last may take to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What the thread is told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Orders {
-    pub(super) phase: Phase,
-    /// Goes up with each request to read files again.
-    pub(super) reloads: u64,
-}
-
-/// How far the agent is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
-    /// Serves.
-    #[default]
-    Serving,
-    /// Ends once idle.
-    Draining,
-    /// Ends now.
-    Ending,
-}
-
-/// Begins to drain. Called again, it does nothing more.
-pub(super) fn begin_drain(orders: &watch::Sender<Orders>) {
-    orders.send_if_modified(|orders| {
-        let begins = orders.phase == Phase::Serving;
-        if begins {
-            tracing::info!("draining");
-            orders.phase = Phase::Draining;
-        }
-        begins
-    });
-}
-
 /// What the thread is given.
 pub(super) struct Task {
     pub(super) config: Arc<AgentConfig>,
     pub(super) tls: ClientTls,
     pub(super) metrics: Arc<AgentMetrics>,
     pub(super) board: Board,
-    pub(super) orders: watch::Receiver<Orders>,
+    pub(super) drain: Drain,
+    /// Changes with each request to read files again; closed when the agent is gone.
+    pub(super) reloads: watch::Receiver<()>,
     pub(super) leases: watch::Receiver<Option<u32>>,
 }
 
@@ -92,7 +63,8 @@ type Attempt = Pin<Box<dyn Future<Output = Result<Opened, OpenError>>>>;
 struct Worker {
     links: Rc<Links>,
     board: Board,
-    orders: watch::Receiver<Orders>,
+    drain: Drain,
+    reloads: watch::Receiver<()>,
     leases: watch::Receiver<Option<u32>>,
     connector: Connector,
     attempt: Option<Attempt>,
@@ -104,8 +76,8 @@ struct Worker {
     first_address: u64,
     chance: RandomState,
     rolls: u64,
-    phase: Phase,
     draining_since: Option<Instant>,
+    ended: bool,
 }
 
 /// Serves until the agent is drained, or told to end.
@@ -131,7 +103,8 @@ pub(super) async fn run(task: Task) {
             tunnels,
         }),
         board: task.board,
-        orders: task.orders,
+        drain: task.drain,
+        reloads: task.reloads,
         leases: task.leases,
         attempt: None,
         running: JoinSet::new(),
@@ -140,10 +113,10 @@ pub(super) async fn run(task: Task) {
         first_address: chance.hash_one(0),
         chance,
         rolls: 0,
-        phase: Phase::Serving,
         draining_since: None,
+        ended: false,
     };
-    while worker.phase < Phase::Ending {
+    while !worker.ended {
         worker.step().await;
     }
     worker.end().await;
@@ -155,13 +128,21 @@ impl Worker {
         self.publish();
         let due = self.connector.due().filter(|_| self.attempt.is_none());
         let due = due.map(Instant::from_std);
+        let draining = self.draining_since.is_some();
+        let next = if draining { Phase::Cut } else { Phase::Unready };
         tokio::select! {
-            changed = self.orders.changed() => {
-                let told = *self.orders.borrow_and_update();
-                // The sender of orders is gone: nothing else would end this thread.
-                let phase = if changed.is_err() { Phase::Ending } else { told.phase };
-                self.obey(phase);
-            }
+            () = self.drain.reached(next) => match draining {
+                true => {
+                    tracing::info!(grace = ?self.links.config.grace, "drain timed out");
+                    self.ended = true;
+                }
+                false => self.begin_drain(),
+            },
+            changed = self.reloads.changed() => match changed {
+                Ok(()) => self.links.tunnels.dialer.reload(),
+                // The agent is gone: nothing else would end this thread.
+                Err(_) => self.ended = true,
+            },
             Some(()) = OptionFuture::from(due.map(sleep_until)) => self.begin(),
             Some(opened) = OptionFuture::from(self.attempt.as_mut()) => {
                 self.attempt = None;
@@ -173,25 +154,18 @@ impl Worker {
                 let random = self.random();
                 self.connector.counted(now(), random, count);
             }
-            () = sleep(IDLE_CHECK), if self.phase == Phase::Draining => self.end_if_idle(),
+            () = sleep(IDLE_CHECK), if draining => self.end_if_idle(),
         }
     }
 
-    fn obey(&mut self, phase: Phase) {
-        // Names are looked up anew after whatever was told: it happens a few times in a life.
-        self.links.tunnels.dialer.reload();
-        if phase == Phase::Draining && self.phase == Phase::Serving {
-            self.connector.drain();
-            self.attempt = None;
-            self.draining_since = Some(Instant::now());
-            self.links.tunnels.metrics.draining.set(1);
-            let mut view = self.board.view();
-            view.draining = true;
-            for info in view.links.values() {
-                info.link.drain();
-            }
+    fn begin_drain(&mut self) {
+        self.connector.drain();
+        self.attempt = None;
+        self.draining_since = Some(Instant::now());
+        self.links.tunnels.metrics.draining.set(1);
+        for info in self.board.view().links.values() {
+            info.link.drain();
         }
-        self.phase = self.phase.max(phase);
     }
 
     fn end_if_idle(&mut self) {
@@ -202,7 +176,7 @@ impl Worker {
         let since = draining.max(idle);
         if since.elapsed() >= IDLE && self.board.view().tunnels() == 0 {
             tracing::info!(idle = ?IDLE, "drained");
-            self.phase = Phase::Ending;
+            self.ended = true;
         }
     }
 
