@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use testkit::certs::{Authority, Identity};
-use testkit::http::{Connection, Target};
+use testkit::http::Target;
 use testkit::konnectivity::{AgentLink, End, FakeServer, Packet, ServerOptions};
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
@@ -131,23 +131,6 @@ fn answer(address: &EndpointAddr, path: &str) -> (u16, String) {
     (answer.status, String::from_utf8(answer.body).unwrap())
 }
 
-#[test]
-fn log_nonsense_is_refused_and_changes_nothing() {
-    let running = Running::start(&Pki::new(), 1, &[]);
-    let put = |filter: &str| {
-        let target = target(&running.agent().endpoints.admin);
-        let mut connection = Connection::open(&target).unwrap();
-        connection.request("PUT", "/log", Some(filter)).unwrap()
-    };
-    assert_eq!(put("info,konnectivity=debug").status, 200);
-    let wrong = "5 nonsense v=5 nonsense=debug konnectivity=";
-    for nonsense in wrong.split(' ').chain([""]) {
-        assert_eq!(put(nonsense).status, 400, "{nonsense:?}");
-        let now = running.admin("/log").1;
-        assert_eq!(now, "info,konnectivity=debug\n", "{nonsense:?}");
-    }
-}
-
 fn connected(more: &[&str]) -> (Running, FakeServer, AgentLink) {
     let pki = Pki::new();
     let server = FakeServer::start(&pki.options("s1")).unwrap();
@@ -180,76 +163,6 @@ fn an_agent_introduces_itself_and_is_ready_while_a_server_is_there() {
     drop(server);
     let lost = || running.get("/readyz").0 == 503;
     testkit::wait::until("the loss to be noticed", LIMIT, lost).unwrap();
-}
-
-#[test]
-fn bytes_go_both_ways_and_the_end_of_a_destination_is_told() {
-    let (_running, _server, mut link) = connected(&[]);
-    let echo = Upstream::start(Behavior::Echo).unwrap();
-    let id = link.dial(&echo.addr().to_string()).unwrap();
-    let sent: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
-    for piece in sent.chunks(30_000) {
-        link.write(id, piece).unwrap();
-    }
-    assert_eq!(link.read(id, sent.len()).unwrap(), sent);
-    link.close(id).unwrap();
-    let (rest, error) = link.read_to_end(id).unwrap();
-    assert_eq!((rest.len(), error.as_str()), (0, ""));
-    let source = Upstream::start(Behavior::Source { bytes: 300_000 }).unwrap();
-    let id = link.dial(&source.addr().to_string()).unwrap();
-    let (all, error) = link.read_to_end(id).unwrap();
-    assert_eq!((all.len(), error.as_str()), (300_000, ""));
-}
-
-#[test]
-fn bytes_before_a_close_arrive() {
-    let (_running, _server, mut link) = connected(&[]);
-    let sink = Upstream::start(Behavior::Sink).unwrap();
-    for round in 1..=20 {
-        let id = link.dial(&sink.addr().to_string()).unwrap();
-        for _ in 0..64 {
-            link.write(id, &[7; 16 << 10]).unwrap();
-        }
-        link.close(id).unwrap();
-        link.read_to_end(id).unwrap();
-        let all = || sink.received() == round * (1 << 20);
-        testkit::wait::until("all bytes", LIMIT, all).unwrap();
-    }
-}
-
-#[test]
-fn failures_are_told_in_the_words_of_go() {
-    let (running, _server, mut link) = connected(&["--allow-destinations=127.0.0.0/8"]);
-    let closed = testkit::ports::free(1).unwrap();
-    let address = format!("127.0.0.1:{}", closed[0]);
-    for (target, text) in [
-        (
-            &*address,
-            format!(" {address}: connect: connection refused"),
-        ),
-        ("x.invalid:80", ": lookup x.invalid: no such host".into()),
-        (
-            "nonsense",
-            ": address nonsense: missing port in address".into(),
-        ),
-        (
-            "10.9.8.7:1",
-            " 10.9.8.7:1: destination 10.9.8.7:1 is not allowed".into(),
-        ),
-    ] {
-        let random = link.ask(target).unwrap();
-        let text = format!("dial tcp{text}");
-        assert_eq!(link.answer(random, LIMIT).unwrap(), Err(text));
-    }
-    let (_, metrics) = running.get("/metrics");
-    for line in [
-        "konnectivity_network_proxy_agent_endpoint_dial_failure_total{reason=\"unknown\"} 4",
-        "rhizome_konnectivity_refused_destinations_total 1",
-        "konnectivity_network_proxy_agent_open_server_connections 1",
-        "konnectivity_network_proxy_agent_known_server_count 1",
-    ] {
-        assert!(metrics.contains(line), "{line} is not in {metrics}");
-    }
 }
 
 #[test]
@@ -290,26 +203,6 @@ fn operators_see_links_and_are_told_that_there_are_no_profiles() {
     assert_eq!((status, text.as_str()), (404, "no such endpoint\n"));
     let (_, metrics) = running.admin("/metrics");
     assert!(metrics.contains("rhizome_konnectivity_links 1"));
-}
-
-#[test]
-fn tunnels_end_with_their_server_and_the_agent_comes_back() {
-    let pki = Pki::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let again = listener.try_clone().unwrap();
-    let server = FakeServer::serve(listener, &pki.options("s1")).unwrap();
-    let running = Running::start(&pki, server.addr().port(), &[]);
-    let mut link = server.accept(LIMIT).unwrap();
-    let echo = Upstream::start(Behavior::Echo).unwrap();
-    link.dial(&echo.addr().to_string()).unwrap();
-    echo.wait_accepted(1, LIMIT).unwrap();
-    drop(link);
-    drop(server);
-    echo.wait_closed(LIMIT).unwrap();
-    let server = FakeServer::serve(again, &pki.options("s2")).unwrap();
-    let mut link = server.accept(LIMIT).unwrap();
-    assert!(link.dial(&echo.addr().to_string()).is_ok());
-    drop(running);
 }
 
 #[test]
@@ -405,24 +298,6 @@ fn exit_code_is_64_only_for_config_errors() {
         let failure = Agent::start(config, LogControl::detached()).err().unwrap();
         assert_eq!(failure.code(), code, "{failure:?}");
     }
-}
-
-#[test]
-fn all_servers_behind_an_address_are_found() {
-    let pki = Pki::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    // Who accepts first is chance enough for a load balancer.
-    let options = |id| ServerOptions {
-        count: 3,
-        ..pki.options(id)
-    };
-    let servers: Vec<_> = ["a", "b", "c"]
-        .map(|id| FakeServer::serve(listener.try_clone().unwrap(), &options(id)).unwrap())
-        .into();
-    // Attempts never grow rare, so some hundreds of them fit into the limit.
-    let often = ["--sync-interval=50ms", "--sync-interval-cap=100ms"];
-    let running = Running::start(&pki, servers[0].addr().port(), &often);
-    running.wait_counted("konnectivity_network_proxy_agent_open_server_connections 3");
 }
 
 #[test]

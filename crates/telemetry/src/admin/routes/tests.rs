@@ -371,6 +371,8 @@ async fn log_filter_is_read_and_replaced() {
         ("/log", "", 400),
         ("/log", "nonsense", 400),
         ("/log", "level=debug", 400),
+        ("/log", "5", 400),
+        ("/log", "v=5", 400),
         ("/log", "relay=", 400),
         ("/log?level=debug", "", 400),
         ("/log", &long, 413),
