@@ -133,11 +133,7 @@ impl LinkHandle {
             let id = state.link.dial(now(), random, target)?;
             state.tunnels.insert(id, Waiting::default());
             self.0.settle(&mut state);
-            Tunnel {
-                shared: Arc::clone(&self.0),
-                id,
-                connect_id: ConnectId(0),
-            }
+            self.tunnel(id)
         };
         match poll_fn(|cx| tunnel.poll_progress(cx)).await {
             Ok(connect_id) => {
@@ -151,12 +147,16 @@ impl LinkHandle {
     /// Returns what the peer asked for by [`News::Dial`].
     pub(crate) fn pending(&self, id: TunnelId, target: DialTarget) -> PendingDial {
         // Known since the event: it may have been called off meanwhile.
-        let tunnel = Tunnel {
+        let tunnel = self.tunnel(id);
+        PendingDial { tunnel, target }
+    }
+
+    fn tunnel(&self, id: TunnelId) -> Tunnel {
+        Tunnel {
             shared: Arc::clone(&self.0),
             id,
             connect_id: ConnectId(0),
-        };
-        PendingDial { tunnel, target }
+        }
     }
 
     /// Asks the server to dial other agents from now on.

@@ -45,18 +45,6 @@ pub(crate) struct Means {
     pub(crate) outward: Direction,
 }
 
-impl Means {
-    /// Makes what relays to destinations work with.
-    pub(crate) fn of_destinations() -> Self {
-        Self {
-            scratch: Scratch::default(),
-            share: None,
-            write_duration: None,
-            outward: Direction::FromDestination,
-        }
-    }
-}
-
 /// Bytes that a relay has moved, also while it goes on and after it was dropped.
 #[derive(Debug, Default)]
 pub(crate) struct ByteCounts {

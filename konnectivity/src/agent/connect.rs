@@ -97,12 +97,6 @@ impl Connector {
         count.clamp(1, MAX_SERVERS)
     }
 
-    /// Returns how many servers are connected.
-    #[cfg(test)]
-    pub(crate) fn connected_servers(&self) -> usize {
-        self.known.len()
-    }
-
     /// Records a connection to `server`, which counts `count` servers. `random` spreads
     /// the next attempt.
     pub(crate) fn connected(

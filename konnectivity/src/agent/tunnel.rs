@@ -19,8 +19,8 @@ use tokio::time::Instant;
 
 use super::dial::{DialError, DialFault, Dialer};
 use crate::link::PendingDial;
-use crate::metrics::{AgentMetrics, EndpointDialFailure};
-use crate::relay::{ByteCounts, Means, RelayEnd, relay};
+use crate::metrics::{AgentMetrics, Direction, EndpointDialFailure};
+use crate::relay::{ByteCounts, Means, RelayEnd, Scratch, relay};
 
 /// How long a destination may take to close a connection after all was sent to it. Closing under
 /// it while it still sends would discard what it has not taken yet. Also the time for it to receive
@@ -48,7 +48,12 @@ impl Tunnels {
         Rc::new(Self {
             dialer,
             metrics,
-            means: Means::of_destinations(),
+            means: Means {
+                scratch: Scratch::default(),
+                share: None,
+                write_duration: None,
+                outward: Direction::FromDestination,
+            },
             active: Rc::default(),
             lingering: Rc::default(),
             ended: Cell::new(Instant::now()),
