@@ -58,12 +58,6 @@ impl GrpcFrontend {
         }
     }
 
-    /// Returns whether the stream is to be read: a close is the last packet of a client.
-    #[must_use]
-    pub fn wants_read(&self) -> bool {
-        matches!(self.state, State::Idle | State::Dialing | State::Open)
-    }
-
     /// Handles a packet the client sent. What is to be sent back at once is added to `replies`, at
     /// most two packets.
     pub fn handle_packet(
@@ -87,11 +81,8 @@ impl GrpcFrontend {
                 Some(FrontendAction::Dial(DialTarget { protocol, address }))
             }
             (_, Packet::DialRequest { random, .. }) => {
-                replies.push(Packet::DialResponse {
-                    error: "only one dial per stream".to_owned(),
-                    connect_id: ConnectId(0),
-                    random,
-                });
+                let error = "only one dial per stream";
+                replies.push(dial_response(random, ConnectId(0), error));
                 None
             }
             (
@@ -157,11 +148,7 @@ impl GrpcFrontend {
         (self.state == State::Dialing).then(|| {
             self.state = State::Open;
             self.connect_id = connect_id;
-            Packet::DialResponse {
-                error: String::new(),
-                connect_id,
-                random: self.random,
-            }
+            dial_response(self.random, connect_id, "")
         })
     }
 
@@ -170,11 +157,7 @@ impl GrpcFrontend {
     pub fn dial_failed(&mut self, error: &str) -> Option<Packet> {
         (self.state == State::Dialing).then(|| {
             self.state = State::Done;
-            Packet::DialResponse {
-                error: error.to_owned(),
-                connect_id: ConnectId(0),
-                random: self.random,
-            }
+            dial_response(self.random, ConnectId(0), error)
         })
     }
 
@@ -210,6 +193,14 @@ impl GrpcFrontend {
 impl Default for GrpcFrontend {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+fn dial_response(random: DialId, connect_id: ConnectId, error: &str) -> Packet {
+    Packet::DialResponse {
+        error: error.to_owned(),
+        connect_id,
+        random,
     }
 }
 

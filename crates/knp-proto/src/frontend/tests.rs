@@ -32,6 +32,11 @@ fn take(frontend: &mut GrpcFrontend, packet: Packet) -> (Option<FrontendAction>,
     (action, replies)
 }
 
+/// Returns whether packets mean something: a close is the last of a client.
+fn is_read(frontend: &GrpcFrontend) -> bool {
+    !matches!(frontend.state, State::Closing | State::Done)
+}
+
 fn dialing() -> GrpcFrontend {
     let mut frontend = GrpcFrontend::new();
     let (action, _) = take(&mut frontend, dial(RANDOM));
@@ -42,11 +47,7 @@ fn dialing() -> GrpcFrontend {
 fn open() -> GrpcFrontend {
     let mut frontend = dialing();
     // The client's own number comes back.
-    let answer = Packet::DialResponse {
-        error: String::new(),
-        connect_id: MINE,
-        random: RANDOM,
-    };
+    let answer = dial_response(RANDOM, MINE, "");
     assert_eq!(frontend.established(MINE), Some(answer));
     frontend
 }
@@ -54,50 +55,31 @@ fn open() -> GrpcFrontend {
 #[test]
 fn packets_have_their_answers_in_each_state() {
     let idle = GrpcFrontend::new;
-    let closed = FrontendAction::Close;
+    let closed = || Some(FrontendAction::Close);
     let sent = FrontendAction::Data(Bytes::from_static(b"x"));
     let call_off = |random| Packet::CloseDial { random };
     let mismatched = [OTHER, MINE].map(|id| close_response(id, "mismatched connection IDs"));
     let told = |text| vec![close_response(MINE, text)];
-    for (mut frontend, packet, action, replies, goes_on) in [
-        (
-            idle(),
-            close(MINE),
-            None,
-            told("backend uninitialized"),
-            true,
-        ),
-        (
-            idle(),
-            data(MINE),
-            None,
-            told("backend not initialized"),
-            false,
-        ),
-        (
-            dialing(),
-            data(MINE),
-            None,
-            told("unrecognized connectID"),
-            true,
-        ),
-        (dialing(), call_off(DialId(1)), None, vec![], true),
-        (open(), data(MINE), Some(sent), vec![], true),
-        (open(), data(ConnectId(0)), None, vec![], true),
-        (open(), call_off(DialId(1)), None, vec![], true),
+    let going_on = [
+        (idle(), close(MINE), None, told("backend uninitialized")),
+        (dialing(), data(MINE), None, told("unrecognized connectID")),
+        (dialing(), call_off(DialId(1)), None, vec![]),
+        (open(), data(MINE), Some(sent), vec![]),
+        (open(), data(ConnectId(0)), None, vec![]),
+        (open(), call_off(DialId(1)), None, vec![]),
+    ];
+    let ending = [
+        (idle(), data(MINE), None, told("backend not initialized")),
         // Another id ends the stream and touches no other tunnel.
-        (
-            open(),
-            data(OTHER),
-            Some(closed.clone()),
-            mismatched.to_vec(),
-            false,
-        ),
-        (open(), close(MINE), Some(closed), vec![], false),
-    ] {
+        (open(), data(OTHER), closed(), mismatched.to_vec()),
+        (open(), close(MINE), closed(), vec![]),
+    ];
+    let going_on = going_on.into_iter().map(|case| (case, true));
+    let ending = ending.into_iter().map(|case| (case, false));
+    for ((mut frontend, packet, action, replies), goes_on) in going_on.chain(ending) {
         let answer = take(&mut frontend, packet.clone());
         assert_eq!(answer, (action, replies), "{packet:?}");
-        assert_eq!(frontend.wants_read(), goes_on, "{packet:?}");
+        assert_eq!(is_read(&frontend), goes_on, "{packet:?}");
         if goes_on {
             continue;
         }
@@ -144,13 +126,9 @@ fn giving_up_crosses_an_answer() {
 fn a_dial_that_fails_is_told_once_with_the_agents_text() {
     let mut frontend = dialing();
     let error = "dial tcp 127.0.0.1:1: connect: connection refused".to_owned();
-    let answer = Packet::DialResponse {
-        error: error.clone(),
-        connect_id: ConnectId(0),
-        random: RANDOM,
-    };
+    let answer = dial_response(RANDOM, ConnectId(0), &error);
     let reason = EndReason::DialFailed { error };
     assert_eq!(frontend.ended(&reason), Some(answer));
-    assert!(!frontend.wants_read());
+    assert!(!is_read(&frontend));
     assert_eq!(frontend.ended(&reason), None);
 }
