@@ -8,20 +8,15 @@ use serde_json::Value;
 use crate::objects::Objects;
 use crate::pod::Pod;
 
-/// A container of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Container<'a> {
     pub(crate) pod: &'a Pod,
-    /// Its specification.
     pub spec: &'a Value,
 }
 
-/// What its processes may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// User.
     pub uid: u64,
-    /// Group.
     pub gid: u64,
     /// Every privilege there is.
     pub privileged: bool,
@@ -35,23 +30,17 @@ pub struct Rights {
     pub seccomp: String,
 }
 
-/// A port that it says it listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its name.
     pub name: String,
-    /// Its number.
     pub number: u16,
     /// `TCP` or `UDP`.
     pub protocol: String,
 }
 
-/// A question by HTTP that the kubelet asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Where.
     pub port: u16,
-    /// What.
     pub path: String,
 }
 
@@ -60,7 +49,6 @@ impl<'a> Container<'a> {
         Self { pod, spec }
     }
 
-    /// Returns its name.
     pub fn name(&self) -> &'a str {
         self.spec["name"].as_str().unwrap_or_default()
     }
@@ -160,7 +148,6 @@ impl<'a> Container<'a> {
         })
     }
 
-    /// Returns the ports that it says it listens on.
     pub fn ports(&self) -> Vec<Port> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let port = |port: &Value| Port {

@@ -9,6 +9,10 @@
 //! and a root file system that cannot be written are the manifest's, so that what is wrong there fails.
 //! Nothing here is part of a program, and nothing is applied to a cluster.
 #![forbid(unsafe_code)]
+#![expect(
+    missing_docs,
+    reason = "for tests alone: what a name says is not said again"
+)]
 
 mod container;
 mod objects;

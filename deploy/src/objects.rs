@@ -44,17 +44,14 @@ impl Objects {
         Ok(Self(all?))
     }
 
-    /// Returns all objects.
     pub fn iter(&self) -> impl Iterator<Item = &Value> {
         self.0.iter()
     }
 
-    /// Returns the objects of a kind.
     pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.0.iter().filter(move |object| object["kind"] == kind)
     }
 
-    /// Returns the object of that kind and name.
     pub fn get(&self, kind: &str, name: &str) -> Result<&Value> {
         let mut found = self
             .of_kind(kind)
@@ -66,7 +63,6 @@ impl Objects {
         }
     }
 
-    /// Returns the files of a ConfigMap or Secret.
     pub fn files(&self, kind: &str, name: &str) -> Result<BTreeMap<String, String>> {
         let object = self.get(kind, name)?;
         let entries = |key: &str| object[key].as_object().into_iter().flatten();
@@ -86,7 +82,6 @@ impl Objects {
         Ok(files)
     }
 
-    /// Adds objects.
     pub fn extend(&mut self, more: impl IntoIterator<Item = Value>) {
         self.0.extend(more);
     }
@@ -106,7 +101,6 @@ fn decoded(text: &str) -> Result<String> {
     String::from_utf8(bytes).context("no text")
 }
 
-/// Returns the directory of the manifests.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

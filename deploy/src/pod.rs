@@ -6,16 +6,11 @@ use serde_json::Value;
 use crate::container::Container;
 use crate::objects::Objects;
 
-/// A pod.
 #[derive(Clone, Debug)]
 pub struct Pod {
-    /// Its name.
     pub name: String,
-    /// Its namespace.
     pub namespace: String,
-    /// Its specification.
     pub spec: Value,
-    /// Its metadata.
     pub metadata: Value,
 }
 
@@ -41,13 +36,11 @@ impl Pod {
         both.map(|spec| Container::new(self, spec))
     }
 
-    /// Returns a container by its name.
     pub fn container(&self, name: &str) -> Result<Container<'_>> {
         let found = self.containers().find(|own| own.name() == name);
         found.with_context(|| format!("pod {} has no container {name}", self.name))
     }
 
-    /// Tells whether it is given a token of its service account.
     pub fn has_token(&self, objects: &Objects) -> bool {
         let asked = |object: &Value| object["automountServiceAccountToken"].as_bool();
         let account = self.spec["serviceAccountName"]
@@ -57,7 +50,6 @@ impl Pod {
         asked(&self.spec).or_else(of_account).unwrap_or(true)
     }
 
-    /// Returns the group that its volumes are given.
     pub fn fs_group(&self) -> Option<u64> {
         self.spec["securityContext"]["fsGroup"].as_u64()
     }

@@ -26,12 +26,9 @@ use crate::programs::program;
 use crate::script::{self, Mount};
 use crate::volumes;
 
-/// Where pods are run.
 #[derive(Clone, Debug)]
 pub struct Sandbox<'a> {
-    /// The network they are in.
     pub place: Place<'a>,
-    /// Where their files and logs are.
     pub directory: PathBuf,
     /// The names they can resolve, as lines of `/etc/hosts`.
     pub hosts: String,
@@ -39,14 +36,11 @@ pub struct Sandbox<'a> {
     pub account: Option<Account>,
 }
 
-/// An API server and a token for it.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Where pods reach it.
     pub api_server: SocketAddr,
     /// The authority of its certificate, PEM.
     pub authority: String,
-    /// The token.
     pub token: String,
 }
 
@@ -98,7 +92,6 @@ impl Sandbox<'_> {
         Ok(command)
     }
 
-    /// Starts a container.
     pub fn start(&self, container: Container<'_>, objects: &Objects) -> Result<ChildGuard> {
         let command = self.command(container, objects)?;
         let name = &container.pod.name;
@@ -106,7 +99,6 @@ impl Sandbox<'_> {
         ChildGuard::spawn(name, &command, &self.directory.join(log))
     }
 
-    /// Runs a container to its end.
     pub fn run(&self, container: Container<'_>, objects: &Objects) -> Result<()> {
         command::run(&mut self.command(container, objects)?).map(drop)
     }

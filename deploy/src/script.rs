@@ -27,7 +27,6 @@ impl Mount {
     }
 }
 
-/// What a script is to run.
 pub(crate) struct Run<'a> {
     pub(crate) root: &'a Path,
     pub(crate) etc: &'a Path,
@@ -40,7 +39,6 @@ pub(crate) struct Run<'a> {
     pub(crate) sysctls: &'a [(String, String)],
 }
 
-/// Writes the script.
 pub(crate) fn write(run: &Run<'_>) -> String {
     let root = quoted(&run.root.display().to_string());
     let mut text = format!("set -eu\nroot={root}\n{BASE}");

@@ -23,7 +23,6 @@ pub struct Authority {
     pem: String,
 }
 
-/// A certificate and its private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate, PEM.
@@ -35,9 +34,7 @@ pub struct Identity {
 /// Where [`Identity::write`] put the two files.
 #[derive(Clone, Debug)]
 pub struct IdentityFiles {
-    /// The certificate's file.
     pub cert: PathBuf,
-    /// The key's file.
     pub key: PathBuf,
 }
 

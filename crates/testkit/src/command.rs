@@ -28,7 +28,6 @@ pub fn output(command: &mut Command) -> Result<Output> {
         .with_context(|| format!("starting `{}`", line(command)))
 }
 
-/// Writes a command down the way a person would type it.
 pub fn line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(

@@ -44,17 +44,14 @@ struct Counts {
 }
 
 impl Server {
-    /// Returns where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Returns how many connections were accepted so far.
     pub fn accepted(&self) -> usize {
         self.counts.accepted.load(Ordering::Relaxed)
     }
 
-    /// Returns how many connections are open now.
     pub fn open(&self) -> usize {
         self.counts.open.load(Ordering::Relaxed)
     }
@@ -144,7 +141,6 @@ where
     response
 }
 
-/// Makes a response of so many bytes, those of [`pattern`].
 pub(crate) fn big(length: u64) -> Response {
     let kind = "application/octet-stream";
     pieces(kind, Some(length), move |mut pieces| async move {
@@ -175,7 +171,6 @@ fn word(at: u64) -> [u8; 8] {
     spread.to_be_bytes().map(|byte| byte & 0x7f)
 }
 
-/// Where the pieces of a body go.
 pub(crate) struct Pieces(Sender<Bytes, Infallible>);
 
 impl Pieces {

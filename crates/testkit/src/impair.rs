@@ -35,9 +35,7 @@ use self::relay::Relay;
 /// What becomes of the packets of one direction. The default passes everything on at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairment {
-    /// What vanishes altogether.
     pub black_hole: BlackHole,
-    /// How long a packet is on its way.
     pub delay: Duration,
     /// By how much the delay of a packet differs from that, at most, either way. Packets are not
     /// reordered by it.
@@ -62,15 +60,11 @@ pub struct Impairment {
     pub tells: bool,
 }
 
-/// What a direction swallows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlackHole {
-    /// Every packet.
     Everything,
-    /// No packet.
     #[default]
     Nothing,
-    /// TCP segments.
     Tcp,
     /// UDP datagrams and their fragments: what a strict firewall does.
     Udp,
@@ -107,7 +101,6 @@ impl Impairment {
         }
     }
 
-    /// Returns the impairment of a line that swallows `what`.
     pub fn swallowing(what: BlackHole) -> Self {
         Self {
             black_hole: what,
@@ -116,7 +109,6 @@ impl Impairment {
     }
 }
 
-/// One of a line's two directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the first end to the second.
@@ -126,11 +118,9 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both directions.
     pub const BOTH: [Self; 2] = [Self::Forth, Self::Back];
 }
 
-/// What became of the packets of one direction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Arrived at the other end, duplicates included.
@@ -143,7 +133,6 @@ pub struct Counts {
     pub udp_bytes: u64,
     /// Lost at random.
     pub lost: u64,
-    /// Swallowed by the black hole.
     pub swallowed: u64,
     /// Larger than the line lets through.
     pub too_large: u64,
@@ -186,7 +175,6 @@ impl Link {
         self.lines()[direction as usize].impairment = impairment;
     }
 
-    /// Impairs both directions from now on.
     pub fn set_both(&self, impairment: Impairment) {
         for line in &mut *self.lines() {
             line.impairment = impairment;
@@ -198,7 +186,6 @@ impl Link {
         self.lines()[direction as usize].impairment
     }
 
-    /// Returns what became of the packets of one direction so far.
     pub fn counts(&self, direction: Direction) -> Counts {
         self.lines()[direction as usize].counts()
     }

@@ -28,7 +28,6 @@ impl Injector {
         Ok(Self { device })
     }
 
-    /// Has a packet arrive.
     pub fn send(&self, packet: &[u8]) -> Result<()> {
         self.device.send(packet).context("injecting a packet")?;
         Ok(())
@@ -53,25 +52,18 @@ fn trust(namespace: &Namespace, device: &str) -> Result<()> {
     })?
 }
 
-/// What a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
     /// An ICMP or ICMPv6 echo request.
     Echo,
     /// The first segment of a TCP connection.
     Syn {
-        /// From this port.
         from: u16,
-        /// To this one.
         to: u16,
     },
-    /// A UDP datagram.
     Udp {
-        /// From this port.
         from: u16,
-        /// To this one.
         to: u16,
-        /// With this in it.
         data: &'a [u8],
     },
 }

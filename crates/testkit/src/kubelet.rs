@@ -129,7 +129,6 @@ fn events(node: Arc<str>, mut allowed: watch::Receiver<u64>) -> Response {
     })
 }
 
-/// Returns what the client sends from then on.
 fn upgrade(mut request: Request) -> Response {
     let protocol = request.headers().get(UPGRADE).cloned();
     tokio::spawn(async move {

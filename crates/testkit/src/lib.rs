@@ -8,6 +8,10 @@
 //! Nothing here is reached from production code, and nothing of ours (parsers, encoders) is used
 //! here: what a test compares with must not share the defect it looks for.
 #![forbid(unsafe_code)]
+#![expect(
+    missing_docs,
+    reason = "for tests alone: what a name says is not said again"
+)]
 
 pub mod api_server;
 pub mod background;

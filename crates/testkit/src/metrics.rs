@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 
-/// One line of the text: a name, its labels and a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// The metric's name, with `_total`, `_bucket`, `_sum` or `_count` where the line has it.
@@ -25,7 +24,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Reads a scrape.
     pub fn parse(text: &str) -> Result<Self> {
         let samples = text
             .lines()

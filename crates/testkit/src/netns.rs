@@ -66,7 +66,6 @@ impl Namespace {
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Prepares `program` to run inside the namespace.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("ip");
         command
@@ -106,7 +105,6 @@ impl Namespace {
         Ok(())
     }
 
-    /// Makes a bridge called `name`, up.
     pub fn add_bridge(&self, name: &str) -> Result<()> {
         self.ip(&["link", "add", name, "type", "bridge"])?;
         self.ip(&["link", "set", name, "up"])?;
@@ -133,7 +131,6 @@ impl Drop for Namespace {
     }
 }
 
-/// One end of a cable: a device in a namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
     /// Where the device lives.
@@ -162,7 +159,6 @@ pub fn cable(one: End<'_>, other: End<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Moves the calling thread into the namespace behind `path`.
 fn enter(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
@@ -180,7 +176,6 @@ pub fn delete_ours() {
     delete(|pid| pid == std::process::id());
 }
 
-/// Deletes namespaces whose maker's process id is `chosen`.
 fn delete(chosen: impl Fn(u32) -> bool) {
     let Ok(entries) = fs::read_dir(DIRECTORY) else {
         return;

@@ -24,54 +24,36 @@ use self::policy::{Peer, Policy, PolicyType, Port, PortName, Rule};
 mod policy;
 mod selector;
 
-/// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// A transport protocol.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
-    /// SCTP.
     Sctp,
-    /// TCP.
     #[default]
     Tcp,
-    /// UDP.
     Udp,
 }
 
-/// A port that a container gives a name.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NamedPort {
-    /// Its name.
     pub name: String,
-    /// Its transport protocol.
     pub protocol: Protocol,
-    /// Its number.
     pub number: u16,
 }
 
-/// A pod, on the pods' network.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Pod {
-    /// The namespace it is in.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its labels.
     pub labels: Labels,
-    /// Its address.
     pub ip: IpAddr,
-    /// The ports its containers name.
     pub ports: Vec<NamedPort>,
 }
 
-/// One end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum End<'a> {
-    /// An address outside the cluster.
     Address(IpAddr),
-    /// A pod.
     Pod(&'a Pod),
 }
 
@@ -110,7 +92,6 @@ pub enum Blocks {
     MatchPods,
 }
 
-/// Namespaces and the policies in them.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     namespaces: BTreeMap<String, Labels>,
@@ -118,12 +99,9 @@ pub struct Cluster {
     blocks: Blocks,
 }
 
-/// What became of a connection, and through which policies.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Verdict {
-    /// The policies that govern what leaves the one end.
     pub egress: Side,
-    /// The policies that govern what enters the other end.
     pub ingress: Side,
 }
 
@@ -137,7 +115,6 @@ pub struct Side {
 }
 
 impl Verdict {
-    /// Tells whether the connection is let through.
     pub fn allowed(&self) -> bool {
         self.egress.open() && self.ingress.open()
     }
@@ -273,7 +250,6 @@ impl Cluster {
     }
 }
 
-/// The port to reach.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     to: End<'a>,

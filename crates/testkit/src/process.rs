@@ -54,7 +54,6 @@ impl ChildGuard {
         })
     }
 
-    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -64,7 +63,6 @@ impl ChildGuard {
         &self.name
     }
 
-    /// Returns the log's path.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
@@ -89,7 +87,6 @@ impl ChildGuard {
             .with_context(|| format!("asking after {}", self.name))
     }
 
-    /// Waits until `ready` holds.
     pub fn wait_ready(&mut self, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
         self.wait_for("it to be ready", limit, |_| ready().then_some(()))
     }
@@ -161,7 +158,6 @@ impl ChildGuard {
             .with_context(|| format!("waiting for {}", self.name))
     }
 
-    /// Reads what the process uses now.
     pub fn usage(&self) -> Result<Usage> {
         usage(self.pid()).with_context(|| format!("measuring {}", self.name))
     }
@@ -218,7 +214,6 @@ impl Drop for ChildGuard {
     }
 }
 
-/// Tells whether a process ended because of `signal`.
 pub fn ended_by(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal.as_raw())
 }

@@ -26,12 +26,10 @@ impl TempDir {
         Ok(Self { path })
     }
 
-    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the path of `name` in the directory.
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
@@ -75,7 +73,6 @@ pub fn delete_ours() {
     }
 }
 
-/// Tells a name that [`TempDir::new`] of this process has made.
 fn is_ours(name: &str) -> bool {
     let mut parts = name.rsplitn(3, '-');
     let (number, maker) = (parts.next(), parts.next());

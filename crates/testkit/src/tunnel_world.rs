@@ -41,22 +41,16 @@ pub use network::{Addresses, GATEWAY, GATEWAY_V6, NODE, Network, POD, POD_V6, SE
 /// The programs, wherever they were built.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// `sni-proxy`.
     pub gateway: PathBuf,
-    /// `vpn-server`.
     pub server: PathBuf,
-    /// `vpn-client`.
     pub client: PathBuf,
 }
 
-/// What a world has.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// Tunnel servers, and so tunnels of each client.
     pub servers: usize,
-    /// Tunnel clients.
     pub clients: usize,
-    /// Which range the seed's pods have.
     pub seed_range: SeedRange,
     /// Whether pods have IPv6 addresses that can be reached through the tunnel.
     pub ipv6: bool,
@@ -85,10 +79,8 @@ impl Default for Params {
     }
 }
 
-/// A program of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The gateway.
     Gateway,
     /// A tunnel server, from 0.
     Server(usize),
@@ -104,11 +96,9 @@ pub struct World {
     servers: Vec<Option<ChildGuard>>,
     programs: Programs,
     params: Params,
-    /// Who shows which certificate.
     pub credentials: Credentials,
     /// Who has which keys, as the configurations say.
     pub keys: Keys,
-    /// The namespaces and lines.
     pub network: Network,
     /// Keys, configurations and logs.
     pub dir: TempDir,
@@ -187,7 +177,6 @@ impl World {
         Ok(())
     }
 
-    /// Waits until a program says that it is ready.
     pub fn wait_ready(&mut self, part: Part) -> Result<()> {
         let target = probe_target(part);
         // Taken out meanwhile: the question borrows the world.
@@ -207,7 +196,6 @@ impl World {
             .with_context(|| format!("{} was not started", files::name(part)))
     }
 
-    /// Asks a program's probe port for `path`.
     pub fn probe(&self, part: Part, path: &str) -> Result<Response> {
         let target = probe_target(part);
         self.namespace(part).run(|| http::get(&target, path))?
@@ -241,7 +229,6 @@ impl World {
         Ok(opened?.raw())
     }
 
-    /// Serves an echo at an address of the pod's namespace.
     pub fn echo(&self, addr: &str) -> Result<Upstream> {
         let addr = addr.parse().with_context(|| format!("reading {addr}"))?;
         let listener = Place::In(&self.network.pod).bind(addr)?;
@@ -268,7 +255,6 @@ impl World {
         }
     }
 
-    /// Prepares a run of a program with its configuration.
     pub fn command(&self, part: Part) -> Command {
         let program: &Path = match part {
             Part::Gateway => &self.programs.gateway,

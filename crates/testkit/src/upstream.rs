@@ -20,18 +20,15 @@ pub enum Behavior {
     /// Reads to the end, then answers with the count of bytes in decimal, then closes: works only
     /// if the client's half-close arrives and the way back stays open.
     AnswersAtEof,
-    /// Closes as soon as it has accepted.
     Closes,
     /// Sends back what it reads; ends when the client ends.
     Echo,
     /// Shuts its read half, then sends `bytes` bytes and closes.
     EndsReadFirst {
-        /// How much it sends.
         bytes: u64,
     },
     /// Sends `greeting`, ends its write half, and goes on reading to the end.
     EndsWriteFirst {
-        /// What it sends.
         greeting: Vec<u8>,
     },
     /// Keeps the connection open and never reads.
@@ -43,14 +40,12 @@ pub enum Behavior {
     },
     /// Sends `bytes` bytes, then resets the connection when [`Upstream::reset`] is called.
     ResetsOnRequest {
-        /// How much it sends.
         bytes: u64,
     },
     /// Reads to the end and sends nothing.
     Sink,
     /// Sends `bytes` bytes, reading nothing, then closes; `u64::MAX` is without end.
     Source {
-        /// How much it sends.
         bytes: u64,
     },
 }
@@ -99,17 +94,14 @@ impl Upstream {
         })
     }
 
-    /// Returns where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Returns how many connections were accepted so far.
     pub fn accepted(&self) -> usize {
         self.seen.accepted.load(Ordering::Relaxed)
     }
 
-    /// Returns how many connections are open now.
     pub fn open(&self) -> usize {
         self.seen.open.load(Ordering::Relaxed)
     }
@@ -134,7 +126,6 @@ impl Upstream {
             .clone()
     }
 
-    /// Waits until `count` connections have been accepted.
     pub fn wait_accepted(&self, count: usize, limit: Duration) -> Result<()> {
         wait::until(&format!("{count} connections"), limit, || {
             self.accepted() >= count
@@ -151,7 +142,6 @@ impl Upstream {
         wait::until(&format!("{count} resets"), limit, || self.resets() >= count)
     }
 
-    /// Waits until no connection is open.
     pub fn wait_closed(&self, limit: Duration) -> Result<()> {
         wait::until("all connections to close", limit, || self.open() == 0)
     }

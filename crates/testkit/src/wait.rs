@@ -11,14 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// A point in time after which a wait gives up.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Instant,
 }
 
 impl Deadline {
-    /// Returns the deadline `limit` from now.
     pub fn after(limit: Duration) -> Self {
         Self {
             at: Instant::now() + limit,
@@ -30,27 +28,23 @@ impl Deadline {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// Tells whether the deadline has passed.
     pub fn passed(self) -> bool {
         self.left().is_zero()
     }
 }
 
-/// A running clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     started: Instant,
 }
 
 impl Stopwatch {
-    /// Starts a clock.
     pub fn start() -> Self {
         Self {
             started: Instant::now(),
         }
     }
 
-    /// Returns the time since the start.
     pub fn elapsed(self) -> Duration {
         self.started.elapsed()
     }

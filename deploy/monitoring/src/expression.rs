@@ -8,20 +8,16 @@ use regex_lite::Regex;
 /// A metric that an expression selects, and by which labels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Selector {
-    /// The metric.
     pub name: String,
     /// Its matchers, in their order.
     pub matchers: Vec<Matcher>,
 }
 
-/// A condition on a label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Matcher {
-    /// The label.
     pub label: String,
     /// `=`, `!=`, `=~` or `!~`.
     pub operator: String,
-    /// What it is compared with.
     pub value: String,
 }
 

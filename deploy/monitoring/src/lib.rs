@@ -9,6 +9,10 @@
 //!
 //! It ships with nothing and evaluates nothing: that is Prometheus' job.
 #![forbid(unsafe_code)]
+#![expect(
+    missing_docs,
+    reason = "for tests alone: what a name says is not said again"
+)]
 
 mod expression;
 mod scrape;
@@ -26,7 +30,6 @@ pub use expression::{Matcher, Selector, selectors};
 pub use scrape::{Target, scrape_config};
 pub use tables::{Documented, documented};
 
-/// A file of rules, or of their tests.
 #[derive(Clone, Debug, Deserialize)]
 struct RuleFile {
     groups: Vec<Group>,
@@ -37,7 +40,6 @@ struct Group {
     rules: Vec<Rule>,
 }
 
-/// An alert or a recording rule.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -45,12 +47,10 @@ pub struct Rule {
     pub alert: Option<String>,
     /// Name of what is recorded.
     pub record: Option<String>,
-    /// What is evaluated.
     pub expr: String,
     /// How long it must hold; absent is at once.
     #[serde(rename = "for")]
     pub hold: Option<String>,
-    /// Labels that an alert gets.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Words for people.
@@ -58,12 +58,9 @@ pub struct Rule {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a panel of a dashboard shows.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// The dashboard's file.
     pub dashboard: String,
-    /// The panel's title.
     pub title: String,
     /// Its expression, with variables of Grafana.
     pub expr: String,
@@ -78,7 +75,6 @@ impl Panel {
     }
 }
 
-/// Returns the directory of this package.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

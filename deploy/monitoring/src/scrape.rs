@@ -20,14 +20,12 @@ use serde_json::{Value, json};
 pub struct Target {
     /// Role of what it was found by: `node` or `pod`.
     pub role: &'static str,
-    /// Address and port.
     pub address: String,
     /// Labels, `__meta_kubernetes_` before each.
     pub labels: BTreeMap<&'static str, String>,
 }
 
 impl Target {
-    /// Returns the kubelet of a node.
     pub fn node(name: &str, address: &str) -> Self {
         Self {
             role: "node",
@@ -36,7 +34,6 @@ impl Target {
         }
     }
 
-    /// Returns a port of a pod of this project's.
     pub fn pod(
         namespace: &str,
         name: &str,

@@ -10,16 +10,12 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
-/// A family of metrics as programs document it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Documented {
     /// `counter`, `gauge` or `histogram`.
     pub kind: String,
-    /// Its labels.
     pub labels: Vec<String>,
-    /// One sentence for people.
     pub help: String,
-    /// Programs that have it.
     pub programs: Vec<String>,
 }
 

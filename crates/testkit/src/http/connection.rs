@@ -93,7 +93,6 @@ impl Connection {
         Ok(Upgraded(self.stream))
     }
 
-    /// Leaves HTTP aside: both sides say what they like from here on.
     pub fn raw(self) -> Upgraded {
         Upgraded(self.stream)
     }
@@ -133,7 +132,6 @@ impl Connection {
     }
 }
 
-/// A connection on which both sides say what they like.
 #[derive(Debug)]
 pub struct Upgraded(BufReader<Stream>);
 

@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 
 use super::connection::{MAX_HEAD_BYTES, Stream, read_line};
 
-/// A whole answer.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// The status code.
@@ -22,7 +21,6 @@ impl Response {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Reads the body as JSON.
     pub fn json(&self) -> Result<serde_json::Value> {
         serde_json::from_slice(&self.body).with_context(|| {
             format!(
@@ -130,7 +128,6 @@ impl Watch {
     }
 }
 
-/// The body of an answer, read when its reader likes.
 #[derive(Debug)]
 pub struct Body {
     stream: BufReader<Stream>,
@@ -142,7 +139,6 @@ impl Body {
         Self { stream, left }
     }
 
-    /// Returns how many bytes have not been read.
     pub fn left(&self) -> u64 {
         self.left
     }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::certs::Identity;
 
-/// Where and how to connect.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub(super) addr: SocketAddr,
@@ -45,23 +44,12 @@ pub enum Proxy {
         /// Whom the client shows itself as.
         identity: Identity,
     },
-    /// Nothing.
     #[default]
     Direct,
     /// A PROXY protocol header, version 1.
-    V1 {
-        /// The source it names.
-        src: SocketAddr,
-        /// The destination it names.
-        dst: SocketAddr,
-    },
+    V1 { src: SocketAddr, dst: SocketAddr },
     /// A PROXY protocol header, version 2.
-    V2 {
-        /// The source it names.
-        src: SocketAddr,
-        /// The destination it names.
-        dst: SocketAddr,
-    },
+    V2 { src: SocketAddr, dst: SocketAddr },
 }
 
 impl Proxy {
@@ -145,7 +133,6 @@ impl Target {
         self
     }
 
-    /// Returns the socket address.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use super::random::Random;
 use super::{BlackHole, Counts, HELD_BACK, Impairment};
 
-/// One direction of a line.
 #[derive(Debug)]
 pub(super) struct Line {
     /// What is active.
@@ -79,7 +78,6 @@ impl Line {
         }
     }
 
-    /// Returns when the next packet is due.
     pub(super) fn due(&self) -> Option<Duration> {
         self.under_way.peek().map(|Reverse(next)| next.due)
     }

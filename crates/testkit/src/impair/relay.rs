@@ -16,7 +16,6 @@ use super::line::Line;
 use super::too_big;
 use crate::wait::Stopwatch;
 
-/// The thread's own.
 pub(super) struct Relay {
     devices: [SyncDevice; 2],
     lines: Arc<Mutex<[Line; 2]>>,
@@ -41,7 +40,6 @@ impl Relay {
         }
     }
 
-    /// Relays until it is told to stop.
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.lines);
         let mut ready = [true; 2];
@@ -62,7 +60,6 @@ impl Relay {
         }
     }
 
-    /// Reads what has come from one device.
     fn read(&mut self, from: usize, line: &mut Line) {
         let now = self.clock.elapsed();
         for _ in 0..BATCH {
@@ -81,7 +78,6 @@ impl Relay {
         }
     }
 
-    /// Writes what is due to the other device.
     fn write(&self, lines: &mut [Line; 2]) {
         let now = self.clock.elapsed();
         for (line, device) in lines.iter_mut().zip(self.devices.iter().rev()) {

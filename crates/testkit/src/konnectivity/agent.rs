@@ -39,13 +39,11 @@ use crate::wait;
 /// Where an agent connects to, and as whom.
 #[derive(Clone, Debug)]
 pub struct AgentTarget {
-    /// The server's port for agents.
     pub addr: SocketAddr,
     /// The name it sends and verifies.
     pub server_name: String,
     /// Whom it trusts.
     pub authority_pem: String,
-    /// What it shows.
     pub identity: Option<Identity>,
     /// What it offers; grpc-go offers `h2`.
     pub alpn: Vec<String>,
@@ -82,7 +80,6 @@ impl AgentMetadata {
         self
     }
 
-    /// Takes out all values of a key.
     pub fn without(mut self, key: &str) -> Self {
         self.0.retain(|(found, _)| found != key);
         self
@@ -94,14 +91,11 @@ impl AgentMetadata {
     }
 }
 
-/// What an agent does with a dial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialRule {
-    /// Dials.
     Dial,
     /// Says nothing, ever.
     Ignore,
-    /// Answers with this error.
     Refuse(String),
 }
 
@@ -200,24 +194,20 @@ impl FakeAgent {
             .collect()
     }
 
-    /// Says what is done with dials from now on.
     pub fn rule(&self, rule: DialRule) {
         *locked(&self.tunnels.rule) = rule;
     }
 
-    /// Returns the addresses it was asked to dial.
     pub fn dials(&self) -> Vec<String> {
         locked(&self.tunnels.dials).clone()
     }
 
-    /// Waits until it was asked for `count` dials.
     pub fn wait_dials(&self, count: usize, limit: Duration) -> Result<()> {
         wait::until(&format!("{count} dials"), limit, || {
             locked(&self.tunnels.dials).len() >= count
         })
     }
 
-    /// Returns how many connections it holds open.
     pub fn tunnels(&self) -> usize {
         self.tunnels.count()
     }
@@ -232,7 +222,6 @@ impl FakeAgent {
         locked(&self.tunnels.end).clone()
     }
 
-    /// Returns how many pings came in.
     pub fn pings(&self) -> usize {
         self.control.pings()
     }
@@ -261,7 +250,6 @@ impl FakeAgent {
         self.control.cut.notify_one();
     }
 
-    /// Sends a packet of the test's own.
     pub fn send(&self, packet: Packet) -> Result<()> {
         self.engine
             .wait(LIMIT, self.out.send(packet))

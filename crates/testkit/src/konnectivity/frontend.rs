@@ -25,23 +25,18 @@ pub use self::grpc::GrpcFrontend;
 use self::http::Bridge;
 pub use self::http::HttpFrontend;
 
-/// Either frontend.
 #[derive(Debug)]
 pub enum FakeFrontend {
-    /// gRPC.
     Grpc(GrpcFrontend),
-    /// HTTP CONNECT.
     Http(HttpFrontend),
 }
 
-/// A dial that was answered with an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The HTTP status; 0 from a gRPC frontend.
     pub status: u16,
     /// The head of the answer, its empty line left out; empty from a gRPC frontend.
     pub head: String,
-    /// The body, or the error in DIAL_RSP.
     pub body: String,
 }
 
@@ -58,9 +53,7 @@ impl FakeFrontend {
 /// A connection through the server. Dropping it closes it without a word.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// What comes from the destination.
     pub reader: TunnelReader,
-    /// What goes to the destination.
     pub writer: TunnelWriter,
 }
 
@@ -114,7 +107,6 @@ enum Reading {
 }
 
 impl TunnelReader {
-    /// Returns the text of the CLOSE_RSP that ended a gRPC tunnel.
     pub fn end(&self) -> Option<&str> {
         match &self.0 {
             Reading::Grpc { end, .. } => end.as_deref(),
@@ -170,7 +162,6 @@ impl Read for TunnelReader {
     }
 }
 
-/// The half of a [`Tunnel`] that writes.
 #[derive(Debug)]
 pub struct TunnelWriter(Writing);
 

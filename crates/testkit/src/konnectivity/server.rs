@@ -33,14 +33,12 @@ use super::wire::{LIMIT, Wire};
 use crate::background;
 use crate::certs::{self, Identity};
 
-/// How a server presents itself.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// What it sends as `serverid`.
     pub id: String,
     /// What it sends as `servercount`.
     pub count: u32,
-    /// Its certificate.
     pub identity: Identity,
     /// The authority of agents; without it, they need no certificate.
     pub clients_pem: Option<String>,
@@ -125,12 +123,10 @@ impl FakeServer {
         })
     }
 
-    /// Returns where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Waits for the next agent's stream.
     pub fn accept(&self, limit: Duration) -> Result<AgentLink> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine
@@ -139,7 +135,6 @@ impl FakeServer {
             .context("the server has ended")
     }
 
-    /// Tells agents that come from now on of so many servers.
     pub fn set_count(&self, count: u32) {
         self.shared.count.store(count, Ordering::SeqCst);
     }
@@ -149,24 +144,19 @@ impl FakeServer {
         self.shared.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// Returns how many TCP connections came in.
     pub fn accepted(&self) -> u32 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 }
 
-/// An agent's stream, seen from the server.
 #[derive(Debug)]
 pub struct AgentLink {
-    /// The stream itself.
     pub wire: Wire,
-    /// What the agent said of itself.
     pub metadata: HeaderMap,
     next: i64,
 }
 
 impl AgentLink {
-    /// Returns all values of a key of the agent's metadata.
     pub fn said(&self, key: &str) -> Vec<String> {
         values(&self.metadata, key)
     }
@@ -196,18 +186,15 @@ impl AgentLink {
         }
     }
 
-    /// Dials and waits for a connection.
     pub fn dial(&mut self, address: &str) -> Result<i64> {
         let random = self.ask(address)?;
         self.answer(random, LIMIT)?.map_err(anyhow::Error::msg)
     }
 
-    /// Sends bytes on a connection.
     pub fn write(&self, connect_id: i64, bytes: &[u8]) -> Result<()> {
         self.wire.send(&Packet::data(connect_id, bytes))
     }
 
-    /// Sends CLOSE_REQ.
     pub fn close(&self, connect_id: i64) -> Result<()> {
         self.wire.send(&Packet::CloseReq { connect_id })
     }

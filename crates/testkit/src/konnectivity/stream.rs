@@ -16,7 +16,6 @@ use super::packet::Packet;
 use super::tap::{Control, Tap};
 use super::wire::End;
 
-/// The way out.
 #[derive(Debug)]
 pub(super) struct Outgoing(pub(super) SendStream<Bytes>);
 
@@ -36,7 +35,6 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Waits until windows have room for `bytes`.
     pub(super) async fn room(&mut self, bytes: usize) -> Result<()> {
         self.0.reserve_capacity(bytes);
         while self.0.capacity() < bytes {
@@ -62,7 +60,6 @@ impl Outgoing {
     }
 }
 
-/// The way in.
 #[derive(Debug)]
 pub(super) struct Incoming {
     stream: RecvStream,

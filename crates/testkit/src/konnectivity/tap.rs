@@ -27,7 +27,6 @@ pub(super) struct Control {
 #[derive(Debug, Default)]
 struct State {
     frozen: bool,
-    /// Nothing is read.
     deaf: bool,
     waiting: Vec<Waker>,
     pings: usize,
@@ -84,7 +83,6 @@ impl State {
     }
 }
 
-/// A tapped socket.
 #[derive(Debug)]
 pub(super) struct Tap<S> {
     inner: S,

@@ -22,18 +22,15 @@ use super::packet::Packet;
 use super::stream::{Incoming, Outgoing};
 use super::tap::Control;
 
-/// How a stream ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// The peer ended it without a status, as a client does.
     Closed,
     /// It was reset, or its connection went away.
     Failed(String),
-    /// By a gRPC status.
     Status {
         /// The status; 0 is success, 2 `UNKNOWN`.
         code: u32,
-        /// Its text.
         message: String,
     },
 }
@@ -58,7 +55,6 @@ pub struct Wire {
     receiver: WireReceiver,
 }
 
-/// The half of a [`Wire`] that sends.
 #[derive(Clone, Debug)]
 pub(super) struct WireSender {
     engine: Engine,
@@ -66,7 +62,6 @@ pub(super) struct WireSender {
     control: Arc<Control>,
 }
 
-/// The half of a [`Wire`] that receives.
 #[derive(Debug)]
 pub(super) struct WireReceiver {
     engine: Engine,
@@ -219,7 +214,6 @@ impl Wire {
             .context("the stream has ended")
     }
 
-    /// Returns the next packet.
     pub fn recv(&mut self, limit: Duration) -> Result<Packet> {
         self.receiver.recv(limit)
     }
@@ -265,7 +259,6 @@ impl Wire {
         self.sender.control.freeze(frozen);
     }
 
-    /// Begins to read what the peer has sent.
     pub fn hear(&self) {
         self.sender.control.deafen(false);
     }
@@ -275,7 +268,6 @@ impl Wire {
         self.sender.control.cut.notify_one();
     }
 
-    /// Returns how many pings came in on the connection.
     pub fn pings(&self) -> usize {
         self.sender.control.pings()
     }

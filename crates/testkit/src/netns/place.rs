@@ -10,17 +10,13 @@ use super::Namespace;
 use crate::http::{self, Target};
 use crate::ports;
 
-/// Where something runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// In our own network namespace.
     Here,
-    /// In that one.
     In(&'a Namespace),
 }
 
 impl Place<'_> {
-    /// Prepares `program` to run there.
     pub fn command(self, program: impl AsRef<Path>) -> Command {
         match self {
             Self::Here => Command::new(program.as_ref()),
@@ -28,7 +24,6 @@ impl Place<'_> {
         }
     }
 
-    /// Runs `job` there, see [`Namespace::run`].
     pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> Result<T> {
         match self {
             Self::Here => Ok(job()),
@@ -36,7 +31,6 @@ impl Place<'_> {
         }
     }
 
-    /// Binds a TCP socket there.
     pub fn bind(self, addr: SocketAddr) -> Result<TcpListener> {
         self.run(|| TcpListener::bind(addr))?
             .with_context(|| format!("binding {addr}"))

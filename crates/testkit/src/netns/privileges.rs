@@ -7,10 +7,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::command;
 
-/// Says how to go on, as [`acquire`] finds out.
 #[derive(Debug)]
 pub enum Privileges {
-    /// This process may make namespaces.
     Here,
     /// The program has run, as root of a user namespace of its own, and ended like this.
     Elsewhere(ExitStatus),

@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::selector::{Selector, check_labels, is_subdomain};
 use super::{Labels, Protocol};
 
-/// A NetworkPolicy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Policy {
@@ -50,7 +49,6 @@ pub(super) enum PolicyType {
     Ingress,
 }
 
-/// What one rule allows: some peers, at some ports.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rule {

@@ -10,21 +10,16 @@ use anyhow::{Context, Result};
 use super::cache;
 use crate::command;
 
-/// A program that a crate brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The program.
     pub name: &'static str,
-    /// The crate.
     pub package: &'static str,
-    /// The version that is built.
     pub version: &'static str,
     /// Whether it is built for speed. Without, it is there in a third of the time.
     pub optimised: bool,
 }
 
 impl Program {
-    /// Returns the program.
     pub fn binary(&self) -> Result<PathBuf> {
         command::find(self.name)
             .or_else(|| cache::find(&self.file()))

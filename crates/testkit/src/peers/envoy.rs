@@ -24,7 +24,6 @@ use crate::tempdir::TempDir;
 pub use gateway::{Gateway, GatewayListener};
 pub use node_proxy::{NodeProxy, NodeProxyMode};
 
-/// A running Envoy.
 #[derive(Debug)]
 pub struct Envoy {
     child: ChildGuard,
@@ -70,13 +69,11 @@ impl Envoy {
         self.admin
     }
 
-    /// Returns the process.
     pub fn child(&mut self) -> &mut ChildGuard {
         &mut self.child
     }
 }
 
-/// Returns the program.
 pub fn binary() -> Result<PathBuf> {
     command::find("envoy")
         .or_else(|| cache::find(FILE))

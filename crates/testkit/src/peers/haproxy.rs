@@ -10,7 +10,6 @@ use crate::command;
 use crate::netns::Place;
 use crate::process::ChildGuard;
 
-/// The version of the header HAProxy sends to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProxy {
     /// `send-proxy`.

@@ -21,7 +21,6 @@ use crate::process::ChildGuard;
 pub use build::install;
 pub use egress::Egress;
 
-/// What the API server shall be.
 #[derive(Clone, Debug)]
 pub struct KubeParams {
     /// Where it listens, and what it advertises; port 0 picks a free one.
@@ -126,7 +125,6 @@ impl KubeApiServer {
         self.etcd
     }
 
-    /// Returns where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -179,7 +177,6 @@ impl KubeApiServer {
             .with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Creates a node whose kubelet is at `kubelet`.
     pub fn create_node(&self, place: Place<'_>, name: &str, kubelet: SocketAddr) -> Result<()> {
         let node = serde_json::json!({
             "apiVersion": "v1",
@@ -199,7 +196,6 @@ impl KubeApiServer {
         Ok(())
     }
 
-    /// Returns the process.
     pub fn child(&mut self) -> &mut ChildGuard {
         &mut self.server
     }

@@ -11,12 +11,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::command;
 
-/// A thing to look for, and the packages that bring it.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     /// The program, or a file if it starts with `/`, or a Python module after `python3:`.
     pub probe: &'static str,
-    /// Debian's packages.
     pub packages: &'static [&'static str],
 }
 

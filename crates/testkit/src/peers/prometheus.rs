@@ -87,7 +87,6 @@ impl<'n> Prometheus<'n> {
         list(&answer["data"]["activeTargets"]).context("targets")
     }
 
-    /// Returns the end of its log.
     pub fn log_tail(&self) -> String {
         self.child.log_tail(20)
     }
@@ -113,7 +112,6 @@ impl<'n> Prometheus<'n> {
     }
 }
 
-/// Runs `promtool` in `dir`, and returns what it printed.
 pub fn promtool(dir: &Path, arguments: &[&str]) -> Result<String> {
     let mut promtool = Command::new(command::require("promtool")?);
     command::run(promtool.current_dir(dir).args(arguments))

@@ -17,7 +17,6 @@ use crate::netns::Namespace;
 use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
 
-/// WireGuard by others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// Cloudflare's, in Rust.
@@ -49,7 +48,6 @@ impl Program {
         }
     }
 
-    /// Returns the program.
     pub fn binary(self) -> Result<PathBuf> {
         match self {
             Self::BoringTun => BORINGTUN.binary(),
@@ -96,7 +94,6 @@ impl Wireguard {
         &self.device
     }
 
-    /// Returns the process.
     pub fn child(&mut self) -> &mut ChildGuard {
         &mut self.child
     }

@@ -5,7 +5,6 @@ use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
-/// Starts `command` as a child of the long-lived thread.
 pub(super) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
     let (reply, answer) = channel();

@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use procfs::net::TcpState;
 use procfs::process::Process;
 
-/// One reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Resident set, KiB (`VmRSS`; exact enough to a few pages per thread).
@@ -25,7 +24,6 @@ pub struct Usage {
     pub cpu_time: Duration,
 }
 
-/// Reads what process `pid` uses now.
 pub fn usage(pid: u32) -> Result<Usage> {
     let process = process(pid)?;
     let (status, stat) = (process.status()?, process.stat()?);

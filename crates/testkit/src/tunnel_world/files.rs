@@ -14,10 +14,8 @@ use crate::certs::{Authority, Identity};
 use crate::command;
 use crate::tempdir::TempDir;
 
-/// A private key in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFile {
-    /// The file.
     pub path: PathBuf,
     /// Its public key, base64.
     pub public: String,
@@ -28,7 +26,6 @@ pub struct KeyFile {
 pub struct Keys {
     /// Each server's own: all are valid at once.
     pub servers: Vec<Vec<KeyFile>>,
-    /// Each client's own.
     pub clients: Vec<KeyFile>,
     /// The public keys by which servers know each client.
     pub known_clients: Vec<Vec<String>>,
@@ -77,12 +74,10 @@ impl Keys {
     }
 }
 
-/// Who shows which certificate.
 #[derive(Debug)]
 pub struct Credentials {
     /// Signs servers and API servers.
     pub authority: Authority,
-    /// Whom API servers show themselves as.
     pub api_server: Identity,
 }
 

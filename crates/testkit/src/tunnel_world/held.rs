@@ -18,14 +18,12 @@ pub struct Held {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a connection has lived through.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Words that came back.
     pub exchanges: u64,
     /// The longest time between two that came back, until now included.
     pub longest_gap: Duration,
-    /// Why the connection is over, if it is.
     pub failure: Option<String>,
 }
 
@@ -43,7 +41,6 @@ struct Progress {
 }
 
 impl Held {
-    /// Speaks on `connection`, [`PAUSE`] after each answer.
     pub fn hold(mut connection: Upgraded) -> Result<Self> {
         let shared = Arc::new(Shared {
             clock: Stopwatch::start(),
@@ -61,7 +58,6 @@ impl Held {
         })
     }
 
-    /// Tells how it goes.
     pub fn report(&self) -> Report {
         let progress = self.shared.lock();
         let mut report = progress.report.clone();
@@ -71,7 +67,6 @@ impl Held {
         report
     }
 
-    /// Waits for `count` further answers.
     pub fn wait_exchanges(&self, count: u64, limit: Duration) -> Result<()> {
         let wanted = self.report().exchanges + count;
         let what = format!("{count} more answers on a held connection");

@@ -32,7 +32,6 @@ pub const GATEWAY: &str = "203.0.113.1";
 /// The gateway's address of IPv6.
 pub const GATEWAY_V6: &str = "2001:db8:2::1";
 
-/// Which range the seed's pods have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SeedRange {
     /// One that no shoot has.
@@ -42,7 +41,6 @@ pub enum SeedRange {
     OfTheShoot,
 }
 
-/// Who has which address in the seed.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     range: SeedRange,
@@ -54,23 +52,17 @@ pub struct Addresses {
 pub struct Network {
     /// The line of each client; its first end is the client's.
     pub links: Vec<Link>,
-    /// Where pods, nodes and services of the shoot are.
     pub pod: Namespace,
-    /// Each client's own.
     pub clients: Vec<Namespace>,
-    /// The gateway's own.
     pub gateway: Namespace,
-    /// Each server's own.
     pub servers: Vec<Namespace>,
     /// Where API servers dial from.
     pub api_server: Namespace,
-    /// Who has which address in the seed.
     pub addresses: Addresses,
     _switches: [Namespace; 2],
 }
 
 impl Addresses {
-    /// Returns a server's address.
     pub fn server(&self, index: usize) -> IpAddr {
         self.host(11 + index)
     }

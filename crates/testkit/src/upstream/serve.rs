@@ -92,7 +92,6 @@ impl Conn {
         }
     }
 
-    /// Reads to the end and returns how much that was.
     async fn drain(&mut self) -> std::io::Result<u64> {
         let mut buf = vec![0; BUFFER_BYTES];
         let mut total = 0;

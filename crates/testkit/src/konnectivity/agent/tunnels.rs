@@ -47,7 +47,6 @@ impl Tunnels {
         }
     }
 
-    /// Returns how many are open.
     pub(super) fn count(&self) -> usize {
         locked(&self.open).len()
     }
@@ -87,7 +86,6 @@ impl Tunnels {
         }
     }
 
-    /// Ends all connections.
     pub(super) fn end(&self) {
         let open = std::mem::take(&mut *locked(&self.open));
         for tunnel in open.into_values() {

@@ -38,7 +38,6 @@ enum Place {
 }
 
 impl HttpFrontend {
-    /// Returns a frontend that connects to a Unix socket.
     pub fn uds(path: &Path) -> Self {
         Self(Place::Uds(path.to_owned()))
     }
@@ -106,7 +105,6 @@ impl HttpFrontend {
         answered(stream, bridge)
     }
 
-    /// Reads the answer to what was sent on `stream`.
     pub fn answer(stream: UnixStream) -> Result<Result<Tunnel, Refusal>> {
         answered(stream, None)
     }
@@ -171,12 +169,10 @@ impl Bridge {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resets the connection.
     pub(super) fn reset(&self) {
         self.reset.notify_one();
     }
 
-    /// Copies bytes both ways until both directions have ended.
     async fn carry(&self, theirs: tokio::net::UnixStream, tls: &mut TlsStream<TcpStream>) {
         let (mut from_test, mut to_test) = theirs.into_split();
         let (mut from_server, mut to_server) = tokio::io::split(tls);

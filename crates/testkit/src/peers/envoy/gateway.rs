@@ -9,18 +9,15 @@ use super::{extension, load_assignment, socket_address};
 /// Listeners and the clusters they lead to.
 #[derive(Clone, Debug, Default)]
 pub struct Gateway {
-    /// The ports.
     pub listeners: Vec<GatewayListener>,
     /// Names and endpoints.
     pub clusters: Vec<(String, Vec<SocketAddr>)>,
 }
 
-/// One port of the gateway.
 #[derive(Clone, Debug)]
 pub enum GatewayListener {
     /// HTTP CONNECT, the cluster named by a header: Gardener's port 8443 today, and 8132.
     Connect {
-        /// Where it listens.
         listen: SocketAddr,
         /// The header, `X-Gardener-Destination` or `Reversed-VPN`.
         header: String,
@@ -28,14 +25,12 @@ pub enum GatewayListener {
     /// PROXY protocol, the cluster found by the header's destination address: Gardener's port
     /// 8443 of old.
     ProxyProtocol {
-        /// Where it listens.
         listen: SocketAddr,
         /// Destination addresses and their clusters.
         routes: Vec<(IpAddr, String)>,
     },
     /// TLS that is passed through by its server name: port 443.
     Tls {
-        /// Where it listens.
         listen: SocketAddr,
         /// Server names and their clusters.
         routes: Vec<(Vec<String>, String)>,

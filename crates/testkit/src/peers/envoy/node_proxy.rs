@@ -13,11 +13,9 @@ pub struct NodeProxy {
     pub listen: SocketAddr,
     /// The gateway, port 8443.
     pub gateway: SocketAddr,
-    /// How the gateway is told whose API server is meant.
     pub mode: NodeProxyMode,
 }
 
-/// How the gateway is told whose API server is meant.
 #[derive(Clone, Debug)]
 pub enum NodeProxyMode {
     /// By a header of an HTTP/1.1 CONNECT, as today's Gardener does.

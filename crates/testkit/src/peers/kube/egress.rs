@@ -7,10 +7,8 @@ use serde_json::{Value, json};
 
 use crate::certs::IdentityFiles;
 
-/// A way into the cluster.
 #[derive(Clone, Debug)]
 pub enum Egress {
-    /// gRPC over a Unix socket.
     GrpcUds(PathBuf),
     /// HTTP CONNECT over TCP and TLS, with certificates on both sides.
     HttpConnectTls {
@@ -19,10 +17,8 @@ pub enum Egress {
         server: String,
         /// The authority of the proxy server's certificate.
         authority: PathBuf,
-        /// What the API server shows.
         identity: IdentityFiles,
     },
-    /// HTTP CONNECT over a Unix socket.
     HttpConnectUds(PathBuf),
 }
 
