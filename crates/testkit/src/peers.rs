@@ -10,7 +10,6 @@ pub mod cache;
 pub mod crates;
 pub mod envoy;
 pub mod faketime;
-pub mod haproxy;
 pub mod kube;
 pub mod nginx;
 pub mod packages;

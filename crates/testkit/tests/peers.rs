@@ -16,13 +16,9 @@ use testkit::command;
 use testkit::http::{self, Connection, Proxy, RefusedByProxy, Target};
 use testkit::netns::Place;
 use testkit::peers::envoy::{Envoy, Gateway, GatewayListener, NodeProxy, NodeProxyMode};
-use testkit::peers::haproxy::{self, SendProxy};
 use testkit::peers::kube::{KubeApiServer, KubeParams};
-use testkit::peers::nginx;
 use testkit::ports;
-use testkit::proxy_header;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 const CLUSTER: &str = "outbound|443||kube-apiserver.shoot--foo--bar.svc.cluster.local";
@@ -145,38 +141,6 @@ fn envoy_passes_tls_through_by_server_name() {
 }
 
 #[test]
-fn haproxy_and_nginx_send_the_headers_they_are_told_to() {
-    let dir = TempDir::new("peers").unwrap();
-    let upstream = Upstream::start(Behavior::Echo).unwrap();
-    let server = upstream.addr();
-    let (v1, v2, crc, nginx_v1) = (loopback(), loopback(), loopback(), loopback());
-    let start = |listen, send| haproxy::start(Place::Here, dir.path(), listen, server, send);
-    let _running = [
-        start(v1, SendProxy::V1).unwrap(),
-        start(v2, SendProxy::V2).unwrap(),
-        start(crc, SendProxy::V2Crc32c).unwrap(),
-        nginx::start(Place::Here, dir.path(), nginx_v1, server).unwrap(),
-    ];
-    for (index, front) in [v1, v2, crc, nginx_v1].into_iter().enumerate() {
-        let stream = std::net::TcpStream::connect(front).unwrap();
-        upstream.wait_accepted(index + 1, LIMIT).unwrap();
-        let src = stream.local_addr().unwrap();
-        let header = || upstream.beginnings().pop().unwrap_or_default();
-        wait::until("the header", LIMIT, || header().len() >= 28).unwrap();
-        let header = header();
-        if front == v1 || front == nginx_v1 {
-            assert_eq!(header, proxy_header::v1(src, front));
-        } else if front == v2 {
-            assert_eq!(header, proxy_header::v2(src, front, &[]));
-        } else {
-            let plain = proxy_header::v2(src, front, &[]);
-            assert_eq!((header.len(), &header[16..28]), (35, &plain[16..28]));
-            assert_eq!(&header[28..31], [3, 0, 4]);
-        }
-    }
-}
-
-#[test]
 fn the_real_api_server_answers_kubectl() {
     let dir = TempDir::new("peers").unwrap();
     let params = KubeParams::new(
@@ -201,7 +165,7 @@ fn the_real_api_server_answers_kubectl() {
         .arg(&config)
         .args(["get", "namespaces", "-o", "name"]);
     // A fresh server makes its namespaces one by one, and is ready before the last.
-    wait::until("the namespace default", Duration::from_secs(20), || {
+    wait::until("the namespace default", LIMIT, || {
         command::run(&mut kubectl)
             .unwrap()
             .contains("namespace/default")

@@ -11,7 +11,9 @@ use testkit::command;
 use testkit::netns::Place;
 use testkit::peers::nginx;
 use testkit::process::ChildGuard;
+use testkit::proxy_header;
 use testkit::tempdir::TempDir;
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::gateway::{self, CLUSTER, HEADER, NAME, listener};
@@ -415,5 +417,37 @@ fn haproxys_health_checks_are_no_faults() {
     for record in stage.gateway.records() {
         let reason = record["reason"].as_str().unwrap();
         assert!(["closed", "downstream_reset"].contains(&reason), "{record}");
+    }
+}
+
+#[test]
+fn haproxy_and_nginx_send_the_headers_they_are_told_to() {
+    let dir = TempDir::new("senders").unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
+    let server = upstream.addr();
+    let [v1, v2, crc, nginx_v1] = std::array::from_fn(|_| free("127.0.0.1"));
+    let hops = [
+        Hop::new(v1, server, "send-proxy"),
+        Hop::new(v2, server, "send-proxy-v2"),
+        Hop::new(crc, server, "send-proxy-v2 proxy-v2-options crc32c"),
+    ];
+    let _haproxy = haproxy::sender(dir.path(), &hops);
+    let _nginx = nginx::start(Place::Here, dir.path(), nginx_v1, server).unwrap();
+    for (index, front) in [v1, v2, crc, nginx_v1].into_iter().enumerate() {
+        let stream = std::net::TcpStream::connect(front).unwrap();
+        upstream.wait_accepted(index + 1, LIMIT).unwrap();
+        let src = stream.local_addr().unwrap();
+        let header = || upstream.beginnings().pop().unwrap_or_default();
+        wait::until("the header", LIMIT, || header().len() >= 28).unwrap();
+        let header = header();
+        if front == v1 || front == nginx_v1 {
+            assert_eq!(header, proxy_header::v1(src, front));
+        } else if front == v2 {
+            assert_eq!(header, proxy_header::v2(src, front, &[]));
+        } else {
+            let plain = proxy_header::v2(src, front, &[]);
+            assert_eq!((header.len(), &header[16..28]), (35, &plain[16..28]));
+            assert_eq!(&header[28..31], [3, 0, 4]);
+        }
     }
 }
