@@ -133,14 +133,8 @@ pub fn probe_command(container: Container<'_>, kind: &str, pid: u32) -> Result<O
     };
     let mut command = Command::new(command::require("nsenter")?);
     command.env_clear();
-    command.args([
-        "--target",
-        &pid.to_string(),
-        "--mount",
-        "--net",
-        "--root",
-        "--wd",
-    ]);
+    command.arg(format!("--target={pid}"));
+    command.args(["--mount", "--net", "--root", "--wd"]);
     command.arg("/usr/bin/setpriv");
     let flags = script::flags(&container.rights()?, container.pod.fs_group());
     command.args(flags.split_whitespace());

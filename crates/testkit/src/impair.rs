@@ -20,13 +20,14 @@ mod relay;
 mod too_big;
 
 use std::io::PipeWriter;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
+use crate::background::locked;
 use crate::netns::End;
 
 use self::line::Line;
@@ -191,7 +192,7 @@ impl Link {
     }
 
     fn lines(&self) -> MutexGuard<'_, [Line; 2]> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.lines)
     }
 }
 

@@ -142,18 +142,9 @@ pub struct End<'a> {
 /// Lays a cable (a veth pair) and takes both ends up.
 pub fn cable(one: End<'_>, other: End<'_>) -> Result<()> {
     let (near, far) = (one.namespace, other.namespace);
-    near.ip(&[
-        "link",
-        "add",
-        one.device,
-        "type",
-        "veth",
-        "peer",
-        "name",
-        other.device,
-        "netns",
-        &far.name,
-    ])?;
+    let peer = ["type", "veth", "peer", "name", other.device];
+    let add = ["link", "add", one.device];
+    near.ip(&[&add[..], &peer, &["netns", &far.name]].concat())?;
     near.ip(&["link", "set", one.device, "up"])?;
     far.ip(&["link", "set", other.device, "up"])?;
     Ok(())

@@ -9,7 +9,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{FlockOperation, flock};
 
 use crate::peers::cache;
 
@@ -59,7 +58,7 @@ impl Turn {
             .write(true)
             .open(&path)
             .with_context(|| format!("opening {}", path.display()))?;
-        flock(&file, FlockOperation::LockExclusive).context("waiting for the turn")?;
+        file.lock().context("waiting for the turn")?;
         let mut text = String::new();
         file.read_to_string(&mut text)
             .context("reading the last port")?;

@@ -4,14 +4,14 @@ mod serve;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::sync::watch;
 
 use self::serve::Conn;
-use crate::background::{self, Background};
+use crate::background::{self, Background, locked};
 use crate::wait;
 
 /// What an upstream does with each connection.
@@ -119,11 +119,7 @@ impl Upstream {
     /// Returns the first bytes (to 16 KiB) each connection sent, in the order of acceptance: PROXY
     /// headers and ClientHellos.
     pub fn beginnings(&self) -> Vec<Vec<u8>> {
-        self.seen
-            .beginnings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        locked(&self.seen.beginnings).clone()
     }
 
     pub fn wait_accepted(&self, count: usize, limit: Duration) -> Result<()> {

@@ -6,7 +6,7 @@
 
 use std::io::PipeReader;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,6 +14,7 @@ use tun_rs::SyncDevice;
 
 use super::line::Line;
 use super::too_big;
+use crate::background::locked;
 use crate::wait::Stopwatch;
 
 pub(super) struct Relay {
@@ -44,7 +45,7 @@ impl Relay {
         let shared = Arc::clone(&self.lines);
         let mut ready = [true; 2];
         loop {
-            let mut lines = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut lines = locked(&shared);
             for (from, ready) in ready.into_iter().enumerate() {
                 if ready {
                     self.read(from, &mut lines[from]);

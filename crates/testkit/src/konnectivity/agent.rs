@@ -13,7 +13,7 @@
 mod tunnels;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -33,6 +33,7 @@ use super::packet::Packet;
 use super::stream::{self, Incoming, Outgoing};
 use super::tap::Control;
 use super::wire::{End, LIMIT, Wire};
+use crate::background::locked;
 use crate::certs::{self, Identity};
 use crate::wait;
 
@@ -188,10 +189,7 @@ impl FakeAgent {
 
     /// Returns a value of the server's answer, `serverid` for example; all of them, if several.
     pub fn answered(&self, key: &str) -> Vec<String> {
-        let values = self.head.get_all(key).iter();
-        values
-            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
-            .collect()
+        stream::values(&self.head, key)
     }
 
     pub fn rule(&self, rule: DialRule) {
@@ -325,10 +323,6 @@ async fn serve(mut incoming: Incoming, tunnels: Arc<Tunnels>) {
     };
     tunnels.end();
     *locked(&tunnels.end) = Some(end);
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Upstream's default of `--xfr-channel-size` for an agent.

@@ -13,7 +13,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -128,7 +128,7 @@ impl FakeServer {
     }
 
     pub fn accept(&self, limit: Duration) -> Result<AgentLink> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = background::locked(&self.links);
         self.engine
             .wait(limit, links.recv())
             .with_context(|| format!("no agent within {limit:?}"))?
@@ -158,7 +158,7 @@ pub struct AgentLink {
 
 impl AgentLink {
     pub fn said(&self, key: &str) -> Vec<String> {
-        values(&self.metadata, key)
+        stream::values(&self.metadata, key)
     }
 
     /// Sends a DIAL_REQ and returns its number.
@@ -293,7 +293,7 @@ fn answer(
 }
 
 fn objection(parts: &http::request::Parts, shared: &Shared) -> Option<String> {
-    let said = |key: &str| values(&parts.headers, key);
+    let said = |key: &str| stream::values(&parts.headers, key);
     if parts.method != http::Method::POST || parts.uri.path() != "/AgentService/Connect" {
         return Some(format!("unknown method {}", parts.uri.path()));
     }
@@ -314,13 +314,6 @@ fn objection(parts: &http::request::Parts, shared: &Shared) -> Option<String> {
         .refuses
         .load(Ordering::SeqCst)
         .then(|| "authentication failed".to_owned())
-}
-
-fn values(headers: &HeaderMap, key: &str) -> Vec<String> {
-    let values = headers.get_all(key).iter();
-    values
-        .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
-        .collect()
 }
 
 /// What a client sends before its first frame (RFC 9113 §3.4).

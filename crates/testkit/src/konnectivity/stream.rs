@@ -155,3 +155,8 @@ fn status(code: u32, message: &str) -> Result<HeaderMap> {
     map.insert("grpc-message", message.parse()?);
     Ok(map)
 }
+
+pub(super) fn values(headers: &HeaderMap, key: &str) -> Vec<String> {
+    let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    headers.get_all(key).iter().map(text).collect()
+}

@@ -5,7 +5,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use rustix::fs::{FlockOperation, flock};
 
 /// Returns the cache's directory, made if need be.
 pub fn directory() -> Result<PathBuf> {
@@ -37,7 +36,7 @@ pub fn fill(file: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBu
         .open(&path)
         .with_context(|| format!("opening {}", path.display()))?;
     // Until the descriptor is closed, here or because the process has died.
-    flock(&lock, FlockOperation::LockExclusive)
+    lock.lock()
         .with_context(|| format!("locking {}", path.display()))?;
     let path = directory.join(file);
     if !path.is_file() {

@@ -50,13 +50,8 @@ impl Envoy {
             .with_context(|| format!("writing {}", path.display()))?;
         let mut command = place.command(binary()?);
         command.arg("-c").arg(&path);
-        command.args([
-            "--use-dynamic-base-id",
-            "--concurrency",
-            "2",
-            "--log-level",
-            "warning",
-        ]);
+        command.args(["--use-dynamic-base-id", "--concurrency", "2"]);
+        command.args(["--log-level", "warning"]);
         let mut child = ChildGuard::spawn(name, &command, &path.with_extension("log"))?;
         let target = Target::plain(admin);
         let ready = || place.is_ok(&target, "/ready");

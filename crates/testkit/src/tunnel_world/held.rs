@@ -1,12 +1,13 @@
 //! A connection that is held open and spoken on all the time, to see what it lives through.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::background::locked;
 use crate::http::Upgraded;
 use crate::wait::{self, Stopwatch};
 
@@ -59,7 +60,7 @@ impl Held {
     }
 
     pub fn report(&self) -> Report {
-        let progress = self.shared.lock();
+        let progress = locked(&self.shared.progress);
         let mut report = progress.report.clone();
         if report.failure.is_none() {
             report.longest_gap = report.longest_gap.max(self.shared.gap(&progress));
@@ -82,7 +83,7 @@ impl Held {
 
     /// Forgets the longest gap so far: for what comes to be seen by itself.
     pub fn begin_anew(&self) {
-        let mut progress = self.shared.lock();
+        let mut progress = locked(&self.shared.progress);
         progress.report.longest_gap = Duration::ZERO;
         progress.last = self.shared.clock.elapsed();
     }
@@ -108,7 +109,7 @@ impl Shared {
                 Ok(heard) => Some(format!("{heard:?} instead of {word:?}")),
                 Err(error) => Some(format!("{error:#}")),
             };
-            let mut progress = self.lock();
+            let mut progress = locked(&self.progress);
             if failure.is_some() {
                 progress.report.failure = failure;
                 return;
@@ -123,10 +124,6 @@ impl Shared {
 
     fn gap(&self, progress: &Progress) -> Duration {
         self.clock.elapsed().saturating_sub(progress.last)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

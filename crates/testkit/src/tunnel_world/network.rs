@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use super::Params;
 use crate::impair::Link;
-use crate::netns::{End, Namespace, cable};
+use crate::netns::{Namespace, cable};
 
 /// A pod of the shoot.
 pub const POD: &str = "100.96.0.11";
@@ -169,9 +169,7 @@ impl Network {
         }
         for (index, client) in self.clients.iter().enumerate() {
             let wan = format!("wan{index}");
-            let ends = [(client, "inet"), (&self.gateway, wan.as_str())]
-                .map(|(namespace, device)| End { namespace, device });
-            let [near, far] = ends;
+            let (near, far) = (client.end("inet"), self.gateway.end(&wan));
             let seed = random_seed.wrapping_add(index as u64);
             let link = Link::lay(near, far, 1500, seed).context("laying a line")?;
             self.links.push(link);
@@ -198,12 +196,7 @@ fn switch(label: &str) -> Result<Namespace> {
 
 /// Joins a namespace's `eth0` to a bridge.
 fn plug(switch: &Namespace, namespace: &Namespace, port: &str) -> Result<()> {
-    let near = End {
-        namespace,
-        device: "eth0",
-    };
-    let far = switch.end(port);
-    cable(near, far)?;
+    cable(namespace.end("eth0"), switch.end(port))?;
     switch.join_bridge(BRIDGE, port)
 }
 

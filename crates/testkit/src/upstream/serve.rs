@@ -2,8 +2,8 @@
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{Behavior, Seen};
+use crate::background::locked;
 
 pub(super) struct Conn {
     stream: TcpStream,
@@ -20,10 +21,7 @@ pub(super) struct Conn {
 
 impl Conn {
     pub(super) fn new(stream: TcpStream, seen: &Arc<Seen>) -> Self {
-        let mut beginnings = seen
-            .beginnings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut beginnings = locked(&seen.beginnings);
         let index = beginnings.len();
         beginnings.push(Vec::new());
         seen.open.fetch_add(1, Ordering::Relaxed);
@@ -133,11 +131,7 @@ impl Conn {
     async fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let count = self.stream.read(buf).await?;
         self.seen.bytes.fetch_add(count as u64, Ordering::Relaxed);
-        let mut all = self
-            .seen
-            .beginnings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.seen.beginnings);
         if let Some(beginning) = all.get_mut(self.index) {
             let room = MAX_BEGINNING_BYTES.saturating_sub(beginning.len());
             beginning.extend(&buf[..count.min(room)]);

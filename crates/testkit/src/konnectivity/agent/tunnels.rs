@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::{DialRule, QUEUE, locked};
+use super::{DialRule, QUEUE};
+use crate::background::locked;
 use crate::konnectivity::packet::Packet;
 use crate::konnectivity::wire::End;
 

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -15,6 +15,7 @@ use h2::client::SendRequest;
 use tokio::net::UnixStream;
 
 use super::{Reading, Refusal, Tunnel, TunnelReader, TunnelWriter, Writing};
+use crate::background::locked;
 use crate::konnectivity::engine::Engine;
 use crate::konnectivity::packet::Packet;
 use crate::konnectivity::stream::{self, Outgoing};
@@ -56,7 +57,7 @@ impl GrpcFrontend {
         let (requests, control) = match &self.shared {
             None => self.dial()?,
             Some(shared) => {
-                let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut shared = locked(shared);
                 match &*shared {
                     Some(shared) => shared.clone(),
                     None => shared.insert(self.dial()?).clone(),

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::{Reading, Refusal, Tunnel, TunnelReader, TunnelWriter, Writing};
+use crate::background::locked;
 use crate::certs::{self, Identity};
 use crate::konnectivity::engine::Engine;
 use crate::konnectivity::wire::LIMIT;
@@ -166,7 +167,7 @@ pub(super) struct Bridge {
 impl Bridge {
     /// Returns how reading the connection failed; `None` while it has not, and at an end in order.
     pub(super) fn failed(&self) -> Option<ErrorKind> {
-        *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.failed)
     }
 
     pub(super) fn reset(&self) {
@@ -178,8 +179,7 @@ impl Bridge {
         let (mut from_server, mut to_server) = tokio::io::split(tls);
         let down = async move {
             if let Err(error) = tokio::io::copy(&mut from_server, &mut to_test).await {
-                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                *failed = Some(error.kind());
+                *locked(&self.failed) = Some(error.kind());
             }
             // What is dropped here ends the test's reads.
         };
