@@ -25,33 +25,19 @@ pub(crate) fn run() -> Result<ExitCode> {
 }
 
 fn checks(console: &Console) -> Result<Vec<(&'static str, Command)>> {
-    let cargo = |args: &[&str]| {
+    let cargo = |words: &str| {
         let mut command = workspace::cargo();
-        command.args(args);
+        command.args(words.split(' '));
         command
     };
-    let lints = [
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--all-features",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    let mut doc = cargo(&[
-        "doc",
-        "--workspace",
-        "--no-deps",
-        "--all-features",
-        "--quiet",
-    ]);
+    let lints = "clippy --workspace --all-targets --all-features -- -D warnings";
+    let mut doc = cargo("doc --workspace --no-deps --all-features --quiet");
     doc.env("RUSTDOCFLAGS", "-D warnings");
     let mut deny = tools::DENY.command(console)?;
     deny.args(["check", "bans", "licenses", "sources"]);
     Ok(vec![
-        ("Format", cargo(&["fmt", "--all", "--check"])),
-        ("Lints", cargo(&lints)),
+        ("Format", cargo("fmt --all --check")),
+        ("Lints", cargo(lints)),
         ("Documentation", doc),
         ("Dependencies", deny),
     ])

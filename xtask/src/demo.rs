@@ -23,7 +23,6 @@ mod tunnel;
 mod walk;
 mod watcher;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 
@@ -31,7 +30,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use testkit::netns::{self, privileges};
 use testkit::peers::packages;
-use testkit::tempdir::TempDir;
+use testkit::tempdir::{self, TempDir};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -63,15 +62,15 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             return Ok(ExitCode::from(code));
         }
     }
-    let dir = TempDir::new("demo")?;
-    let outcome = show_until_signal(*options, programs, dir.path().to_owned());
+    let outcome = show_until_signal(*options, programs, TempDir::new("demo")?);
     netns::delete_ours();
+    tempdir::delete_ours();
     outcome
 }
 
 /// Runs the show on a thread of its own, so that a signal can end it at any point: the caller then
 /// removes what was made, and the kernel kills the children when we are gone.
-fn show_until_signal(options: Options, programs: Programs, dir: PathBuf) -> Result<ExitCode> {
+fn show_until_signal(options: Options, programs: Programs, dir: TempDir) -> Result<ExitCode> {
     let runtime = Runtime::new().context("building a runtime")?;
     let show = runtime.spawn_blocking(move || show(options, programs, dir));
     let outcome = runtime.block_on(async {
@@ -89,7 +88,7 @@ fn show_until_signal(options: Options, programs: Programs, dir: PathBuf) -> Resu
     outcome
 }
 
-fn show(options: Options, programs: Programs, dir: PathBuf) -> Result<ExitCode> {
+fn show(options: Options, programs: Programs, dir: TempDir) -> Result<ExitCode> {
     let mut console = Console::new();
     let walked = walk::all(&mut console, programs, dir);
     let good = console.result();

@@ -57,13 +57,8 @@ fn registries() -> BTreeSet<String> {
 
 fn files(root: &Path) -> Result<Vec<String>> {
     let mut git = Command::new("git");
-    git.current_dir(root).args([
-        "ls-files",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "-z",
-    ]);
+    let words = "ls-files --cached --others --exclude-standard -z";
+    git.current_dir(root).args(words.split(' '));
     let list = command::run(&mut git).context("listing the project's files")?;
     let files = list
         .split('\0')

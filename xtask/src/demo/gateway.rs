@@ -1,13 +1,13 @@
 //! The seed's gateway: `sni-proxy` with its configuration and its routes.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
+use testkit::tempdir::TempDir;
 use testkit::wait;
 
 use super::network::GATEWAY;
@@ -15,7 +15,7 @@ use super::process;
 use super::shoot::Shoot;
 use crate::workspace::Programs;
 
-pub(super) fn start(programs: &Programs, seed: &Namespace, dir: &Path) -> Result<ChildGuard> {
+pub(super) fn start(programs: &Programs, seed: &Namespace, dir: &TempDir) -> Result<ChildGuard> {
     let program = programs.get("sni-proxy")?;
     process::start((seed, dir), ("sni-proxy", program), CONFIG, || {
         process::is_ok(seed, PROBES, "/readyz")
@@ -50,7 +50,7 @@ pub(super) struct Extra {
 
 /// Writes the routes: by name to those of `shoots` that are `named`.
 pub(super) fn write_routes(
-    dir: &Path,
+    dir: &TempDir,
     shoots: &[Shoot],
     named: &[&Shoot],
     more: &[Extra],
@@ -82,8 +82,8 @@ pub(super) fn write_routes(
     replace_routes(dir, &text)
 }
 
-pub(super) fn replace_routes(dir: &Path, text: &str) -> Result<()> {
-    process::replace(&dir.join("routes.yaml"), text)
+pub(super) fn replace_routes(dir: &TempDir, text: &str) -> Result<()> {
+    dir.replace("routes.yaml", text).map(drop)
 }
 
 /// Where users connect to.

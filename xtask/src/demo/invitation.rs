@@ -1,9 +1,8 @@
 //! What `--keep` prints: how to look around in what is running.
 
-use std::path::Path;
-
 use testkit::command;
 use testkit::netns::Namespace;
+use testkit::tempdir::TempDir;
 
 use super::gateway;
 use super::shoot::Shoot;
@@ -44,7 +43,7 @@ pub(super) fn print(console: &Console, stage: &Stage) {
         ));
     }
     let pid = stage.gateway.pid();
-    let (routes, dir) = (dir.join("routes.yaml"), dir.display());
+    let (routes, dir) = (dir.join("routes.yaml"), dir.path().display());
     console.say(&format!(
         "  # the gateway: its page, figures, routes and connections; a drain\n  \
          {seed} curl -s http://127.0.0.1:9901/\n  \
@@ -58,7 +57,7 @@ pub(super) fn print(console: &Console, stage: &Stage) {
     ));
 }
 
-fn curl(shoot: &Shoot, dir: &Path) -> String {
+fn curl(shoot: &Shoot, dir: &TempDir) -> String {
     let ca = dir.join(format!("ca-{}.crt", shoot.letter));
     // A file that cannot be written is missed when the command is typed.
     let _ = std::fs::write(&ca, &shoot.authority_pem);

@@ -9,13 +9,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::json;
 use testkit::certs::{Authority, Identity, IdentityFiles};
 use testkit::http::{self, Target};
 use testkit::kubelet::Kubelet;
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
+use testkit::tempdir::TempDir;
 
 use super::gateway;
 use super::network::{KONNECTIVITY, NODE};
@@ -44,15 +45,15 @@ pub(super) struct Credentials {
 
 impl Credentials {
     /// Writes all certificates; the server's is good for `host` and its address.
-    pub(super) fn write(dir: &Path, host: &str) -> Result<Self> {
+    pub(super) fn write(dir: &TempDir, host: &str) -> Result<Self> {
         let authority = Authority::new("konnectivity")?;
         let frontend = authority.client("kube-apiserver", &[], &[FRONTEND])?;
         let agent = authority.client("agent", &[], &[AGENT])?;
         let server = authority.server(&[host, SERVICE])?;
         Ok(Self {
             authority_file: authority.write(&dir.join("konnectivity-ca.crt"))?,
-            agent: agent.write(dir, "konnectivity-agent")?,
-            server: server.write(dir, "konnectivity-server")?,
+            agent: agent.write(dir.path(), "konnectivity-agent")?,
+            server: server.write(dir.path(), "konnectivity-server")?,
             authority,
             frontend,
         })
@@ -75,10 +76,12 @@ pub(super) fn start_kubelet(shoot: &Shoot, node: &Namespace) -> Result<Kubelet> 
     Kubelet::start(listener, NODE_NAME, &identity)
 }
 
-/// Writes the registry's file for shoot a, in one step.
-pub(super) fn write_registry(dir: &Path, credentials: &Credentials, host: &str) -> Result<PathBuf> {
-    let registry = dir.join("clusters");
-    std::fs::create_dir_all(&registry).context("making the registry")?;
+/// Writes the registry's file for shoot a.
+pub(super) fn write_registry(
+    dir: &TempDir,
+    credentials: &Credentials,
+    host: &str,
+) -> Result<PathBuf> {
     let authority = &credentials.authority_file;
     let cluster = json!({
         "serverNames": [host],
@@ -88,9 +91,8 @@ pub(super) fn write_registry(dir: &Path, credentials: &Credentials, host: &str) 
             "uds": { "path": dir.join("konnectivity.sock"), "mode": "grpc" },
         },
     });
-    let path = registry.join("a.yaml");
-    process::replace(&path, &format!("{cluster:#}\n"))?;
-    Ok(registry)
+    dir.write("clusters/a.yaml", format!("{cluster:#}\n"))?;
+    Ok(dir.join("clusters"))
 }
 
 pub(super) fn start_server(
@@ -129,8 +131,8 @@ pub(super) fn start_agent(
     let node = &stage.network.shoots[0].node;
     // The node has no DNS: its file of hosts names the gateway, in a mount namespace that ends with
     // the agent (`ip netns exec` makes one).
-    let hosts = stage.dir.join("hosts");
-    process::write(&hosts, &format!("{} {host}\n", gateway::TLS.ip()))?;
+    let text = format!("{} {host}\n", gateway::TLS.ip());
+    let hosts = stage.dir.write("hosts", text)?;
     let mut command: Command = Place::In(node).command("sh");
     command.args(["-c", WITH_HOSTS, "sh"]).arg(&hosts);
     command.arg(stage.programs.get("konnectivity-agent")?);

@@ -1,12 +1,12 @@
 //! A shoot's node: `apiserver-proxy` with the API server's address on a device of its own.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 
 use anyhow::Result;
 use serde_json::json;
 use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
+use testkit::tempdir::TempDir;
 
 use super::gateway;
 use super::process;
@@ -35,7 +35,7 @@ impl Mode {
 pub(super) fn start(
     programs: &Programs,
     node: &Namespace,
-    dir: &Path,
+    dir: &TempDir,
     shoot: &Shoot,
     mode: Mode,
 ) -> Result<ChildGuard> {

@@ -6,22 +6,22 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use testkit::http::{self, Target};
 use testkit::metrics::Metrics;
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
+use testkit::tempdir::TempDir;
 
 /// Starts `program` in `place` with `config` as its configuration, and waits until `ready`. JSON is
 /// YAML.
 pub(super) fn start(
-    (place, dir): (&Namespace, &Path),
+    (place, dir): (&Namespace, &TempDir),
     (name, program): (&str, &Path),
     config: impl Display,
     ready: impl FnMut() -> bool,
 ) -> Result<ChildGuard> {
-    let path = dir.join(format!("{name}.yaml"));
-    write(&path, &format!("{config:#}\n"))?;
+    let path = dir.write(format!("{name}.yaml"), format!("{config:#}\n"))?;
     let mut command = Place::In(place).command(program);
     command.arg("--config").arg(&path);
     spawn(dir, name, &command, ready)
@@ -29,7 +29,7 @@ pub(super) fn start(
 
 /// Starts a command whose log goes to `dir`, and waits until `ready`.
 pub(super) fn spawn(
-    dir: &Path,
+    dir: &TempDir,
     name: &str,
     command: &Command,
     ready: impl FnMut() -> bool,
@@ -58,17 +58,6 @@ pub(super) fn metric(
     let answer = place.run(|| http::get(&Target::plain(probes), "/metrics"))??;
     let metrics = Metrics::parse(&answer.text())?;
     Ok(metrics.value(name, labels).unwrap_or_default())
-}
-
-pub(super) fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
-}
-
-/// Puts `text` in the place of a file in one step, as an editor or a mounted ConfigMap does.
-pub(super) fn replace(path: &Path, text: &str) -> Result<()> {
-    let fresh = path.with_extension("fresh");
-    write(&fresh, text)?;
-    std::fs::rename(&fresh, path).with_context(|| format!("replacing {}", path.display()))
 }
 
 const READY_LIMIT: Duration = Duration::from_secs(15);

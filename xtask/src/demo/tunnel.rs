@@ -20,6 +20,7 @@ use testkit::command;
 use testkit::http::{Proxy, Target};
 use testkit::netns::{Namespace, Place, cable};
 use testkit::process::ChildGuard;
+use testkit::tempdir::TempDir;
 
 use super::gateway::{self, Extra};
 use super::process;
@@ -100,15 +101,15 @@ impl Drop for Firewall {
 
 impl Credentials {
     /// Makes all certificates and keys; `inside` signs what is inside the shoot.
-    pub(super) fn write(programs: &Programs, dir: &Path, inside: &Authority) -> Result<Self> {
+    pub(super) fn write(programs: &Programs, dir: &TempDir, inside: &Authority) -> Result<Self> {
         let authority = Authority::new("tunnel")?;
         let api_server = authority.client("kube-apiserver", &[], &[])?;
         let server = authority.server(&[SERVICE, &SERVER.to_string()])?;
-        server.write(dir, "vpn-proxy")?;
+        server.write(dir.path(), "vpn-proxy")?;
         Ok(Self {
             authority_file: authority.write(&dir.join("vpn-proxy-ca.crt"))?,
             inside_file: inside.write(&dir.join("vpn-inside-ca.crt"))?,
-            api_server_files: api_server.write(dir, "vpn-api-server")?,
+            api_server_files: api_server.write(dir.path(), "vpn-api-server")?,
             server_key: Key::generate(programs.get("vpn-server")?, dir.join("vpn-server.key"))?,
             client_key: Key::generate(programs.get("vpn-client")?, dir.join("vpn-client.key"))?,
             authority,
@@ -160,12 +161,12 @@ impl Credentials {
         ]
     }
 
-    fn server_config(&self, dir: &Path) -> Result<Value> {
+    fn server_config(&self, dir: &TempDir) -> Result<Value> {
         let client = json!({
             "name": "vpn-shoot", "publicKeys": [self.client_key.public], "addresses": [CLIENT_INSIDE],
         });
         let peers = json!({ "peers": [client] });
-        process::write(&dir.join("vpn-peers.yaml"), &format!("{peers:#}\n"))?;
+        dir.write("vpn-peers.yaml", format!("{peers:#}\n"))?;
         Ok(json!({
             "routeId": ROUTE,
             "addresses": [format!("{SERVER_INSIDE}/24")],

@@ -2,13 +2,13 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use testkit::http::{self, Target};
 use testkit::netns::Place;
 use testkit::process::ChildGuard;
+use testkit::tempdir::TempDir;
 
 use super::gateway::{self, Extra};
 use super::konnectivity::Konnectivity;
@@ -29,17 +29,17 @@ mod tunnel;
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) programs: Programs,
-    pub(super) dir: PathBuf,
     pub(super) nodes: [ChildGuard; 2],
     pub(super) konnectivity: Option<Konnectivity>,
     pub(super) tunnel: Option<Tunnel>,
     pub(super) gateway: ChildGuard,
     pub(super) shoots: [Shoot; 2],
     pub(super) network: Network,
+    pub(super) dir: TempDir,
 }
 
 /// Walks every path and returns what is running at the end.
-pub(super) fn all(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stage> {
+pub(super) fn all(console: &mut Console, programs: Programs, dir: TempDir) -> Result<Stage> {
     let mut stage = build(console, programs, dir)?;
     by_server_name(console, &stage)?;
     by_node_proxy(console, &stage, Mode::Proxy)?;
@@ -53,7 +53,7 @@ pub(super) fn all(console: &mut Console, programs: Programs, dir: PathBuf) -> Re
     Ok(stage)
 }
 
-fn build(console: &mut Console, programs: Programs, dir: PathBuf) -> Result<Stage> {
+fn build(console: &mut Console, programs: Programs, dir: TempDir) -> Result<Stage> {
     console.heading("Setting the stage");
     let network = console.step("network namespaces: a seed, two shoots, a user", || {
         let network = Network::lay()?;
