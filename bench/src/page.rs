@@ -62,10 +62,10 @@ fn html(runs: &[Run]) -> Result<String> {
         let rows = run.rows.iter();
         let rows = rows
             .map(|row| json!({ "verdict": row.verdict(), "cells": row.cells(run.direct(row)) }));
-        let plots = plot::all(run)?.concat();
         Ok(json!({
             "name": run.name, "facts": run.facts, "held": held, "missed": missed,
-            "plots": plots, "rows": rows.collect::<Vec<_>>(), "compared": run.compared,
+            "along": plot::along(run)?.concat(), "bars": plot::bars(run),
+            "latencies": plot::latencies(run)?.concat(), "rows": rows.collect::<Vec<_>>(), "compared": run.compared,
         }))
     });
     let style = include_str!("page/style.css");
@@ -109,7 +109,8 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} is missing: {page}");
         }
-        assert_eq!(page.matches("<svg ").count(), 3);
+        assert_eq!(page.matches("<svg ").count(), 2);
+        assert_eq!(page.matches("<figure>").count(), 1);
         for part in [
             "<script", "<link", "href=", "@import", "url(", "src=", "NaN", "inf ",
         ] {
