@@ -115,7 +115,6 @@ impl Backend {
         self.counts.open.load(Ordering::Relaxed)
     }
 
-    /// Returns how many connections there have been.
     #[cfg(test)]
     pub(crate) fn accepted(&self) -> u64 {
         self.counts.accepted.load(Ordering::Relaxed)

@@ -130,7 +130,6 @@ impl Controller {
         Ok(())
     }
 
-    /// Tells whether targets are for this size.
     fn by_default(&self) -> bool {
         self.services == SERVICES && self.routes == ROUTES
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use testkit::command;
@@ -17,24 +18,13 @@ pub(crate) struct Cpus {
     by_role: BTreeMap<Role, Vec<usize>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Role {
     Agent,
     Load,
     /// What is between clients and destination.
     Proxy,
     Server,
-}
-
-impl Role {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Agent => "agent",
-            Self::Load => "load",
-            Self::Proxy => "proxy",
-            Self::Server => "server",
-        }
-    }
 }
 
 impl std::str::FromStr for Cpus {
@@ -46,10 +36,9 @@ impl std::str::FromStr for Cpus {
             let (name, cpus) = part
                 .split_once('=')
                 .with_context(|| format!("{part:?} is not ROLE=CPU"))?;
-            let role = [Role::Agent, Role::Load, Role::Proxy, Role::Server]
-                .into_iter()
-                .find(|role| role.as_str() == name)
-                .with_context(|| format!("{name:?} is none of server, agent, proxy, load"))?;
+            let Ok(role) = Role::from_str(name, false) else {
+                bail!("{name:?} is none of server, agent, proxy, load");
+            };
             let cpus = cpus
                 .split('+')
                 .map(|cpu| {
@@ -98,7 +87,8 @@ impl std::fmt::Display for Cpus {
         }
         for (nth, (role, cpus)) in self.by_role.iter().enumerate() {
             let comma = if nth == 0 { "" } else { "," };
-            write!(f, "{comma}{}={}", role.as_str(), list(cpus, "+"))?;
+            let role = format!("{role:?}").to_lowercase();
+            write!(f, "{comma}{role}={}", list(cpus, "+"))?;
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 
 use self::frontend::Transport;
-use self::load::{Direction, Load};
+use self::load::Load;
 use self::pair::Programs;
 use self::scenario::harm::{self, Stalled};
 use self::scenario::{Lab, Target, memory, speed};
@@ -39,6 +39,7 @@ use crate::machine;
 use crate::output::Output;
 use crate::programs::program;
 use crate::progress::Progress;
+use crate::tls::bulk::Direction;
 
 /// Load through a konnectivity server and its agent, which are started for it.
 #[derive(Args, Debug)]

@@ -1,7 +1,7 @@
 //! Asks for a name until it answers.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Read;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -27,12 +27,9 @@ pub(crate) fn until_answered(
 }
 
 /// Connects, says `words` and returns the first bytes that come back.
-pub(crate) fn ask<const N: usize>(address: SocketAddr, words: &Words) -> std::io::Result<[u8; N]> {
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER_LIMIT)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-    stream.write_all(&words.first)?;
+pub(crate) fn ask<const N: usize>(address: SocketAddr, words: &Words) -> Result<[u8; N]> {
     let mut answer = [0; N];
+    let mut stream = words.dial_within(address, ANSWER_LIMIT)?;
     stream.read_exact(&mut answer)?;
     Ok(answer)
 }

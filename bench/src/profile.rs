@@ -99,6 +99,19 @@ pub(crate) struct Setting<'a> {
     pub(crate) routes: Vec<Route>,
 }
 
+impl<'a> Setting<'a> {
+    /// Returns what is in our own network, by the programs that are found.
+    pub(crate) fn here(cpus: &'a Bound, listener: Listener, routes: Vec<Route>) -> Self {
+        Self {
+            place: Place::Here,
+            cpus,
+            given: &[],
+            listener,
+            routes,
+        }
+    }
+}
+
 /// What a connection begins with.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -136,7 +149,6 @@ struct Program {
     from: Origin,
 }
 
-/// Where a program is looked for.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Origin {
@@ -172,7 +184,6 @@ struct Apply {
     send: Option<String>,
 }
 
-/// How a file is written anew.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Writing {

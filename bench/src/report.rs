@@ -31,7 +31,6 @@ impl Figure {
     }
 }
 
-/// Which of two values is better.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
@@ -72,12 +71,10 @@ pub(crate) struct Run {
     pub(crate) facts: Vec<(String, String)>,
     /// The peer that `Row::peer` belongs to; empty when there is none.
     pub(crate) compared: String,
-    /// One for each figure of each case and setup.
     pub(crate) rows: Vec<Row>,
     pub(crate) curves: Vec<Curve>,
 }
 
-/// One figure of one case through one setup.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Row {
     /// Through what: a transport, a proxy, or [`DIRECT`].

@@ -11,7 +11,7 @@
 //! measured is the gateway.
 
 mod args;
-mod bulk;
+pub(crate) mod bulk;
 pub(crate) mod conns;
 mod figure;
 pub(crate) mod idle;
@@ -74,7 +74,6 @@ pub(crate) struct Way<'a> {
     pub(crate) meter: &'a Meter,
 }
 
-/// Makes a runtime of this thread.
 pub(crate) fn runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().context("starting a runtime")

@@ -20,7 +20,6 @@ use knp_proto::{ConnectId, DialId, Packet};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinHandle;
 
-/// An open tunnel and the connection that is its own.
 #[derive(Debug)]
 pub(crate) struct GrpcTunnel {
     packets: Packets,

@@ -67,31 +67,13 @@ mod tests {
     #[test]
     fn targets_depend_on_setup_and_case() {
         let must = |setup, case, figure| known(&Run::default(), setup, case, figure).must;
+        let least = |bound| Some(Bound::AtLeast(bound));
+        let most = |bound| Some(Bound::AtMost(bound));
         let cases = [
-            (
-                "http-uds",
-                "down ×1",
-                of::THROUGHPUT,
-                Some(Bound::AtLeast(414.0)),
-            ),
-            (
-                "http-mtls",
-                "dials c=16",
-                of::PER_SECOND,
-                Some(Bound::AtLeast(1_167.0)),
-            ),
-            (
-                "grpc-uds",
-                "idle ×10",
-                of::SERVER_TUNNEL,
-                Some(Bound::AtMost(10.0)),
-            ),
-            (
-                "http-uds",
-                "stall: reader ×1",
-                of::LEAKED,
-                Some(Bound::AtMost(0.0)),
-            ),
+            ("http-uds", "down ×1", of::THROUGHPUT, least(414.0)),
+            ("http-mtls", "dials c=16", of::PER_SECOND, least(1_167.0)),
+            ("grpc-uds", "idle ×10", of::SERVER_TUNNEL, most(10.0)),
+            ("http-uds", "stall: reader ×1", of::LEAKED, most(0.0)),
             ("http-uds", "stall: none, to compare", of::LEAKED, None),
             ("direct", "dials c=16", of::PER_SECOND, None),
             ("grpc-uds", "rtt c=1", of::P50, None),

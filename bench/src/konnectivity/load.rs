@@ -22,18 +22,12 @@ use super::frontend::Frontend;
 use super::tunnel::Tunnel;
 use crate::backend::Command;
 use crate::latency::Latencies;
+use crate::tls::bulk::Direction;
 
 /// How long a dial may take before it counts as failed.
 pub(crate) const DIAL_LIMIT: Duration = Duration::from_secs(30);
 /// How long an answer is waited for after the end of a run.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
-
-/// Which way bytes go, seen from the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Down,
-    Up,
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -106,11 +100,8 @@ pub(crate) async fn hold(
 }
 
 pub(crate) async fn close(tunnels: Vec<Tunnel>) {
-    let mut closing = JoinSet::new();
-    for tunnel in tunnels {
-        closing.spawn(tunnel.close());
-    }
-    while closing.join_next().await.is_some() {}
+    let closing: JoinSet<_> = tunnels.into_iter().map(Tunnel::close).collect();
+    closing.join_all().await;
 }
 
 /// Asks for bytes, or announces them.
@@ -305,7 +296,6 @@ async fn one_dial(frontend: &Frontend, target: SocketAddr) -> Result<()> {
     tunnel.close().await.context("closing")
 }
 
-/// Sends, and waits for the last bytes of it to come back.
 async fn exchange(tunnel: &mut Tunnel, sent: &[u8], pong: &mut [u8]) -> Result<()> {
     tunnel.write_all(sent).await.context("sending")?;
     tunnel.flush().await.context("sending")?;

@@ -122,7 +122,6 @@ fn credentials(dir: &TempDir, grpc: bool) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// Ports and files of a pair.
 struct Plan<'a> {
     dir: &'a TempDir,
     transport: Transport,

@@ -119,7 +119,6 @@ pub(crate) struct Target {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Side {
     pub(crate) pid: Option<u32>,
-    /// Where its metrics are.
     pub(crate) health: Option<SocketAddr>,
 }
 

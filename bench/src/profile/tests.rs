@@ -13,13 +13,7 @@ fn backend() -> SocketAddr {
 
 fn context(profile: &Profile, listener: Listener) -> Value {
     let bound = Cpus::default().bind_load().unwrap();
-    let setting = Setting {
-        place: Place::Here,
-        cpus: &bound,
-        given: &[],
-        listener,
-        routes: Vec::new(),
-    };
+    let setting = Setting::here(&bound, listener, Vec::new());
     let dir = TempDir::new("bench-profile").unwrap();
     let ports = profile.ports.iter();
     let ports = ports.map(|name| (name.clone(), json!(20_002))).collect();
@@ -124,13 +118,7 @@ fn added_name_is_written_and_signaled() {
     std::fs::write(&path, text).unwrap();
     let profile = Profile::load(&path).unwrap();
     let bound = Cpus::default().bind_load().unwrap();
-    let setting = Setting {
-        place: Place::Here,
-        cpus: &bound,
-        given: &[],
-        listener: Listener::Sni,
-        routes: Route::table(1, backend()),
-    };
+    let setting = Setting::here(&bound, Listener::Sni, Route::table(1, backend()));
     let mut target = Target::launch(&profile, &setting).unwrap();
     let limit = std::time::Duration::from_secs(20);
     let says = |target: &mut Target, word: &str| {

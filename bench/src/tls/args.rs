@@ -65,7 +65,6 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Returns what was asked to be measured.
     pub(crate) fn cases(&self) -> Vec<Case> {
         if self.cases.is_empty() {
             return ALL.to_vec();
@@ -118,7 +117,6 @@ impl Tls {
     }
 }
 
-/// Reads a length of time in seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration> {
     Ok(Duration::try_from_secs_f64(text.parse()?)?)
 }

@@ -24,13 +24,10 @@ use crate::backend::{CHUNK, Command, discard, sink};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// From the backend to the client.
     Down,
-    /// From the client to the backend.
     Up,
 }
 
-/// How many connections, which way, how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) connections: usize,

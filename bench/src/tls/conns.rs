@@ -19,7 +19,6 @@ use super::opening::Words;
 use super::window::{Meter, Spent};
 use crate::latency::Latencies;
 
-/// How many, how fast, how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// The most in progress at a time.

@@ -20,7 +20,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::backend::Command;
 use crate::profile::{Listener, Route};
 
-/// The openings of one listener and route.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
     before: Vec<u8>,
@@ -94,11 +93,15 @@ impl Opening {
 impl Words {
     /// Connects to `address` and says them, on a socket that blocks, for at most [`LIMIT`] a step.
     pub(crate) fn dial(&self, address: SocketAddr) -> Result<TcpStream> {
+        self.dial_within(address, LIMIT)
+    }
+
+    pub(crate) fn dial_within(&self, address: SocketAddr, limit: Duration) -> Result<TcpStream> {
         let what = || format!("opening a connection to {address}");
-        let mut stream = TcpStream::connect_timeout(&address, LIMIT).with_context(what)?;
+        let mut stream = TcpStream::connect_timeout(&address, limit).with_context(what)?;
         stream.set_nodelay(true).with_context(what)?;
-        stream.set_read_timeout(Some(LIMIT)).with_context(what)?;
-        stream.set_write_timeout(Some(LIMIT)).with_context(what)?;
+        stream.set_read_timeout(Some(limit)).with_context(what)?;
+        stream.set_write_timeout(Some(limit)).with_context(what)?;
         stream.write_all(&self.first).with_context(what)?;
         if let Some(then) = &self.then {
             let mut head = Vec::new();

@@ -4,8 +4,6 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
-use testkit::netns::Place;
-
 use super::bulk::Direction;
 use super::opening::Opening;
 use super::window::Meter;
@@ -24,13 +22,8 @@ fn profile(text: &str) -> Profile {
 fn direct() -> (Backend, Target, Meter) {
     let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let bound = Cpus::default().bind_load().unwrap();
-    let setting = Setting {
-        place: Place::Here,
-        cpus: &bound,
-        given: &[],
-        listener: Listener::Sni,
-        routes: Route::table(1, backend.address()),
-    };
+    let routes = Route::table(1, backend.address());
+    let setting = Setting::here(&bound, Listener::Sni, routes);
     let target = Target::start(&profile("name: direct\n"), &setting).unwrap();
     let meter = Meter::of(&target);
     (backend, target, meter)

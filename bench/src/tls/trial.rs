@@ -9,7 +9,6 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use testkit::netns::Place;
 use testkit::wait;
 
 use super::opening::Opening;
@@ -42,11 +41,8 @@ fn one(profile: &Profile, listener: Listener, given: &[Given], cpus: &Bound) -> 
     let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into())?;
     let first = Route::numbered(0, backend.address());
     let setting = Setting {
-        place: Place::Here,
-        cpus,
         given,
-        listener,
-        routes: vec![first.clone()],
+        ..Setting::here(cpus, listener, vec![first.clone()])
     };
     let mut target = Target::start(profile, &setting)?;
     let listener = (!profile.is_direct()).then_some(listener);

@@ -31,7 +31,6 @@ pub(crate) struct Reading {
     machine: Machine,
 }
 
-/// What a stretch of load took.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spent {
     pub(crate) wall: Duration,

@@ -116,7 +116,6 @@ impl Pinger {
         Ok(pings)
     }
 
-    /// Waits for one answer until `until`.
     fn receive(
         &self,
         clock: Stopwatch,

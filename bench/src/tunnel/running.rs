@@ -24,7 +24,6 @@ use super::ping::Pinger;
 use super::setup::{Kind, Setup};
 use super::{openvpn, wireguard};
 
-/// Which part of a tunnel a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,
@@ -67,7 +66,6 @@ impl Inner {
     }
 }
 
-/// Starts the near end.
 type Near = Box<dyn FnOnce(&Network) -> Result<Guard>>;
 
 pub(super) struct Parts {
@@ -77,7 +75,6 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Returns parts whose near end is started by a command.
     pub(super) fn new(
         running: Vec<(Role, Guard)>,
         inner: Inner,

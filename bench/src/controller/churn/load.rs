@@ -25,15 +25,11 @@ use crate::tls::opening::{Opening, Words};
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Hold {
     pub(super) gateway: SocketAddr,
-    /// Connections to hold.
     pub(super) held: usize,
-    /// Namespaces with shoots.
     pub(super) spaces: usize,
     /// The number of the gateway, whose share of the shoots is used.
     pub(super) nth: usize,
-    /// How many gateways there are.
     pub(super) of: usize,
-    /// Seconds of new connections.
     pub(super) seconds: u32,
 }
 

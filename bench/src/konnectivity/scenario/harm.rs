@@ -161,14 +161,11 @@ pub(crate) fn abandon(lab: &mut Lab, target: &mut Target, count: usize) -> Resul
 
 /// Dials at once and waits for none of them longer than [`PATIENCE`].
 async fn give_up(frontend: &Frontend, echo: SocketAddr, count: usize) {
-    let mut dialing = JoinSet::new();
-    for _ in 0..count {
+    let dials = (0..count).map(|_| {
         let frontend = frontend.clone();
-        dialing.spawn(async move {
-            let _ = tokio::time::timeout(PATIENCE, frontend.dial(echo)).await;
-        });
-    }
-    while dialing.join_next().await.is_some() {}
+        async move { drop(tokio::time::timeout(PATIENCE, frontend.dial(echo)).await) }
+    });
+    dials.collect::<JoinSet<()>>().join_all().await;
 }
 
 /// Dials `count` times, sixteen at a time, and looks at what is left.

@@ -4,7 +4,8 @@ use anyhow::Result;
 
 use super::figure as of;
 use super::{Lab, MIB, Target};
-use crate::konnectivity::load::{self, Direction, Load, Outcome};
+use crate::konnectivity::load::{self, Load, Outcome};
+use crate::tls::bulk::Direction;
 
 pub(crate) fn bulk(
     lab: &mut Lab,
@@ -13,10 +14,7 @@ pub(crate) fn bulk(
     bytes: u64,
     streams: usize,
 ) -> Result<()> {
-    let word = match direction {
-        Direction::Down => "down",
-        Direction::Up => "up",
-    };
+    let word = format!("{direction:?}").to_lowercase();
     let address = lab.backend.address();
     let before = target.usage()?;
     let work = load::bulk(&target.frontend, address, direction, bytes, streams);
