@@ -11,17 +11,11 @@ use tokio::signal::unix::{SignalKind, signal};
 /// From now on SIGINT, SIGTERM and SIGHUP end the process in good order.
 pub(crate) fn watch() -> Result<()> {
     let runtime = crate::tls::runtime()?;
-    let kinds = [
-        SignalKind::interrupt(),
-        SignalKind::terminate(),
-        SignalKind::hangup(),
-    ];
     let inside = runtime.enter();
-    let [mut interrupt, mut terminate, mut hangup] = {
-        let [one, two, three] = kinds.map(signal);
-        let what = "watching for signals";
-        [one.context(what)?, two.context(what)?, three.context(what)?]
-    };
+    let watched = |kind| signal(kind).context("watching for signals");
+    let mut interrupt = watched(SignalKind::interrupt())?;
+    let mut terminate = watched(SignalKind::terminate())?;
+    let mut hangup = watched(SignalKind::hangup())?;
     drop(inside);
     let wait = move || {
         let number = runtime.block_on(async {

@@ -168,7 +168,6 @@ struct FileTemplate {
     text: String,
 }
 
-/// How one more name takes effect.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Apply {

@@ -162,7 +162,6 @@ fn add_memory(lab: &mut Lab<'_>, held: usize, empty: &[Usage], full: &[Usage]) {
     }
 }
 
-/// Changes routes, and records what that cost each program.
 fn change(
     lab: &mut Lab<'_>,
     controller: &Running,

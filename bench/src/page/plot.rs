@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use crate::report::{Bound, DIRECT, Row, Run, number};
 
-/// Returns a plot for each figure along an axis.
 pub(super) fn along(run: &Run) -> Result<Vec<String>> {
     let along = unique(run.rows.iter().filter_map(|row| {
         let (axis, _) = row.at.as_ref()?;
@@ -22,7 +21,6 @@ pub(super) fn along(run: &Run) -> Result<Vec<String>> {
     along.collect()
 }
 
-/// Returns the latencies of each case, by percentile.
 pub(super) fn latencies(run: &Run) -> Result<Vec<String>> {
     let cases = unique(run.curves.iter().map(|curve| &curve.case));
     let latencies = cases.into_iter().map(|case| {

@@ -37,7 +37,6 @@ pub(crate) struct Target {
     replaced: Vec<File>,
 }
 
-/// One more name, ready to be told.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     files: Vec<(String, String)>,

@@ -11,7 +11,6 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use procfs::process::Process;
 
-/// Processes, as they were when they were looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tree {
     pids: Vec<u32>,

@@ -32,7 +32,6 @@ pub(crate) struct Lab<'a> {
     pub(crate) disturbed: Vec<String>,
 }
 
-/// A profile behind one of its listeners.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) profile: &'a Profile,

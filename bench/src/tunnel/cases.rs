@@ -67,23 +67,19 @@ impl Lab {
         let turns = pinger.in_turn(asked.length())?;
         let clock = Stopwatch::start();
         let pings = pinger.run(|| clock.elapsed() > asked.length())?;
-        let mut add = |figure, value| {
-            let name = tunnel.setup.name();
-            self.run.add(name, known::IDLE, figure, value);
-        };
-        add(figure::TURN_P50, micros(&turns, 0.5));
-        add(figure::TURN_P99, micros(&turns, 0.99));
-        add(figure::IDLE_P50, micros(&pings, 0.5));
-        add(figure::IDLE_P99, micros(&pings, 0.99));
         let name = tunnel.setup.name();
         for (word, of) in [("pings in turn", &turns), ("ping each 10 ms", &pings)] {
             let case = format!("{}: {word}", known::IDLE);
             self.run.add_curve(name, &case, &of.latencies);
         }
+        let mut add = |figure, value| self.run.add(name, known::IDLE, figure, value);
+        add(figure::TURN_P50, micros(&turns, 0.5));
+        add(figure::TURN_P99, micros(&turns, 0.99));
+        add(figure::IDLE_P50, micros(&pings, 0.5));
+        add(figure::IDLE_P99, micros(&pings, 0.99));
         if tunnel.setup == Setup::Direct {
             return Ok(());
         }
-        let mut add = |figure, value| self.run.add(name, known::IDLE, figure, value);
         add(figure::CONNECT, took.as_secs_f64() * 1e3);
         for (role, figure) in [
             (Role::Server, figure::SERVER_IDLE),
@@ -91,8 +87,7 @@ impl Lab {
             (Role::Gateway, figure::GATEWAY_IDLE),
         ] {
             if let Some(resident) = tunnel.resident(role)? {
-                let name = tunnel.setup.name();
-                self.run.add(name, known::IDLE, figure, resident);
+                add(figure, resident);
             }
         }
         Ok(())

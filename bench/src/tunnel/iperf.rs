@@ -20,7 +20,6 @@ use super::running::Inner;
 pub(crate) struct Bulk {
     pub(crate) streams: u32,
     pub(crate) length: Duration,
-    /// From the client to the server.
     pub(crate) reverse: bool,
     pub(crate) congestion: &'static str,
 }

@@ -56,34 +56,29 @@ pub(crate) enum Kind {
 
 impl Setup {
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Direct => DIRECT,
-            Self::RhizomeUdp => "rhizome udp",
-            Self::RhizomeUdpGateway => "rhizome udp+gateway",
-            Self::RhizomeTcp => "rhizome tcp+gateway",
-            Self::RhizomeAuto => "rhizome auto+gateway",
-            Self::WireguardGo2022 => "wireguard-go 2022",
-            Self::WireguardGo2023 => "wireguard-go 2023",
-            Self::Boringtun => "boringtun",
-            Self::OpenvpnUdp => "openvpn udp",
-            Self::OpenvpnTcp => "openvpn tcp+envoy",
-            Self::OpenvpnTcpBbr => "openvpn tcp+envoy, bbr",
-        }
+        self.facts().0
     }
 
     pub(crate) fn kind(self) -> Kind {
+        self.facts().1
+    }
+
+    fn facts(self) -> (&'static str, Kind) {
         let rhizome = |transport, gateway| Kind::Rhizome { transport, gateway };
+        let openvpn = |tcp| Kind::Openvpn { tcp };
+        let (go_2022, go_2023) = (Program::WireguardGo2022, Program::WireguardGo2023);
         match self {
-            Self::Direct => Kind::None,
-            Self::RhizomeUdp => rhizome("udp", false),
-            Self::RhizomeUdpGateway => rhizome("udp", true),
-            Self::RhizomeTcp => rhizome("tcp", true),
-            Self::RhizomeAuto => rhizome("auto", true),
-            Self::WireguardGo2022 => Kind::Wireguard(Program::WireguardGo2022),
-            Self::WireguardGo2023 => Kind::Wireguard(Program::WireguardGo2023),
-            Self::Boringtun => Kind::Wireguard(Program::BoringTun),
-            Self::OpenvpnUdp => Kind::Openvpn { tcp: false },
-            Self::OpenvpnTcp | Self::OpenvpnTcpBbr => Kind::Openvpn { tcp: true },
+            Self::Direct => (DIRECT, Kind::None),
+            Self::RhizomeUdp => ("rhizome udp", rhizome("udp", false)),
+            Self::RhizomeUdpGateway => ("rhizome udp+gateway", rhizome("udp", true)),
+            Self::RhizomeTcp => ("rhizome tcp+gateway", rhizome("tcp", true)),
+            Self::RhizomeAuto => ("rhizome auto+gateway", rhizome("auto", true)),
+            Self::WireguardGo2022 => ("wireguard-go 2022", Kind::Wireguard(go_2022)),
+            Self::WireguardGo2023 => ("wireguard-go 2023", Kind::Wireguard(go_2023)),
+            Self::Boringtun => ("boringtun", Kind::Wireguard(Program::BoringTun)),
+            Self::OpenvpnUdp => ("openvpn udp", openvpn(false)),
+            Self::OpenvpnTcp => ("openvpn tcp+envoy", openvpn(true)),
+            Self::OpenvpnTcpBbr => ("openvpn tcp+envoy, bbr", openvpn(true)),
         }
     }
 
