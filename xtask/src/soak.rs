@@ -156,11 +156,7 @@ fn start(program: &Path, dir: &TempDir, config: &str, listens: SocketAddr) -> Re
         .arg("--config")
         .arg(dir.join(config))
         .env("RUST_LOG", "info");
-    let name = program
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
     let mut child = ChildGuard::spawn(&name, &command, &dir.join("log"))?;
     child.wait_listening(listens, Duration::from_secs(10))?;
     Ok(child)

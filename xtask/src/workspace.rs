@@ -29,7 +29,6 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// What a build has made, by name.
 #[derive(Debug)]
 pub(crate) struct Programs(BTreeMap<String, PathBuf>);
 
@@ -74,7 +73,6 @@ pub(crate) fn build_as_tested() -> Result<Programs> {
     programs(command)
 }
 
-/// Runs a build and returns what it says it has made.
 fn programs(mut command: Command) -> Result<Programs> {
     command.arg("--message-format=json-render-diagnostics");
     command.stdin(Stdio::null()).stderr(Stdio::inherit());

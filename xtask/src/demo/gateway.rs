@@ -39,7 +39,6 @@ pub(super) fn probe(seed: &Namespace, path: &str) -> Result<u16> {
     process::probe(seed, PROBES, path)
 }
 
-/// A cluster of one endpoint besides those of API servers.
 #[derive(Clone, Debug)]
 pub(super) struct Extra {
     pub(super) cluster: String,

@@ -12,7 +12,6 @@ use testkit::netns::{Namespace, Place};
 use super::network::API_SERVERS;
 use super::watcher::Watcher;
 
-/// A shoot and its API server.
 #[derive(Debug)]
 pub(super) struct Shoot {
     pub(super) letter: char,

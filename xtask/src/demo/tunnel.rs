@@ -50,7 +50,6 @@ pub(super) struct Credentials {
     client_key: Key,
 }
 
-/// A private key's file, and the public key of it.
 #[derive(Debug)]
 struct Key {
     file: PathBuf,

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail, ensure};
 use testkit::http::Connection;
 use testkit::wait::Deadline;
 
-/// A watch that is being followed.
 #[derive(Debug)]
 pub(super) struct Watcher {
     /// Numbers of events, and why there are no more.

@@ -236,7 +236,6 @@ fn drops(
     })
 }
 
-/// Fails if there is an answer.
 fn knock(node: &Namespace, addr: SocketAddr) -> Result<()> {
     match node.run(|| TcpStream::connect_timeout(&addr, KNOCK))? {
         Ok(_) => bail!("the shoot reaches {addr}"),
