@@ -72,14 +72,12 @@ impl Packet {
     }
 }
 
-/// A packet as it is on the wire.
+/// A packet as it is on the wire, its type first.
 #[derive(Clone, PartialEq, Message)]
-struct Wire {
-    #[prost(uint64, tag = "1")]
-    packet_type: u64,
-    #[prost(oneof = "Payload", tags = "2, 3, 4, 5, 6, 7, 8, 64, 65")]
-    payload: Option<Payload>,
-}
+struct Wire(
+    #[prost(uint64, tag = "1")] u64,
+    #[prost(oneof = "Payload", tags = "2, 3, 4, 5, 6, 7, 8, 64, 65")] Option<Payload>,
+);
 
 #[derive(Clone, PartialEq, Oneof)]
 enum Payload {
@@ -103,56 +101,44 @@ enum Payload {
     Fin(Connection),
 }
 
+/// Protocol, address, random number.
 #[derive(Clone, PartialEq, Message)]
-struct DialRequest {
-    #[prost(string, tag = "1")]
-    protocol: String,
-    #[prost(string, tag = "2")]
-    address: String,
-    #[prost(int64, tag = "3")]
-    random: i64,
-}
+struct DialRequest(
+    #[prost(string, tag = "1")] String,
+    #[prost(string, tag = "2")] String,
+    #[prost(int64, tag = "3")] i64,
+);
 
+/// Error, the id of the connection, random number.
 #[derive(Clone, PartialEq, Message)]
-struct DialResponse {
-    #[prost(string, tag = "1")]
-    error: String,
-    #[prost(int64, tag = "2")]
-    connect_id: i64,
-    #[prost(int64, tag = "3")]
-    random: i64,
-}
+struct DialResponse(
+    #[prost(string, tag = "1")] String,
+    #[prost(int64, tag = "2")] i64,
+    #[prost(int64, tag = "3")] i64,
+);
 
 /// The id of a connection, or the random number of a dial.
 #[derive(Clone, PartialEq, Message)]
-struct Connection {
-    #[prost(int64, tag = "1")]
-    id: i64,
-}
+struct Connection(#[prost(int64, tag = "1")] i64);
+
+/// Error, the id of the connection.
+#[derive(Clone, PartialEq, Message)]
+struct CloseResponse(
+    #[prost(string, tag = "1")] String,
+    #[prost(int64, tag = "2")] i64,
+);
 
 #[derive(Clone, PartialEq, Message)]
-struct CloseResponse {
-    #[prost(string, tag = "1")]
-    error: String,
-    #[prost(int64, tag = "2")]
-    connect_id: i64,
-}
+struct Data(
+    #[prost(int64, tag = "1")] i64,
+    #[prost(bytes = "vec", tag = "3")] Vec<u8>,
+);
 
 #[derive(Clone, PartialEq, Message)]
-struct Data {
-    #[prost(int64, tag = "1")]
-    connect_id: i64,
-    #[prost(bytes = "vec", tag = "3")]
-    data: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Credit {
-    #[prost(int64, tag = "1")]
-    connect_id: i64,
-    #[prost(uint64, tag = "2")]
-    bytes: u64,
-}
+struct Credit(
+    #[prost(int64, tag = "1")] i64,
+    #[prost(uint64, tag = "2")] u64,
+);
 
 #[derive(Clone, PartialEq, Message)]
 struct Nothing {}
@@ -160,84 +146,61 @@ struct Nothing {}
 impl From<Packet> for Wire {
     fn from(packet: Packet) -> Self {
         let (packet_type, payload) = match packet {
-            Packet::DialReq { address, random } => {
-                let protocol = "tcp".to_owned();
-                (
-                    0,
-                    Payload::DialReq(DialRequest {
-                        protocol,
-                        address,
-                        random,
-                    }),
-                )
-            }
+            Packet::DialReq { address, random } => (
+                0,
+                Payload::DialReq(DialRequest("tcp".to_owned(), address, random)),
+            ),
             Packet::DialRsp {
                 error,
                 connect_id,
                 random,
-            } => (
-                1,
-                Payload::DialRsp(DialResponse {
-                    error,
-                    connect_id,
-                    random,
-                }),
-            ),
-            Packet::CloseReq { connect_id: id } => (2, Payload::CloseReq(Connection { id })),
+            } => (1, Payload::DialRsp(DialResponse(error, connect_id, random))),
+            Packet::CloseReq { connect_id } => (2, Payload::CloseReq(Connection(connect_id))),
             Packet::CloseRsp { connect_id, error } => {
-                (3, Payload::CloseRsp(CloseResponse { error, connect_id }))
+                (3, Payload::CloseRsp(CloseResponse(error, connect_id)))
             }
-            Packet::Data { connect_id, data } => (4, Payload::Data(Data { connect_id, data })),
-            Packet::DialCls { random: id } => (5, Payload::DialCls(Connection { id })),
+            Packet::Data { connect_id, data } => (4, Payload::Data(Data(connect_id, data))),
+            Packet::DialCls { random } => (5, Payload::DialCls(Connection(random))),
             Packet::Drain => (6, Payload::Drain(Nothing {})),
             Packet::Credit { connect_id, bytes } => {
-                (64, Payload::Credit(Credit { connect_id, bytes }))
+                (64, Payload::Credit(Credit(connect_id, bytes)))
             }
-            Packet::Fin { connect_id: id } => (65, Payload::Fin(Connection { id })),
-            Packet::Empty { packet_type } => {
-                return Self {
-                    packet_type,
-                    payload: None,
-                };
-            }
+            Packet::Fin { connect_id } => (65, Payload::Fin(Connection(connect_id))),
+            Packet::Empty { packet_type } => return Self(packet_type, None),
         };
-        Self {
-            packet_type,
-            payload: Some(payload),
-        }
+        Self(packet_type, Some(payload))
     }
 }
 
 impl Wire {
     /// Returns the packet of the type; a payload of another type is an error.
     fn packet(self) -> Result<Packet> {
-        let packet_type = self.packet_type;
-        Ok(match (packet_type, self.payload) {
-            (packet_type, None) => Packet::Empty { packet_type },
-            (0, Some(Payload::DialReq(dial))) => {
-                ensure!(dial.protocol == "tcp", "protocol {:?}", dial.protocol);
-                let (address, random) = (dial.address, dial.random);
+        let Self(packet_type, payload) = self;
+        let Some(payload) = payload else {
+            return Ok(Packet::Empty { packet_type });
+        };
+        Ok(match (packet_type, payload) {
+            (0, Payload::DialReq(DialRequest(protocol, address, random))) => {
+                ensure!(protocol == "tcp", "protocol {protocol:?}");
                 Packet::DialReq { address, random }
             }
-            (1, Some(Payload::DialRsp(answer))) => Packet::DialRsp {
-                error: answer.error,
-                connect_id: answer.connect_id,
-                random: answer.random,
+            (1, Payload::DialRsp(DialResponse(error, connect_id, random))) => Packet::DialRsp {
+                error,
+                connect_id,
+                random,
             },
-            (2, Some(Payload::CloseReq(Connection { id }))) => Packet::CloseReq { connect_id: id },
-            (3, Some(Payload::CloseRsp(CloseResponse { error, connect_id }))) => {
+            (2, Payload::CloseReq(Connection(connect_id))) => Packet::CloseReq { connect_id },
+            (3, Payload::CloseRsp(CloseResponse(error, connect_id))) => {
                 Packet::CloseRsp { connect_id, error }
             }
-            (4, Some(Payload::Data(Data { connect_id, data }))) => {
-                Packet::Data { connect_id, data }
-            }
-            (5, Some(Payload::DialCls(Connection { id }))) => Packet::DialCls { random: id },
-            (6, Some(Payload::Drain(Nothing {}))) => Packet::Drain,
-            (64, Some(Payload::Credit(Credit { connect_id, bytes }))) => {
+            (4, Payload::Data(Data(connect_id, data))) => Packet::Data { connect_id, data },
+            (5, Payload::DialCls(Connection(random))) => Packet::DialCls { random },
+            (6, Payload::Drain(Nothing {})) => Packet::Drain,
+            (64, Payload::Credit(Credit(connect_id, bytes))) => {
                 Packet::Credit { connect_id, bytes }
             }
-            (65, Some(Payload::Fin(Connection { id }))) => Packet::Fin { connect_id: id },
-            (_, Some(payload)) => bail!("type {packet_type} with {payload:?}"),
+            (65, Payload::Fin(Connection(connect_id))) => Packet::Fin { connect_id },
+            (_, payload) => bail!("type {packet_type} with {payload:?}"),
         })
     }
 }
