@@ -20,7 +20,7 @@ mod relay;
 mod too_big;
 
 use std::io::PipeWriter;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -132,7 +132,6 @@ pub struct Counts {
     pub tcp_bytes: u64,
     /// Of those, what UDP datagrams had.
     pub udp_bytes: u64,
-    /// Lost at random.
     pub lost: u64,
     pub swallowed: u64,
     /// Larger than the line lets through.
@@ -173,26 +172,22 @@ impl Link {
 
     /// Impairs one direction from now on. Packets under way are not touched.
     pub fn set(&self, direction: Direction, impairment: Impairment) {
-        self.lines()[direction as usize].impairment = impairment;
+        locked(&self.lines)[direction as usize].impairment = impairment;
     }
 
     pub fn set_both(&self, impairment: Impairment) {
-        for line in &mut *self.lines() {
+        for line in &mut *locked(&self.lines) {
             line.impairment = impairment;
         }
     }
 
     /// Returns what is active in one direction.
     pub fn impairment(&self, direction: Direction) -> Impairment {
-        self.lines()[direction as usize].impairment
+        locked(&self.lines)[direction as usize].impairment
     }
 
     pub fn counts(&self, direction: Direction) -> Counts {
-        self.lines()[direction as usize].counts()
-    }
-
-    fn lines(&self) -> MutexGuard<'_, [Line; 2]> {
-        locked(&self.lines)
+        locked(&self.lines)[direction as usize].counts()
     }
 }
 

@@ -38,40 +38,36 @@ struct State {
 
 impl Control {
     pub(super) fn freeze(&self, frozen: bool) {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.frozen = frozen;
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
     /// Reads nothing, or goes on; what is written goes out.
     pub(super) fn deafen(&self, deaf: bool) {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.deaf = deaf;
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
     pub(super) fn pings(&self) -> usize {
-        self.lock().pings
+        locked(&self.state).pings
     }
 
     /// Returns how many pings came sooner than a minimum after the one before.
     pub(super) fn strikes(&self) -> usize {
-        self.lock().strikes
+        locked(&self.state).strikes
     }
 
     /// Waits until it is not frozen, and keeps it so for as long as what is returned lives: who
     /// freezes it knows that nothing is read or written any more.
     fn open(&self, cx: &Context<'_>) -> Poll<MutexGuard<'_, State>> {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         if !state.frozen {
             return Poll::Ready(state);
         }
         state.waiting.push(cx.waker().clone());
         Poll::Pending
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
     }
 }
 
