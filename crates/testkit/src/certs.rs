@@ -25,7 +25,6 @@ pub struct Authority {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The certificate, PEM.
     pub cert_pem: String,
     /// The private key, PKCS #8 in PEM.
     pub key_pem: String,
@@ -56,7 +55,6 @@ impl Authority {
         })
     }
 
-    /// Returns the authority's certificate, PEM.
     pub fn pem(&self) -> &str {
         &self.pem
     }
@@ -84,7 +82,6 @@ impl Authority {
         self.sign(params)
     }
 
-    /// Writes the authority's certificate to `path`.
     pub fn write(&self, path: &Path) -> Result<PathBuf> {
         std::fs::write(path, &self.pem).with_context(|| format!("writing {}", path.display()))?;
         Ok(path.to_owned())

@@ -119,7 +119,6 @@ async fn serve<A: Future<Output = Response>>(
     let _ = connection.with_upgrades().await;
 }
 
-/// Makes a response whose body is there as a whole.
 pub(crate) fn whole(status: u16, kind: &str, body: impl Into<Bytes>) -> Response {
     response(status, kind, Full::new(body.into()).boxed_unsync())
 }

@@ -54,7 +54,6 @@ fn trust(namespace: &Namespace, device: &str) -> Result<()> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
-    /// An ICMP or ICMPv6 echo request.
     Echo,
     /// The first segment of a TCP connection.
     Syn {

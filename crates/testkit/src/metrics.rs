@@ -56,7 +56,6 @@ impl Metrics {
         })
     }
 
-    /// Returns every sample.
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }

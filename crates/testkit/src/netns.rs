@@ -117,7 +117,6 @@ impl Namespace {
         Ok(())
     }
 
-    /// Lets the namespace forward IPv4 between its devices.
     pub fn forward_ipv4(&self) -> Result<()> {
         self.run(|| {
             fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("switching on IPv4 forwarding")
@@ -133,7 +132,6 @@ impl Drop for Namespace {
 
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// Where the device lives.
     pub namespace: &'a Namespace,
     /// Its name, at most 15 bytes.
     pub device: &'a str,

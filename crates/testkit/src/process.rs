@@ -67,7 +67,6 @@ impl ChildGuard {
         &self.log
     }
 
-    /// Returns everything written so far.
     pub fn log(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -112,7 +111,6 @@ impl ChildGuard {
         })
     }
 
-    /// Waits for the process to end by itself.
     pub fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let ended = wait::until_some("its end", limit, || self.exit_status().transpose());
         ended.unwrap_or_else(|_| {

@@ -38,7 +38,6 @@ pub use files::{Credentials, KeyFile, Keys, merge};
 pub use held::{Held, PAUSE, Report};
 pub use network::{Addresses, GATEWAY, GATEWAY_V6, NODE, Network, POD, POD_V6, SERVICE, SeedRange};
 
-/// The programs, wherever they were built.
 #[derive(Clone, Debug)]
 pub struct Programs {
     pub gateway: PathBuf,

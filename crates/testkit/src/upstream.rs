@@ -14,7 +14,6 @@ use self::serve::Conn;
 use crate::background::{self, Background, locked};
 use crate::wait;
 
-/// What an upstream does with each connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behavior {
     /// Reads to the end, then answers with the count of bytes in decimal, then closes: works only
@@ -31,7 +30,6 @@ pub enum Behavior {
     EndsWriteFirst {
         greeting: Vec<u8>,
     },
-    /// Keeps the connection open and never reads.
     NeverReads,
     /// Reads `after` bytes, then resets the connection.
     Resets {
@@ -42,7 +40,6 @@ pub enum Behavior {
     ResetsOnRequest {
         bytes: u64,
     },
-    /// Reads to the end and sends nothing.
     Sink,
     /// Sends `bytes` bytes, reading nothing, then closes; `u64::MAX` is without end.
     Source {
@@ -111,7 +108,6 @@ impl Upstream {
         self.seen.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns how many connections the other side reset.
     pub fn resets(&self) -> usize {
         self.seen.resets.load(Ordering::Relaxed)
     }

@@ -49,7 +49,6 @@ impl Connection {
         })
     }
 
-    /// Asks for `path` and reads the whole answer.
     pub fn get(&mut self, path: &str) -> Result<Response> {
         self.request("GET", path, None)
     }

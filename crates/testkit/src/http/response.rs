@@ -8,7 +8,6 @@ use super::connection::{MAX_HEAD_BYTES, Stream, read_line};
 
 #[derive(Clone, Debug)]
 pub struct Response {
-    /// The status code.
     pub status: u16,
     headers: Vec<(String, String)>,
     /// The body, without transfer coding.

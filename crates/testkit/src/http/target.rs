@@ -21,14 +21,12 @@ pub(super) struct Tls {
     pub(super) server_name: Option<String>,
 }
 
-/// What is said on the socket before TLS starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Proxy {
     /// An HTTP/1.1 CONNECT, answered by 2xx.
     Connect {
         /// The request's target, `host:port`.
         authority: String,
-        /// Further header lines.
         headers: Vec<(String, String)>,
     },
     /// TLS with the proxy itself, and inside of it an HTTP/1.1 CONNECT, answered by 200: as an API
@@ -41,7 +39,6 @@ pub enum Proxy {
         server_name: String,
         /// The authority of the proxy's certificate, PEM.
         authority_pem: String,
-        /// Whom the client shows itself as.
         identity: Identity,
     },
     #[default]
@@ -65,7 +62,6 @@ impl Proxy {
 /// The CONNECT was answered, and not by 2xx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedByProxy {
-    /// The answer's status code.
     pub status: u16,
 }
 
@@ -78,7 +74,6 @@ impl fmt::Display for RefusedByProxy {
 impl std::error::Error for RefusedByProxy {}
 
 impl Target {
-    /// Returns a target without TLS.
     pub fn plain(addr: SocketAddr) -> Self {
         Self {
             addr,
@@ -110,19 +105,16 @@ impl Target {
         self
     }
 
-    /// Says something before TLS.
     pub fn proxy(mut self, proxy: Proxy) -> Self {
         self.proxy = proxy;
         self
     }
 
-    /// Adds a header line to every request.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Adds a bearer token to every request.
     pub fn bearer(self, token: &str) -> Self {
         self.header("Authorization", &format!("Bearer {token}"))
     }

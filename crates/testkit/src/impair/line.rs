@@ -15,7 +15,6 @@ use super::{BlackHole, Counts, HELD_BACK, Impairment};
 
 #[derive(Debug)]
 pub(super) struct Line {
-    /// What is active.
     pub(super) impairment: Impairment,
     random: Random,
     under_way: BinaryHeap<Reverse<UnderWay>>,
@@ -187,5 +186,4 @@ const FRAGMENT: u8 = 44;
 /// Bounds what a fast and long line holds, whatever its queue: 24 MB of full packets.
 const MAX_UNDER_WAY: usize = 16_384;
 
-/// Buffers kept for reuse.
 const SPARE: usize = 4096;

@@ -1,6 +1,5 @@
 //! Random numbers that are the same for the same seed (`splitmix64`, public domain).
 
-/// A sequence of random numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Random {
     state: u64,

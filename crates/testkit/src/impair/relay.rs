@@ -113,5 +113,4 @@ impl Relay {
 /// Packets read of one device at a time: some 0.2 ms of work.
 const BATCH: usize = 64;
 
-/// The largest IP packet.
 const LARGEST: usize = 65_535;

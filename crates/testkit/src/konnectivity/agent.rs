@@ -37,13 +37,11 @@ use crate::background::locked;
 use crate::certs::{self, Identity};
 use crate::wait;
 
-/// Where an agent connects to, and as whom.
 #[derive(Clone, Debug)]
 pub struct AgentTarget {
     pub addr: SocketAddr,
     /// The name it sends and verifies.
     pub server_name: String,
-    /// Whom it trusts.
     pub authority_pem: String,
     pub identity: Option<Identity>,
     /// What it offers; grpc-go offers `h2`.
@@ -95,7 +93,6 @@ impl AgentMetadata {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialRule {
     Dial,
-    /// Says nothing, ever.
     Ignore,
     Refuse(String),
 }

@@ -67,7 +67,6 @@ impl Tunnel {
         }
     }
 
-    /// Sends `bytes` and reads as many back.
     pub fn echo(&mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
         self.writer.write_all(bytes)?;
         let mut back = vec![0; bytes.len()];

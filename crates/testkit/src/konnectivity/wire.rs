@@ -94,7 +94,6 @@ enum Arrival {
 }
 
 impl Wire {
-    /// Takes the client's end of a stream.
     pub(super) fn client(
         engine: &Engine,
         control: Arc<Control>,
@@ -122,7 +121,6 @@ impl Wire {
         wire
     }
 
-    /// Takes the server's end of a stream.
     pub(super) fn server(
         engine: &Engine,
         control: Arc<Control>,
@@ -263,7 +261,6 @@ impl Wire {
         self.sender.control.deafen(false);
     }
 
-    /// Drops the connection without a word.
     pub fn cut(&self) {
         self.sender.control.cut.notify_one();
     }

@@ -31,7 +31,6 @@ pub struct KubeParams {
     pub services: String,
     /// Names that it resolves beside those of this machine, each with its address.
     pub hosts: Vec<(IpAddr, String)>,
-    /// Further flags.
     pub arguments: Vec<String>,
 }
 

@@ -18,7 +18,6 @@ pub struct Need {
     pub packages: &'static [&'static str],
 }
 
-/// What the tests need of Debian.
 pub const ALL: &[Need] = &[
     need("chromium", &["chromium"]),
     need("curl", &["curl"]),
@@ -45,17 +44,14 @@ pub const ALL: &[Need] = &[
     need("wireguard-go", &["wireguard-go"]),
 ];
 
-/// What counting instructions needs of Debian.
 pub const COUNTS: &[Need] = &[need("valgrind", &["valgrind"])];
 
-/// What making namespaces needs of Debian.
 pub const NAMESPACES: &[Need] = &[
     need("ip", &["iproute2"]),
     need("setpriv", &["util-linux"]),
     need("unshare", &["util-linux"]),
 ];
 
-/// What `cargo xtask demo` runs besides.
 pub const DEMO: &[Need] = &[need("curl", &["curl"]), need("nft", &["nftables"])];
 
 /// What building kube-apiserver needs of Debian besides.
@@ -70,7 +66,6 @@ const fn need(probe: &'static str, packages: &'static [&'static str]) -> Need {
     Need { probe, packages }
 }
 
-/// Returns those of `needs` that are not there.
 pub fn missing(needs: &[Need]) -> Vec<Need> {
     needs
         .iter()

@@ -30,7 +30,6 @@ pub enum Program {
 }
 
 impl Program {
-    /// Every one.
     pub const ALL: [Self; 4] = [
         Self::BoringTun,
         Self::GotaTun,
@@ -89,7 +88,6 @@ pub struct Wireguard {
 }
 
 impl Wireguard {
-    /// Returns the device's name.
     pub fn device(&self) -> &str {
         &self.device
     }
@@ -109,14 +107,11 @@ impl Wireguard {
 /// A key pair as `wg genkey` and `wg pubkey` write them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPair {
-    /// The private key, base64.
     pub private: String,
-    /// The public key, base64.
     pub public: String,
 }
 
 impl KeyPair {
-    /// Makes a pair with wireguard-tools.
     pub fn generate() -> Result<Self> {
         let wg = command::require("wg")?;
         let dir = TempDir::new("wg-key")?;

@@ -16,9 +16,7 @@ pub struct Usage {
     pub peak_rss_kib: u64,
     /// Resident memory that no file backs, KiB (`RssAnon`).
     pub anonymous_kib: u64,
-    /// Open file descriptors.
     pub descriptors: usize,
-    /// Threads.
     pub threads: u64,
     /// Processor time in user and kernel mode, in steps of 10 ms.
     pub cpu_time: Duration,
@@ -53,7 +51,6 @@ pub fn listens(pid: u32, addr: SocketAddr) -> bool {
     })
 }
 
-/// Tells whether every thread of a process is stopped.
 pub(super) fn is_stopped(pid: u32) -> bool {
     let threads = process(pid).and_then(|process| Ok(process.tasks()?));
     threads.is_ok_and(|mut threads| {

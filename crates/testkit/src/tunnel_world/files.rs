@@ -105,7 +105,6 @@ pub(super) fn name(part: Part) -> String {
     }
 }
 
-/// Writes every configuration.
 pub(super) fn write(
     dir: &TempDir,
     params: &Params,

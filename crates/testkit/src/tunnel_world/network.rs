@@ -14,7 +14,6 @@ use super::Params;
 use crate::impair::Link;
 use crate::netns::{Namespace, cable};
 
-/// A pod of the shoot.
 pub const POD: &str = "100.96.0.11";
 
 /// The same pod's address of IPv6, in a world that has them.
@@ -56,7 +55,6 @@ pub struct Network {
     pub clients: Vec<Namespace>,
     pub gateway: Namespace,
     pub servers: Vec<Namespace>,
-    /// Where API servers dial from.
     pub api_server: Namespace,
     pub addresses: Addresses,
     _switches: [Namespace; 2],
@@ -67,7 +65,6 @@ impl Addresses {
         self.host(11 + index)
     }
 
-    /// Returns every server's address.
     pub fn servers(&self) -> impl Iterator<Item = IpAddr> {
         (0..self.servers).map(|index| self.server(index))
     }
@@ -77,7 +74,6 @@ impl Addresses {
         self.host(2)
     }
 
-    /// Returns where API servers dial from.
     pub fn api_server(&self) -> IpAddr {
         self.host(20)
     }

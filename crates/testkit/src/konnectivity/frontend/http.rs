@@ -99,7 +99,6 @@ impl HttpFrontend {
         self.ask(head.as_bytes())
     }
 
-    /// Sends `bytes` and reads an answer.
     pub fn ask(&self, bytes: &[u8]) -> Result<Result<Tunnel, Refusal>> {
         let (mut stream, bridge) = self.dial()?;
         stream.write_all(bytes).context("asking")?;

@@ -6,11 +6,9 @@ use serde_json::{Value, json};
 
 use super::{extension, load_assignment, socket_address};
 
-/// Listeners and the clusters they lead to.
 #[derive(Clone, Debug, Default)]
 pub struct Gateway {
     pub listeners: Vec<GatewayListener>,
-    /// Names and endpoints.
     pub clusters: Vec<(String, Vec<SocketAddr>)>,
 }
 
@@ -26,13 +24,11 @@ pub enum GatewayListener {
     /// 8443 of old.
     ProxyProtocol {
         listen: SocketAddr,
-        /// Destination addresses and their clusters.
         routes: Vec<(IpAddr, String)>,
     },
     /// TLS that is passed through by its server name: port 443.
     Tls {
         listen: SocketAddr,
-        /// Server names and their clusters.
         routes: Vec<(Vec<String>, String)>,
     },
 }

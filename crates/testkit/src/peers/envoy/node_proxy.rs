@@ -22,7 +22,6 @@ pub enum NodeProxyMode {
     Connect {
         /// The header's name, `X-Gardener-Destination`.
         header: String,
-        /// Its value, the cluster's name.
         value: String,
     },
     /// By the destination address of a PROXY header, version 2, as Gardener did before.
