@@ -29,7 +29,7 @@ use telemetry::{AccessFormat, AccessLog, LogControl, Registry};
 pub(crate) use agent::{AgentMetrics, ConnectResult, EndpointDialFailure};
 pub(crate) use grpc_code::GrpcCode;
 pub(crate) use link::{Direction, LinkMetrics};
-pub(crate) use server::{DialFailure, PeerPort, ReloadResult, ServerMetrics, Service, TokenResult};
+pub(crate) use server::{DialFailure, PeerPort, ServerMetrics, Service, TokenResult};
 pub(crate) use stream::StreamCounters;
 pub(crate) use tenant::TenantMetrics;
 

@@ -18,7 +18,6 @@ mod health;
 mod http2;
 mod http_frontend;
 mod listen;
-mod params;
 mod sockets;
 mod tenant;
 mod tokens;
@@ -32,6 +31,7 @@ use std::time::Duration;
 
 use knp_proto::Budget;
 use relay::PoolParams;
+use route::TcpOptions;
 use serve::{
     Accepting, Admission, BoundEndpoints, BoundListeners, Drain, DrainParams, Failure,
     ListenerParams, Phase, ServedEndpoints, Signal, Signals, Threads, WorkerSocket, Workers,
@@ -40,14 +40,14 @@ use serve::{
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::flags::{ServerConfig, TenantSource};
-use crate::lease::ServerLease;
+use crate::lease::{ServerLease, ServerLeaseParams};
 use crate::metrics::ServerMetrics;
-use crate::registry::{FrontendMode, Port};
+use crate::registry::{Port, Registry};
 use context::Context;
 use listen::Worker;
 use sockets::{Listen, Sockets};
@@ -71,7 +71,7 @@ struct Server {
     sockets: Sockets,
     endpoints: ServedEndpoints,
     tasks: Vec<JoinHandle<()>>,
-    lease: Option<(JoinHandle<()>, watch::Sender<bool>)>,
+    lease: Option<Kept>,
 }
 
 /// What a worker begins with.
@@ -81,9 +81,6 @@ struct Task {
     accepting: Accepting,
     listeners: Vec<(WorkerSocket, Port)>,
     unix: mpsc::Receiver<Listen>,
-    mode: FrontendMode,
-    /// Whether several tenants are served.
-    many: bool,
     /// Workers that still have frontends.
     last: watch::Sender<usize>,
 }
@@ -93,16 +90,28 @@ impl Server {
         let metrics_registry = telemetry::Registry::new();
         log.register(&metrics_registry);
         let metrics = ServerMetrics::new(&metrics_registry, config.per_cluster_metrics);
-        let registry = params::registry(&config)?;
-        params::observe(&registry, &metrics, &metrics_registry);
+        let registry = match &config.tenants {
+            TenantSource::Registry(directory) => Registry::open(directory, &config.tls),
+            TenantSource::Single { params, .. } => {
+                Registry::single((**params).clone(), &config.tls)
+            }
+        };
+        let registry = registry.map_err(Failure::configuration)?;
+        registry.count_pairs_in(&tls::Metrics::new(&metrics_registry));
+        let (counting, generation) = (Arc::clone(&metrics), registry.changes());
+        registry.observe(move |loaded| counting.registry_read(*generation.borrow(), loaded));
         let budget = Budget::new(config.max_buffered_bytes);
         metrics.budget(&budget);
         let access_log = AccessLog::new(config.access_log, Sink::Stdout)?;
         access_log.register(&metrics_registry);
         let drain = Drain::new(config.drain);
         let mut tasks = Vec::new();
-        let lease = params::lease(&config, &metrics);
-        let (lease, lease_count) = lease.map(|(own, count)| (keep_lease(own), count)).unzip();
+        let lease = match &config.tenants {
+            TenantSource::Registry(_) => None,
+            TenantSource::Single { lease, .. } => lease.clone(),
+        };
+        let lease = lease.map(|lease| keep_lease(lease, Arc::clone(&metrics)));
+        let (lease, lease_count) = lease.unzip();
         let cx = Arc::new(Context {
             tokens: tokens::Tokens::new(registry.clone(), metrics.clone(), Handle::current()),
             registry,
@@ -110,17 +119,17 @@ impl Server {
             budget,
             drain: drain.clone(),
             access_log,
-            server_id: config.id.clone(),
             lease_count,
-            limits: params::limits(&config),
             tunnels: Tunnels::default(),
             tenants: Mutex::default(),
             streams: AtomicU64::new(1),
+            config,
         });
+        let config = &cx.config;
         cx.sync(&cx.registry.current());
         let (probes, admin) = (config.health, config.admin);
         let endpoints = BoundEndpoints::bind(EndpointAddr::Tcp(probes), EndpointAddr::Tcp(admin))?;
-        let (ports, bound) = bind_ports(&config)?;
+        let (ports, bound) = bind_ports(config)?;
         let paused = cx.metrics.accept_paused.clone();
         let accepting = Accepting::new(drain.clone(), paused);
         // Workers are not cut with the tunnels: these have a moment to be logged and told.
@@ -133,7 +142,7 @@ impl Server {
         let pool = PoolParams::COPYING;
         let mut workers = Workers::prepare("worker", config.workers, pool, &hard, run)?;
         bound.listen()?;
-        let limit = serve::connection_limit(params::CONNECTIONS, 0);
+        let limit = serve::connection_limit(CONNECTIONS, 0);
         let admission = [
             Admission::new(limit, 0),
             Admission::new((limit / 4).max(1), 0),
@@ -141,7 +150,7 @@ impl Server {
         let last = watch::Sender::new(config.workers);
         let (mut senders, mut own) = (Vec::new(), Vec::new());
         for sockets in bound.per_worker {
-            let (sender, unix) = mpsc::channel(params::SOCKETS);
+            let (sender, unix) = mpsc::channel(SOCKETS);
             senders.push(sender);
             own.push(Task {
                 cx: Arc::clone(&cx),
@@ -149,8 +158,6 @@ impl Server {
                 accepting: accepting.clone(),
                 listeners: sockets.into_iter().zip(ports.iter().copied()).collect(),
                 unix,
-                mode: config.tls.frontend_mode,
-                many: matches!(config.tenants, TenantSource::Registry(_)),
                 last: last.clone(),
             });
         }
@@ -160,7 +167,7 @@ impl Server {
             return Err(error.into());
         }
         workers.start(own);
-        let view: Arc<dyn Process> = Arc::new(view::View::new(Arc::clone(&cx), &config));
+        let view: Arc<dyn Process> = Arc::new(view::View::new(Arc::clone(&cx)));
         let endpoints = endpoints.serve(&view, metrics_registry, log);
         let watched = cx.registry.clone();
         tasks.push(tokio::spawn(async move { watched.watch().await }));
@@ -225,7 +232,7 @@ impl Server {
             task.abort();
         }
         if let Some((lease, stop)) = self.lease {
-            stop.send_replace(true);
+            drop(stop);
             // It bounds itself, and logs what goes wrong.
             drop(lease.await);
         }
@@ -242,7 +249,7 @@ impl Server {
 /// Runs one worker until its connections have ended.
 async fn work(task: Task) -> std::io::Result<()> {
     let (accepting, mut unix) = (task.accepting, task.unix);
-    let worker = Worker::new(task.cx, task.admission, task.mode, task.many);
+    let worker = Worker::new(task.cx, task.admission);
     tokio::task::spawn_local(Rc::clone(&worker).share_out());
     let for_sockets = Rc::clone(&worker);
     let sockets = tokio::task::spawn_local(async move {
@@ -284,7 +291,13 @@ fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Fail
             let params = ListenerParams {
                 name: port.as_str().to_owned(),
                 address: address?,
-                tcp: params::tcp(port),
+                tcp: TcpOptions {
+                    notsent_lowat: match port {
+                        Port::Agents => NOTSENT_LOWAT,
+                        Port::Frontends => 0,
+                    },
+                    ..TcpOptions::default()
+                },
             };
             Some((port, params))
         })
@@ -293,14 +306,26 @@ fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Fail
     Ok((ports, bound))
 }
 
-fn keep_lease(lease: ServerLease) -> (JoinHandle<()>, watch::Sender<bool>) {
-    let (stop, mut stopped) = watch::channel(false);
-    let task = tokio::spawn(lease.run(async move {
-        drop(stopped.wait_for(|stop| *stop).await);
-    }));
-    (task, stop)
+/// Keeps this server's lease, and tells how many servers have one.
+fn keep_lease(
+    params: ServerLeaseParams,
+    metrics: Arc<ServerMetrics>,
+) -> (Kept, watch::Receiver<Option<u32>>) {
+    let (lease, count) = ServerLease::new(params, metrics);
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(lease.run(async { drop(stopped.await) }));
+    ((task, stop), count)
 }
 
+/// A lease's task, which ends when the sender is dropped.
+type Kept = (JoinHandle<()>, oneshot::Sender<()>);
+
+/// Connections of agents and frontends at most; descriptors allow fewer in most places.
+const CONNECTIONS: u64 = 100_000;
+/// Sockets that may wait for a worker to take them.
+const SOCKETS: usize = 10_000;
+/// Bytes to an agent that may wait in the kernel: packets of other tunnels wait behind them.
+const NOTSENT_LOWAT: u32 = 128 << 10;
 /// How long what is cut may take to end: tunnels to be logged, agents to be told.
 const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the access log may take to be written at the end.

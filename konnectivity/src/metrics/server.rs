@@ -220,18 +220,19 @@ impl ServerMetrics {
         self.tokens.with(&[result.as_str()]).inc();
     }
 
-    /// Reports what is active of the registry: how many tenants, of which generation, and how many
-    /// files could not be taken.
-    pub(crate) fn registry_active(&self, generation: u64, tenants: usize, refused_files: usize) {
+    /// Reports what is active of the registry, and counts a reading that found a change.
+    pub(crate) fn registry_read(&self, generation: u64, loaded: &crate::registry::Loaded) {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.registry_clusters.set(number(tenants));
-        self.registry_refused_files.set(number(refused_files));
-        self.registry_generation
-            .set(i64::try_from(generation).unwrap_or(i64::MAX));
-    }
-
-    /// Counts one time that something had changed in the registry and was read again.
-    pub(crate) fn registry_reloaded(&self, result: ReloadResult) {
+        self.registry_clusters.set(number(loaded.tenants));
+        self.registry_refused_files.set(number(loaded.broken));
+        let generation = i64::try_from(generation).unwrap_or(i64::MAX);
+        self.registry_generation.set(generation);
+        let result = match (loaded.refused, loaded.changed) {
+            (0, 0) => return,
+            (0, _) => ReloadResult::Taken,
+            (_, 0) => ReloadResult::Failed,
+            (_, _) => ReloadResult::Partly,
+        };
         self.registry_reloads.with(&[result.as_str()]).inc();
     }
 

@@ -18,14 +18,14 @@ use bytes::Bytes;
 use h2::server::{Connection, SendResponse};
 use h2::{PingPong, RecvStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
-use knp_proto::{AgentId, EXTENSION_KEY, Extensions, Identifiers, Link};
+use knp_proto::{AgentId, EXTENSION_KEY, Extensions, Identifiers, Link, LinkConfig};
 use serve::Permit;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::context::Context;
+use super::context::{Context, HANDSHAKE};
 use super::tenant::Tenant;
 use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side, refusal};
 use crate::link::{LinkHandle, News};
@@ -47,7 +47,7 @@ pub(crate) async fn serve<S>(
     // connection's: that of streams could be raised only once the agent has acknowledged the first.
     let handshake = grpc::server_builder(grpc::STREAM_WINDOW, STRANGERS_WINDOW);
     let mut connection: Connection<S, Message> =
-        match timeout(cx.limits.handshake, handshake.handshake(io)).await {
+        match timeout(HANDSHAKE, handshake.handshake(io)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
                 tracing::debug!(%from, %error, "agent connection is not HTTP/2");
@@ -69,7 +69,7 @@ pub(crate) async fn serve<S>(
     let mut stranger = Some(stranger);
     let mut streams = JoinSet::new();
     // A connection on which nothing is asked for is not kept for ever.
-    let mut idle = Box::pin(sleep(cx.limits.handshake));
+    let mut idle = Box::pin(sleep(HANDSHAKE));
     loop {
         tokio::select! {
             accepted = connection.accept() => match accepted {
@@ -156,7 +156,7 @@ async fn connect(
         PacketSender::new(stream, Side::Server),
         PacketReceiver::new(request.into_body(), MAX_MESSAGE),
         shared.pings.take(),
-        cx.limits.agents,
+        cx.config.agent_liveness,
     );
     let end = pump
         .run(|news| match news {
@@ -226,7 +226,12 @@ async fn admit(
     let extensions = extensions.and_then(|value| value.to_str().ok());
     let extensions = Extensions::parse(extensions.unwrap_or_default()).common(Extensions::ALL);
     let stream = cx.next_stream();
-    let link = Link::server(tenant.limits(), stream, extensions, cx.limits.link);
+    let config = LinkConfig {
+        dial_timeout: cx.config.dial_timeout,
+        overflow: cx.config.overflow,
+        ..LinkConfig::default()
+    };
+    let link = Link::server(tenant.limits(), stream, extensions, config);
     let link = link.ok_or_else(|| {
         let text = "too many agents".to_owned();
         refused(GrpcCode::RESOURCE_EXHAUSTED, "agents", text)
@@ -288,7 +293,7 @@ fn headers(cx: &Context, tenant: &Tenant, extensions: Extensions) -> Response<()
     let mut response = Response::new(());
     let headers = response.headers_mut();
     headers.insert(http::header::CONTENT_TYPE, grpc::CONTENT_TYPE);
-    if let Ok(id) = HeaderValue::from_str(&cx.server_id) {
+    if let Ok(id) = HeaderValue::from_str(&cx.config.id) {
         headers.insert("serverid", id);
     }
     let count = cx.server_count(&tenant.spec());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use knp_proto::{Budget, LinkConfig, StreamId, TenantId};
+use knp_proto::{Budget, StreamId, TenantId};
 use serve::Drain;
 use telemetry::AccessLog;
 use tokio::sync::watch;
@@ -15,22 +15,21 @@ use tokio::sync::watch;
 use super::tenant::Tenant;
 use super::tokens::Tokens;
 use super::tunnels::Tunnels;
+use crate::flags::ServerConfig;
 use crate::metrics::ServerMetrics;
-use crate::pump::Liveness;
 use crate::registry::{Registry, TenantSpec, Tenants};
 
 /// A server's state and settings.
 pub(crate) struct Context {
+    pub(crate) config: ServerConfig,
     pub(crate) registry: Arc<Registry>,
     pub(crate) tokens: Tokens,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) drain: Drain,
     pub(crate) access_log: AccessLog,
-    pub(crate) server_id: String,
     /// Servers that have a lease, where this one has.
     pub(crate) lease_count: Option<watch::Receiver<Option<u32>>>,
-    pub(crate) limits: Limits,
     pub(crate) tunnels: Tunnels,
     /// None yet at the start; see [`Context::sync`].
     pub(super) tenants: Mutex<BTreeMap<TenantId, Arc<Tenant>>>,
@@ -38,20 +37,8 @@ pub(crate) struct Context {
     pub(super) streams: AtomicU64,
 }
 
-/// Bounds and times.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// For a dial altogether.
-    pub(crate) dial: Duration,
-    /// For TLS, HTTP/2 and a token.
-    pub(crate) handshake: Duration,
-    /// How soon a vanished agent is noticed.
-    pub(crate) agents: Liveness,
-    /// How soon a vanished API server is noticed.
-    pub(crate) frontends: Liveness,
-    /// Of links.
-    pub(crate) link: LinkConfig,
-}
+/// How long a connection may take for TLS, HTTP/2 and a token.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(15);
 
 impl Context {
     /// Returns a number no other stream of this process has.

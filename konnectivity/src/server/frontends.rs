@@ -54,7 +54,7 @@ impl Frontend {
     pub(crate) async fn dial(&self, target: DialTarget) -> Result<Dialed, TunnelError> {
         let started = Instant::now();
         let address = target.address.clone();
-        let result = self.tenant.dial(target, self.cx.limits.dial).await;
+        let result = self.tenant.dial(target, self.cx.config.dial_timeout).await;
         let seconds = started.elapsed().as_secs_f64();
         match &result {
             Ok(dialed) => {

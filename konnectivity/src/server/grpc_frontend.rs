@@ -22,6 +22,7 @@ use http2_proto::{Params, Request};
 use knp_proto::{EndReason, FrontendAction, GrpcFrontend, Packet, PacketKind, Reserve};
 use tokio::time::timeout;
 
+use super::context::HANDSHAKE;
 use super::frontends::Frontend;
 use super::http2;
 use super::tenant::{Dialed, TunnelError};
@@ -43,10 +44,10 @@ where
         io,
         PARAMS,
         frontend.means.scratch.clone(),
-        Watch::new(cx.limits.frontends),
+        Watch::new(cx.config.frontend_liveness),
         |io, request| stream(io, request, &frontend),
     );
-    match timeout(cx.limits.handshake, server.begun()).await {
+    match timeout(HANDSHAKE, server.begun()).await {
         Ok(Ok(())) => server.run(frontend.cut()).await,
         Ok(Err(error)) => {
             tracing::debug!(peer = %frontend.peer, %error, "frontend connection is not HTTP/2");

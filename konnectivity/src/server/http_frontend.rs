@@ -55,7 +55,7 @@ async fn open<S: Stream>(
     target: &mut Option<String>,
 ) -> Result<(Dialed, Bytes), &'static str> {
     let params = Params {
-        dial_limit: frontend.cx.limits.dial * 2,
+        dial_limit: frontend.cx.config.dial_timeout * 2,
         ..Params::default()
     };
     let failed = |failure, end: End| {

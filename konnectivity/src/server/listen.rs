@@ -19,11 +19,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::agents;
-use super::context::Context;
+use super::context::{Context, HANDSHAKE};
 use super::frontends::Frontend;
 use super::sockets::Listen;
 use super::tenant::Tenant;
 use crate::fair_share::FairScheduler;
+use crate::flags::TenantSource;
 use crate::metrics::{Direction, PeerPort};
 use crate::read_budget::ReadBudget;
 use crate::registry::{FrontendMode, Peer, Port};
@@ -38,8 +39,6 @@ pub(crate) struct Worker {
     scratch: Scratch,
     /// Where several tenants share the thread.
     shares: Option<FairScheduler>,
-    /// What is spoken on the frontends' port.
-    mode: FrontendMode,
     /// How many of this worker's connections go on, by [`Port`].
     tasks: [watch::Sender<usize>; 2],
 }
@@ -61,21 +60,15 @@ impl Drop for Counted<'_> {
 }
 
 impl Worker {
-    /// `many` says whether several tenants are served.
-    pub(crate) fn new(
-        cx: Arc<Context>,
-        admission: [Arc<Admission>; 2],
-        mode: FrontendMode,
-        many: bool,
-    ) -> Rc<Self> {
+    pub(crate) fn new(cx: Arc<Context>, admission: [Arc<Admission>; 2]) -> Rc<Self> {
         let [admission, strangers] = admission;
+        let many = matches!(cx.config.tenants, TenantSource::Registry(_));
         Rc::new(Self {
             cx,
             admission,
             strangers,
             scratch: Scratch::default(),
             shares: many.then(FairScheduler::default),
-            mode,
             tasks: Default::default(),
         })
     }
@@ -112,10 +105,11 @@ impl Worker {
     }
 
     async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port, stranger: Permit) {
+        let mode = self.cx.config.tls.frontend_mode;
         let before = self.cx.registry.current();
         let choose = |name: Option<&str>| before.tls(port, name);
         let stream = ReadBudget::new(stream);
-        let accepted = connect::accept_tls_by_name(stream, choose, self.cx.limits.handshake).await;
+        let accepted = connect::accept_tls_by_name(stream, choose, HANDSHAKE).await;
         let accepted = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -126,7 +120,7 @@ impl Worker {
         };
         let name = accepted.server_name;
         let (_, session) = accepted.stream.get_ref();
-        let wants_h2 = port == Port::Agents || self.mode == FrontendMode::Grpc;
+        let wants_h2 = port == Port::Agents || mode == FrontendMode::Grpc;
         if wants_h2 && session.alpn_protocol() != Some(b"h2") {
             // As gRPC's own servers do.
             tracing::debug!(%from, "peer without ALPN h2 refused");
@@ -154,7 +148,7 @@ impl Worker {
                 drop(stranger);
                 let tenant = self.cx.tenant(&spec);
                 if let Some(frontend) = self.frontend(tenant, PeerPort::Frontends, from, name) {
-                    frontend.serve(accepted.stream, self.mode).await;
+                    frontend.serve(accepted.stream, mode).await;
                 }
             }
             // Frontends have no tokens.

@@ -16,27 +16,20 @@ use super::context::Context;
 use super::health::{self, TenantState};
 use super::tenant::{Connected, Tenant};
 use crate::endpoints;
-use crate::flags::{ServerConfig, TenantSource};
+use crate::flags::TenantSource;
 use crate::metrics::SERVER_BUILD;
 
 /// A server's face.
 pub(crate) struct View {
     cx: Arc<Context>,
-    /// Whether there is one tenant, which then is what readiness is about.
-    single: bool,
-    config: Value,
     runtime: tokio::runtime::Handle,
 }
 
 impl View {
     /// Makes it on the control runtime, where a drain is to run.
-    pub(crate) fn new(cx: Arc<Context>, config: &ServerConfig) -> Self {
-        Self {
-            cx,
-            single: matches!(config.tenants, TenantSource::Single { .. }),
-            config: config.effective.clone(),
-            runtime: tokio::runtime::Handle::current(),
-        }
+    pub(crate) fn new(cx: Arc<Context>) -> Self {
+        let runtime = tokio::runtime::Handle::current();
+        Self { cx, runtime }
     }
 }
 
@@ -65,7 +58,7 @@ impl Process for View {
     }
 
     fn config(&self) -> Value {
-        self.config.clone()
+        self.cx.config.effective.clone()
     }
 
     fn snapshot(&self) -> Value {
@@ -78,7 +71,7 @@ impl Process for View {
             .collect();
         let tenants: Vec<Value> = self.cx.tenants().iter().map(|own| described(own)).collect();
         json!({
-            "serverId": self.cx.server_id,
+            "serverId": self.cx.config.id,
             "clusters": tenants,
             "refusedFiles": broken,
             "bufferedBytes": self.cx.budget.used(),
@@ -110,9 +103,10 @@ impl View {
         self.cx.drain.phase() >= Phase::Unready
     }
 
-    /// Returns whether agents are connected, where readiness depends on them.
+    /// Returns whether agents are connected, where readiness depends on them: with one tenant.
     fn has_agents(&self) -> bool {
-        !self.single || self.cx.tenants().iter().any(|tenant| tenant.is_ready())
+        let many = matches!(self.cx.config.tenants, TenantSource::Registry(_));
+        many || self.cx.tenants().iter().any(|tenant| tenant.is_ready())
     }
 
     fn page(&self, wanted: impl Fn(&TenantId) -> bool) -> Status {
@@ -128,7 +122,7 @@ impl View {
         };
         Status {
             facts: vec![
-                fact("server id", self.cx.server_id.clone()),
+                fact("server id", self.cx.config.id.clone()),
                 fact("tunnels", self.cx.tunnels.len().to_string()),
                 fact("buffered bytes", self.cx.budget.used().to_string()),
             ],
