@@ -31,7 +31,6 @@ use arc_swap::ArcSwap;
 use knp_proto::TenantId;
 use tokio::sync::watch;
 
-use self::authorities::BundleError;
 use self::load::{Known, Source, Survey};
 use self::tls::TlsPorts;
 
@@ -69,12 +68,8 @@ pub(crate) struct SingleParams {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum RegistryError {
-    #[error("using the authorities in {}", path.display())]
-    Authorities {
-        path: PathBuf,
-        #[source]
-        source: BundleError,
-    },
+    #[error("using a bundle of authorities")]
+    Authorities(#[source] TlsError),
     #[error("reading the registry {}", path.display())]
     Directory {
         path: PathBuf,

@@ -54,6 +54,14 @@ pub(crate) fn chain(file: &Content) -> Result<Vec<CertificateDer<'static>>, TlsE
     Ok(certs)
 }
 
+/// Reads the file of a CA bundle, at most 1 MiB.
+///
+/// # Errors
+/// What is wrong with it: a bundle is taken whole or not at all.
+pub fn load_roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    roots(&Content::read(path)?)
+}
+
 /// Reads the authorities of a bundle: all of them, or none when one is broken, because a rotation
 /// that silently trusts half of what was written is noticed too late.
 pub(crate) fn roots(file: &Content) -> Result<RootCertStore, TlsError> {

@@ -23,6 +23,7 @@ mod server;
 
 pub use client::{ClientTls, ClientTlsParams};
 pub use error::TlsError;
+pub use files::load_roots;
 pub use names::{SubjectAltName, subject_alt_names};
 pub use reloading::{Metrics, Reloading};
 pub use server::{ClientAuth, ServerTls, ServerTlsParams};

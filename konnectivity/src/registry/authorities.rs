@@ -16,10 +16,10 @@ use std::sync::{Arc, LazyLock};
 
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use tls::TlsError;
 
 use crate::api_server::{MAX_FILE_BYTES, read_limited};
 
@@ -41,53 +41,19 @@ pub(crate) struct Authorities {
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
-/// Why a bundle cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub(crate) enum BundleError {
-    #[error("certificate {number} of the bundle")]
-    Authority {
-        number: usize,
-        #[source]
-        source: rustls::Error,
-    },
-    #[error("no PEM certificate")]
-    Empty,
-    #[error("reading PEM")]
-    Pem(#[source] pem::Error),
-    #[error("reading the file")]
-    Read(#[source] io::Error),
-    #[error("verifying client certificates")]
-    Verifier(#[source] rustls::server::VerifierBuilderError),
-}
-
 impl Authorities {
     /// Reads a bundle of PEM certificates, at most 1 MiB.
     ///
     /// # Errors
-    /// [`BundleError`], which does not name the file.
-    pub(crate) fn read(path: &Path) -> Result<Self, BundleError> {
-        Self::parse(&read_bounded(path).map_err(BundleError::Read)?)
-    }
-
-    fn parse(text: &[u8]) -> Result<Self, BundleError> {
-        let mut roots = RootCertStore::empty();
-        for (index, cert) in CertificateDer::pem_slice_iter(text).enumerate() {
-            let cert = cert.map_err(BundleError::Pem)?;
-            roots.add(cert).map_err(|source| BundleError::Authority {
-                number: index + 1,
-                source,
-            })?;
-        }
-        if roots.is_empty() {
-            return Err(BundleError::Empty);
-        }
-        let roots = Arc::new(roots);
+    /// What is wrong with the file.
+    pub(crate) fn read(path: &Path) -> Result<Self, TlsError> {
+        check_regular(path).map_err(|source| TlsError::Read(path.to_owned(), source))?;
+        let roots = Arc::new(tls::load_roots(path)?);
         let verifier =
             WebPkiClientVerifier::builder_with_provider(roots.clone(), provider().clone())
                 .clear_root_hint_subjects()
                 .build()
-                .map_err(BundleError::Verifier)?;
+                .map_err(|source| TlsError::Verifier(path.to_owned(), source))?;
         Ok(Self {
             prints: roots.roots.iter().map(print).collect(),
             roots,
@@ -152,12 +118,17 @@ pub(super) fn digest(content: &[u8]) -> [u8; 32] {
     digest.as_ref().try_into().unwrap_or_default()
 }
 
-/// Reads a regular file of at most 1 MiB: some 700 authorities with large keys.
+/// Reads a regular file of at most 1 MiB.
 pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    // Asked before it is opened: opening a pipe would wait for a writer.
-    if !std::fs::metadata(path)?.is_file() {
-        let kind = io::ErrorKind::InvalidInput;
-        return Err(io::Error::new(kind, "not a regular file"));
-    }
+    check_regular(path)?;
     read_limited(path, MAX_FILE_BYTES)
+}
+
+/// Refuses what is no regular file before it is opened: opening a pipe would wait for a writer.
+fn check_regular(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path)?.is_file() {
+        return Ok(());
+    }
+    let kind = io::ErrorKind::InvalidInput;
+    Err(io::Error::new(kind, "not a regular file"))
 }

@@ -230,8 +230,9 @@ impl Reading<'_> {
         if let Some(read) = self.bundles.get(&path) {
             return read.clone();
         }
-        let read = self
-            .accept(key, &path, Authorities::read(&path))
+        let read = Authorities::read(&path)
+            .inspect_err(|error| self.refuse(key, telemetry::chain(error)))
+            .ok()
             .map(Arc::new);
         self.bundles.insert(path, read.clone());
         read

@@ -328,10 +328,7 @@ fn read_single(
             return Ok(None);
         };
         named.push(path.clone());
-        let authorities = Authorities::read(path).map_err(|source| RegistryError::Authorities {
-            path: path.clone(),
-            source,
-        })?;
+        let authorities = Authorities::read(path).map_err(RegistryError::Authorities)?;
         Ok(Some(CertificateSpec {
             authorities: Arc::new(authorities),
             identities: None,
