@@ -81,8 +81,8 @@ struct Task {
     accepting: Accepting,
     listeners: Vec<(WorkerSocket, Port)>,
     unix: mpsc::Receiver<Listen>,
-    /// Workers that still have frontends.
-    last: watch::Sender<usize>,
+    /// There may be more frontends for as long as this lives.
+    accepts: watch::Receiver<()>,
 }
 
 impl Server {
@@ -121,6 +121,7 @@ impl Server {
             access_log,
             lease_count,
             tunnels: Tunnels::default(),
+            frontends: watch::Sender::default(),
             tenants: Mutex::default(),
             streams: AtomicU64::new(1),
             config,
@@ -147,7 +148,6 @@ impl Server {
             Admission::new(limit, 0),
             Admission::new((limit / 4).max(1), 0),
         ];
-        let last = watch::Sender::new(config.workers);
         let (mut senders, mut own) = (Vec::new(), Vec::new());
         for sockets in bound.per_worker {
             let (sender, unix) = mpsc::channel(SOCKETS);
@@ -158,7 +158,7 @@ impl Server {
                 accepting: accepting.clone(),
                 listeners: sockets.into_iter().zip(ports.iter().copied()).collect(),
                 unix,
-                last: last.clone(),
+                accepts: cx.frontends.subscribe(),
             });
         }
         drop(accepting);
@@ -272,7 +272,8 @@ async fn work(task: Task) -> std::io::Result<()> {
     accepting.drain.reached(Phase::Closing).await;
     drop(accepting);
     sockets.abort();
-    worker.finish(&task.last).await;
+    drop(task.accepts);
+    worker.finish().await;
     accepted
 }
 

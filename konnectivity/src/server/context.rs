@@ -31,6 +31,8 @@ pub(crate) struct Context {
     /// Servers that have a lease, where this one has.
     pub(crate) lease_count: Option<watch::Receiver<Option<u32>>>,
     pub(crate) tunnels: Tunnels,
+    /// Each worker that accepts has a receiver, and each frontend.
+    pub(crate) frontends: watch::Sender<()>,
     /// None yet at the start; see [`Context::sync`].
     pub(super) tenants: Mutex<BTreeMap<TenantId, Arc<Tenant>>>,
     /// Streams so far.

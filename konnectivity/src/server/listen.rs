@@ -39,24 +39,8 @@ pub(crate) struct Worker {
     scratch: Scratch,
     /// Where several tenants share the thread.
     shares: Option<FairScheduler>,
-    /// How many of this worker's connections go on, by [`Port`].
-    tasks: [watch::Sender<usize>; 2],
-}
-
-/// Counts a task for as long as it lives.
-struct Counted<'a>(&'a watch::Sender<usize>);
-
-impl<'a> Counted<'a> {
-    fn new(count: &'a watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
+    /// Each connection of an agent has a receiver.
+    agents: watch::Sender<()>,
 }
 
 impl Worker {
@@ -69,7 +53,7 @@ impl Worker {
             strangers,
             scratch: Scratch::default(),
             shares: many.then(FairScheduler::default),
-            tasks: Default::default(),
+            agents: watch::Sender::default(),
         })
     }
 
@@ -89,10 +73,13 @@ impl Worker {
         let Some(stranger) = self.admit(&self.strangers, peer_port(port)) else {
             return;
         };
+        let open = match port {
+            Port::Agents => self.agents.subscribe(),
+            Port::Frontends => self.cx.frontends.subscribe(),
+        };
         tokio::task::spawn_local(async move {
-            let _counted = Counted::new(&worker.tasks[port as usize]);
             worker.serve(stream, peer, port, stranger).await;
-            drop(permit);
+            drop((open, permit));
         });
     }
 
@@ -219,11 +206,10 @@ impl Worker {
                         // Only between two looks at the registry.
                         continue;
                     };
-                    let worker = Rc::clone(&self);
+                    let open = self.cx.frontends.subscribe();
                     tokio::task::spawn_local(async move {
-                        let _counted = Counted::new(&worker.tasks[Port::Frontends as usize]);
                         frontend.serve(stream, mode).await;
-                        drop(permit);
+                        drop((open, permit));
                     });
                 }
                 Err(error) => {
@@ -235,19 +221,11 @@ impl Worker {
         }
     }
 
-    /// Waits for the frontends to end, then ends the agents' connections; the process waits for
-    /// nothing longer than its drain allows.
-    pub(crate) async fn finish(&self, last: &watch::Sender<usize>) {
-        let [mut agents, mut frontends] = self.tasks.each_ref().map(watch::Sender::subscribe);
-        tokio::select! {
-            _ = frontends.wait_for(|count| *count == 0) => {}
-            () = self.cx.drain.reached(Phase::Cut) => {}
-        }
-        // Agents serve the frontends of every worker.
-        last.send_modify(|workers| *workers -= 1);
-        let mut others = last.subscribe();
+    /// Waits for the frontends of every worker to end, which agents serve, then ends the agents'
+    /// connections; the process waits for nothing longer than its drain allows.
+    pub(crate) async fn finish(&self) {
         let quiet = async {
-            drop(others.wait_for(|workers| *workers == 0).await);
+            self.cx.frontends.closed().await;
             // What frontends have sent last is still on its way.
             while self.cx.tunnels_under_way() > 0 {
                 sleep(GLANCE).await;
@@ -260,8 +238,7 @@ impl Worker {
         for tenant in self.cx.tenants() {
             tenant.close_links("the server ends");
         }
-        let gone = agents.wait_for(|count| *count == 0);
-        drop(timeout(FLUSH_TIMEOUT, gone).await);
+        drop(timeout(FLUSH_TIMEOUT, self.agents.closed()).await);
     }
 }
 
