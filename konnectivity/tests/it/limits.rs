@@ -20,7 +20,7 @@ fn tunnels_are_bounded() {
             assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
         }
         kept.pop();
-        rig.server.wait_established(1);
+        rig.server.wait_tunnels(1);
         rig.tunnel(echo.addr()).echo(b"x").unwrap();
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use testkit::konnectivity::{AgentTarget, FakeFrontend, GrpcFrontend, HttpFrontend};
 use testkit::ports;
 use testkit::process::{ChildGuard, Signal};
+use testkit::wait;
 
 use super::{LIMIT, Pki, Probe};
 
@@ -199,6 +200,13 @@ impl Server {
     pub(crate) fn wait_established(&self, count: u32) {
         let name = format!("{}established_connections", super::SERVER);
         self.wait_value(&name, &[], f64::from(count));
+    }
+
+    /// Waits until so many tunnels count toward the limit: one does until its agent has closed it.
+    pub(crate) fn wait_tunnels(&self, count: u64) {
+        let admin = Probe(local(self.flags.ports[3]));
+        let reached = || admin.get("/snapshot").json().unwrap()["clusters"][0]["tunnels"] == count;
+        wait::until(&format!("{count} tunnels"), LIMIT, reached).unwrap();
     }
 
     pub(crate) fn failures(&self, reason: &str) -> f64 {
