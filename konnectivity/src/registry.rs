@@ -23,12 +23,13 @@ mod values;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use ::tls::{ServerTls, TlsError};
 use arc_swap::ArcSwap;
 use knp_proto::TenantId;
+use telemetry::lock;
 use tokio::sync::watch;
 
 use self::load::{Known, Source, Survey};
@@ -148,12 +149,12 @@ impl Registry {
 
     /// Returns the files that are refused at present with the reason, ordered by tenant.
     pub(crate) fn broken(&self) -> Vec<(TenantId, String)> {
-        self.known().broken()
+        lock(&self.known).broken()
     }
 
     /// Calls `observer` after every reading of files, and once at once. Only the first one counts.
     pub(crate) fn observe(&self, observer: impl Fn(&Loaded) + Send + Sync + 'static) {
-        let known = self.known();
+        let known = lock(&self.known);
         observer(&known.totals());
         let _ = self.observer.set(Box::new(observer));
     }
@@ -174,7 +175,7 @@ impl Registry {
                 tracing::warn!(%error, "certificate refused, keeping the previous one");
             }
         }
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         known.forget_stamps();
         let survey = known.survey();
         self.apply(&mut known, survey);
@@ -204,7 +205,7 @@ impl Registry {
 
     /// A file that is still being written is not read, unless that never ends.
     fn look(&self, unsettled: Option<Unsettled>) -> Option<Unsettled> {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         let survey = known.survey();
         match unsettled {
             None => known.differs(&survey).then_some((survey, SETTLE_ROUNDS)),
@@ -227,10 +228,6 @@ impl Registry {
         if let Some(observer) = self.observer.get() {
             observer(&loaded);
         }
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pairs(&self) -> impl Iterator<Item = (Port, &ServerTls)> {

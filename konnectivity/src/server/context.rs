@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use knp_proto::{Budget, StreamId, TenantId};
 use serve::Drain;
-use telemetry::AccessLog;
+use telemetry::{AccessLog, lock};
 use tokio::sync::watch;
 
 use super::tenant::Tenant;
@@ -64,24 +64,24 @@ impl Context {
 
     /// Returns a tenant, if it is still served.
     pub(crate) fn tenant_of_socket(&self, id: &TenantId) -> Option<Arc<Tenant>> {
-        self.lock().get(id).cloned()
+        lock(&self.tenants).get(id).cloned()
     }
 
     /// Returns how many tunnels there are, those being dialed or closed included.
     pub(crate) fn tunnels_under_way(&self) -> usize {
-        let tenants = self.lock();
+        let tenants = lock(&self.tenants);
         tenants.values().map(|own| own.limits().tunnels()).sum()
     }
 
     /// Returns all tenants, by id.
     pub(crate) fn tenants(&self) -> Vec<Arc<Tenant>> {
-        self.lock().values().cloned().collect()
+        lock(&self.tenants).values().cloned().collect()
     }
 
     /// Serves what the registry says. Tenants that are gone, or that are another one by the
     /// same name, are cut.
     pub(crate) fn sync(&self, wanted: &Tenants) {
-        let mut tenants = self.lock();
+        let mut tenants = lock(&self.tenants);
         tenants.retain(|id, tenant| {
             let wanted = wanted.get(id);
             let stays = wanted.is_some_and(|spec| spec.keeps_peers_of(&tenant.spec()));
@@ -102,9 +102,5 @@ impl Context {
                 }
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<TenantId, Arc<Tenant>>> {
-        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

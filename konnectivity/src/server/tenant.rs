@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -19,6 +19,7 @@ use knp_proto::{
     AgentId, Backends, Budget, DialId, DialRefused, DialTarget, EndReason, Identifiers, StreamId,
     TenantId, dial_host,
 };
+use telemetry::lock;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -175,7 +176,7 @@ impl Tenant {
     pub(crate) fn reconfigure(&self, spec: Arc<TenantSpec>) {
         self.limits.set_limits(spec.limits);
         self.spec.store(spec);
-        self.tell_ready(&self.lock());
+        self.tell_ready(&lock(&self.agents));
     }
 
     /// Ends all that belongs to the tenant.
@@ -201,7 +202,7 @@ impl Tenant {
         identifiers: Identifiers,
         link: LinkHandle,
     ) -> Option<Joined> {
-        let mut agents = self.lock();
+        let mut agents = lock(&self.agents);
         // Looked at under the lock, so that `remove` finds the link, or the link finds it.
         if *self.removed.borrow() {
             return None;
@@ -217,7 +218,7 @@ impl Tenant {
 
     /// Removes an agent's link; no other is touched.
     fn leave(&self, stream: StreamId) {
-        let mut agents = self.lock();
+        let mut agents = lock(&self.agents);
         agents.backends.remove(stream);
         agents.links.remove(&stream);
         if agents.links.is_empty() {
@@ -229,19 +230,19 @@ impl Tenant {
 
     /// Marks an agent as draining.
     pub(crate) fn set_draining(&self, stream: StreamId) {
-        self.lock().backends.set_draining(stream);
+        lock(&self.agents).backends.set_draining(stream);
     }
 
     /// Sets whether an agent can be expected to answer.
     pub(crate) fn set_alive(&self, stream: StreamId, alive: bool) {
-        let mut agents = self.lock();
+        let mut agents = lock(&self.agents);
         agents.backends.set_alive(stream, alive);
         self.tell_ready(&agents);
     }
 
     /// Ends every agent's stream, which ends the tunnels.
     pub(crate) fn close_links(&self, why: &'static str) {
-        for connected in self.lock().links.values() {
+        for connected in lock(&self.agents).links.values() {
             connected.link.close(why);
         }
     }
@@ -249,14 +250,14 @@ impl Tenant {
     /// Returns whether the first strategy has an agent to choose.
     pub(crate) fn is_ready(&self) -> bool {
         let spec = self.spec.load();
-        let agents = self.lock();
+        let agents = lock(&self.agents);
         let first = spec.strategies.first();
         first.is_some_and(|first| agents.backends.ready(*first) > 0)
     }
 
     /// Returns the agents that are connected.
     pub(crate) fn connected(&self) -> Vec<Connected> {
-        self.lock().links.values().cloned().collect()
+        lock(&self.agents).links.values().cloned().collect()
     }
 
     fn tell_ready(&self, agents: &Agents) {
@@ -267,10 +268,6 @@ impl Tenant {
                 self.metrics.ready_connections(ready);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Agents> {
-        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // === Dialing ===
@@ -312,7 +309,7 @@ impl Tenant {
             // From here on, so that no agent joins unseen between the look and the wait.
             let joined = self.joined.notified();
             let Some((connected, another)) = self.pick(&target.address, &tried) else {
-                expected = expected.or_else(|| self.lock().expected());
+                expected = expected.or_else(|| lock(&self.agents).expected());
                 let until = expected.map(|until| deadline.min(until));
                 if self.waits_for(joined, until).await {
                     continue;
@@ -404,7 +401,7 @@ impl Tenant {
     fn pick(&self, address: &str, tried: &[StreamId]) -> Option<(Connected, bool)> {
         let spec = self.spec.load();
         let (host, random) = (dial_host(address), self.random.next());
-        let agents = self.lock();
+        let agents = lock(&self.agents);
         let choose =
             |tried: &[StreamId]| (agents.backends).pick(&spec.strategies, host, random, tried);
         let stream = choose(tried)?;

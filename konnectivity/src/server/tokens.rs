@@ -11,11 +11,12 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use http::HeaderValue;
 use knp_proto::TenantId;
+use telemetry::lock;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -152,11 +153,6 @@ fn result<T>(checked: &Result<(T, Accepted), TokenRefused>) -> TokenResult {
         Err(TokenRefused::Unavailable) => TokenResult::Unavailable,
         Err(_) => TokenResult::Refused,
     }
-}
-
-fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is half done in these tables when a thread ends.
-    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tenants and sources whose reviews are counted at a time; the pair heard of longest ago is

@@ -3,10 +3,11 @@
 //! Nothing works from here; it is written when a tunnel opens and ends.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use knp_proto::{AgentId, ConnectId, TenantId};
 use serde_json::json;
+use telemetry::lock;
 use tokio::time::Instant;
 
 use super::context::Context;
@@ -48,7 +49,7 @@ impl Open {
             connect_id: dialed.tunnel.connect_id(),
             since,
         };
-        let mut table = cx.tunnels.lock();
+        let mut table = lock(&cx.tunnels.0);
         let number = table.next;
         table.next += 1;
         table.open.insert(number, entry);
@@ -64,12 +65,12 @@ impl Open {
 impl Tunnels {
     /// Returns how many there are.
     pub(crate) fn len(&self) -> usize {
-        self.lock().open.len()
+        lock(&self.0).open.len()
     }
 
     /// Returns up to `limit` of them, the oldest first.
     pub(crate) fn list(&self, limit: usize) -> serde_json::Value {
-        let table = self.lock();
+        let table = lock(&self.0);
         let shown = table.open.iter().take(limit).map(|(number, entry)| {
             json!({
                 "number": number,
@@ -82,15 +83,11 @@ impl Tunnels {
         let shown: Vec<_> = shown.collect();
         json!({ "total": table.open.len(), "connections": shown })
     }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.cx.tunnels.lock().open.remove(&self.number);
+        lock(&self.cx.tunnels.0).open.remove(&self.number);
         let lived = self.since.elapsed();
         self.cx.metrics.connection_duration.observe_duration(lived);
     }

@@ -12,9 +12,10 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use telemetry::lock;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -51,13 +52,6 @@ impl Default for Verdicts {
             cache: Arc::new(Mutex::new(Cache::new(MAX_VERDICTS))),
             judges: Arc::default(),
         }
-    }
-}
-
-impl Verdicts {
-    fn lock(&self) -> MutexGuard<'_, Cache> {
-        // A verdict is put in or it is not: nothing is half done when a thread ends.
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,7 +135,7 @@ impl Judge {
             }
         }
         let key = cache::key(self.serial, token.as_str());
-        if let Some(verdict) = self.verdicts.lock().get(&key, Instant::now()) {
+        if let Some(verdict) = lock(&self.verdicts.cache).get(&key, Instant::now()) {
             return verdict.map(|()| Recalled::Accepted(Accepted { cached: true }));
         }
         let claims = jwt.ok().map(|jwt| jwt.claims);
@@ -168,7 +162,7 @@ impl Judge {
         let asked = Instant::now();
         let review = reviewer.review(token, &self.rules, question.names_audience);
         let verdict = review.await;
-        let mut verdicts = self.verdicts.lock();
+        let mut verdicts = lock(&self.verdicts.cache);
         verdicts.put(question.key, verdict.clone(), question.left, asked);
         verdict.map(|()| Accepted { cached: false })
     }

@@ -6,21 +6,23 @@
 //!
 //! Requests are made on one runtime. Remembers nothing: that is `cache`'s.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use kube::api::{Api, PostParams};
+use telemetry::Throttle;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::jwt::TokenRules;
 use super::refused::TokenRefused;
 use super::secret::Token;
 use crate::api_server::{ApiServer, ApiServerError};
+use crate::link::now;
 
 /// Asks one API server.
 #[derive(Debug)]
@@ -29,8 +31,7 @@ pub(super) struct Reviewer {
     runtime: Handle,
     waiting: Semaphore,
     under_way: Semaphore,
-    /// When a failure was last logged.
-    complained: Mutex<Option<Instant>>,
+    complaints: Throttle,
 }
 
 #[derive(Debug, Error)]
@@ -53,7 +54,7 @@ impl Reviewer {
             runtime,
             waiting: Semaphore::new(MAX_WAITING),
             under_way: Semaphore::new(MAX_UNDER_WAY),
-            complained: Mutex::new(None),
+            complaints: Throttle::new(COMPLAINT_PERIOD),
         })
     }
 
@@ -90,7 +91,9 @@ impl Reviewer {
         });
         let status = asked.await.unwrap_or(Err(ReviewError::Late));
         status.map_err(|error| {
-            self.complain(&error);
+            if self.complaints.permit(now()).is_some() {
+                tracing::warn!(error = %telemetry::chain(&error), "reviewing tokens failed");
+            }
             TokenRefused::Unavailable
         })
     }
@@ -111,18 +114,6 @@ impl Reviewer {
         let reviews: Api<TokenReview> = Api::all(client);
         let created = reviews.create(&PostParams::default(), &review).await;
         created.map_err(Box::new)?.status.ok_or(ReviewError::Status)
-    }
-
-    fn complain(&self, error: &ReviewError) {
-        let now = Instant::now();
-        let mut complained = self
-            .complained
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if complained.is_none_or(|at| now >= at + COMPLAINT_PERIOD) {
-            *complained = Some(now);
-            tracing::warn!(error = %telemetry::chain(error), "reviewing tokens failed");
-        }
     }
 }
 
