@@ -34,7 +34,6 @@ use self::checks::Checks;
 use self::read::{Flags, Read};
 use self::server::ServerFlags;
 pub use self::server_config::ServerConfig;
-pub(crate) use self::server_config::TenantSource;
 use self::shared::LogWord;
 use crate::agent::AgentConfig;
 use crate::process::{Parsed, Setup};

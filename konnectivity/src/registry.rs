@@ -32,7 +32,7 @@ use knp_proto::TenantId;
 use telemetry::lock;
 use tokio::sync::watch;
 
-use self::load::{Known, Source, Survey};
+use self::load::{Known, Survey};
 use self::tls::TlsPorts;
 
 pub(crate) use self::identity::Peer;
@@ -53,6 +53,15 @@ pub(crate) struct Registry {
 
 /// Told of every reading of files.
 type Observer = Box<dyn Fn(&Loaded) + Send + Sync>;
+
+/// Where tenants are defined.
+#[derive(Clone, Debug)]
+pub(crate) enum TenantSource {
+    /// In the files of a directory.
+    Registry(PathBuf),
+    /// By upstream's flags, which know one.
+    Single(Box<SingleParams>),
+}
 
 /// The one tenant of a server with upstream's flags.
 #[derive(Clone, Debug)]
@@ -97,34 +106,21 @@ pub(crate) struct Loaded {
 }
 
 impl Registry {
-    /// Makes the registry of one tenant.
-    ///
-    /// # Errors
-    /// [`RegistryError`]: what a flag names cannot be used.
-    pub(crate) fn single(
-        params: SingleParams,
-        tls: &TlsParams,
-    ) -> Result<Arc<Self>, RegistryError> {
-        Self::new(Source::Single(Box::new(params)), tls)
-    }
-
-    /// Reads the registry in `dir`. Files that cannot be used are logged and do not stop others.
-    ///
-    /// # Errors
-    /// [`RegistryError`]: the directory cannot be read, or a port's certificate not used.
-    pub(crate) fn open(dir: &Path, tls: &TlsParams) -> Result<Arc<Self>, RegistryError> {
-        Self::new(directory(dir), tls)
-    }
-
     /// Reads the registry in `dir` once, for a check, and returns what cannot be used of it.
     ///
     /// # Errors
     /// [`RegistryError::Directory`].
     pub(crate) fn faults(dir: &Path) -> Result<Vec<(TenantId, String)>, RegistryError> {
-        Known::first(directory(dir)).map(|known| known.broken())
+        let source = TenantSource::Registry(dir.to_owned());
+        Known::first(source).map(|known| known.broken())
     }
 
-    fn new(source: Source, tls: &TlsParams) -> Result<Arc<Self>, RegistryError> {
+    /// Reads the tenants. Files of a directory that cannot be used are logged and do not stop
+    /// others.
+    ///
+    /// # Errors
+    /// [`RegistryError`]: the directory, or what a flag names, cannot be used.
+    pub(crate) fn new(source: TenantSource, tls: &TlsParams) -> Result<Arc<Self>, RegistryError> {
         let ports = Arc::new(TlsPorts::new(tls)?);
         let known = Known::first(source)?;
         let current = known.snapshot(&ports, None);
@@ -243,11 +239,6 @@ impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registry").finish_non_exhaustive()
     }
-}
-
-/// Sockets are told apart by their paths, so these begin at the root.
-fn directory(dir: &Path) -> Source {
-    Source::Directory(std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned()))
 }
 
 async fn watch_pair(pair: Option<&ServerTls>) {

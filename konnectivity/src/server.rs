@@ -44,7 +44,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::flags::{ServerConfig, TenantSource};
+use crate::flags::ServerConfig;
 use crate::lease::{ServerLease, ServerLeaseParams};
 use crate::metrics::ServerMetrics;
 use crate::registry::{Port, Registry};
@@ -90,12 +90,7 @@ impl Server {
         let metrics_registry = telemetry::Registry::new();
         log.register(&metrics_registry);
         let metrics = ServerMetrics::new(&metrics_registry, config.per_cluster_metrics);
-        let registry = match &config.tenants {
-            TenantSource::Registry(directory) => Registry::open(directory, &config.tls),
-            TenantSource::Single { params, .. } => {
-                Registry::single((**params).clone(), &config.tls)
-            }
-        };
+        let registry = Registry::new(config.tenants.clone(), &config.tls);
         let registry = registry.map_err(Failure::configuration)?;
         registry.count_pairs_in(&tls::Metrics::new(&metrics_registry));
         let (counting, generation) = (Arc::clone(&metrics), registry.changes());
@@ -106,10 +101,7 @@ impl Server {
         access_log.register(&metrics_registry);
         let drain = Drain::new(config.drain);
         let mut tasks = Vec::new();
-        let lease = match &config.tenants {
-            TenantSource::Registry(_) => None,
-            TenantSource::Single { lease, .. } => lease.clone(),
-        };
+        let lease = config.lease.clone();
         let lease = lease.map(|lease| keep_lease(lease, Arc::clone(&metrics)));
         let (lease, lease_count) = lease.unzip();
         let cx = Arc::new(Context {

@@ -4,7 +4,6 @@
 //! are a [`TenantSource`]; the rest of the configuration is the same.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use knp_proto::{Overflow, Strategy, TenantId, TenantLimits};
@@ -14,7 +13,9 @@ use telemetry::AccessFormat;
 
 use crate::lease::ServerLeaseParams;
 use crate::pump::Liveness;
-use crate::registry::{PairPaths, SingleParams, TenantSpec, TlsParams, TokenSpec, UdsSpec};
+use crate::registry::{
+    PairPaths, SingleParams, TenantSource, TenantSpec, TlsParams, TokenSpec, UdsSpec,
+};
 use crate::token::TokenRules;
 
 use super::checks::{Checks, path};
@@ -51,6 +52,8 @@ pub struct ServerConfig {
     pub(crate) health: SocketAddr,
     /// This server's name, unique among all servers.
     pub(crate) id: String,
+    /// This server's lease, by which it counts servers.
+    pub(crate) lease: Option<ServerLeaseParams>,
     /// Bytes that may be buffered for all tunnels together.
     pub(crate) max_buffered_bytes: usize,
     /// What happens to tunnels with slow readers and peers without flow control.
@@ -60,19 +63,6 @@ pub struct ServerConfig {
     pub(crate) tls: TlsParams,
     /// Threads that carry data, at least one.
     pub(crate) workers: usize,
-}
-
-/// The tenants of a server.
-#[derive(Clone, Debug)]
-pub(crate) enum TenantSource {
-    /// Those of a directory.
-    Registry(PathBuf),
-    /// One.
-    Single {
-        params: Box<SingleParams>,
-        /// This server's lease, by which it counts servers.
-        lease: Option<ServerLeaseParams>,
-    },
 }
 
 pub(super) fn configure(
@@ -86,7 +76,7 @@ pub(super) fn configure(
     let frontends = frontends(flags, registry.is_some(), checks);
     let (frontends, frontends_pair) = frontends.unzip();
     let (agents, agents_pair) = agent_port(flags, checks);
-    let tenants = match registry {
+    let (tenants, lease) = match registry {
         Some(directory) => {
             for (flag, instead) in NOT_WITH_REGISTRY {
                 if checks.given.has(flag) {
@@ -94,9 +84,9 @@ pub(super) fn configure(
                     checks.refuse(flag, format!("{message} `{instead}` of a file there"));
                 }
             }
-            TenantSource::Registry(directory)
+            (TenantSource::Registry(directory), None)
         }
-        None => single(flags, &id, checks),
+        None => (single(flags, checks), lease(flags, &id, checks)),
     };
     let timeout = checks.positive_time("keepalive-timeout", flags.keepalive_timeout);
     let liveness = |time: GoDuration, default: u64| Liveness {
@@ -131,6 +121,7 @@ pub(super) fn configure(
             health_port,
         ),
         id,
+        lease,
         max_buffered_bytes: checks.buffered(&flags.buffers),
         overflow: flags.buffers.slow_consumer.into(),
         per_cluster_metrics: flags.per_cluster_metrics,
@@ -216,12 +207,12 @@ fn workers(workers: u32, tenants: &TenantSource, checks: &mut Checks<'_>) -> usi
         (0, TenantSource::Registry(_)) => {
             std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
         }
-        (0, TenantSource::Single { .. }) => 1,
+        (0, TenantSource::Single(_)) => 1,
         (workers, _) => usize::try_from(workers).unwrap_or(1),
     }
 }
 
-fn single(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> TenantSource {
+fn single(flags: &ServerFlags, checks: &mut Checks<'_>) -> TenantSource {
     let strategies = Strategy::parse_list(&flags.proxy_strategies.join(","));
     if let Err(error) = &strategies {
         checks.refuse("proxy-strategies", error);
@@ -234,7 +225,7 @@ fn single(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> TenantSourc
         pending_dials: checks.positive("max-pending-dials", flags.max_pending_dials),
         tunnels: checks.positive("max-tunnels", flags.max_tunnels),
     };
-    let params = Box::new(SingleParams {
+    TenantSource::Single(Box::new(SingleParams {
         agents_ca: path(&flags.cluster_ca_cert),
         frontends_ca: path(&flags.server_ca_cert),
         spec: TenantSpec {
@@ -251,9 +242,7 @@ fn single(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> TenantSourc
                 mode: flags.mode,
             }),
         },
-    });
-    let lease = lease(flags, id, checks);
-    TenantSource::Single { params, lease }
+    }))
 }
 
 fn lease(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> Option<ServerLeaseParams> {

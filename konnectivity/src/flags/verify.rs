@@ -10,14 +10,14 @@ use serve::Failure;
 use crate::agent::{AgentConfig, load_trust};
 use crate::api_server::{ApiServerError, check_file};
 use crate::process::Verify;
-use crate::registry::Registry;
+use crate::registry::{Registry, TenantSource};
 
-use super::{ServerConfig, TenantSource};
+use super::ServerConfig;
 
 /// The first file that cannot be used is the error; of a registry, all.
 impl Verify for ServerConfig {
     fn verify(&self) -> Result<(), Failure> {
-        match &self.tenants {
+        let tokens = match &self.tenants {
             TenantSource::Registry(directory) => {
                 let faults = Registry::faults(directory).map_err(Failure::configuration)?;
                 if !faults.is_empty() {
@@ -26,19 +26,16 @@ impl Verify for ServerConfig {
                     let message = format!("rejected in the registry {directory}:\n{faults}");
                     return Err(Failure::configuration(message));
                 }
-                Registry::open(directory, &self.tls).map_err(Failure::configuration)?;
-                Ok(())
+                None
             }
-            TenantSource::Single { params, lease } => {
-                let registry = Registry::single((**params).clone(), &self.tls);
-                registry.map_err(Failure::configuration)?;
-                let tokens = params.spec.tokens.as_ref();
-                let lease = lease.as_ref().and_then(|own| own.kubeconfig.as_ref());
-                let tokens = tokens.and_then(|tokens| tokens.kubeconfig.as_ref());
-                let checked = check_file(tokens).and_then(|()| check_file(lease));
-                checked.map_err(Failure::configuration)
-            }
-        }
+            TenantSource::Single(params) => params.spec.tokens.as_ref(),
+        };
+        let registry = Registry::new(self.tenants.clone(), &self.tls);
+        registry.map_err(Failure::configuration)?;
+        let tokens = tokens.and_then(|tokens| tokens.kubeconfig.as_ref());
+        let lease = self.lease.as_ref().and_then(|own| own.kubeconfig.as_ref());
+        let checked = check_file(tokens).and_then(|()| check_file(lease));
+        checked.map_err(Failure::configuration)
     }
 }
 

@@ -19,20 +19,12 @@ use super::authorities::Authorities;
 use super::spec::{CertificateSpec, TenantSpec};
 use super::tenants::Tenants;
 use super::tls::TlsPorts;
-use super::{Loaded, RegistryError, SingleParams, file, values};
+use super::{Loaded, RegistryError, SingleParams, TenantSource, file, values};
 
 mod conflicts;
 mod stamp;
 
 use self::stamp::Stamp;
-
-/// Where tenants are defined.
-pub(super) enum Source {
-    /// Files in a directory.
-    Directory(PathBuf),
-    /// Upstream's flags.
-    Single(Box<SingleParams>),
-}
 
 /// What is there to be read, without reading it: for each tenant its file and those it names.
 /// Or the reason when the directory cannot be listed.
@@ -46,7 +38,7 @@ pub(super) struct Seen {
 
 /// What is known of the files.
 pub(super) struct Known {
-    source: Source,
+    source: TenantSource,
     files: BTreeMap<TenantId, Read>,
     in_force: BTreeMap<TenantId, Arc<TenantSpec>>,
     refused: BTreeMap<TenantId, String>,
@@ -68,15 +60,17 @@ impl Known {
     ///
     /// # Errors
     /// The directory cannot be listed, or what a flag names not be used.
-    pub(super) fn first(source: Source) -> Result<Self, RegistryError> {
-        match &source {
-            Source::Directory(path) => {
+    pub(super) fn first(mut source: TenantSource) -> Result<Self, RegistryError> {
+        match &mut source {
+            TenantSource::Registry(path) => {
+                // Sockets are told apart by their paths, so these begin at the root.
+                *path = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
                 list(path).map_err(|source| RegistryError::Directory {
                     path: path.clone(),
                     source,
                 })?;
             }
-            Source::Single(params) => {
+            TenantSource::Single(params) => {
                 read_single(params, &mut Vec::new())?;
             }
         }
@@ -95,15 +89,15 @@ impl Known {
     /// Makes the snapshot of what is active.
     pub(super) fn snapshot(&self, ports: &Arc<TlsPorts>, older: Option<&Tenants>) -> Tenants {
         let specs = self.in_force.values().cloned();
-        let single = matches!(self.source, Source::Single(_));
+        let single = matches!(self.source, TenantSource::Single(_));
         Tenants::new(specs, single, ports.clone(), older)
     }
 
     /// Looks at what is there.
     pub(super) fn survey(&self) -> Survey {
         let listed = match &self.source {
-            Source::Directory(dir) => list(dir).map_err(|error| error.to_string()),
-            Source::Single(params) => {
+            TenantSource::Registry(dir) => list(dir).map_err(|error| error.to_string()),
+            TenantSource::Single(params) => {
                 Ok(BTreeMap::from([(params.spec.id.clone(), PathBuf::new())]))
             }
         };
@@ -186,18 +180,18 @@ impl Known {
         // Seen before it is read, so that what changes meanwhile is noticed at the next look.
         let own = Stamp::of(path);
         let result = match &self.source {
-            Source::Directory(_) => {
+            TenantSource::Registry(_) => {
                 paths.push(path.to_owned());
                 let mut named = Vec::new();
                 let spec = read_file(id, path, &mut named);
                 paths.append(&mut named);
                 spec
             }
-            Source::Single(params) => read_single(params, &mut paths)
+            TenantSource::Single(params) => read_single(params, &mut paths)
                 .map_err(|error| telemetry::chain(&error).to_string()),
         };
         let mut stamps = stamps(&paths);
-        if let (Source::Directory(_), Some(first)) = (&self.source, stamps.first_mut()) {
+        if let (TenantSource::Registry(_), Some(first)) = (&self.source, stamps.first_mut()) {
             *first = own;
         }
         Read {

@@ -83,11 +83,11 @@ impl Site {
     }
 
     pub(crate) fn open(&self) -> Arc<Registry> {
-        Registry::open(&self.registry_dir(), &self.tls).unwrap()
+        Registry::new(TenantSource::Registry(self.registry_dir()), &self.tls).unwrap()
     }
 
     fn single(&self, params: SingleParams) -> Arc<Registry> {
-        Registry::single(params, &self.tls).unwrap()
+        Registry::new(TenantSource::Single(Box::new(params)), &self.tls).unwrap()
     }
 
     fn client(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {

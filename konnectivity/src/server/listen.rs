@@ -24,10 +24,9 @@ use super::frontends::Frontend;
 use super::sockets::Listen;
 use super::tenant::Tenant;
 use crate::fair_share::FairScheduler;
-use crate::flags::TenantSource;
 use crate::metrics::{Direction, PeerPort};
 use crate::read_budget::ReadBudget;
-use crate::registry::{FrontendMode, Peer, Port};
+use crate::registry::{FrontendMode, Peer, Port, TenantSource};
 use crate::relay::{Means, Scratch};
 
 /// One worker's connections.

@@ -16,8 +16,8 @@ use super::context::Context;
 use super::health::{self, TenantState};
 use super::tenant::{Connected, Tenant};
 use crate::endpoints;
-use crate::flags::TenantSource;
 use crate::metrics::SERVER_BUILD;
+use crate::registry::TenantSource;
 
 /// A server's face.
 pub(crate) struct View {

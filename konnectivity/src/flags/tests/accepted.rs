@@ -8,24 +8,20 @@ use knp_proto::Strategy;
 use telemetry::{EndpointAddr, LogFormat};
 use testkit::tempdir::TempDir;
 
-use super::super::TenantSource;
 use super::{Environment, Parsed, REGISTRY, ServerConfig, TCP, UDS, agent, server, words};
 use crate::agent::CountSource;
 use crate::lease::ServerLeaseParams;
-use crate::registry::{FrontendMode, SingleParams};
+use crate::registry::{FrontendMode, SingleParams, TenantSource};
 
 fn single(config: &ServerConfig) -> &SingleParams {
     match &config.tenants {
-        TenantSource::Single { params, .. } => params,
+        TenantSource::Single(params) => params,
         TenantSource::Registry(directory) => panic!("a registry, {}", directory.display()),
     }
 }
 
 fn lease(config: &ServerConfig) -> &ServerLeaseParams {
-    match &config.tenants {
-        TenantSource::Single { lease, .. } => lease.as_ref().unwrap(),
-        TenantSource::Registry(directory) => panic!("a registry, {}", directory.display()),
-    }
+    config.lease.as_ref().unwrap()
 }
 
 #[test]

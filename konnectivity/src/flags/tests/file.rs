@@ -4,8 +4,8 @@ use std::path::Path;
 
 use testkit::tempdir::TempDir;
 
-use super::super::TenantSource;
 use super::{agent, server};
+use crate::registry::TenantSource;
 
 fn write(dir: &TempDir, text: &str) -> String {
     let path = dir.path().join("k.yaml");
@@ -30,7 +30,7 @@ fn file_keys_are_flags_with_relative_paths() {
         ("17", 64 << 20)
     );
     assert_eq!(config.agent_liveness.interval.as_secs(), 90);
-    let TenantSource::Single { params, .. } = config.tenants else {
+    let TenantSource::Single(params) = config.tenants else {
         panic!("a registry");
     };
     assert_eq!(params.spec.uds.unwrap().path, Path::new("/run/k.sock"));

@@ -316,16 +316,18 @@ fn a_check_names_what_cannot_be_used() {
 #[test]
 fn unusable_file_of_a_flag_stops_the_start() {
     let site = Site::new();
-    let refused = Registry::open(&site.dir.join("missing"), &site.tls).unwrap_err();
+    let missing = TenantSource::Registry(site.dir.join("missing"));
+    let refused = Registry::new(missing, &site.tls).unwrap_err();
     assert!(matches!(refused, RegistryError::Directory { .. }));
     assert!(refused.to_string().contains("missing"), "{refused}");
     let mut params = whole();
     params.agents_ca = Some(site.dir.join("missing.crt"));
-    let refused = Registry::single(params, &site.tls);
+    let single = |params| TenantSource::Single(Box::new(params));
+    let refused = Registry::new(single(params), &site.tls);
     assert!(matches!(refused, Err(RegistryError::Authorities { .. })));
     let mut tls = site.tls.clone();
     tls.agents_pair.as_mut().unwrap().key = site.dir.join("missing.key");
-    let refused = Registry::single(whole(), &tls);
+    let refused = Registry::new(single(whole()), &tls);
     assert!(matches!(refused, Err(RegistryError::Pair(_))));
 }
 
