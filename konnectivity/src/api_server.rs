@@ -125,7 +125,7 @@ fn check(file: &Kubeconfig) -> Result<(), KubeconfigFault> {
 /// One API server, and the account it is spoken to with. Clones are the same.
 ///
 /// All clones belong to one runtime: the connections live on the one that asks for a client first.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct ApiServer {
     kubeconfig: Option<Arc<Path>>,
     state: Arc<Mutex<State>>,
@@ -144,12 +144,6 @@ struct Made {
     client: Client,
     digest: Vec<u8>,
     generation: u64,
-}
-
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").finish_non_exhaustive()
-    }
 }
 
 impl ApiServer {

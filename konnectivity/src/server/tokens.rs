@@ -53,7 +53,7 @@ impl Tokens {
             metrics,
             runtime,
             verdicts: Verdicts::default(),
-            rates: Mutex::new(Rates::new(MAX_BUCKETS)),
+            rates: Mutex::default(),
             judges: Mutex::default(),
         }
     }
@@ -154,10 +154,6 @@ fn result<T>(checked: &Result<(T, Accepted), TokenRefused>) -> TokenResult {
         Err(_) => TokenResult::Refused,
     }
 }
-
-/// Tenants and sources whose reviews are counted at a time; the pair heard of longest ago is
-/// forgotten first.
-const MAX_BUCKETS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {

@@ -26,27 +26,17 @@ pub(super) fn key(asked: u64, token: &str) -> Key {
     key
 }
 
-/// Verdicts by key.
-#[derive(Debug)]
-pub(super) struct Cache {
-    verdicts: HashMap<Key, (Instant, Result<(), TokenRefused>)>,
-    limit: usize,
-}
+/// Verdicts by key, at most [`MAX_ENTRIES`].
+#[derive(Debug, Default)]
+pub(super) struct Cache(HashMap<Key, (Instant, Result<(), TokenRefused>)>);
 
 impl Cache {
-    pub(super) fn new(tokens: usize) -> Self {
-        Self {
-            verdicts: HashMap::new(),
-            limit: tokens,
-        }
-    }
-
     /// Returns what was said, if that still holds.
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Result<(), TokenRefused>> {
-        match self.verdicts.get(key) {
+        match self.0.get(key) {
             Some((until, verdict)) if now < *until => Some(verdict.clone()),
             Some(_) => {
-                self.verdicts.remove(key);
+                self.0.remove(key);
                 None
             }
             None => None,
@@ -66,8 +56,8 @@ impl Cache {
             Err(refused) if refused.lasts() => BAD,
             Err(_) => return,
         };
-        make_space(&mut self.verdicts, &key, self.limit, |(until, _)| *until);
-        self.verdicts.insert(key, (now + lasts, verdict));
+        make_space(&mut self.0, &key, MAX_ENTRIES, |(until, _)| *until);
+        self.0.insert(key, (now + lasts, verdict));
     }
 }
 
@@ -88,6 +78,8 @@ pub(super) fn make_space<K: Clone + Eq + Hash, V>(
     }
 }
 
+/// Verdicts that are remembered, and buckets of [`super::Rates`].
+pub(super) const MAX_ENTRIES: usize = 10_000;
 const GOOD: Duration = Duration::from_secs(60);
 const BAD: Duration = Duration::from_secs(5);
 
@@ -101,7 +93,7 @@ mod tests {
 
     #[test]
     fn verdicts_last_as_long_as_their_kind_and_the_token() {
-        let mut cache = Cache::new(10);
+        let mut cache = Cache::default();
         let (now, key) = (Instant::now(), key(1, "token"));
         for (verdict, left, lasts) in [
             (Ok(()), Some(3600), 60),

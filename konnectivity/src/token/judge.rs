@@ -39,24 +39,14 @@ pub enum Review {
 }
 
 /// What API servers have said, of all tenants: at most 10,000 verdicts. Clones are the same.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Verdicts {
     cache: Arc<Mutex<Cache>>,
     /// Tells judges apart, so that none is given another's verdict.
     judges: Arc<AtomicU64>,
 }
 
-impl Default for Verdicts {
-    fn default() -> Self {
-        Self {
-            cache: Arc::new(Mutex::new(Cache::new(MAX_VERDICTS))),
-            judges: Arc::default(),
-        }
-    }
-}
-
 /// Judges the tokens of one tenant's agents.
-#[derive(Debug)]
 pub struct Judge {
     rules: TokenRules,
     keys: Option<KeySet>,
@@ -186,5 +176,3 @@ pub(crate) struct Question {
     /// Whether the token itself says that it is for the tenant's audience.
     names_audience: bool,
 }
-
-const MAX_VERDICTS: usize = 10_000;

@@ -13,48 +13,37 @@ use std::time::Duration;
 use knp_proto::TenantId;
 use tokio::time::Instant;
 
-use super::cache::make_space;
+use super::cache::{MAX_ENTRIES, make_space};
 
-/// The buckets of all tenants and sources.
-#[derive(Debug)]
-pub(crate) struct Rates {
-    /// When each bucket will be full again.
-    full_at: HashMap<Payer, Instant>,
-    limit: usize,
-}
+/// The buckets of all tenants and sources, at most [`MAX_ENTRIES`]: when each will be full again. The
+/// one that is so first is forgotten first.
+#[derive(Debug, Default)]
+pub(crate) struct Rates(HashMap<Payer, Instant>);
 
 /// Whose bucket it is.
 type Payer = (TenantId, IpAddr);
 
 impl Rates {
-    /// Makes a table of `buckets`; the one that is full again first is forgotten first.
-    pub(crate) fn new(buckets: usize) -> Self {
-        Self {
-            full_at: HashMap::new(),
-            limit: buckets,
-        }
-    }
-
     /// Takes a place of `source` with `tenant`; returns whether there was one.
     pub(crate) fn take(&mut self, tenant: &TenantId, source: IpAddr, now: Instant) -> bool {
         let payer = payer(tenant, source);
-        let full_at = self.full_at.get(&payer).copied();
+        let full_at = self.0.get(&payer).copied();
         let full_at = full_at.map_or(now, |at| at.max(now)) + PERIOD;
         if full_at.duration_since(now) > PERIOD * BURST {
             return false;
         }
-        make_space(&mut self.full_at, &payer, self.limit, |at| *at);
-        self.full_at.insert(payer, full_at);
+        make_space(&mut self.0, &payer, MAX_ENTRIES, |at| *at);
+        self.0.insert(payer, full_at);
         true
     }
 
     /// Gives a place back that was taken.
     pub(crate) fn give_back(&mut self, tenant: &TenantId, source: IpAddr, now: Instant) {
         let payer = payer(tenant, source);
-        let full_at = self.full_at.get(&payer).copied();
+        let full_at = self.0.get(&payer).copied();
         match full_at.and_then(|at| at.checked_sub(PERIOD)) {
-            Some(full_at) if full_at > now => self.full_at.insert(payer, full_at),
-            Some(_) | None => self.full_at.remove(&payer),
+            Some(full_at) if full_at > now => self.0.insert(payer, full_at),
+            Some(_) | None => self.0.remove(&payer),
         };
     }
 }
@@ -82,7 +71,7 @@ mod tests {
 
     #[test]
     fn places_run_out_by_tenant_and_network_and_come_back_with_time() {
-        let mut rates = Rates::new(10);
+        let mut rates = Rates::default();
         let now = Instant::now();
         for (tenant, source, second, places) in [
             ("a", "192.0.2.1", 0, 100),
@@ -102,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_place_given_back_can_be_taken_again() {
-        let mut rates = Rates::new(10);
+        let mut rates = Rates::default();
         let (now, source) = (Instant::now(), "192.0.2.1".parse().unwrap());
         // No more than all.
         for (given_back, places) in [(0, 100), (1, 1), (200, 100)] {

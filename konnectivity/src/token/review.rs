@@ -25,7 +25,6 @@ use crate::api_server::{ApiServer, ApiServerError};
 use crate::link::now;
 
 /// Asks one API server.
-#[derive(Debug)]
 pub(super) struct Reviewer {
     api: ApiServer,
     runtime: Handle,
