@@ -21,13 +21,13 @@ pub(crate) mod tests;
 mod tls;
 mod values;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use ::tls::{ServerTls, TlsError};
 use arc_swap::ArcSwap;
+use futures_util::future::join_all;
 use knp_proto::TenantId;
 use telemetry::lock;
 use tokio::sync::watch;
@@ -180,12 +180,8 @@ impl Registry {
     /// Reads files again when they change: a registry's within 5 s, certificates within 10 s. It
     /// never ends; drop it to stop.
     pub(crate) async fn watch(self: &Arc<Self>) {
-        let [agents, frontends] = Port::ALL.map(|port| self.ports.pair(port));
-        tokio::join!(
-            self.watch_tenants(),
-            watch_pair(agents),
-            watch_pair(frontends)
-        );
+        let pairs = join_all(self.pairs().map(|(_, pair)| pair.watch()));
+        tokio::join!(self.watch_tenants(), pairs);
     }
 
     async fn watch_tenants(self: &Arc<Self>) {
@@ -234,18 +230,6 @@ impl Registry {
 
 /// What was seen of files that have changed, and how many looks they have left to become quiet.
 type Unsettled = (Survey, usize);
-
-impl fmt::Debug for Registry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry").finish_non_exhaustive()
-    }
-}
-
-async fn watch_pair(pair: Option<&ServerTls>) {
-    if let Some(pair) = pair {
-        pair.watch().await;
-    }
-}
 
 /// How often files are looked at. With settling and reading a change takes effect within 5 s. Not
 /// inotify(7): its watches are few and belong to the user, and one is needed for every file.

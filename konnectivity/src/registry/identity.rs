@@ -31,42 +31,28 @@ pub(crate) enum Peer {
     Certified(Arc<TenantSpec>),
 }
 
-/// Why a peer belongs to no tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub(crate) enum IdentityRefused {
-    #[error("the certificate is that of several tenants or roles")]
-    Ambiguous,
-    #[error("the certificate cannot be read")]
-    Malformed,
-    /// No certificate was presented, and there is no other way.
-    #[error("no certificate")]
-    NoCertificate,
-    #[error("the server name means another tenant than the certificate")]
-    OtherTenant,
-    #[error("no tenant knows a URI of the certificate")]
-    UnknownIdentity,
-    #[error("the server name means no tenant")]
-    UnknownServerName,
-    #[error("the authorities of the certificate's tenant do not vouch for it")]
-    Unverified,
-    #[error("the certificate is for the other port")]
-    WrongRole,
-}
-
-impl IdentityRefused {
-    /// Returns a label from a closed set.
-    pub(crate) const fn reason(self) -> &'static str {
-        match self {
-            Self::Ambiguous => "ambiguous",
-            Self::Malformed => "malformed",
-            Self::NoCertificate => "no_certificate",
-            Self::OtherTenant => "other_cluster",
-            Self::UnknownIdentity => "unknown_identity",
-            Self::UnknownServerName => "unknown_server_name",
-            Self::Unverified => "unverified",
-            Self::WrongRole => "wrong_role",
-        }
+telemetry::labels! {
+    /// Why a peer belongs to no tenant.
+    #[derive(thiserror::Error)]
+    #[non_exhaustive]
+    pub(crate) enum IdentityRefused {
+        #[error("the certificate is that of several tenants or roles")]
+        Ambiguous = "ambiguous",
+        #[error("the certificate cannot be read")]
+        Malformed = "malformed",
+        /// No certificate was presented, and there is no other way.
+        #[error("no certificate")]
+        NoCertificate = "no_certificate",
+        #[error("the server name means another tenant than the certificate")]
+        OtherTenant = "other_cluster",
+        #[error("no tenant knows a URI of the certificate")]
+        UnknownIdentity = "unknown_identity",
+        #[error("the server name means no tenant")]
+        UnknownServerName = "unknown_server_name",
+        #[error("the authorities of the certificate's tenant do not vouch for it")]
+        Unverified = "unverified",
+        #[error("the certificate is for the other port")]
+        WrongRole = "wrong_role",
     }
 }
 
@@ -94,7 +80,7 @@ impl Tenants {
     ) -> Result<Peer, IdentityRefused> {
         let meant = self.meant(server_name);
         let unknown = server_name.is_some() && meant.is_none();
-        if port == Port::Agents && unknown && self.names_count() {
+        if port == Port::Agents && unknown && !self.by_name.is_empty() {
             return Err(IdentityRefused::UnknownServerName);
         }
         let Some((leaf, intermediates)) = certs.and_then(<[_]>::split_first) else {
@@ -106,7 +92,7 @@ impl Tenants {
             now,
         };
         match (meant, port) {
-            (Some(spec), Port::Frontends) if !self.is_single() => self.preferring(spec, &shown),
+            (Some(spec), Port::Frontends) if self.single.is_none() => self.preferring(spec, &shown),
             (Some(spec), _) => self.among_one(port, spec, &shown),
             (None, _) => self.among_all(port, &shown),
         }
@@ -119,7 +105,7 @@ impl Tenants {
     ) -> Result<Peer, IdentityRefused> {
         let by_token = match (port, meant) {
             (Port::Frontends, _) => false,
-            (Port::Agents, None) => self.any_tokens(),
+            (Port::Agents, None) => self.any_tokens,
             (Port::Agents, Some(spec)) if spec.admits_any_agent() => {
                 return Ok(Peer::Certified(spec.clone()));
             }
@@ -149,7 +135,7 @@ impl Tenants {
         }
         let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
         let claims = claims_of(spec, &uris);
-        if claims.is_empty() && !self.index().claims(&uris).is_empty() {
+        if claims.is_empty() && !self.index.claims(&uris).is_empty() {
             return Err(IdentityRefused::OtherTenant);
         }
         one_of(port, &claims, shown)
@@ -169,7 +155,7 @@ impl Tenants {
 
     fn among_all(&self, port: Port, shown: &Shown<'_>) -> Result<Peer, IdentityRefused> {
         let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
-        let claims = self.index().claims(&uris);
+        let claims = self.index.claims(&uris);
         // Whether some tenant beyond the bound knows it as well is not known, so none does.
         if claims.len() > MAX_CLAIMS {
             return Err(IdentityRefused::Ambiguous);

@@ -15,7 +15,6 @@
 //! in later snapshots. Reads no files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use knp_proto::TenantId;
@@ -30,11 +29,12 @@ use super::tls::{TlsPorts, Trust};
 /// An immutable snapshot of the tenants.
 pub(crate) struct Tenants {
     entries: BTreeMap<TenantId, Entry>,
-    by_name: BTreeMap<String, Arc<TenantSpec>>,
+    pub(super) by_name: BTreeMap<String, Arc<TenantSpec>>,
     /// The one tenant there is, whatever name a peer asks for.
-    single: Option<Arc<TenantSpec>>,
-    any_tokens: bool,
-    index: Arc<Index>,
+    pub(super) single: Option<Arc<TenantSpec>>,
+    /// Whether the agents of any tenant may show tokens.
+    pub(super) any_tokens: bool,
+    pub(super) index: Arc<Index>,
     ports: Arc<TlsPorts>,
     /// Settings for peers that ask for no tenant by name, by [`Port`].
     unions: [OnceLock<Arc<ServerConfig>>; 2],
@@ -138,37 +138,11 @@ impl Tenants {
         self.ports.config(port, trust, mandatory)
     }
 
-    /// Whether there is one tenant, whatever name a peer asks for.
-    pub(super) fn is_single(&self) -> bool {
-        self.single.is_some()
-    }
-
     /// Returns the tenant that a server name means, or the only one there is.
     pub(super) fn meant(&self, server_name: Option<&str>) -> Option<&Arc<TenantSpec>> {
         self.single
             .as_ref()
             .or_else(|| self.by_server_name(server_name?))
-    }
-
-    /// Whether an agent's server name that means no tenant is refused.
-    pub(super) fn names_count(&self) -> bool {
-        self.single.is_none() && !self.by_name.is_empty()
-    }
-
-    /// Whether the agents of any tenant may show tokens.
-    pub(super) fn any_tokens(&self) -> bool {
-        self.any_tokens
-    }
-
-    /// Returns the identities of all tenants.
-    pub(super) fn index(&self) -> &Index {
-        &self.index
-    }
-}
-
-impl fmt::Debug for Tenants {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.entries.keys()).finish()
     }
 }
 

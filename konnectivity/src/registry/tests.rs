@@ -193,7 +193,7 @@ fn told(identified: Result<Peer, IdentityRefused>) -> String {
         Ok(Peer::Certified(spec)) => format!("tenant {}", spec.id),
         Ok(Peer::ByToken { hint: Some(spec) }) => format!("token of {}", spec.id),
         Ok(Peer::ByToken { hint: None }) => "token".to_owned(),
-        Err(refused) => refused.reason().to_owned(),
+        Err(refused) => refused.as_str().to_owned(),
     }
 }
 

@@ -123,7 +123,7 @@ impl Worker {
                 return self
                     .cx
                     .metrics
-                    .peer_refused(peer_port(port), refused.reason());
+                    .peer_refused(peer_port(port), refused.as_str());
             }
         };
         match (port, identity) {

@@ -317,7 +317,7 @@ fn a_check_names_what_cannot_be_used() {
 fn unusable_file_of_a_flag_stops_the_start() {
     let site = Site::new();
     let missing = TenantSource::Registry(site.dir.join("missing"));
-    let refused = Registry::new(missing, &site.tls).unwrap_err();
+    let refused = Registry::new(missing, &site.tls).err().unwrap();
     assert!(matches!(refused, RegistryError::Directory { .. }));
     assert!(refused.to_string().contains("missing"), "{refused}");
     let mut params = whole();
