@@ -9,11 +9,13 @@
 //! A file that cannot be used leaves its tenant as it was, a file that is gone takes its tenant
 //! along, a directory that cannot be listed leaves everything. Makes no TLS settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use knp_proto::TenantId;
+use settings::watch;
 
 use super::authorities::Authorities;
 use super::spec::{CertificateSpec, TenantSpec};
@@ -22,18 +24,20 @@ use super::tls::TlsPorts;
 use super::{Loaded, RegistryError, SingleParams, TenantSource, file, values};
 
 mod conflicts;
-mod stamp;
-
-use self::stamp::Stamp;
 
 /// What is there to be read, without reading it: for each tenant its file and those it names.
 /// Or the reason when the directory cannot be listed.
-pub(super) type Survey = Result<BTreeMap<TenantId, Seen>, String>;
+pub(super) type Survey = Result<BTreeMap<TenantId, Stamps>, String>;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    path: PathBuf,
-    stamps: Vec<Option<Stamp>>,
+type Stamps = Vec<Option<Stamp>>;
+
+/// Identity, size and times of a file, and whether it was written a moment ago: then another write
+/// of the same size may carry the same times, for a kernel's clock ticks every 4 ms or more. It is
+/// read once more when it is older.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    file: watch::Stamp,
+    fresh: bool,
 }
 
 /// What is known of the files.
@@ -51,7 +55,7 @@ struct Read {
     /// The file, then those it names.
     paths: Vec<PathBuf>,
     /// Of `paths`, before they were read.
-    stamps: Vec<Option<Stamp>>,
+    stamps: Stamps,
     result: Result<Arc<TenantSpec>, String>,
 }
 
@@ -95,20 +99,26 @@ impl Known {
 
     /// Looks at what is there.
     pub(super) fn survey(&self) -> Survey {
-        let listed = match &self.source {
-            TenantSource::Registry(dir) => list(dir).map_err(|error| error.to_string()),
-            TenantSource::Single(params) => {
-                Ok(BTreeMap::from([(params.spec.id.clone(), PathBuf::new())]))
-            }
+        let ids = match &self.source {
+            TenantSource::Registry(dir) => list(dir).map_err(|error| error.to_string())?,
+            TenantSource::Single(params) => BTreeSet::from([params.spec.id.clone()]),
         };
-        let look = |(id, path): (TenantId, PathBuf)| {
+        let look = |id: TenantId| {
             let stamps = match self.files.get(&id) {
                 Some(read) => stamps(&read.paths),
-                None => vec![Stamp::of(&path)],
+                None => stamps(self.file(&id).as_slice()),
             };
-            (id, Seen { path, stamps })
+            (id, stamps)
         };
-        listed.map(|listed| listed.into_iter().map(look).collect())
+        Ok(ids.into_iter().map(look).collect())
+    }
+
+    /// Returns the file that defines a tenant, unless flags do.
+    fn file(&self, id: &TenantId) -> Option<PathBuf> {
+        match &self.source {
+            TenantSource::Registry(dir) => Some(dir.join(format!("{id}.yaml"))),
+            TenantSource::Single(_) => None,
+        }
     }
 
     /// Whether anything is other than when it was read.
@@ -123,10 +133,8 @@ impl Known {
         }
     }
 
-    fn stale(&self, id: &TenantId, seen: &Seen) -> bool {
-        self.files
-            .get(id)
-            .is_none_or(|read| read.stamps != seen.stamps)
+    fn stale(&self, id: &TenantId, seen: &Stamps) -> bool {
+        self.files.get(id).is_none_or(|read| read.stamps != *seen)
     }
 
     /// Makes every file be read again.
@@ -165,38 +173,32 @@ impl Known {
         }
     }
 
-    fn read_changed(&mut self, seen: BTreeMap<TenantId, Seen>) {
+    fn read_changed(&mut self, seen: BTreeMap<TenantId, Stamps>) {
         self.files.retain(|id, _| seen.contains_key(id));
         for (id, seen) in seen {
             if self.stale(&id, &seen) {
-                let read = self.read(&id, &seen.path);
+                let read = self.read(&id);
                 self.files.insert(id, read);
             }
         }
     }
 
-    fn read(&self, id: &TenantId, path: &Path) -> Read {
-        let mut paths = Vec::new();
+    fn read(&self, id: &TenantId) -> Read {
+        let own = self.file(id);
         // Seen before it is read, so that what changes meanwhile is noticed at the next look.
-        let own = Stamp::of(path);
-        let result = match &self.source {
-            TenantSource::Registry(_) => {
-                paths.push(path.to_owned());
-                let mut named = Vec::new();
-                let spec = read_file(id, path, &mut named);
-                paths.append(&mut named);
-                spec
-            }
-            TenantSource::Single(params) => read_single(params, &mut paths)
+        let mut seen = stamps(own.as_slice());
+        let mut named = Vec::new();
+        let result = match (&self.source, &own) {
+            (TenantSource::Single(params), _) => read_single(params, &mut named)
                 .map_err(|error| telemetry::chain(&error).to_string()),
+            (TenantSource::Registry(path), None) | (_, Some(path)) => {
+                read_file(id, path, &mut named)
+            }
         };
-        let mut stamps = stamps(&paths);
-        if let (TenantSource::Registry(_), Some(first)) = (&self.source, stamps.first_mut()) {
-            *first = own;
-        }
+        seen.extend(stamps(&named));
         Read {
-            paths,
-            stamps,
+            paths: own.into_iter().chain(named).collect(),
+            stamps: seen,
             result: result.map(|spec| self.same_or(spec)),
         }
     }
@@ -228,12 +230,8 @@ impl Known {
             }
         }
         conflicts::settle(&mut candidates, &self.in_force, |id, reason| {
-            let name = self.files.get(id).and_then(|read| read.paths.first());
-            let name = name.map(|path| path.display().to_string());
-            refused.insert(
-                id.clone(),
-                format!("{}: {reason}", name.unwrap_or_default()),
-            );
+            let file = self.file(id).unwrap_or_default();
+            refused.insert(id.clone(), format!("{}: {reason}", file.display()));
         });
         self.in_force = candidates;
         let mut anew = 0;
@@ -277,14 +275,21 @@ fn changed(
     removed + others.count()
 }
 
-fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
-    paths.iter().map(|path| Stamp::of(path)).collect()
+fn stamps(paths: &[PathBuf]) -> Stamps {
+    let stamp = |path: &PathBuf| {
+        let file = watch::Stamp::of(path)?;
+        let age = file.modified();
+        let age = age.and_then(|at| SystemTime::now().duration_since(at).ok());
+        let fresh = age.is_some_and(|age| age < FRESH);
+        Some(Stamp { file, fresh })
+    };
+    paths.iter().map(stamp).collect()
 }
 
-/// Returns the files of a registry by the tenant they define: `<cluster-id>.yaml`, without those
-/// whose names begin with a dot.
-fn list(dir: &Path) -> std::io::Result<BTreeMap<TenantId, PathBuf>> {
-    let mut files = BTreeMap::new();
+/// Returns the tenants of a registry by its files: `<cluster-id>.yaml`, without those whose names
+/// begin with a dot.
+fn list(dir: &Path) -> std::io::Result<BTreeSet<TenantId>> {
+    let mut ids = BTreeSet::new();
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name();
         // A name that is not text is no tenant's either; it is refused by what can be shown of it.
@@ -292,15 +297,15 @@ fn list(dir: &Path) -> std::io::Result<BTreeMap<TenantId, PathBuf>> {
         if let Some(id) = shown.strip_suffix(".yaml")
             && !shown.starts_with('.')
         {
-            files.insert(TenantId::new(id), dir.join(&name));
+            ids.insert(TenantId::new(id));
         }
-        if files.len() > MAX_TENANTS {
+        if ids.len() > MAX_TENANTS {
             return Err(std::io::Error::other(format!(
                 "more than {MAX_TENANTS} tenants"
             )));
         }
     }
-    Ok(files)
+    Ok(ids)
 }
 
 fn read_file(id: &TenantId, path: &Path, named: &mut Vec<PathBuf>) -> Result<TenantSpec, String> {
@@ -335,5 +340,6 @@ fn read_single(
     })
 }
 
+const FRESH: Duration = Duration::from_millis(100);
 /// More files than any server has memory for the agents of.
 const MAX_TENANTS: usize = 65_536;
