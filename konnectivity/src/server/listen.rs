@@ -168,7 +168,7 @@ impl Worker {
         })
     }
 
-    /// Accepts frontends of a tenant until the process drains or `stop` is told.
+    /// Accepts frontends of a tenant until the process drains or `stop` ends.
     pub(crate) async fn listen_unix(
         self: Rc<Self>,
         Listen {
@@ -189,8 +189,7 @@ impl Worker {
                 biased;
                 accepted = listener.accept() => accepted,
                 () = self.cx.drain.reached(Phase::Closing) => return,
-                // Its sender is gone with the listener's entry, which means the same.
-                _ = stop.wait_for(|stop| *stop) => return,
+                _ = stop.changed() => return,
             };
             match accepted {
                 Ok((stream, _)) => {

@@ -23,7 +23,8 @@ pub(crate) struct Listen {
     pub(crate) listener: UnixListener,
     pub(crate) tenant: TenantId,
     pub(crate) mode: FrontendMode,
-    pub(crate) stop: watch::Receiver<bool>,
+    /// Its sender is dropped once the socket is no longer wanted.
+    pub(crate) stop: watch::Receiver<()>,
 }
 
 /// The sockets that are bound.
@@ -35,10 +36,11 @@ pub(crate) struct Sockets {
     next: usize,
 }
 
+/// A socket, which is closed and unlinked when this is dropped.
 struct Bound {
     tenant: TenantId,
     spec: UdsSpec,
-    stop: watch::Sender<bool>,
+    _stop: watch::Sender<()>,
     /// Which file it is: by the end another process may have put its own in this place.
     file: Option<(u64, u64)>,
 }
@@ -74,12 +76,8 @@ impl Sockets {
             })
             .collect();
         self.bound.retain(|path, bound| {
-            let stays = (wanted.get(path))
-                .is_some_and(|(tenant, spec)| *tenant == bound.tenant && *spec == bound.spec);
-            if !stays {
-                close(path, bound);
-            }
-            stays
+            let wanted = wanted.get(path);
+            wanted.is_some_and(|(tenant, spec)| *tenant == bound.tenant && *spec == bound.spec)
         });
         let mut failed = Vec::new();
         for (path, (tenant, spec)) in wanted {
@@ -95,47 +93,40 @@ impl Sockets {
 
     fn bind(&mut self, path: &Path, tenant: TenantId, spec: UdsSpec) -> io::Result<()> {
         let listener = bind(path, self.replace)?;
-        let (stop, stopped) = watch::channel(false);
+        let (_stop, stop) = watch::channel(());
         let listen = Listen {
             listener,
             tenant: tenant.clone(),
             mode: spec.mode,
-            stop: stopped,
+            stop,
+        };
+        let bound = Bound {
+            tenant,
+            spec,
+            _stop,
+            file: file_at(path),
         };
         self.next += 1;
         let worker = self.workers.get(self.next % self.workers.len().max(1));
         let sent = worker.map(|worker| worker.try_send(listen).is_ok());
         if sent != Some(true) {
-            drop(std::fs::remove_file(path));
             return Err(io::Error::other("the worker does not take it"));
         }
-        tracing::info!(path = %path.display(), %tenant, "listening for frontends");
-        let bound = Bound {
-            tenant,
-            spec,
-            stop,
-            file: file_at(path),
-        };
+        tracing::info!(path = %path.display(), tenant = %bound.tenant, "listening for frontends");
         self.bound.insert(path.to_owned(), bound);
         Ok(())
     }
 }
 
-impl Drop for Sockets {
+impl Drop for Bound {
     fn drop(&mut self) {
-        for (path, bound) in &self.bound {
-            close(path, bound);
+        let path = &self.spec.path;
+        if self.file != file_at(path) {
+            return;
         }
-    }
-}
-
-fn close(path: &Path, bound: &Bound) {
-    bound.stop.send_replace(true);
-    if bound.file != file_at(path) {
-        return;
-    }
-    if let Err(error) = std::fs::remove_file(path) {
-        tracing::debug!(path = %path.display(), %error, "socket already removed");
+        if let Err(error) = std::fs::remove_file(path) {
+            tracing::debug!(path = %path.display(), %error, "socket already removed");
+        }
     }
 }
 

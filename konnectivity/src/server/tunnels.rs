@@ -35,19 +35,17 @@ struct Entry {
 pub(crate) struct Open {
     cx: Arc<Context>,
     number: u64,
-    since: Instant,
     _held: Held,
 }
 
 impl Open {
     /// Records a tunnel of `tenant`.
     pub(crate) fn new(cx: &Arc<Context>, tenant: &Tenant, dialed: &Dialed) -> Self {
-        let since = Instant::now();
         let entry = Entry {
             tenant: tenant.id().clone(),
             agent: dialed.agent.clone(),
             connect_id: dialed.tunnel.connect_id(),
-            since,
+            since: Instant::now(),
         };
         let mut table = lock(&cx.tunnels.0);
         let number = table.next;
@@ -56,7 +54,6 @@ impl Open {
         Self {
             cx: Arc::clone(cx),
             number,
-            since,
             _held: tenant.metrics().established(),
         }
     }
@@ -87,8 +84,9 @@ impl Tunnels {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        lock(&self.cx.tunnels.0).open.remove(&self.number);
-        let lived = self.since.elapsed();
-        self.cx.metrics.connection_duration.observe_duration(lived);
+        let entry = lock(&self.cx.tunnels.0).open.remove(&self.number);
+        let lived = entry.map(|entry| entry.since.elapsed());
+        let duration = &self.cx.metrics.connection_duration;
+        duration.observe_duration(lived.unwrap_or_default());
     }
 }
