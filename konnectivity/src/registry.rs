@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use ::tls::{ServerTls, TlsError};
+use ::tls::TlsError;
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use knp_proto::TenantId;
@@ -157,7 +157,7 @@ impl Registry {
 
     /// Counts the readings of the ports' certificates.
     pub(crate) fn count_pairs_in(&self, metrics: &::tls::Metrics) {
-        for (port, pair) in self.pairs() {
+        for (port, pair) in self.ports.pairs() {
             pair.count_in(metrics, port.as_str());
         }
     }
@@ -165,7 +165,7 @@ impl Registry {
     /// Reads everything again now, whether it seems changed or not. Blocks while it reads, for less
     /// than a millisecond a tenant: with thousands of them, call it from a thread of its own.
     pub(crate) fn reload(&self) {
-        for (_, pair) in self.pairs() {
+        for (_, pair) in self.ports.pairs() {
             if let Err(error) = pair.reload() {
                 let error = telemetry::chain(&error);
                 tracing::warn!(%error, "certificate refused, keeping the previous one");
@@ -180,7 +180,7 @@ impl Registry {
     /// Reads files again when they change: a registry's within 5 s, certificates within 10 s. It
     /// never ends; drop it to stop.
     pub(crate) async fn watch(self: &Arc<Self>) {
-        let pairs = join_all(self.pairs().map(|(_, pair)| pair.watch()));
+        let pairs = join_all(self.ports.pairs().map(|(_, pair)| pair.watch()));
         tokio::join!(self.watch_tenants(), pairs);
     }
 
@@ -220,11 +220,6 @@ impl Registry {
         if let Some(observer) = self.observer.get() {
             observer(&loaded);
         }
-    }
-
-    fn pairs(&self) -> impl Iterator<Item = (Port, &ServerTls)> {
-        let pair = |port| Some((port, self.ports.pair(port)?));
-        Port::ALL.into_iter().filter_map(pair)
     }
 }
 

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 /// Labels by key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseLabels(BTreeMap<String, String>);
+pub struct LeaseLabels(pub(super) BTreeMap<String, String>);
 
 /// Why a text gives no labels.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -26,14 +26,6 @@ pub enum LabelError {
     /// No `key=value` of the characters that Kubernetes allows.
     #[error("{0:?} is not of the form key=value")]
     Malformed(String),
-}
-
-impl LeaseLabels {
-    /// Returns the labels.
-    #[must_use]
-    pub fn as_map(&self) -> &BTreeMap<String, String> {
-        &self.0
-    }
 }
 
 /// As a selector of what carries all of them.

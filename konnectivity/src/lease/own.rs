@@ -171,7 +171,7 @@ impl ServerLeaseParams {
     /// Returns `lease` as it is once this server has renewed it at `now`.
     fn renewed(&self, mut lease: Lease, now: MicroTime) -> Lease {
         let labels = lease.metadata.labels.get_or_insert_default();
-        labels.extend(self.labels.as_map().clone());
+        labels.extend(self.labels.0.clone());
         let before = lease.spec.take().unwrap_or_default();
         let kept = before.holder_identity.as_ref() == Some(&self.server_id);
         let acquired = before.acquire_time.clone().filter(|_| kept);

@@ -166,9 +166,10 @@ impl TlsPorts {
         self.refusing.clone()
     }
 
-    /// Returns the certificate of `port`, if it has one.
-    pub(super) fn pair(&self, port: Port) -> Option<&ServerTls> {
-        self.ports[port as usize].pair.as_ref()
+    /// Returns the certificates of the ports that have one.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (Port, &ServerTls)> {
+        let pair = |port| Some((port, self.ports[port as usize].pair.as_ref()?));
+        Port::ALL.into_iter().filter_map(pair)
     }
 }
 

@@ -30,7 +30,6 @@ use crate::registry::TenantSpec;
 
 /// A tenant that is served.
 pub(crate) struct Tenant {
-    id: TenantId,
     spec: ArcSwap<TenantSpec>,
     limits: Arc<knp_proto::Tenant>,
     metrics: TenantMetrics,
@@ -130,7 +129,6 @@ impl Tenant {
         };
         let limits = knp_proto::Tenant::new(spec.id.clone(), spec.limits, Arc::clone(budget));
         Arc::new(Self {
-            id: spec.id.clone(),
             metrics: metrics.tenant(&limits),
             limits,
             spec: ArcSwap::new(spec),
@@ -144,7 +142,7 @@ impl Tenant {
     }
 
     pub(crate) fn id(&self) -> &TenantId {
-        &self.id
+        self.limits.id()
     }
 
     /// Returns what is configured.
@@ -369,7 +367,7 @@ impl Tenant {
         target: &DialTarget,
         patience: Duration,
     ) -> Result<Tunnel, TunnelError> {
-        let dial = link.dial(self.draw(), target.clone());
+        let dial = link.dial(DialId::from_random(self.random.next()), target.clone());
         let refused = match timeout(patience, dial).await {
             Ok(Ok(tunnel)) => return Ok(tunnel),
             Err(_) | Ok(Err(DialError::Ended(EndReason::DialTimeout))) => {
@@ -408,11 +406,6 @@ impl Tenant {
         let another = tried.is_empty() && choose(&[stream]).is_some();
         let connected = agents.links.get(&stream)?.clone();
         Some((connected, another))
-    }
-
-    /// Draws what no client can guess.
-    fn draw(&self) -> DialId {
-        DialId::from_random(self.random.next())
     }
 }
 

@@ -6,7 +6,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use knp_proto::TenantId;
 use serde_json::{Value, json};
 use serve::Phase;
 use telemetry::admin::Extra;
@@ -90,28 +89,12 @@ impl Process for View {
     }
 
     fn status(&self) -> Status {
-        self.page(|_| true)
+        self.status_of("")
     }
 
     fn status_of(&self, filter: &str) -> Status {
-        self.page(|id| id.as_str().contains(filter))
-    }
-}
-
-impl View {
-    fn draining(&self) -> bool {
-        self.cx.drain.phase() >= Phase::Unready
-    }
-
-    /// Returns whether agents are connected, where readiness depends on them: with one tenant.
-    fn has_agents(&self) -> bool {
-        let many = matches!(self.cx.config.tenants, TenantSource::Registry(_));
-        many || self.cx.tenants().iter().any(|tenant| tenant.is_ready())
-    }
-
-    fn page(&self, wanted: impl Fn(&TenantId) -> bool) -> Status {
         let mut tenants = self.cx.tenants();
-        tenants.retain(|tenant| wanted(tenant.id()));
+        tenants.retain(|tenant| tenant.id().as_str().contains(filter));
         let total = tenants.len();
         // Those in trouble first.
         tenants.sort_by_key(|tenant| tenant.is_ready());
@@ -130,6 +113,18 @@ impl View {
             clusters_total: total,
             ..Status::default()
         }
+    }
+}
+
+impl View {
+    fn draining(&self) -> bool {
+        self.cx.drain.phase() >= Phase::Unready
+    }
+
+    /// Returns whether agents are connected, where readiness depends on them: with one tenant.
+    fn has_agents(&self) -> bool {
+        let many = matches!(self.cx.config.tenants, TenantSource::Registry(_));
+        many || self.cx.tenants().iter().any(|tenant| tenant.is_ready())
     }
 }
 
