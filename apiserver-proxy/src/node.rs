@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_look_matters_only_where_rules_are_wanted() {
+    fn failed_check_matters_only_with_rules() {
         // What a kernel without nf_tables answers, and one to a process without the capability.
         let not_supported = || NftablesError::NotSupported {
             attempt: "testing".to_owned(),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_missing_when_the_node_does_not_have_it() {
+    fn address_is_missing_without_node_address() {
         let documentation: IpAddr = "192.0.2.1".parse().unwrap();
         let wanted = ["127.0.0.1".parse().unwrap(), documentation];
         assert_eq!(missing(&wanted).collect::<Vec<_>>(), [documentation]);

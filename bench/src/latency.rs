@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_than_the_longest_is_kept_as_the_longest() {
+    fn latency_above_maximum_is_clamped() {
         let latencies = of([10_000_000_000]);
         assert_eq!(latencies.count(), 1);
         assert!(latencies.max() >= Duration::from_secs(599));

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_have_a_median_a_spread_and_one_curve() {
+    fn repetitions_have_median_spread_and_curve() {
         let mut run = Run::default();
         let mut latencies = Latencies::default();
         latencies.record(Duration::from_millis(1));

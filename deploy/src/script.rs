@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn no_capability_is_left_but_those_that_are_named() {
+    fn only_named_capabilities_remain() {
         let flags = flags(&rights(&["NET_ADMIN"]), None);
         assert!(flags.contains("--bounding-set -all,+net_admin --inh-caps -all,+net_admin"));
         assert!(flags.ends_with("--no-new-privs"), "{flags}");

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kubeconfig_may_come_later_and_change_and_a_broken_one_keeps_the_last_client() {
+    async fn broken_kubeconfig_keeps_last_client() {
         let dir = TempDir::new("api-server").unwrap();
         let api = ApiServer::new(Some(dir.join("kubeconfig")));
         let missing = api.client().await.map(drop).unwrap_err();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfig_must_lead_to_an_api_server_and_its_secrets_stay_untold() {
+    fn invalid_kubeconfig_error_has_no_secrets() {
         let good = kubeconfig("http://127.0.0.1:1");
         check_kubeconfig(good.as_bytes()).unwrap();
         check_kubeconfig(with_user("null").as_bytes()).unwrap();

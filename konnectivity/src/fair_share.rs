@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tunnels_of_one_tenant_get_no_more_than_few_of_another() {
+    fn tenants_share_equally_whatever_their_tunnels() {
         let [many, some] = moved(100, [400, 20]);
         assert!(many > 50 * QUANTUM, "{many}");
         assert!(

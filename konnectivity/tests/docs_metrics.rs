@@ -5,7 +5,7 @@ use std::path::Path;
 use telemetry::metrics::Description;
 
 #[test]
-fn the_table_of_the_servers_metrics_is_up_to_date() {
+fn server_metrics_table_is_current() {
     check(
         "konnectivity-server",
         &konnectivity::describe_server_metrics(),

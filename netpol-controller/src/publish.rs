@@ -263,7 +263,9 @@ impl Gateway {
     }
 
     fn wants_whole(&self) -> bool {
-        self.whole_wanted.as_ref().is_some_and(|own| *own.borrow() > 0)
+        self.whole_wanted
+            .as_ref()
+            .is_some_and(|own| *own.borrow() > 0)
     }
 
     fn publish_whole(&mut self, index: usize, table: &Table, now: Instant) {

@@ -44,7 +44,7 @@ async fn mixed_case_comes_back_as_it_was_spelt() {
 }
 
 #[tokio::test]
-async fn other_types_do_not_exist_and_names_below_neither() {
+async fn other_types_and_lower_names_do_not_exist() {
     let server = Running::start(&[]);
     let below = format!("_https._tcp.{ZONE}");
 
@@ -87,7 +87,7 @@ async fn apex_has_soa_and_ns() {
 }
 
 #[tokio::test]
-async fn names_beside_the_zone_are_refused_without_servers_to_ask() {
+async fn foreign_names_are_refused_without_upstreams() {
     let server = Running::start(&[]);
 
     for name in [

@@ -59,7 +59,7 @@ fn expect(line: &Value, fields: &Value) {
 }
 
 #[test]
-fn a_connection_by_proxy_header_is_logged_with_its_destination() {
+fn proxy_header_connection_logs_destination() {
     let gateway = Upstream::start(Behavior::Sink).unwrap();
     let (from, to, line) = logged(by_proxy_header(gateway.addr()));
     expect(
@@ -74,7 +74,7 @@ fn a_connection_by_proxy_header_is_logged_with_its_destination() {
 }
 
 #[test]
-fn a_connection_by_connect_is_logged_with_its_header() {
+fn connect_connection_logs_header() {
     let gateway = Scripted::start(consent_and_echo);
     let (from, _, line) = logged(by_connect(gateway.addr));
     expect(

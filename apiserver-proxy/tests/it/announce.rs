@@ -26,7 +26,7 @@ fn seen(listen: &str, upstream: serde_json::Value) -> (SocketAddr, SocketAddr, V
 }
 
 #[test]
-fn a_header_names_the_client_and_the_address_it_connected_to() {
+fn header_names_client_and_local_address() {
     for listen in ["127.0.0.1:0", "[::1]:0"] {
         for (version, write) in [
             (
@@ -42,7 +42,7 @@ fn a_header_names_the_client_and_the_address_it_connected_to() {
 }
 
 #[test]
-fn an_ipv4_client_of_a_dual_stack_listener_stays_an_ipv4_client() {
+fn ipv4_client_of_dual_stack_stays_ipv4() {
     let gateway = Upstream::start(Behavior::Sink).unwrap();
     let listen = json!({ "listen": ["[::]:0"] });
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), listen));
@@ -58,7 +58,7 @@ fn an_ipv4_client_of_a_dual_stack_listener_stays_an_ipv4_client() {
 }
 
 #[test]
-fn a_configured_destination_takes_the_place_of_the_local_address() {
+fn configured_destination_replaces_local_address() {
     for (version, destination) in [
         (1, "10.1.2.3:443"),
         (2, "10.1.2.3:443"),
@@ -76,7 +76,7 @@ fn a_configured_destination_takes_the_place_of_the_local_address() {
 }
 
 #[test]
-fn the_header_goes_out_before_the_client_says_anything() {
+fn header_is_sent_before_client_bytes() {
     let gateway = Upstream::start(Behavior::Sink).unwrap();
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let client = proxy.connect();

@@ -11,7 +11,7 @@ use crate::gateway::{Scripted, consent_and_echo, is_silent, read_head};
 use crate::proxy::{DESTINATION, Running, by_connect, config, finish, with};
 
 #[test]
-fn the_request_names_the_destination_and_the_gateway() {
+fn request_names_destination_and_gateway() {
     let gateway = Scripted::start(consent_and_echo);
     let proxy = Running::start(&config(by_connect(gateway.addr), json!({})));
     let mut client = proxy.connect();
@@ -27,7 +27,7 @@ fn the_request_names_the_destination_and_the_gateway() {
 }
 
 #[test]
-fn nothing_of_the_clients_is_sent_before_the_consent() {
+fn client_bytes_wait_for_200() {
     let gateway = Scripted::start(|mut stream| {
         read_head(&mut stream);
         let silent = is_silent(&mut stream, Duration::from_millis(500));
@@ -177,7 +177,7 @@ fn a_refusal_closes_the_client_at_once() {
 }
 
 #[test]
-fn an_answer_that_is_none_closes_the_client_at_once() {
+fn malformed_answer_closes_client_at_once() {
     for answer in [
         "SSH-2.0-OpenSSH_9.2\r\n",
         "\x15\x03\x01\0\x02\x02\x28\r\n\r\n",
@@ -198,7 +198,7 @@ fn an_answer_that_is_none_closes_the_client_at_once() {
 }
 
 #[test]
-fn an_answer_that_never_comes_is_waited_for_until_the_time_limit() {
+fn missing_answer_ends_at_timeout() {
     refused(|_| {}, "connect_timeout", SHORT);
     // Half an answer does not buy more time.
     let half = |stream: &mut TcpStream| stream.write_all(b"HTTP/1.1 200 OK\r\nX: ").unwrap();
@@ -206,7 +206,7 @@ fn an_answer_that_never_comes_is_waited_for_until_the_time_limit() {
 }
 
 #[test]
-fn a_gateway_that_hangs_up_instead_of_answering_closes_the_client_at_once() {
+fn gateway_eof_before_answer_closes_client() {
     let hang_up = |stream: &mut TcpStream| stream.shutdown(Shutdown::Both).unwrap();
     refused(hang_up, "upstream_reset", LONG);
 }

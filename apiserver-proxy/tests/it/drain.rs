@@ -51,7 +51,7 @@ fn drain_accepts_for_delay_then_cuts_at_timeout() {
 }
 
 #[test]
-fn a_stopped_process_ends_well_with_its_last_connection() {
+fn stopped_process_exits_with_last_connection() {
     let gateway = Upstream::start(Behavior::Echo).unwrap();
     let upstream = by_proxy_header(gateway.addr());
     let mut program = Program::start(&config(upstream, draining("0s", "60s")));

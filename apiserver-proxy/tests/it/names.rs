@@ -37,7 +37,7 @@ fn name_is_dialed_at_wanted_family() {
 }
 
 #[test]
-fn an_address_that_does_not_answer_costs_a_quarter_of_a_second() {
+fn silent_address_costs_250_ms() {
     let four = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = four.local_addr().unwrap().port();
     // IPv6 comes first (RFC 8305 §4), and here it accepts no connection.
@@ -59,7 +59,7 @@ fn an_address_that_does_not_answer_costs_a_quarter_of_a_second() {
 }
 
 #[test]
-fn a_gateway_that_is_down_is_told_quickly_and_found_again_by_itself() {
+fn down_gateway_is_reported_and_found_again() {
     let free = testkit::ports::free(1).unwrap()[0];
     let at = SocketAddr::new("127.0.0.1".parse().unwrap(), free);
     let proxy = Running::start(&config(by_proxy_header(at), json!({})));
@@ -84,7 +84,7 @@ fn a_gateway_that_is_down_is_told_quickly_and_found_again_by_itself() {
 }
 
 #[test]
-fn a_gateway_that_does_not_answer_is_given_up_at_the_time_limit() {
+fn silent_gateway_is_given_up_at_timeout() {
     let clogged = Clogged::bind("127.0.0.1:0".parse().unwrap());
     let upstream = with(
         by_proxy_header(clogged.addr),

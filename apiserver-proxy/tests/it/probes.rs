@@ -49,7 +49,7 @@ fn the_probe_port_offers_nothing_to_operate() {
 }
 
 #[test]
-fn an_admin_socket_that_is_asked_for_shows_what_goes_on() {
+fn admin_socket_shows_connections() {
     let dir = TempDir::new("apiserver-proxy-admin").unwrap();
     let path = dir.join("admin.sock");
     let gateway = Upstream::start(Behavior::Echo).unwrap();

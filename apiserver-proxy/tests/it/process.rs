@@ -138,7 +138,7 @@ fn system_errors_exit_with_1() {
 }
 
 #[test]
-fn setup_fails_when_the_address_is_not_there_and_may_not_be_put_there() {
+fn setup_fails_without_unmanaged_address() {
     let more = json!({ "listen": ["192.0.2.1:443"] });
     let text = config(by_proxy_header("127.0.0.1:9"), more).to_string();
     let output = run(&["setup"], &text);
@@ -147,7 +147,7 @@ fn setup_fails_when_the_address_is_not_there_and_may_not_be_put_there() {
 }
 
 #[test]
-fn setup_and_cleanup_have_nothing_to_do_for_loopback_addresses() {
+fn setup_and_cleanup_skip_loopback_addresses() {
     let text = config(by_proxy_header("127.0.0.1:9"), json!({ "interface": {} })).to_string();
     assert_eq!(code(&run(&["setup"], &text)), Some(0));
     assert!(!std::path::Path::new("/sys/class/net/apiserver-proxy").exists());

@@ -77,7 +77,7 @@ fn resets_are_told_apart_by_side() {
 }
 
 #[test]
-fn bulk_arrives_whole_is_counted_and_is_not_copied() {
+fn bulk_is_complete_counted_and_spliced() {
     const BYTES: usize = 16 << 20;
     let gateway = Scripted::start(consent_and_echo);
     let proxy = Running::start(&config(by_connect(gateway.addr), json!({})));
@@ -127,7 +127,7 @@ fn connections_toward_the_gateway_are_kept_alive() {
 }
 
 #[test]
-fn after_a_load_the_process_is_as_small_as_before() {
+fn memory_returns_after_load() {
     let gateway = Upstream::start(Behavior::Echo).unwrap();
     let program = Program::start(&config(by_proxy_header(gateway.addr()), json!({})));
     let usage = || -> Usage { program.child.usage().unwrap() };

@@ -18,7 +18,7 @@ const CHANGES: &str = "rhizome_apiserver_proxy_address_changes_total";
 const SETTLED: &str = "rhizome_apiserver_proxy_addresses_settled";
 
 #[test]
-fn the_addresses_are_put_on_a_device_of_that_name_and_serve() {
+fn addresses_on_named_device_serve() {
     let node = Node::new("addresses");
     let gateway = node.gateway();
     // Gardener's mapped addresses: 240.b.c.d, and an IPv4 Service behind 64:ff9b:1::/48.
@@ -75,7 +75,7 @@ fn with_prefix(address: &str) -> String {
 }
 
 #[test]
-fn an_address_removed_by_hand_is_back_within_a_second_and_its_connections_live() {
+fn removed_address_returns_within_a_second() {
     let node = Node::new("removed");
     let _gateway = node.gateway();
     let listen = json!({ "listen": [LISTEN, "[fd00:10::3]:443"] });
@@ -134,7 +134,7 @@ fn back(node: &Node, address: &str, what: &str) {
 }
 
 #[test]
-fn an_address_on_lo_moves_without_breaking_what_runs_over_it() {
+fn address_moves_from_lo_under_connections() {
     let node = Node::new("migrate");
     node.ns.add_address("lo", "10.1.2.3/32").unwrap();
     node.ns.add_address("lo", "10.9.9.9/32").unwrap();
@@ -185,7 +185,7 @@ fn kind_lo_serves_old_set_ups() {
 }
 
 #[test]
-fn without_manage_the_address_may_be_on_any_device_and_stays_there() {
+fn unmanaged_address_stays_on_any_device() {
     let node = Node::new("unmanaged");
     let _gateway = node.gateway();
     let text = config(json!({ "interface": { "manage": false, "cleanup": true } }));
@@ -212,7 +212,7 @@ fn without_manage_the_address_may_be_on_any_device_and_stays_there() {
 }
 
 #[test]
-fn a_named_kind_that_this_kernel_lacks_is_a_failure_with_its_name() {
+fn missing_device_kind_is_named() {
     let node = Node::new("kind");
     let lacks = node
         .ns
@@ -227,7 +227,7 @@ fn a_named_kind_that_this_kernel_lacks_is_a_failure_with_its_name() {
 }
 
 #[test]
-fn an_ipv6_address_on_a_node_without_ipv6_is_a_failure_that_says_so() {
+fn ipv6_address_fails_without_ipv6() {
     let node = Node::new("no-ipv6");
     let switch = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
     node.ns

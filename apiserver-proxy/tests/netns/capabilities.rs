@@ -64,7 +64,7 @@ fn two_capabilities_are_enough_for_everything() {
 }
 
 #[test]
-fn none_are_enough_for_an_address_that_is_there_and_a_high_port() {
+fn present_address_needs_no_capabilities() {
     let node = Node::new("no-caps");
     let _gateway = node.gateway();
     node.ns.add_address("lo", "10.1.2.3/32").unwrap();
@@ -98,7 +98,7 @@ fn proxy_counts_denied_rules_and_still_serves() {
 }
 
 #[test]
-fn without_them_a_managed_address_is_a_failure_that_names_what_is_missing() {
+fn missing_capability_is_named() {
     let node = Node::new("refused");
     for arguments in [[].as_slice(), &["setup"]] {
         let output = node.run_as(&NONE, arguments, &config(json!({})));

@@ -126,7 +126,7 @@ fn probe(node: &Node) -> Result<(), String> {
 }
 
 #[test]
-fn processes_that_follow_each_other_refuse_and_reset_nothing() {
+fn successors_refuse_and_reset_nothing() {
     let node = Node::new("handover");
     let _gateway = node.gateway();
     let own = |number| numbered(&node, number, json!({ "workers": 1 + number % 2 }));
@@ -174,7 +174,7 @@ fn processes_that_follow_each_other_refuse_and_reset_nothing() {
 }
 
 #[test]
-fn from_its_signal_on_a_process_gets_no_connection_that_its_successor_can_have() {
+fn signaled_process_leaves_new_connections() {
     let node = Node::new("steered");
     let _gateway = node.gateway();
     let own = |number| {
@@ -211,7 +211,7 @@ fn from_its_signal_on_a_process_gets_no_connection_that_its_successor_can_have()
 }
 
 #[test]
-fn without_the_gateways_name_a_process_takes_nothing_from_the_one_before() {
+fn unresolved_gateway_takes_nothing_over() {
     let node = Node::new("nameless");
     let _gateway = node.gateway();
     let loopback: IpAddr = [127, 0, 0, 1].into();
@@ -275,7 +275,7 @@ fn is_bare(node: &Node) -> bool {
 }
 
 #[test]
-fn a_process_that_waits_serves_as_soon_as_the_one_before_is_gone() {
+fn waiting_process_serves_after_predecessor() {
     let node = Node::new("widowed");
     let _gateway = node.gateway();
     let loopback = Says::Addresses(vec![[127, 0, 0, 1].into()]);
@@ -295,7 +295,7 @@ fn a_process_that_waits_serves_as_soon_as_the_one_before_is_gone() {
 }
 
 #[test]
-fn the_last_one_leaves_nothing_behind_though_it_never_served() {
+fn last_process_cleans_up_without_serving() {
     let node = Node::new("unserved");
     let _gateway = node.gateway();
     let loopback = Says::Addresses(vec![[127, 0, 0, 1].into()]);
@@ -308,7 +308,7 @@ fn the_last_one_leaves_nothing_behind_though_it_never_served() {
 }
 
 #[test]
-fn a_process_that_drains_looks_after_the_node_while_it_is_alone() {
+fn draining_process_keeps_node_set_up() {
     let node = Node::new("alone");
     let _gateway = node.gateway();
     let keys = json!({ "drain": { "delay": "60s", "timeout": "60s" } });
@@ -335,7 +335,7 @@ fn a_process_that_drains_looks_after_the_node_while_it_is_alone() {
 }
 
 #[test]
-fn the_third_answers_probes_while_the_first_drains() {
+fn third_process_answers_probes_during_drain() {
     let node = Node::new("third");
     let _gateway = node.gateway();
     let keys = json!({ "drain": { "delay": "60s", "timeout": "60s" } });
@@ -369,7 +369,7 @@ fn the_third_answers_probes_while_the_first_drains() {
 }
 
 #[test]
-fn with_cleanup_the_last_one_alone_leaves_nothing_behind() {
+fn cleanup_is_done_by_last_process() {
     let node = Node::new("cleanup-after");
     let _gateway = node.gateway();
     let own = |number| {
@@ -395,7 +395,7 @@ fn with_cleanup_the_last_one_alone_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_admin_address_of_the_network_is_one_processs_own() {
+fn admin_address_is_not_shared() {
     let node = Node::new("exclusive");
     let _gateway = node.gateway();
     let own = numbered(

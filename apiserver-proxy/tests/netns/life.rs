@@ -33,7 +33,7 @@ fn cleanup_removes_addresses_of_setup_and_run() {
 }
 
 #[test]
-fn a_restart_changes_nothing_on_the_node_and_refuses_meanwhile() {
+fn restart_keeps_node_and_refuses_meanwhile() {
     let node = Node::new("restart");
     let _gateway = node.gateway();
     let text = config(json!({}));

@@ -36,7 +36,7 @@ fn start(node: &Node) -> ChildGuard {
 }
 
 #[test]
-fn new_answers_lead_new_connections_elsewhere_and_old_ones_live() {
+fn new_answers_move_only_new_connections() {
     let node = Node::new("names");
     let dns = FakeDns::start(&node.ns, "127.0.0.1:53", addresses(&["127.0.0.11"]));
     let (one, two) = (
@@ -79,7 +79,7 @@ fn answers_stay_in_use_while_the_resolver_fails() {
 }
 
 #[test]
-fn a_resolver_that_fails_from_the_start_makes_it_unready_until_it_answers() {
+fn failing_resolver_makes_it_unready() {
     let node = Node::new("unresolved");
     let dns = FakeDns::start(&node.ns, "127.0.0.1:53", Says::Failure);
     let _gateway = gateway_at(&node, "127.0.0.11");
@@ -138,7 +138,7 @@ fn clogged(ns: &Namespace, addr: SocketAddr) -> (Socket, Vec<Socket>) {
 }
 
 #[test]
-fn a_gateway_with_an_ipv6_address_alone_is_reached() {
+fn gateway_with_only_ipv6_is_reached() {
     let node = Node::new("ipv6");
     let ip: IpAddr = "fd00:1::1".parse().unwrap();
     node.ns.add_address("lo", "fd00:1::1/128").unwrap();

@@ -40,7 +40,7 @@ pub(crate) fn has_table(node: &Node) -> bool {
 }
 
 #[test]
-fn where_connections_are_tracked_those_to_the_address_are_not() {
+fn tracked_node_skips_address() {
     let node = Node::new("notrack");
     let _gateway = node.gateway();
     track_connections(&node);
@@ -69,7 +69,7 @@ fn where_connections_are_tracked_those_to_the_address_are_not() {
 }
 
 #[test]
-fn where_nothing_is_tracked_there_are_no_rules_until_something_is() {
+fn rules_appear_once_node_tracks() {
     let node = Node::new("untracked");
     let _gateway = node.gateway();
     let mut proxy = node.start(&config(json!({ "noTrack": "auto" })));

@@ -32,7 +32,7 @@ const SHARED: &str = "10.0.0.2:443";
 const RESOLVER: &str = "10.0.0.2:53";
 
 #[test]
-fn pods_of_two_shoots_reach_their_own_api_servers_by_proxy_header() {
+fn two_shoots_reach_api_servers_by_proxy_header() {
     both_ways(|shoot| {
         json!({
             "address": format!("{}:8443", shoot.gateway()), "mode": "proxy-protocol",
@@ -42,7 +42,7 @@ fn pods_of_two_shoots_reach_their_own_api_servers_by_proxy_header() {
 }
 
 #[test]
-fn pods_of_two_shoots_reach_their_own_api_servers_by_connect() {
+fn two_shoots_reach_api_servers_by_connect() {
     both_ways(|shoot| {
         json!({
             "address": format!("{}:8443", shoot.gateway()), "mode": "http-connect",

@@ -133,7 +133,7 @@ fn envoy_tells_shoots_apart_by_our_proxy_header() {
 }
 
 #[test]
-fn envoy_that_knows_no_such_destination_closes_and_so_do_we() {
+fn unknown_destination_in_envoy_closes_client() {
     let dir = TempDir::new("envoy-gateway").unwrap();
     let shoot = Shoot::new("shoot--foo--a");
     let front = free("127.0.0.1");
@@ -147,7 +147,7 @@ fn envoy_that_knows_no_such_destination_closes_and_so_do_we() {
 }
 
 #[test]
-fn envoy_reads_server_names_behind_our_proxy_header() {
+fn envoy_reads_sni_after_our_proxy_header() {
     let dir = TempDir::new("envoy-gateway").unwrap();
     let (a, b) = (Shoot::new("shoot--foo--a"), Shoot::new("shoot--foo--b"));
     let front = free("127.0.0.1");
@@ -257,7 +257,7 @@ struct Through {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
+fn server_first_protocol_passes_envoy() {
     let server = Upstream::start(Behavior::Source { bytes: 3_000_000 }).unwrap();
     for (listener, upstream) in modes(free("127.0.0.1")) {
         let mut way = through(listener, &upstream, &server);
@@ -270,7 +270,7 @@ fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
 }
 
 #[test]
-fn the_end_of_a_request_reaches_the_server_through_envoy() {
+fn half_close_passes_envoy() {
     let server = Upstream::start(Behavior::AnswersAtEof).unwrap();
     // Not by CONNECT: Envoy ends such a tunnel both ways as soon as its client ends one.
     let [(listener, upstream), _] = modes(free("127.0.0.1"));

@@ -42,7 +42,7 @@ fn listen_address(listener: &GatewayListener) -> std::net::SocketAddr {
 }
 
 #[test]
-fn a_watch_goes_on_while_envoy_drains_and_new_connections_are_refused() {
+fn watch_survives_draining_envoy() {
     let shoot = Shoot::new("shoot--foo--a");
     for (listener, upstream) in modes(&shoot) {
         let dir = TempDir::new("envoy-drain").unwrap();
@@ -80,7 +80,7 @@ fn a_watch_goes_on_while_envoy_drains_and_new_connections_are_refused() {
 }
 
 #[test]
-fn envoy_killed_with_unread_bytes_is_upstream_reset() {
+fn killed_envoy_is_upstream_reset() {
     let shoot = Shoot::new("shoot--foo--a");
     for (listener, upstream) in modes(&shoot) {
         let dir = TempDir::new("envoy-kill").unwrap();

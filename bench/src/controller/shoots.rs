@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shoot_is_one_gateways_by_name_and_by_port() {
+    fn each_shoot_has_one_gateway() {
         let (one, other) = (names(2, 0, 2), names(2, 1, 2));
         assert_eq!((one.len(), other.len()), (EACH, EACH));
         assert!(one.contains(&name(1, 4)) && other.contains(&name(1, 5)));

@@ -240,7 +240,7 @@ mod tests {
     use crate::cpus::Cpus;
 
     #[test]
-    fn a_socket_excludes_the_port_and_its_certificates() {
+    fn socket_excludes_port_and_certificates() {
         let dir = TempDir::new("bench-plan").unwrap();
         let programs = Programs {
             agent: "an-agent".into(),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_of_the_run_goes_before_what_was_recorded() {
+    fn peer_of_run_precedes_recorded_figure() {
         let (splice, envoy) = (("haproxy-splice", 0.2), ("envoy", 0.4));
         for (ours, case, others, expected) in [
             ("rhizome", "sni bulk down ×8", &[][..], Some(0.13)),

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn each_listener_is_told_the_route_in_its_own_words() {
+    fn each_listener_gets_its_own_route_syntax() {
         let direct = words(None);
         assert!(direct.first.starts_with(&[22, 3, 1]) && direct.first.ends_with(b"E!"));
         assert_eq!(direct, words(Some(Listener::Sni)));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_cut_anywhere_ends_with_its_empty_line() {
+    fn split_answer_ends_at_empty_line() {
         let head = b"HTTP/1.1 200 OK\r\nserver: x\r\n\r\n";
         for cut in 0..head.len() {
             assert!(!is_accepted(&head[..cut]).unwrap(), "cut at {cut}");

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_of_the_run_goes_before_what_was_recorded() {
+    fn peer_of_run_precedes_recorded_figure() {
         use Setup::{OpenvpnTcp, OpenvpnTcpBbr, RhizomeTcp, RhizomeUdp, WireguardGo2023};
         for (setup, case, measured, expected) in [
             (RhizomeUdp, BULK_1, None, Some(1.1 * 3090.0)),

@@ -71,7 +71,7 @@ fn operations(run: &Value, case: &str) {
 }
 
 #[test]
-fn every_figure_of_every_case_is_there_and_adds_up() {
+fn every_case_has_consistent_figures() {
     let what = [
         "--only",
         "direct,rhizome",
@@ -109,7 +109,7 @@ fn every_figure_of_every_case_is_there_and_adds_up() {
 }
 
 #[test]
-fn other_listeners_are_spoken_to_in_their_own_words() {
+fn other_listeners_get_their_protocol() {
     let what = [
         "--only",
         "direct,rhizome",
@@ -132,7 +132,7 @@ fn other_listeners_are_spoken_to_in_their_own_words() {
 
 /// It is no proxy, but what it is given arrives.
 #[test]
-fn a_loop_that_copies_tells_what_the_machine_costs() {
+fn copy_loop_measures_machine_cost() {
     let what = ["--only", "copy-loop,rhizome-copy", "--seconds", "0.2"];
     let run = short(&[&what[..], &["--cases", "bulk,conns,rtt"]].concat());
     let value = |setup: &str, case: &str, figure: &str| {

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_holder_is_refused_and_a_new_one_is_not() {
+    fn largest_holder_is_refused_first() {
         let share = Share::new(Budget::new(1 << 20), 1000);
         let mut hogs = [0usize; 4];
         for _ in 0..100 {

@@ -165,7 +165,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn doubles_while_the_reader_keeps_up_and_not_beyond_the_limit() {
+    fn window_doubles_up_to_limit() {
         let now = start();
         let mut window = RecvWindow::new(now);
         for _ in 0..10 {

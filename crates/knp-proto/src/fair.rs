@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_empties_and_refills_does_not_stay_in_front() {
+    fn refilled_queue_moves_to_back() {
         let mut fair = FairQueue::new(QUANTUM);
         fair.activate(0);
         fair.activate(1);

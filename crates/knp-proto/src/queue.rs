@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn large_pieces_are_not_copied_and_small_ones_are() {
+    fn only_small_pieces_are_copied() {
         let mut queue = ByteQueue::default();
         let large = Bytes::from(vec![1; COPY_BELOW]);
         let small = Bytes::from(vec![2; 10]);

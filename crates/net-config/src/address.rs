@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_lo_means_the_loopback_device_whatever_the_name() {
+    fn kind_lo_is_loopback_device() {
         let keeper = AddressKeeper::new(params("apiserver-proxy", DeviceKind::Loopback));
 
         assert_eq!(keeper.params.device, "lo");
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn parameters_no_kernel_takes_are_refused_before_anything_is_touched() {
+    async fn invalid_parameters_change_nothing() {
         let mut long = params("a-name-far-too-long", DeviceKind::Auto);
         let refused = AddressKeeper::new(long.clone()).ensure().await.unwrap_err();
         assert_eq!(refused.reason(), "device_name");

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_datagram_is_malformed_and_ends_the_walk() {
+    fn length_beyond_datagram_is_malformed() {
         let mut bytes = Request::new(1)
             .message(2, 0, &[0; 4], |_| {})
             .bytes()

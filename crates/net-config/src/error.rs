@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_a_part_of_nf_tables_is_not_supported() {
+    fn missing_nf_tables_part_is_unsupported() {
         let socket = NetlinkError::Socket {
             call: "socket",
             source: io::Error::from_raw_os_error(libc::EPROTONOSUPPORT),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_words_are_shown_when_there_are_any() {
+    fn kernel_message_is_shown() {
         let told = NetlinkError::Refused {
             errno: libc::EOPNOTSUPP,
             detail: "Unknown device type".to_owned(),

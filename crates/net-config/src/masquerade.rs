@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_no_kernel_takes_is_refused_before_anything_is_touched() {
+    fn invalid_name_changes_nothing() {
         let refused = Rules::masquerade("rhizome", "a-name-far-too-long");
         assert_eq!(refused.unwrap_err().reason(), "device_name");
     }

@@ -432,7 +432,7 @@ mod tests {
     const KERNEL_EXPRESSIONS: &str = include_str!("nft/expressions.hex");
 
     #[test]
-    fn expressions_are_encoded_as_the_kernel_returns_them() {
+    fn expressions_encode_as_kernel_returns_them() {
         let digits = KERNEL_EXPRESSIONS.chars().filter_map(|c| c.to_digit(16));
         let digits: Vec<_> = digits.collect();
         let returned: Vec<_> = digits

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn every_destination_has_both_directions_in_both_chains() {
+    fn each_destination_has_four_rules() {
         let rules = rules(&["10.1.2.3:443", "[fd00::3]:443"]).unwrap().rules;
 
         assert_eq!(rules.len(), 8);

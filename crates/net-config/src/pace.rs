@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_retried_ever_more_slowly_until_one_look_succeeds() {
+    async fn failures_back_off_until_success() {
         let now = Instant::now();
         let mut pace = Pace::default();
 

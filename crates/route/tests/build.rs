@@ -194,7 +194,7 @@ fn each_fault_of_a_route_names_its_offender() {
 }
 
 #[test]
-fn equal_matches_are_refused_however_they_are_written() {
+fn equal_matches_are_refused_in_any_spelling() {
     let destination = |prefix: &str, port| RouteMatch::Destinations {
         prefixes: vec![prefix.parse().unwrap()],
         port,
@@ -261,7 +261,7 @@ fn all_faults_are_counted_and_the_first_are_told() {
 }
 
 #[test]
-fn a_cluster_has_no_more_endpoints_than_can_be_told_apart() {
+fn too_many_endpoints_are_refused() {
     let endpoints = (0..65_536_u32).map(|n| {
         EndpointSpec::new(EndpointAddress::Ip(
             (IpAddr::from(n.to_be_bytes()), 443).into(),

@@ -232,7 +232,7 @@ proptest! {
     /// Tables of several pieces and parts: elements come, go, move and change, and all that stay are
     /// the same.
     #[test]
-    fn changes_of_large_tables_add_up_and_make_only_what_is_new(
+    fn large_table_change_builds_only_new(
         len in prop::sample::select(vec![127, 128, 129, 255, 256, 257, 400]),
         steps in prop::collection::vec(
             prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), 0..10_000_usize), 1..4),

@@ -74,7 +74,7 @@ fn a_listener_sees_only_its_own_routes() {
 }
 
 #[test]
-fn routes_that_differ_in_listeners_alone_are_united() {
+fn routes_differing_in_listeners_are_merged() {
     let table = build(vec![
         on(&[0], names(&["a", "b"]), "c"),
         on(&[1], names(&["b"]), "c"),
@@ -96,7 +96,7 @@ fn routes_that_differ_in_listeners_alone_are_united() {
 }
 
 #[test]
-fn routes_that_contradict_each_other_are_refused_whatever_their_listeners() {
+fn contradicting_routes_are_refused() {
     type Change = fn(&mut RouteSpec);
     let changes: [Change; 5] = [
         |spec| spec.cluster = "d".into(),
@@ -115,7 +115,7 @@ fn routes_that_contradict_each_other_are_refused_whatever_their_listeners() {
 }
 
 #[test]
-fn wireguard_servers_are_found_by_route_id_and_listed_with_their_keys() {
+fn wireguard_servers_are_found_by_route_id() {
     let max = RouteMatch::MAX_ROUTE_ID;
     let table = build(vec![
         RouteSpec::new(wireguard(&[1, 2], Some(max)), "c"),

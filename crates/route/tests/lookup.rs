@@ -32,7 +32,7 @@ fn cluster(route: Option<&Arc<Route>>) -> Option<&str> {
 }
 
 #[test]
-fn names_are_compared_without_case_and_trailing_dot() {
+fn names_ignore_case_and_trailing_dot() {
     let table = table([(names(&["API.example.com."]), "api")]);
     for name in ["api.example.com", "API.EXAMPLE.COM", "api.example.com."] {
         assert_eq!(
@@ -54,7 +54,7 @@ fn names_are_compared_without_case_and_trailing_dot() {
 }
 
 #[test]
-fn exact_comes_before_the_longest_wildcard_before_the_others() {
+fn exact_name_precedes_longest_wildcard() {
     let table = table([
         (names(&["*.com"]), "com"),
         (names(&["*.b.example.com"]), "b"),
@@ -73,7 +73,7 @@ fn exact_comes_before_the_longest_wildcard_before_the_others() {
 }
 
 #[test]
-fn the_catch_all_takes_unknown_absent_and_over_long_names() {
+fn catch_all_matches_unknown_and_absent_names() {
     let table = table([(names(&["*"]), "all"), (names(&["*.a.example"]), "a")]);
     let over_long = format!("{}a.example", "x.".repeat(130));
     for name in [
@@ -91,7 +91,7 @@ fn the_catch_all_takes_unknown_absent_and_over_long_names() {
 }
 
 #[test]
-fn destinations_go_by_the_longest_prefix_then_by_port() {
+fn longest_prefix_wins_then_port() {
     let table = table([
         (destination(&["10.0.0.0/8"], None), "wide"),
         (

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_others_are_ignored_and_invalid_ones_named() {
+    fn foreign_values_are_ignored_invalid_named() {
         for pid in [None, Some("1")] {
             assert!(inherited_sockets(pid, Some("2"), None).unwrap().is_empty());
         }

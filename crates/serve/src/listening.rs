@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn table_has_listening_sockets_of_the_address_only() {
+    fn table_has_only_listeners_of_address() {
         for address in ["127.0.0.1:0", "[::1]:0", "0.0.0.0:0", "[::]:0"] {
             let first = listener(address.parse().unwrap());
             let address = first.local_addr().unwrap();

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn next_attempt_begins_after_silence_or_a_failure() {
+    async fn next_attempt_follows_delay_or_failure() {
         for (all, delay) in [
             ("10.0.0.1:3 10.0.0.2:1", ATTEMPT_DELAY),
             ("10.0.0.1:2 10.0.0.2:1", Duration::ZERO),

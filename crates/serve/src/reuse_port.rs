@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn all_sockets_of_the_later_process_get_connections() {
+    fn all_sockets_of_successor_get_connections() {
         let (address, older) = first();
         let newer = join(address, 3);
         pass(&older);

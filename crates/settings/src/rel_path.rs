@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beside_a_file_without_a_directory_it_is_as_written() {
+    fn path_beside_bare_file_stays_relative() {
         assert_eq!(
             RelPath::from("routes.yaml").resolve("a.yaml".as_ref()),
             Path::new("routes.yaml")

@@ -70,7 +70,7 @@ mod tests {
     use crate::TcpSettings;
 
     #[test]
-    fn schema_has_ordered_keys_and_refuses_unknown_ones() {
+    fn schema_orders_keys_and_refuses_unknown() {
         let text = schema::<TcpSettings>();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let draft = "https://json-schema.org/draft/2020-12/schema";

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_of_options_in_effect_come_to_the_same() {
+    fn equal_overrides_change_nothing() {
         let overrides: TcpOverrides = read(
             "{ keepalive: 0, keepaliveInterval: 7s, keepaliveProbes: 9, userTimeout: 10s, congestion: bbr, notsentLowat: 64KiB, receiveBuffer: 128KiB }",
         );

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lets_one_through_per_interval_and_counts_the_rest() {
+    fn throttle_passes_one_per_interval() {
         let throttle = Throttle::new(Duration::from_secs(10));
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_time_is_held_back_and_does_not_panic() {
+    fn earlier_time_is_throttled() {
         let throttle = Throttle::new(Duration::from_secs(1));
         let start = Instant::now();
         assert_eq!(throttle.permit(start + Duration::from_secs(5)), Some(0));

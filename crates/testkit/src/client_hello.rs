@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn another_implementation_reads_what_was_asked_for() {
+    fn client_hello_is_read_by_rustls() {
         let hello = ClientHello {
             key_share_bytes: 20_000,
             record_bytes: 600,

@@ -86,7 +86,7 @@ fn a_long_line_takes_its_time_both_ways() {
 }
 
 #[test]
-fn connections_survive_loss_reordering_and_duplicates() {
+fn connections_survive_impaired_line() {
     let world = World::new();
     let (_upstream, mut stream) = world.echo("192.0.2.2:5000");
     world.link.set_both(Impairment {
@@ -110,7 +110,7 @@ fn connections_survive_loss_reordering_and_duplicates() {
 }
 
 #[test]
-fn a_black_hole_for_udp_leaves_tcp_alone_until_it_is_closed() {
+fn udp_black_hole_spares_tcp() {
     let world = World::new();
     let (_upstream, mut stream) = world.echo("192.0.2.2:5000");
     let (left, right) = world.udp();

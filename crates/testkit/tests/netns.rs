@@ -74,7 +74,7 @@ fn a_namespace_forwards_between_its_cables() {
 }
 
 #[test]
-fn a_command_runs_inside_and_the_name_goes_with_the_value() {
+fn namespace_lives_as_long_as_its_value() {
     let namespace = Namespace::new("inside").unwrap();
     let path = namespace.path();
     assert!(path.exists());

@@ -54,7 +54,7 @@ fn asks_its_own(target: &Target) {
 }
 
 #[test]
-fn envoy_leads_from_node_to_api_server_by_connect() {
+fn envoy_connects_node_to_api_server_by_connect() {
     let dir = TempDir::new("peers").unwrap();
     let (api, authority) = shoot();
     let (front, node) = (loopback(), loopback());
@@ -85,7 +85,7 @@ fn envoy_leads_from_node_to_api_server_by_connect() {
 }
 
 #[test]
-fn envoy_leads_from_node_to_api_server_by_proxy_header() {
+fn envoy_connects_node_to_api_server_by_proxy() {
     let dir = TempDir::new("peers").unwrap();
     let (api, authority) = shoot();
     let (front, node) = (loopback(), loopback());

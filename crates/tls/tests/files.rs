@@ -107,7 +107,7 @@ async fn both_ends_verify_each_other() {
 }
 
 #[tokio::test]
-async fn client_without_certificate_is_served_if_optional() {
+async fn client_certificate_may_be_optional() {
     let place = Place::new(&Authority::new("a").unwrap());
     let anonymous = ClientTls::load(ClientTlsParams {
         cert: None,

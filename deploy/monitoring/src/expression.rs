@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_and_labels_are_found_and_functions_and_texts_are_not() {
+    fn only_metrics_and_labels_are_found() {
         let expression = r#"sum by (job) (rate(rhizome_x_total{job="up",reason=~"a|b_c|d.*"}[5m]))
             / up and on (process) rhizome:y:rate5m{k!~"}"} > process_open_fds"#;
         let found = selectors(expression);

@@ -27,7 +27,7 @@ fn the_rules_are_rules() {
 }
 
 #[test]
-fn every_alert_fires_when_it_should_and_is_silent_when_it_should() {
+fn alerts_fire_and_stay_silent_as_tested() {
     let tests = names("rules/tests", "yaml");
     let said = run(&["test", "rules"], &tests);
     assert_eq!(said.matches("SUCCESS").count(), tests.len(), "{said}");

@@ -36,7 +36,7 @@ fn family<'a>(all: &'a BTreeMap<String, Documented>, name: &str) -> Option<&'a D
 }
 
 #[test]
-fn expressions_use_metrics_and_labels_that_programs_document() {
+fn expressions_use_documented_metrics() {
     let all = documented().unwrap();
     let recorded: BTreeSet<String> = { rules().unwrap().into_iter() }
         .filter_map(|rule| rule.record)
@@ -186,7 +186,7 @@ fn every_alert_is_fired_and_silenced_by_a_test() {
 
 /// The manifests are another package's, so they are looked at here by their words alone.
 #[test]
-fn the_pods_that_ship_are_found_by_the_scrape_configurations() {
+fn scrape_configurations_find_shipped_pods() {
     let programs: BTreeSet<String> = { documented().unwrap().into_values() }
         .flat_map(|own| own.programs)
         .collect();
@@ -266,7 +266,7 @@ fn dashboards_have_names_of_their_own_and_titles() {
 }
 
 #[test]
-fn metrics_are_described_once_and_every_page_is_linked() {
+fn metrics_are_described_once_and_linked() {
     let all = documented().unwrap();
     assert!(all["rhizome_ready"].programs.len() > 1);
     let shared = fs::read_to_string(repository().join("docs/metrics.md")).unwrap();

@@ -28,7 +28,7 @@ fn by_tls(server: &str, directory: &str) -> Egress {
 }
 
 #[test]
-fn each_transport_is_asked_for_as_tests_with_api_servers_do() {
+fn egress_selector_has_each_transport() {
     let dir = TempDir::new("egress").unwrap();
     let socket = PathBuf::from("/run/konnectivity/server.sock");
     for (name, egress) in [

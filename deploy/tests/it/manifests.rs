@@ -55,7 +55,7 @@ fn selects(selector: &Value, labels: &Value) -> bool {
 }
 
 #[test]
-fn every_container_has_the_least_rights_and_no_limit_that_kills() {
+fn containers_have_least_privilege() {
     for (directory, pod, _) in pods() {
         for container in pod.containers() {
             let what = format!("{directory}: {}/{}", pod.name, container.name());
@@ -136,7 +136,7 @@ fn references_of_objects_exist() {
 }
 
 #[test]
-fn services_budgets_and_autoscalers_are_of_pods_that_are_there() {
+fn selectors_match_shipped_pods() {
     for (directory, objects) in built() {
         let mut workloads: Vec<&Value> = WORKLOADS
             .iter()
@@ -192,7 +192,7 @@ fn services_budgets_and_autoscalers_are_of_pods_that_are_there() {
 }
 
 #[test]
-fn pods_are_given_the_time_that_their_drain_takes() {
+fn grace_periods_cover_drains() {
     let seconds = |pod: &Pod| {
         pod.spec["terminationGracePeriodSeconds"]
             .as_u64()
@@ -247,7 +247,7 @@ fn provisioned_drain(directory: &str) -> u64 {
 }
 
 #[test]
-fn readiness_asks_for_the_cluster_that_the_registry_has() {
+fn readiness_asks_for_registered_tenant() {
     let objects = Objects::build("control-plane/konnectivity-server").unwrap();
     let set = objects.get("Deployment", "konnectivity-server").unwrap();
     let container = &set["spec"]["template"]["spec"]["containers"][0];
@@ -264,7 +264,7 @@ fn duration(text: &str) -> u64 {
 }
 
 #[test]
-fn the_node_proxy_is_waited_for_before_a_node_takes_pods() {
+fn node_waits_for_its_proxy() {
     let objects = Objects::build("shoot/apiserver-proxy").unwrap();
     let set = objects.get("DaemonSet", "apiserver-proxy").unwrap();
     let template = &set["spec"]["template"];
@@ -291,7 +291,7 @@ fn the_node_proxy_is_waited_for_before_a_node_takes_pods() {
 }
 
 #[test]
-fn two_node_proxies_find_room_on_a_node_and_are_told_apart_while_one_follows_the_other() {
+fn two_node_proxies_fit_during_a_roll() {
     let objects = Objects::build("shoot/apiserver-proxy").unwrap();
     let set = objects.get("DaemonSet", "apiserver-proxy").unwrap();
     let update = &set["spec"]["updateStrategy"]["rollingUpdate"];
@@ -320,7 +320,7 @@ fn two_node_proxies_find_room_on_a_node_and_are_told_apart_while_one_follows_the
 }
 
 #[test]
-fn gardeners_service_has_our_pods_behind_it_as_well() {
+fn gardener_service_selects_our_pods() {
     let objects = Objects::build("seed/gateway/base").unwrap();
     let pod = Pod::of(&objects, "Deployment", "sni-proxy", "sni-proxy").unwrap();
     let selector = serde_json::json!({ "app": "istio-ingressgateway", "istio": "ingressgateway" });
@@ -344,7 +344,7 @@ fn gardeners_service_has_our_pods_behind_it_as_well() {
 }
 
 #[test]
-fn the_udp_overlay_only_moves_a_port_to_a_service_of_its_own() {
+fn udp_overlay_only_moves_port_to_own_service() {
     let base = Objects::build("seed/gateway/base").unwrap();
     let overlay = Objects::build("seed/gateway/overlays/udp-service").unwrap();
     let ports = |objects: &Objects, name: &str| -> BTreeSet<String> {

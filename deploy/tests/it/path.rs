@@ -31,7 +31,7 @@ use crate::objects::{
 use crate::world::{World, metric};
 use crate::{cluster, egress, envoy, objects, rights, seed_policies, starts};
 
-/// Containers that [`every_pod_is_its_manifests_and_every_path_carries`] starts.
+/// Containers that [`manifests_carry_every_path`] starts.
 pub(crate) const STARTED: &[&str] = &[
     "apiserver-proxy/proxy",
     "apiserver-proxy/setup",
@@ -50,7 +50,7 @@ const CONTROLLER: &str = "rhizome-netpol-controller";
 const CONTROLLER_POD: &str = "rhizome-netpol-controller-0";
 
 #[test]
-fn every_pod_is_its_manifests_and_every_path_carries() {
+fn manifests_carry_every_path() {
     let (network, dir) = (Network::lay(), TempDir::new("deploy").unwrap());
     let authorities = Authorities::new();
     let mut stage = Stage::new(&network, dir, &authorities);

@@ -83,7 +83,7 @@ fn shoot(blocks: Blocks, agent: &str) -> Shoot {
 }
 
 #[test]
-fn tunnels_reach_their_gateway_and_what_api_servers_ask_for_and_nothing_else() {
+fn tunnel_policies_allow_only_needed_peers() {
     for (blocks, agent) in [Blocks::LeaveOutPods, Blocks::MatchPods]
         .into_iter()
         .zip(AGENTS)

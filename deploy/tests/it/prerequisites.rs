@@ -80,7 +80,7 @@ fn page() -> String {
 }
 
 #[test]
-fn documented_prerequisites_are_those_of_the_manifests() {
+fn documented_prerequisites_match_manifests() {
     let page = page();
     let (_, section) = page.split_once("\n## What must be there\n").unwrap();
     let (section, _) = section.split_once("\n## ").unwrap();

@@ -38,7 +38,7 @@ const OTHER_BY_NODE: &str = "other by node proxy";
 const OTHER_BY_VPN: &str = "other by vpn";
 
 #[test]
-fn every_component_is_rolled_under_traffic_and_no_request_fails() {
+fn rolls_under_traffic_fail_no_request() {
     let network = ground::lay();
     let dirs = ["roll", "roll-other"].map(|name| TempDir::new(name).unwrap());
     let worlds = [dirs[0].join("pods"), dirs[1].join("pods")];

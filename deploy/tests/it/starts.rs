@@ -39,7 +39,7 @@ fn secret(name: &str, data: Value) -> Value {
 }
 
 #[test]
-fn a_client_with_ipv6_starts_once_it_was_switched_on() {
+fn client_starts_once_ipv6_is_enabled() {
     let (at, dir) = (
         Namespace::new("ipv6").unwrap(),
         TempDir::new("deploy").unwrap(),
@@ -75,7 +75,7 @@ fn a_client_with_ipv6_starts_once_it_was_switched_on() {
 }
 
 #[test]
-fn a_gateway_waits_for_routes_and_its_cache_is_the_nodes_only_where_the_node_has_one() {
+fn gateway_waits_for_routes_with_node_cache() {
     let (at, dir) = (
         Namespace::new("cache").unwrap(),
         TempDir::new("deploy").unwrap(),
@@ -121,7 +121,7 @@ pub(crate) fn prepare_node(host: &Path) {
 }
 
 #[test]
-fn the_server_beside_an_api_server_serves_its_socket_in_both_ways() {
+fn sidecar_serves_socket_in_both_modes() {
     for mode in ["grpc", "http-connect"] {
         let (at, dir) = (
             Namespace::new(mode).unwrap(),

@@ -140,7 +140,7 @@ fn connected(more: &[&str]) -> (Running, FakeServer, AgentLink) {
 }
 
 #[test]
-fn an_agent_introduces_itself_and_is_ready_while_a_server_is_there() {
+fn agent_is_ready_while_server_is_connected() {
     let pki = Pki::new();
     let server = FakeServer::start(&pki.options("s1")).unwrap();
     server.refuse(true);
@@ -166,7 +166,7 @@ fn an_agent_introduces_itself_and_is_ready_while_a_server_is_there() {
 }
 
 #[test]
-fn a_link_is_counted_and_so_is_the_status_it_ends_with_unless_it_is_0() {
+fn links_and_error_statuses_are_counted() {
     for (status, text, failed) in [(8, "too many agents", true), (0, "", false)] {
         let (running, server, link) = connected(&[]);
         running.wait_counted("rhizome_konnectivity_links 1");
@@ -191,7 +191,7 @@ fn a_link_is_counted_and_so_is_the_status_it_ends_with_unless_it_is_0() {
 }
 
 #[test]
-fn operators_see_links_and_are_told_that_there_are_no_profiles() {
+fn admin_shows_links_and_no_profiles() {
     let (running, _server, _link) = connected(&[]);
     running.wait_counted("rhizome_konnectivity_links 1");
     let (_, snapshot) = running.admin("/snapshot");
@@ -206,7 +206,7 @@ fn operators_see_links_and_are_told_that_there_are_no_profiles() {
 }
 
 #[test]
-fn a_drained_agent_serves_what_comes_and_ends_once_idle() {
+fn drained_agent_serves_until_idle() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100s"]);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = link.dial(&echo.addr().to_string()).unwrap();
@@ -227,7 +227,7 @@ fn a_drained_agent_serves_what_comes_and_ends_once_idle() {
 }
 
 #[test]
-fn an_agent_whose_time_is_up_ends_with_its_tunnels() {
+fn drain_timeout_ends_tunnels() {
     let (mut running, _server, mut link) = connected(&["--grace-period=100ms"]);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     link.dial(&echo.addr().to_string()).unwrap();
@@ -264,7 +264,7 @@ fn an_operators_drain_is_no_signal() {
 }
 
 #[test]
-fn a_second_signal_ends_an_agent_whose_time_is_up_too() {
+fn second_signal_ends_timed_out_agent() {
     let (mut running, _server, _link) = connected(&["--grace-period=1ms"]);
     let drain = running.agent().drain.clone();
     let mut signals = 0;
@@ -301,7 +301,7 @@ fn exit_code_is_64_only_for_config_errors() {
 }
 
 #[test]
-fn servers_with_an_address_each_behind_one_name_are_found() {
+fn servers_behind_one_name_are_found() {
     let pki = Pki::new();
     let v4 = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = v4.local_addr().unwrap().port();

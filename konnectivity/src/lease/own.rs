@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_keeps_the_acquisition_and_foreign_labels() {
+    fn renewal_keeps_acquisition_and_labels() {
         let mut lease = params().renewed(Lease::default(), at(100));
         let labels = lease.metadata.labels.as_mut().unwrap();
         labels.insert("foreign".to_owned(), "kept".to_owned());

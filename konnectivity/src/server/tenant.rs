@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn agent_that_leaves_shortens_no_wait_for_the_first_ones() {
+    async fn leaving_agent_shortens_no_first_wait() {
         let tenant = tenant(true);
         drop(join(&tenant));
         assert!(waits(&tenant).await >= FIRST_AGENT - Duration::from_secs(1));

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_last_as_long_as_their_kind_and_the_token() {
+    fn verdicts_expire_by_kind_and_token() {
         let mut cache = Cache::default();
         let (now, key) = (Instant::now(), key(1, "token"));
         for (verdict, left, lasts) in [

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn places_run_out_by_tenant_and_network_and_come_back_with_time() {
+    fn slots_refill_per_tenant_and_network() {
         let mut rates = Rates::default();
         let now = Instant::now();
         for (tenant, source, second, places) in [

@@ -148,7 +148,7 @@ fn unknown_connections_have_upstreams_texts() {
 }
 
 #[test]
-fn nothing_is_sent_that_upstreams_server_does_not_know() {
+fn only_upstream_packets_are_sent() {
     let mut pair = Pair::start();
     // To the end, both ways, and slowly read: wherever CREDIT or FIN would be due.
     let greeting = noise(1, 600_000);
@@ -248,7 +248,7 @@ fn a_server_that_stops_reading_is_waited_for() {
 }
 
 #[test]
-fn everything_written_before_a_close_is_delivered() {
+fn bytes_before_close_are_delivered() {
     let mut pair = Pair::start();
     let held = Held::new();
     for count in [1000, 64 << 10, 2 << 20] {
@@ -297,7 +297,7 @@ fn a_frozen_server_is_found_out() {
 }
 
 #[test]
-fn destinations_that_are_not_allowed_are_not_dialed() {
+fn forbidden_destinations_are_not_dialed() {
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let other = Upstream::start(Behavior::Echo).unwrap();
     let allowed = format!("--allow-destinations=127.0.0.1/32:{}", echo.addr().port());

@@ -78,7 +78,7 @@ fn default_route_serves_unnamed_destinations() {
 }
 
 #[test]
-fn a_range_leads_to_its_agent_where_that_is_asked_for() {
+fn range_selects_its_agent_by_strategy() {
     let flags = ServerFlags::new(Mode::Http).flag("--proxy-strategies=destCIDR,default");
     let server = flags.start();
     let _range = named(&server, "range", "cidr=10.1.0.0/16");

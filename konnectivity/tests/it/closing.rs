@@ -91,7 +91,7 @@ fn a_half_close_leaves_the_way_back_open() {
 }
 
 #[test]
-fn a_half_close_by_the_destination_leaves_the_way_there_open() {
+fn destination_half_close_keeps_other_direction() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
     let greeting = b"bye".to_vec();
     let upstream = Upstream::start(Behavior::EndsWriteFirst { greeting }).unwrap();
@@ -105,7 +105,7 @@ fn a_half_close_by_the_destination_leaves_the_way_there_open() {
 
 /// An agent of upstream's knows no half-close: what was sent arrives, the answer does not.
 #[test]
-fn a_half_close_toward_an_agent_of_upstreams_is_an_end() {
+fn half_close_to_upstream_agent_is_close() {
     let rig = Rig::start(Mode::Http, Kind::Go);
     let held = Held::new();
     let mut tunnel = rig.tunnel(held.addr());
@@ -119,7 +119,7 @@ fn a_half_close_toward_an_agent_of_upstreams_is_an_end() {
 }
 
 #[test]
-fn an_agent_of_ours_closes_what_a_lost_server_opened() {
+fn agent_closes_connections_of_lost_server() {
     let mut rig = Rig::start(Mode::Http, Kind::Rust);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut tunnel = rig.tunnel(echo.addr());

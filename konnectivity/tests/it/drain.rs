@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_draining_agent_gets_no_dials_that_another_can_have() {
+fn draining_agent_is_dialed_last() {
     for (kind, mode) in [(Kind::Rust, Mode::Http), (Kind::Go, Mode::Grpc)] {
         let mut rig = Rig::start(mode, kind);
         let echo = Upstream::start(Behavior::Echo).unwrap();
@@ -44,7 +44,7 @@ fn a_draining_agent_gets_no_dials_that_another_can_have() {
 }
 
 #[test]
-fn a_draining_agent_is_dialed_when_there_is_no_other() {
+fn draining_agent_is_dialed_if_alone() {
     for kind in [Kind::Rust, Kind::Go] {
         let mut rig = Rig::start(Mode::Http, kind);
         let echo = Upstream::start(Behavior::Echo).unwrap();
@@ -59,7 +59,7 @@ fn a_draining_agent_is_dialed_when_there_is_no_other() {
 }
 
 #[test]
-fn an_agent_says_on_each_stream_that_it_drains_and_ends_once_idle() {
+fn agent_announces_drain_on_each_stream() {
     let pki = std::sync::Arc::new(Pki::new());
     let server = FakeServer::start(&ServerOptions::new("one", &pki.server)).unwrap();
     let flags = AgentFlags::new(&pki, "ours", server.addr()).flag("--grace-period=15s");
@@ -85,7 +85,7 @@ fn an_agent_says_on_each_stream_that_it_drains_and_ends_once_idle() {
 }
 
 #[test]
-fn an_agent_ends_with_its_grace_period_or_the_second_signal() {
+fn agent_ends_at_grace_period_or_second_signal() {
     let pki = std::sync::Arc::new(Pki::new());
     let server = FakeServer::start(&ServerOptions::new("one", &pki.server)).unwrap();
     let echo = Upstream::start(Behavior::Echo).unwrap();
@@ -106,7 +106,7 @@ fn an_agent_ends_with_its_grace_period_or_the_second_signal() {
 }
 
 #[test]
-fn a_server_lets_tunnels_end_and_takes_no_new_ones() {
+fn draining_server_lets_tunnels_end() {
     for mode in [Mode::Http, Mode::Grpc] {
         let flags = ServerFlags::new(mode).flag("--graceful-shutdown-timeout=60s");
         let mut rig = Rig::of(flags, mode, Kind::Rust);
@@ -126,7 +126,7 @@ fn a_server_lets_tunnels_end_and_takes_no_new_ones() {
 }
 
 #[test]
-fn a_server_that_is_to_end_accepts_until_its_delay_is_over() {
+fn stopped_server_accepts_until_drain_delay() {
     let flags = ServerFlags::new(Mode::Http).flag("--graceful-shutdown-delay=1h");
     let mut rig = Rig::of(flags, Mode::Http, Kind::Rust);
     let echo = Upstream::start(Behavior::Echo).unwrap();
@@ -140,7 +140,7 @@ fn a_server_that_is_to_end_accepts_until_its_delay_is_over() {
 }
 
 #[test]
-fn a_dial_waits_for_agents_that_were_all_lost_just_now() {
+fn dial_waits_for_agents_just_lost() {
     let rig = Rig::start(Mode::Http, Kind::Go);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     rig.tunnel(echo.addr()).echo(b"x").unwrap();

@@ -166,7 +166,7 @@ fn grpc_frontends_are_answered_as_by_upstream() {
 }
 
 #[test]
-fn a_second_connection_on_a_grpc_stream_ends_both() {
+fn second_dial_on_grpc_stream_ends_both() {
     let rig = Rig::start(Mode::Grpc, Kind::Go);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let (mut wire, id) = established(&rig, &echo);

@@ -68,7 +68,7 @@ fn a_frozen_agent_is_found_out_and_not_chosen() {
 }
 
 #[test]
-fn an_agent_that_answers_is_chosen_instead_of_a_frozen_one() {
+fn responsive_agent_is_preferred_to_frozen() {
     let mut rig = rig(Mode::Http, Kind::Go, "2s", "1s");
     let living = Backend::start(Kind::Rust, &rig.server, "living");
     rig.server.wait_agents(2);
@@ -84,7 +84,7 @@ fn an_agent_that_answers_is_chosen_instead_of_a_frozen_one() {
 
 /// The agent's bound is its interval and the 20 s that an answer may take, as grpc-go has it.
 #[test]
-fn a_line_that_swallows_everything_is_noticed_at_both_ends() {
+fn black_hole_is_noticed_at_both_ends() {
     let pki = Arc::new(Pki::new());
     let flags = ServerFlags::of(&pki, "server", Mode::Http);
     let flags = flags.flag("--keepalive-time=2s");

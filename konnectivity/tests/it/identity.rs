@@ -40,7 +40,7 @@ fn agents_without_a_good_certificate_are_refused() {
 }
 
 #[test]
-fn agents_need_no_certificate_where_none_is_asked_for() {
+fn agents_need_no_optional_certificate() {
     let server = ServerFlags::new(Mode::Http).any_agent().start();
     let target = AgentTarget {
         identity: None,
@@ -53,7 +53,7 @@ fn agents_need_no_certificate_where_none_is_asked_for() {
 }
 
 #[test]
-fn frontends_without_a_good_certificate_are_refused() {
+fn frontends_without_certificate_are_refused() {
     let server = ServerFlags::new(Mode::Http).tcp().start();
     let pem = server.pki().authority.pem();
     for (what, identity) in strangers(&server) {

@@ -9,7 +9,7 @@ use testkit::wait::Stopwatch;
 use crate::support::{Backend, Kind, LIMIT, Mode, Rig, refusal};
 
 #[test]
-fn a_killed_agent_takes_its_own_tunnels_and_no_others() {
+fn killed_agent_ends_only_its_tunnels() {
     for (kind, mode) in [
         (Kind::Rust, Mode::Http),
         (Kind::Rust, Mode::Grpc),
@@ -48,7 +48,7 @@ fn a_killed_agent_takes_its_own_tunnels_and_no_others() {
 }
 
 #[test]
-fn dials_that_wait_for_a_lost_agent_fail_when_none_comes_again() {
+fn waiting_dials_fail_without_new_agent() {
     for mode in [Mode::Http, Mode::Grpc] {
         let rig = Rig::start(mode, Kind::Go);
         let Backend::Go(agent) = &rig.agent else {
@@ -74,7 +74,7 @@ fn dials_that_wait_for_a_lost_agent_fail_when_none_comes_again() {
 }
 
 #[test]
-fn a_dial_that_waits_for_a_lost_agent_is_tried_elsewhere() {
+fn waiting_dial_is_tried_on_other_agent() {
     let rig = Rig::start(Mode::Http, Kind::Go);
     let Backend::Go(agent) = &rig.agent else {
         panic!("a fake");

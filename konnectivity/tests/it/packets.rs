@@ -33,7 +33,7 @@ fn success(connect_id: i64, random: i64) -> Packet {
 }
 
 #[test]
-fn bytes_of_an_unknown_connection_are_answered_by_a_close() {
+fn unknown_connection_is_answered_by_close() {
     let (_server, mut wire) = start(Mode::Http);
     wire.send(&Packet::data(9, *b"x")).unwrap();
     assert_eq!(
@@ -56,7 +56,7 @@ fn late_answer_is_closed_and_counted() {
 
 /// An agent may ask for its stream before it acknowledges anything, and ours does.
 #[test]
-fn the_windows_of_an_agent_that_is_known_are_large() {
+fn authenticated_agent_gets_large_windows() {
     let server = Server::start(Mode::Http);
     let wire = connect_deaf(&server.target(), &AgentMetadata::new("fast")).unwrap();
     server.wait_agents(1);
@@ -66,7 +66,7 @@ fn the_windows_of_an_agent_that_is_known_are_large() {
 
 /// grpc-go ends a connection at the third ping that comes sooner than it likes.
 #[test]
-fn no_number_of_pings_is_counted_against_an_agent() {
+fn pings_are_never_counted_against_agents() {
     let server = Server::start(Mode::Http);
     let mut agent = FakeAgent::start(&server.target(), &AgentMetadata::new("eager")).unwrap();
     server.wait_agents(1);
@@ -99,7 +99,7 @@ fn a_dial_that_is_answered_twice_is_one_tunnel() {
 }
 
 #[test]
-fn a_connection_id_given_twice_does_not_mix_tunnels() {
+fn duplicate_connection_id_mixes_no_tunnels() {
     let (server, mut wire) = start(Mode::Http);
     let ask = |target: &'static str| {
         let frontend = server.frontend();
@@ -166,7 +166,7 @@ fn an_agent_that_speaks_no_packets_is_left() {
 }
 
 #[test]
-fn errors_of_dials_are_passed_on_with_their_statuses() {
+fn dial_errors_keep_their_status() {
     let (server, mut wire) = start(Mode::Http);
     for (error, status) in [
         ("dial tcp 10.0.0.1:80: connect: no route to host", 502),
@@ -196,7 +196,7 @@ fn errors_of_dials_are_passed_on_with_their_statuses() {
 }
 
 #[test]
-fn numbers_of_dials_cannot_be_chosen_by_frontends() {
+fn frontends_cannot_choose_dial_ids() {
     let (server, mut wire) = start(Mode::Grpc);
     let grpc = server.grpc();
     let mut frontends: Vec<_> = (0..2)
@@ -231,7 +231,7 @@ fn numbers_of_dials_cannot_be_chosen_by_frontends() {
 }
 
 #[test]
-fn a_text_of_an_agents_close_reaches_a_grpc_frontend() {
+fn close_text_reaches_grpc_frontend() {
     let (server, mut wire) = start(Mode::Grpc);
     let frontend = server.frontend();
     let asking = std::thread::spawn(move || dial(&frontend, "10.0.0.1:80").unwrap());

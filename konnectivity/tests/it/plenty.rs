@@ -14,7 +14,7 @@ const GIBIBYTE: usize = 1 << 30;
 const BLOCK: usize = 1_048_573;
 
 #[test]
-fn a_gibibyte_each_way_is_unchanged_and_stays_nowhere() {
+fn gibibyte_each_way_is_unchanged() {
     for mode in [Mode::Http, Mode::Grpc] {
         let rig = Rig::start(mode, Kind::Rust);
         let echo = Upstream::start(Behavior::Echo).unwrap();

@@ -204,7 +204,7 @@ fn tunnels_of_two_tenants_are_not_mixed_up() {
 }
 
 #[test]
-fn a_certificate_is_good_for_its_tenant_and_purpose_alone() {
+fn certificate_serves_one_tenant_and_purpose() {
     let shared = Shared::start();
     let (a, b) = (&shared.a, &shared.b);
     let uri_of_b = "spiffe://example.com/cluster/b";
@@ -242,7 +242,7 @@ fn a_certificate_is_good_for_its_tenant_and_purpose_alone() {
 }
 
 #[test]
-fn a_tenant_that_is_removed_is_cut_and_the_others_go_on() {
+fn removed_tenant_is_cut_alone() {
     let shared = Shared::start();
     let _agents = (shared.agent(&shared.a), shared.agent(&shared.b));
     let echo = Upstream::start(Behavior::Echo).unwrap();

@@ -67,7 +67,7 @@ fn an_authority_of_agents_is_read_again() {
 }
 
 #[test]
-fn an_agents_authority_and_certificate_are_read_again() {
+fn agent_reloads_authority_and_certificate() {
     let server = ServerFlags::new(Mode::Http).start();
     let pki = server.pki();
     let next = Authority::new("next").unwrap();

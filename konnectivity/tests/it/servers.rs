@@ -38,7 +38,7 @@ fn an_agent_finds_a_server_that_replaces_another() {
 }
 
 #[test]
-fn an_agent_connects_to_all_servers_behind_a_balancer() {
+fn agent_finds_all_servers_behind_balancer() {
     let pki = Arc::new(Pki::new());
     let server = |name: &str| {
         let flags = ServerFlags::of(&pki, name, Mode::Http);

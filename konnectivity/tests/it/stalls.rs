@@ -64,7 +64,7 @@ fn others_live(rig: &Rig, time: Duration) {
 }
 
 #[test]
-fn a_hundred_stalled_tunnels_stay_within_the_budget() {
+fn hundred_stalled_tunnels_stay_within_budget() {
     for mode in [Mode::Http, Mode::Grpc] {
         let flags = ServerFlags::new(mode).flag("--max-buffered-bytes=32MiB");
         let rig = Rig::of(flags, mode, Kind::Rust);
@@ -94,7 +94,7 @@ fn a_stalled_tunnel_goes_on_where_it_stopped() {
 
 /// An agent of upstream's has no flow control: what cannot be held is cut, and counted.
 #[test]
-fn a_reader_that_stops_before_an_agent_of_upstreams_is_cut() {
+fn stalled_reader_of_upstream_agent_is_cut() {
     let rig = Rig::start(Mode::Http, Kind::Go);
     let source = Upstream::start(Behavior::Source { bytes: u64::MAX }).unwrap();
     let stalled = rig.tunnel(source.addr());
@@ -105,7 +105,7 @@ fn a_reader_that_stops_before_an_agent_of_upstreams_is_cut() {
 
 /// Small messages cost more than their bytes.
 #[test]
-fn small_packets_on_a_shared_connection_stall_no_other() {
+fn small_packets_stall_no_shared_connection() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let stuck = Upstream::start(Behavior::NeverReads).unwrap();

@@ -8,7 +8,7 @@ use testkit::wait;
 use crate::support::{Backend, Held, Kind, LIMIT, Mode, SERVER, Server, ServerFlags, dial};
 
 #[test]
-fn an_agent_that_says_too_little_or_too_much_is_refused() {
+fn agent_with_invalid_headers_is_refused() {
     let server = Server::start(Mode::Http);
     let good = AgentMetadata::new("a");
     for (metadata, text) in [
@@ -60,7 +60,7 @@ fn unknown_identifiers_are_ignored() {
 }
 
 #[test]
-fn a_server_says_who_it_is_and_how_many_there_are() {
+fn server_announces_its_id_and_count() {
     let flags = ServerFlags::new(Mode::Http)
         .flag("--server-id=this-one")
         .flag("--server-count=7");
@@ -129,7 +129,7 @@ impl EchoFrom for testkit::konnectivity::Tunnel {
 }
 
 #[test]
-fn a_second_stream_of_an_agent_leaves_the_first_ones_tunnels_alone() {
+fn second_agent_stream_keeps_first_tunnels() {
     let server = Server::start(Mode::Http);
     let frontend = server.frontend();
     let held = Held::new();

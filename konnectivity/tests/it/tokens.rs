@@ -68,7 +68,7 @@ fn only_a_good_token_lets_an_agent_in() {
 }
 
 #[test]
-fn a_token_that_was_judged_is_not_asked_about_at_once_again() {
+fn reviewed_token_is_cached() {
     let reviews = TokenReviews::start();
     let server = start(&reviews);
     let said = AgentMetadata::new("a");
@@ -80,7 +80,7 @@ fn a_token_that_was_judged_is_not_asked_about_at_once_again() {
 }
 
 #[test]
-fn our_agent_comes_with_its_token_and_backs_off_when_it_is_refused() {
+fn refused_agent_token_backs_off() {
     let reviews = TokenReviews::start();
     let server = start(&reviews);
     let path = server.pki().dir.write("token", "other/account\n").unwrap();

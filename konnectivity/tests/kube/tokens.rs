@@ -40,7 +40,7 @@ fn stage(name: &str) -> Stage {
 const ANSWERED: Result<Accepted, TokenRefused> = Ok(Accepted { cached: false });
 
 #[tokio::test]
-async fn the_api_server_tells_the_agents_tokens_from_others() {
+async fn api_server_reviews_agent_tokens() {
     let stage = stage("kube-reviews");
     let review = Review::Kubeconfig(stage.kubeconfig("konnectivity-server"));
     let verdicts = Verdicts::default();
@@ -91,7 +91,7 @@ fn a_token_ends_with_its_account() {
 }
 
 #[tokio::test]
-async fn an_account_that_may_not_ask_leaves_the_question_open() {
+async fn forbidden_review_leaves_token_undecided() {
     let stage = stage("kube-forbidden");
     let review = Review::Kubeconfig(stage.kubeconfig("other"));
     let verdicts = Verdicts::default();

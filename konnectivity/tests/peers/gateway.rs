@@ -23,7 +23,7 @@ use crate::stage::Cluster;
 const NAME: &str = "konnectivity.a.localhost";
 
 #[test]
-fn an_agent_comes_through_the_gateway_by_server_name() {
+fn agent_passes_gateway_by_server_name() {
     let dir = TempDir::new("kn-peers").unwrap();
     let certificates = Certificates::write(&dir, &[NAME]);
     let agents = free();

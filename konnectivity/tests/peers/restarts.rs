@@ -6,7 +6,7 @@ use crate::pair::LIMIT;
 use crate::stage::{Stage, Transport, proxied};
 
 #[test]
-fn an_api_server_outlives_the_pair_over_a_unix_socket() {
+fn api_server_survives_restart_of_pair() {
     outlives(Transport::GrpcUds);
 }
 

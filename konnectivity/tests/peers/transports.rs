@@ -11,7 +11,7 @@ use crate::pair::LIMIT;
 use crate::stage::{DOWN, Stage, Transport, proxied};
 
 #[test]
-fn a_kubelet_is_reached_by_http_connect_over_a_unix_socket() {
+fn kubelet_is_reached_by_http_connect_over_uds() {
     every_kind_of_request(Transport::HttpConnectUds);
 }
 
@@ -21,7 +21,7 @@ fn a_kubelet_is_reached_by_http_connect_over_tls() {
 }
 
 #[test]
-fn a_kubelet_is_reached_by_grpc_over_a_unix_socket() {
+fn kubelet_is_reached_by_grpc_over_uds() {
     every_kind_of_request(Transport::GrpcUds);
 }
 

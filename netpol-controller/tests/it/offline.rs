@@ -66,14 +66,14 @@ fn waits_and_ends(addr: SocketAddr, election: bool) {
 }
 
 #[test]
-fn refusing_api_server_is_retried_and_end_is_fast() {
+fn refusing_api_server_is_retried() {
     let addr = SocketAddr::from(([127, 0, 0, 1], ports::free(1).unwrap()[0]));
     waits_and_ends(addr, true);
     waits_and_ends(addr, false);
 }
 
 #[test]
-fn silent_api_server_delays_neither_start_nor_end() {
+fn silent_api_server_delays_nothing() {
     let mute = Mute::start();
     waits_and_ends(mute.addr, true);
     waits_and_ends(mute.addr, false);

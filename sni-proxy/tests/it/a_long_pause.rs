@@ -13,7 +13,7 @@ const BYTES: usize = 64 << 20;
 const PAUSE: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_reader_that_pauses_for_two_minutes_gets_everything() {
+fn reader_paused_two_minutes_gets_everything() {
     let source = Upstream::start(Behavior::EndsWriteFirst {
         greeting: vec![b'g'; BYTES],
     })

@@ -56,7 +56,7 @@ fn places(line: &str, written: impl Fn(&str) -> String) -> Vec<usize> {
 }
 
 #[test]
-fn a_json_line_has_exactly_the_documented_fields_in_their_order() {
+fn json_line_has_documented_fields_in_order() {
     let (child, upstream) = start("json");
     let endpoint = upstream.addr().to_string();
     // Through the dual-stack socket: an IPv4 peer is written as one.
@@ -98,7 +98,7 @@ fn a_json_line_has_exactly_the_documented_fields_in_their_order() {
 }
 
 #[test]
-fn every_kind_of_route_and_refusal_leaves_its_line() {
+fn every_route_and_refusal_is_logged() {
     let (child, _upstream) = start("json");
     let header = |dst: &str| {
         let src = "192.0.2.7:5000".parse().unwrap();
@@ -159,7 +159,7 @@ fn every_kind_of_route_and_refusal_leaves_its_line() {
 }
 
 #[test]
-fn a_text_line_has_the_same_fields_and_one_line_whatever_was_sent() {
+fn text_line_has_same_fields_on_one_line() {
     let (child, _upstream) = start("text");
     let mut client = Client::open(child.addr("vpn"));
     let peer = client.addr();

@@ -30,7 +30,7 @@ routes:
 }
 
 #[test]
-fn open_connections_are_listed_with_what_is_known_of_them() {
+fn open_connections_are_listed() {
     let (child, upstream) = start();
     let tls = Client::established(child.addr("tls"), "a.test");
     let mut tunnel = Client::open(child.addr("node"));
@@ -127,7 +127,7 @@ fn the_log_level_can_be_changed() {
 }
 
 #[test]
-fn probes_answer_on_both_addresses_and_the_rest_on_one() {
+fn probes_answer_on_both_addresses() {
     let (child, _upstream) = start();
     for addr in [child.probes, child.admin] {
         for path in ["/healthz", "/readyz", "/metrics"] {

@@ -390,7 +390,7 @@ fn play(child: &Child, row: Row, version: u8) {
 }
 
 #[test]
-fn every_mode_listener_and_sender_is_understood_as_documented() {
+fn proxy_modes_follow_documentation() {
     let (child, upstreams) = start();
     std::thread::scope(|scope| {
         for row in rows() {
@@ -427,7 +427,7 @@ fn every_mode_listener_and_sender_is_understood_as_documented() {
 }
 
 #[test]
-fn headers_may_come_byte_by_byte_in_either_version() {
+fn headers_may_arrive_byte_by_byte() {
     let (child, _upstreams) = start();
     let node = bytes_of(Then::NodeHeader);
     for version in [1, 2] {
@@ -444,7 +444,7 @@ fn headers_may_come_byte_by_byte_in_either_version() {
 }
 
 #[test]
-fn a_load_balancers_own_check_is_served_as_the_peer() {
+fn local_command_is_served_as_peer() {
     let (child, _upstreams) = start();
     for header in [proxy_header::v2_local(), b"PROXY UNKNOWN\r\n".to_vec()] {
         for (listener, then, cluster) in [

@@ -47,7 +47,7 @@ fn status(answer: &str) -> &str {
 }
 
 #[test]
-fn each_outcome_has_its_status_its_reason_and_its_end() {
+fn each_connect_outcome_has_status_and_reason() {
     let (gateway, upstream) = start("");
     let _held = {
         let mut client = Client::open(gateway.addr("vpn"));
@@ -107,7 +107,7 @@ fn a_request_that_is_wrong_is_told_so() {
 }
 
 #[test]
-fn the_destination_may_be_in_either_header_or_the_same_in_both() {
+fn destination_may_be_in_either_header() {
     let (gateway, _upstream) = start("");
     for headers in [
         "Reversed-VPN: outbound|1194||a\r\n",

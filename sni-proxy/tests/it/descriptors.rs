@@ -16,7 +16,7 @@ listeners:
 "#;
 
 #[test]
-fn accepting_pauses_while_there_are_none_and_goes_on_afterwards() {
+fn accept_resumes_after_descriptor_shortage() {
     let upstream = Upstream::start(Behavior::Echo).unwrap();
     let routes = routes_of(&[("a", upstream.addr())]);
     let child = Child::start(LISTENER, &routes);
@@ -42,7 +42,7 @@ fn accepting_pauses_while_there_are_none_and_goes_on_afterwards() {
 }
 
 #[test]
-fn routes_that_could_not_be_read_are_read_once_there_are_some_again() {
+fn routes_are_read_after_descriptor_shortage() {
     let upstream = Upstream::start(Behavior::Echo).unwrap();
     let routes = routes_of(&[("a", upstream.addr())]);
     let config = format!("{LISTENER}limits: {{ preambleTimeout: 60s }}\n");

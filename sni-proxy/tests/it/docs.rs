@@ -36,7 +36,7 @@ fn operations_explain_every_reason() {
 }
 
 #[test]
-fn the_table_lists_what_a_running_gateway_exposes() {
+fn table_lists_exposed_metrics() {
     let refusing = testkit::ports::free(1).unwrap()[0];
     let config = r#"
 listeners:

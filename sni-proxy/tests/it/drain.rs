@@ -73,7 +73,7 @@ fn hammer(addr: SocketAddr, draining: &AtomicBool, attempts: &Attempts) {
 }
 
 #[test]
-fn a_client_that_connects_throughout_is_served_or_refused_and_never_reset() {
+fn connecting_client_is_never_reset_by_drain() {
     let (mut child, upstream) = start(4, "delay: 1s, timeout: 10s");
     let (draining, attempts) = (AtomicBool::new(false), Attempts::default());
     let addr = child.addr("tls");
@@ -151,7 +151,7 @@ drain: { delay: 300ms, timeout: 20s }
 }
 
 #[test]
-fn drain_is_unready_at_once_and_accepts_for_delay() {
+fn drain_is_unready_and_accepts_for_delay() {
     let (mut child, _upstream) = start(2, "delay: 4s, timeout: 10s");
     assert_eq!(child.readiness(), 200);
     let mut old = Client::established(child.addr("tls"), "a.test");
@@ -238,7 +238,7 @@ fn crowd(addr: SocketAddr, served: &AtomicU64) -> VecDeque<Client> {
 }
 
 #[test]
-fn the_second_signal_ends_it_however_many_still_come() {
+fn second_signal_ends_despite_new_clients() {
     let (mut child, _upstream) = start(2, "delay: 60s, timeout: 0s");
     let (addr, served) = (child.addr("tls"), AtomicU64::new(0));
     let taken = std::thread::scope(|scope| {
@@ -264,7 +264,7 @@ fn the_second_signal_ends_it_however_many_still_come() {
 }
 
 #[test]
-fn draining_by_request_is_the_same_without_the_exit() {
+fn drain_request_drains_without_exit() {
     let (mut child, _upstream) = start(2, "delay: 500ms, timeout: 1s");
     let mut held = Client::established(child.addr("tls"), "a.test");
     assert_eq!(Probe::ask(child.admin, "GET", "/drain").status, 405);

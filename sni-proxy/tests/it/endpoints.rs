@@ -73,7 +73,7 @@ impl BlackHole {
 }
 
 #[test]
-fn endpoints_that_refuse_are_passed_over_before_a_byte_is_sent() {
+fn refusing_endpoints_are_skipped() {
     let good = echo();
     let mut endpoints = refusing(2);
     endpoints.push(good.addr().to_string());
@@ -109,7 +109,7 @@ fn connect_retries_bound_attempts() {
 }
 
 #[test]
-fn an_endpoint_that_fails_is_ejected_and_comes_back() {
+fn failing_endpoint_is_ejected_and_returns() {
     let good = echo();
     let late = refusing(1).remove(0);
     let endpoints = [good.addr().to_string(), late.clone()];
@@ -170,7 +170,7 @@ fn no_more_than_the_permitted_share_is_ejected() {
 }
 
 #[test]
-fn an_endpoint_that_does_not_answer_is_given_its_time_and_no_more() {
+fn silent_endpoint_ends_at_connect_timeout() {
     let hole = BlackHole::new();
     let endpoints = [hole.addr.to_string()];
     let gateway = Gateway::start(LISTENERS, &cluster(&endpoints, "connectTimeout: 500ms"));
@@ -192,7 +192,7 @@ fn an_endpoint_that_does_not_answer_is_given_its_time_and_no_more() {
 }
 
 #[test]
-fn a_silent_endpoint_costs_one_time_out_and_then_the_next_is_tried() {
+fn silent_endpoint_costs_one_timeout() {
     let (hole, good) = (BlackHole::new(), echo());
     let endpoints = [hole.addr.to_string(), good.addr().to_string()];
     let settings = "balance: round-robin, connectTimeout: 300ms";
@@ -204,7 +204,7 @@ fn a_silent_endpoint_costs_one_time_out_and_then_the_next_is_tried() {
 }
 
 #[test]
-fn a_tunnel_is_not_announced_before_the_endpoint_is_connected() {
+fn connect_200_follows_endpoint_connection() {
     let hole = BlackHole::new();
     let endpoints = [hole.addr.to_string()];
     let gateway = Gateway::start(LISTENERS, &cluster(&endpoints, "connectTimeout: 60s"));
@@ -244,7 +244,7 @@ fn endpoints_may_be_host_names_of_either_family() {
 }
 
 #[test]
-fn endpoints_of_the_own_zone_come_first_and_others_when_they_fail() {
+fn own_zone_is_preferred_until_it_fails() {
     let near = echo();
     let far = echo();
     let gone = refusing(1).remove(0);

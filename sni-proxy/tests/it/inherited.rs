@@ -57,7 +57,7 @@ routing: {{ file: routes.yaml }}
 }
 
 #[test]
-fn a_passed_socket_is_served_from_its_queue_on_and_outlives_the_process() {
+fn inherited_socket_outlives_process() {
     let upstream = Upstream::start(Behavior::Echo).unwrap();
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = socket.local_addr().unwrap();

@@ -44,7 +44,7 @@ fn wait_served(gateway: &Gateway, from: &str, listener: &str) {
 }
 
 #[test]
-fn above_the_limit_of_the_process_connections_are_refused_and_counted() {
+fn connections_above_process_limit_are_refused() {
     let (gateway, upstream) = start("connections: 4");
     let held: Vec<Client> = (0..3)
         .map(|_| Client::established(gateway.addr("tls"), "a.test"))
@@ -63,7 +63,7 @@ fn above_the_limit_of_the_process_connections_are_refused_and_counted() {
 }
 
 #[test]
-fn a_client_has_its_share_over_all_workers_and_listeners() {
+fn source_limit_spans_workers_and_listeners() {
     let (gateway, upstream) = start("connectionsPerSource: 3");
     let mut held = vec![
         Client::established(gateway.addr("tls"), "a.test"),
@@ -83,7 +83,7 @@ fn a_client_has_its_share_over_all_workers_and_listeners() {
 }
 
 #[test]
-fn behind_a_load_balancer_the_client_counts_and_not_the_balancer() {
+fn source_limit_counts_proxied_client() {
     let (gateway, _upstream) = start("connectionsPerSource: 2");
     let open = |listener: &str, source: &str, then: &[u8]| {
         let destination = if source.starts_with('[') {
@@ -131,7 +131,7 @@ fn behind_a_load_balancer_the_client_counts_and_not_the_balancer() {
 }
 
 #[test]
-fn where_a_balancer_may_be_in_front_other_peers_count_from_accept() {
+fn source_limit_counts_direct_peers_from_accept() {
     let (gateway, _upstream) = start("connectionsPerSource: 2");
     let silent = [
         Client::open(gateway.addr("maybe")),
@@ -161,7 +161,7 @@ fn where_a_balancer_may_be_in_front_other_peers_count_from_accept() {
 }
 
 #[test]
-fn a_cluster_has_at_most_the_connections_it_may_have() {
+fn cluster_connections_are_limited() {
     let upstream = Upstream::start(Behavior::Echo).unwrap();
     let addr = upstream.addr();
     let routes = format!(

@@ -45,7 +45,7 @@ const RUN: [&str; 2] = ["--config", "sni-proxy.yaml"];
 const CHECK: [&str; 3] = ["--config", "sni-proxy.yaml", "--check"];
 
 #[test]
-fn a_bad_configuration_ends_with_64_and_names_file_and_line() {
+fn invalid_config_exits_with_64_and_names_line() {
     for (config, place, what) in [
         (
             CONFIG.replace("workers", "wrokers"),
@@ -96,7 +96,7 @@ fn a_bad_configuration_ends_with_64_and_names_file_and_line() {
 }
 
 #[test]
-fn bad_routes_end_with_64_and_name_file_and_place() {
+fn invalid_routes_exit_with_64_and_name_place() {
     for (routes, place, what) in [
         (
             ROUTES.replace("serverNames", "names"),
@@ -181,7 +181,7 @@ fn bad_routes_end_with_64_and_name_file_and_place() {
 }
 
 #[test]
-fn a_check_prints_what_is_in_effect_and_ends_with_0() {
+fn check_prints_effective_config() {
     let dir = directory(CONFIG, ROUTES);
     let (code, stdout, stderr) = outcome(&dir, &CHECK);
     assert_eq!(code, Some(0), "{stderr}");
@@ -220,7 +220,7 @@ fn bind_failure_exits_with_1() {
 }
 
 #[test]
-fn help_and_version_end_with_0_and_a_bad_flag_with_64() {
+fn help_exits_with_0_and_bad_flag_with_64() {
     let dir = directory(CONFIG, ROUTES);
     let (code, stdout, _) = outcome(&dir, &["--version"]);
     assert_eq!(code, Some(0));

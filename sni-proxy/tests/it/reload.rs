@@ -41,7 +41,7 @@ fn wait_routed(gateway: &Gateway, name: &str, clock: Stopwatch) {
 }
 
 #[test]
-fn a_change_is_in_force_in_time_however_it_is_made() {
+fn any_kind_of_change_is_applied() {
     let upstream = echo();
     let gateway = Gateway::start(LISTENER, &routes_of(&[("a", upstream.addr())]));
     let mut old = Client::established(gateway.addr("tls"), "a.test");
@@ -144,7 +144,7 @@ fn refused_routing_file_keeps_last_snapshot() {
 }
 
 #[test]
-fn a_file_that_says_what_it_said_confirms_the_snapshot() {
+fn unchanged_file_confirms_snapshot() {
     let upstream = echo();
     let yaml = routes_of(&[("a", upstream.addr())]);
     let json = format!(

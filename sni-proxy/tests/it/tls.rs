@@ -23,7 +23,7 @@ fn reached(gateway: &Gateway, hello: &ClientHello) -> String {
 }
 
 #[test]
-fn the_most_specific_name_wins_whatever_the_order() {
+fn most_specific_name_wins() {
     let names = ["any", "wide", "deep", "exact"];
     let upstreams = names.map(|name| (name, greeter(name)));
     let mut routes = String::from("clusters:\n");
@@ -66,7 +66,7 @@ routes:
 }
 
 #[test]
-fn three_ways_of_having_no_name_are_told_apart_and_closed_at_once() {
+fn missing_name_has_three_reasons() {
     let upstream = greeter("a");
     let gateway = Gateway::start(LISTENER, &routes_of(&[("a", upstream.addr())]));
     for (preamble, reason) in [
@@ -95,7 +95,7 @@ fn three_ways_of_having_no_name_are_told_apart_and_closed_at_once() {
 }
 
 #[test]
-fn a_hello_may_come_in_any_pieces_and_arrives_unchanged() {
+fn split_client_hello_arrives_unchanged() {
     let upstream = Upstream::start(Behavior::Echo).unwrap();
     let gateway = Gateway::start(LISTENER, &routes_of(&[("a", upstream.addr())]));
     let usual = ClientHello::for_name("a.test");

@@ -63,7 +63,7 @@ fn expect(client: &mut Client, bytes: &[u8], header: &[u8], payload: &[u8]) {
 }
 
 #[test]
-fn a_direct_client_is_told_with_the_address_it_came_to() {
+fn direct_client_is_sent_with_local_address() {
     let (gateway, _one, _two) = start();
     for listener in ["tls", "dual"] {
         let to = SocketAddr::new("127.0.0.1".parse().unwrap(), gateway.addr(listener).port());
@@ -85,7 +85,7 @@ fn a_direct_client_is_told_with_the_address_it_came_to() {
 }
 
 #[test]
-fn behind_a_load_balancer_its_header_is_passed_on() {
+fn balancers_header_is_passed_on() {
     let (gateway, _one, _two) = start();
     let hello = ClientHello::for_name("one.test").encode();
     let told = proxy_header::v2(at(CLIENT), at(BALANCER), &[(0x04, b"tlv")]);

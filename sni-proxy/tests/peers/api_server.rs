@@ -265,7 +265,7 @@ fn reload(stage: &Stage, number: u32) {
 }
 
 #[test]
-fn watches_of_a_minute_see_every_event_and_no_reload() {
+fn watches_see_every_event_and_no_reload() {
     let stage = Stage::new();
     let clock = Stopwatch::start();
     let mut watchers: Vec<Watcher> = stage

@@ -79,7 +79,7 @@ fn follow(watch: &mut Watch, last: &mut u64, count: u64) {
 }
 
 #[test]
-fn envoy_on_the_node_is_led_by_its_connect_header() {
+fn node_envoy_is_routed_by_connect_header() {
     let stage = Stage::new();
     let node = free("127.0.9.1");
     let _envoy = stage.envoy(node, by_connect(CLUSTER));
@@ -95,7 +95,7 @@ fn envoy_on_the_node_is_led_by_its_connect_header() {
 }
 
 #[test]
-fn envoy_on_the_node_is_told_of_an_unknown_destination() {
+fn node_envoy_gets_error_for_unknown_destination() {
     let stage = Stage::new();
     let node = free("127.0.9.1");
     let unknown = CLUSTER.replace("foo", "missing");
@@ -143,7 +143,7 @@ fn through(modes: &[NodeProxyMode], server: &Upstream, job: impl Fn(TcpStream)) 
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
+fn server_first_protocol_passes_envoy() {
     let server = Upstream::start(Behavior::Source { bytes: 3_000_000 }).unwrap();
     let modes = [by_connect(CLUSTER), NodeProxyMode::ProxyV2];
     through(&modes, &server, |mut stream| {
@@ -154,7 +154,7 @@ fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
 }
 
 #[test]
-fn the_end_of_a_request_reaches_the_server_through_envoy() {
+fn half_close_passes_envoy() {
     let server = Upstream::start(Behavior::AnswersAtEof).unwrap();
     // Not by CONNECT: Envoy ends such a tunnel both ways as soon as its client ends one.
     through(&[NodeProxyMode::ProxyV2], &server, |mut stream| {
@@ -167,7 +167,7 @@ fn the_end_of_a_request_reaches_the_server_through_envoy() {
 }
 
 #[test]
-fn a_watch_goes_on_while_envoy_on_the_node_drains_and_ends_with_it() {
+fn watch_survives_drain_of_node_envoy() {
     let stage = Stage::new();
     for mode in [by_connect(CLUSTER), NodeProxyMode::ProxyV2] {
         let node = free("127.0.9.1");

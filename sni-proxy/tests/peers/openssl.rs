@@ -77,7 +77,7 @@ fn s_client(addr: SocketAddr, authority: &Path, arguments: &[&str], input: &str)
 }
 
 #[test]
-fn a_server_is_reached_by_its_name_with_either_version_of_tls() {
+fn server_is_reached_by_both_tls_versions() {
     let stage = Stage::new();
     for (version, shown) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {
         let said = stage.succeeds(&["-servername", NAME, version]);
@@ -95,7 +95,7 @@ fn a_server_is_reached_by_its_name_with_either_version_of_tls() {
 }
 
 #[test]
-fn no_name_and_an_unknown_name_are_refused_for_two_reasons() {
+fn absent_and_unknown_names_differ_in_reason() {
     let stage = Stage::new();
     let record = stage.is_refused(&["-noservername"], "no_server_name");
     assert_eq!(record["server_name"], Value::Null, "{record}");
@@ -121,7 +121,7 @@ fn without_a_name_the_catch_all_route_is_taken() {
 }
 
 #[test]
-fn the_application_protocol_is_agreed_with_the_server_and_noted() {
+fn alpn_is_negotiated_end_to_end_and_logged() {
     let stage = Stage::new();
     // HTTP/1.0 is no HTTP/2, so the server ends the connection; the handshake is what counts.
     let said = text(&stage.s_client(&["-servername", NAME, "-alpn", "h2,http/1.1"]));

@@ -116,7 +116,7 @@ fn nginx_sender(dir: &Path, listen: SocketAddr, server: SocketAddr) -> ChildGuar
 }
 
 #[test]
-fn haproxy_and_nginx_lead_to_the_destination_of_their_header() {
+fn haproxy_and_nginx_headers_select_destination() {
     let stage = Stage::new(Kind::Tls, TRUSTED);
     let mut running = Vec::new();
     for (number, options) in [
@@ -146,7 +146,7 @@ fn haproxy_and_nginx_lead_to_the_destination_of_their_header() {
 }
 
 #[test]
-fn curl_itself_leads_to_the_destination_of_its_header() {
+fn curl_header_selects_destination() {
     let stage = Stage::new(Kind::Tls, TRUSTED);
     let node = stage.gateway.listener("proxy-or-connect-off");
     let said = stage.ask_with(stage.curl(node).arg("--haproxy-protocol"));
@@ -183,7 +183,7 @@ fn tls_tlvs_of_haproxy_are_accepted() {
 }
 
 #[test]
-fn a_balancer_names_the_client_on_the_tls_listener() {
+fn balancer_header_names_client_on_tls() {
     let stage = Stage::new(Kind::Tls, "127.0.0.0/8");
     let mut running = Vec::new();
     for to in ["tls-required", "tls-optional"] {
@@ -327,7 +327,7 @@ fn allow_sources_uses_the_balancers_client() {
 }
 
 #[test]
-fn two_headers_in_a_row_are_the_balancers_and_the_nodes() {
+fn two_headers_are_balancers_then_nodes() {
     let stage = Stage::new(Kind::Tls, "127.0.0.0/8");
     for treatment in ["optional", "required"] {
         let to = stage
@@ -394,7 +394,7 @@ fn our_node_proxy_is_led_through_a_balancer() {
 }
 
 #[test]
-fn one_header_on_an_optional_node_listener_is_the_node_proxys() {
+fn single_optional_header_is_node_proxys() {
     let stage = Stage::new(Kind::Tls, "127.0.0.0/8");
     for options in ["send-proxy", "send-proxy-v2", EXTRAS] {
         let node = free("127.0.9.1");
@@ -421,7 +421,7 @@ fn haproxys_health_checks_are_no_faults() {
 }
 
 #[test]
-fn haproxy_and_nginx_send_the_headers_they_are_told_to() {
+fn haproxy_and_nginx_send_configured_headers() {
     let dir = TempDir::new("senders").unwrap();
     let upstream = Upstream::start(Behavior::Echo).unwrap();
     let server = upstream.addr();

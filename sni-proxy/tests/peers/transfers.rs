@@ -125,7 +125,7 @@ fn files_arrive_as_they_were_through_connect() {
 }
 
 #[test]
-fn connect_is_answered_as_curl_expects_of_a_proxy() {
+fn curl_accepts_connect_answer() {
     let stage = Stage::new();
     let cluster = gateway::CLUSTER;
     for (listener, header, value) in [
@@ -169,7 +169,7 @@ fn connect_is_answered_as_curl_expects_of_a_proxy() {
 }
 
 #[test]
-fn plain_requests_are_redirected_where_curl_can_follow() {
+fn curl_follows_redirect() {
     let stage = Stage::new();
     let vpn = stage.gateway.listener("vpn");
     let mut curl = stage.curl(&["--output", "/dev/null"]);

@@ -91,7 +91,7 @@ impl Stage {
 }
 
 #[test]
-fn a_client_killed_in_a_download_is_a_downstream_reset() {
+fn killed_downloader_is_downstream_reset() {
     let stage = Stage::new();
     let mut curl = stage.download(stage.gateway.listener("tls"));
     stage.wait_moved("tx");
@@ -103,7 +103,7 @@ fn a_client_killed_in_a_download_is_a_downstream_reset() {
 }
 
 #[test]
-fn a_server_killed_in_an_upload_is_an_upstream_reset() {
+fn server_killed_in_upload_is_upstream_reset() {
     let mut stage = Stage::new();
     let mut curl = stage.upload(stage.gateway.listener("tls"));
     stage.wait_moved("rx");
@@ -117,7 +117,7 @@ fn a_server_killed_in_an_upload_is_an_upstream_reset() {
 }
 
 #[test]
-fn a_server_killed_in_a_download_ends_the_download() {
+fn server_killed_in_download_ends_it() {
     let mut stage = Stage::new();
     let mut curl = stage.download(stage.gateway.listener("tls"));
     stage.wait_moved("tx");
@@ -131,7 +131,7 @@ fn a_server_killed_in_a_download_ends_the_download() {
 }
 
 #[test]
-fn a_node_proxy_killed_with_its_transfers_leaves_nothing() {
+fn killed_node_proxy_leaves_nothing() {
     let stage = Stage::new();
     announce("haproxy");
     let node = free("127.0.9.1");

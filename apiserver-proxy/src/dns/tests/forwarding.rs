@@ -38,7 +38,7 @@ async fn the_zone_is_never_asked_of_others() {
 }
 
 #[tokio::test]
-async fn a_search_path_behind_the_name_is_nothing_special() {
+async fn search_path_suffix_is_forwarded() {
     let mut other = Peer::failing(ResponseCode::NXDomain);
     let server = Running::start(&[other.addr]);
     let searched = format!("{ZONE}.svc.cluster.local.");
@@ -51,7 +51,7 @@ async fn a_search_path_behind_the_name_is_nothing_special() {
 }
 
 #[tokio::test]
-async fn the_wish_for_dnssec_travels_but_other_options_do_not() {
+async fn only_dnssec_option_is_forwarded() {
     let mut other = Peer::answering("192.0.2.1");
     let server = Running::start(&[other.addr]);
     let mut message = question("example.com", RecordType::A);
@@ -95,7 +95,7 @@ async fn a_truncated_answer_is_had_in_full_over_tcp() {
 }
 
 #[tokio::test]
-async fn a_truncated_answer_that_cannot_be_completed_keeps_its_mark() {
+async fn incomplete_answer_stays_truncated() {
     let other = Peer::start(|via, question| {
         let mut answer = peer::records(question, &["192.0.2.1"]);
         answer.metadata.truncation = true;
@@ -227,7 +227,7 @@ async fn a_question_that_ended_makes_room_for_another() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_fit_the_question_is_passed_over() {
+async fn answer_to_another_question_is_ignored() {
     let other = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let server = Running::start(&[other.local_addr().unwrap()]);
     let asker = tokio::spawn(async move { server.udp_a("example.com").await });

@@ -77,7 +77,7 @@ async fn silent_connections_are_closed_and_give_way() {
 }
 
 #[tokio::test]
-async fn above_the_limit_connections_wait_for_their_turn() {
+async fn connections_above_limit_wait() {
     let idle = Duration::from_secs(3600);
     let limits = Limits {
         connections: 1,

@@ -38,7 +38,7 @@ fn stalled_tunnels_are_released() {
 }
 
 #[test]
-fn idle_tunnels_and_paced_round_trips_have_figures() {
+fn idle_tunnels_and_round_trips_have_figures() {
     let mut bench = Bench::new();
     memory::idle(&mut bench.lab, &bench.target, 10).unwrap();
     assert!(bench.value("idle ×10", of::SERVER_EMPTY).unwrap() > 0.0);

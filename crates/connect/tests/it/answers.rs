@@ -239,7 +239,7 @@ async fn post_without_body_keeps_connection_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn head_gets_no_body_and_http10_no_second_request() {
+async fn head_and_http10_requests_are_respected() {
     let dial = Double::new(Plan::Echo);
     let input = format!("HEAD / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.0\r\n\r\n{CONNECT}");
     let (outcome, answer) = talk(&dial, &Params::default(), &[input.as_bytes()]).await;

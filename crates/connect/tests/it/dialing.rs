@@ -13,7 +13,7 @@ const CONNECT: &[u8] = b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n";
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
 #[tokio::test(start_paused = true)]
-async fn answer_waits_for_tunnel_and_early_bytes_are_kept() {
+async fn answer_waits_for_tunnel_keeping_early_bytes() {
     let dial = Double::new(Plan::EchoWhenNotified(Notify::new()));
     let Plan::EchoWhenNotified(notify) = &dial.plan else {
         unreachable!()
@@ -149,7 +149,7 @@ async fn early_bytes_are_bounded_and_complete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tunnel_is_dropped_when_answer_cannot_be_written() {
+async fn tunnel_is_dropped_after_failed_answer() {
     let dial = Double::new(Plan::Echo);
     // Too small for the answer, which is never read.
     let (mut client, server) = duplex(34);

@@ -160,7 +160,7 @@ async fn alert_survives_bytes_client_still_sends() {
 }
 
 #[tokio::test]
-async fn certificate_of_other_authority_is_distinguished() {
+async fn foreign_certificate_is_distinguished() {
     let side = Side::new("server.example");
     let other = Authority::new("other").unwrap();
     let client = side.client(Some(&other.client("kube-apiserver", &[], &[]).unwrap()));
@@ -197,7 +197,7 @@ async fn missing_common_protocol_fails_handshake() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_gone_and_foreign_clients_are_distinguished() {
+async fn tls_failures_of_clients_are_distinguished() {
     let side = Side::new("server.example");
     let cases = [
         (&b""[..], false, "handshake_timeout"),

@@ -27,7 +27,7 @@ fn strategies_are_read_in_order() {
 }
 
 #[test]
-fn the_newest_living_stream_of_an_agent_is_chosen() {
+fn newest_live_stream_of_agent_is_chosen() {
     let mut backends = Backends::new();
     add(&mut backends, 1, "a", "");
     add(&mut backends, 2, "a", "");
@@ -72,7 +72,7 @@ fn one_that_was_tried_is_not_chosen_again() {
 }
 
 #[test]
-fn hosts_are_matched_whole_and_the_next_strategy_takes_the_rest() {
+fn unmatched_hosts_use_next_strategy() {
     let mut backends = Backends::new();
     add(&mut backends, 1, "a", "ipv4=10.0.0.1&ipv6=A%3A%3A0%3A1");
     add(&mut backends, 2, "b", "host=Node-2&ipv4=10.0.0.2");

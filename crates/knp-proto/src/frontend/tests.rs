@@ -92,7 +92,7 @@ fn packets_have_their_answers_in_each_state() {
 }
 
 #[test]
-fn a_second_dial_is_refused_and_the_first_goes_on() {
+fn second_dial_is_refused() {
     let mut frontend = open();
     let (action, replies) = take(&mut frontend, dial(DialId(78)));
     assert_eq!(action, None);
@@ -123,7 +123,7 @@ fn giving_up_crosses_an_answer() {
 }
 
 #[test]
-fn a_dial_that_fails_is_told_once_with_the_agents_text() {
+fn failed_dial_is_reported_once_with_text() {
     let mut frontend = dialing();
     let error = "dial tcp 127.0.0.1:1: connect: connection refused".to_owned();
     let answer = dial_response(RANDOM, ConnectId(0), &error);

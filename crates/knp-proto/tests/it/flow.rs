@@ -93,7 +93,7 @@ fn a_window_is_filled_to_the_byte_and_no_further() {
 }
 
 #[test]
-fn a_fast_reader_gets_a_larger_window_and_memory_returns() {
+fn fast_reader_grows_window_and_returns_memory() {
     let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
     for _ in 0..100 {
         world.write(End::Agent, 0, 256 * KIB);
@@ -111,7 +111,7 @@ fn a_fast_reader_gets_a_larger_window_and_memory_returns() {
 }
 
 #[test]
-fn a_hundred_stalled_tunnels_stay_within_the_budget_and_leave_room() {
+fn stalled_tunnels_stay_within_budget_with_room() {
     let limits = TenantLimits {
         buffered_bytes: 64 << 20,
         ..generous()
@@ -158,7 +158,7 @@ fn stalled_reader_without_credit_is_cut_alone() {
 }
 
 #[test]
-fn without_credit_a_reader_that_is_merely_slow_is_waited_for() {
+fn slow_reader_without_credit_is_awaited() {
     let config = LinkConfig::default();
     let mut world = blocked(config);
     let mut read = 0;
@@ -203,7 +203,7 @@ fn without_credit_blocking_is_upstreams_way() {
 }
 
 #[test]
-fn a_blocking_tunnel_that_ends_lets_the_others_go_on() {
+fn ended_blocking_tunnel_releases_others() {
     let config = LinkConfig {
         overflow: Overflow::Block,
         ..LinkConfig::default()
@@ -309,7 +309,7 @@ fn half_close_keeps_the_other_direction_open() {
 }
 
 #[test]
-fn a_close_delivers_all_and_a_reset_is_seen_as_one() {
+fn close_delivers_all_and_reset_is_reset() {
     for (discard, clean) in [(false, true), (true, false)] {
         for end in [End::Server, End::Agent] {
             let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
@@ -326,7 +326,7 @@ fn a_close_delivers_all_and_a_reset_is_seen_as_one() {
 }
 
 #[test]
-fn a_socket_that_takes_nothing_of_a_closed_tunnel_is_given_up() {
+fn stalled_socket_of_closed_tunnel_is_dropped() {
     let config = LinkConfig::default();
     let mut world = open(Extensions::ALL, config, 1);
     world.write(End::Agent, 0, 1000);

@@ -149,7 +149,7 @@ fn close_response(connect_id: ConnectId, error: &str) -> Packet {
 // === Server ===
 
 #[test]
-fn the_server_closes_behind_its_data_and_hears_what_comes_until_the_answer() {
+fn close_follows_data_and_reads_until_answer() {
     let mut peer = Peer::server();
     let id = peer.established();
     peer.link.write(id, Bytes::from_static(b"up")).unwrap();
@@ -170,7 +170,7 @@ fn the_server_closes_behind_its_data_and_hears_what_comes_until_the_answer() {
 }
 
 #[test]
-fn an_agent_that_closes_first_has_its_data_delivered() {
+fn data_before_agents_close_is_delivered() {
     let mut peer = Peer::server();
     let id = peer.established();
     peer.sends(data(ID, b"banner"));
@@ -196,7 +196,7 @@ fn an_error_of_the_agent_is_no_clean_end() {
 }
 
 #[test]
-fn an_error_in_answer_to_a_close_is_no_clean_end_either() {
+fn error_answer_to_close_is_no_clean_end() {
     let mut peer = Peer::server();
     let id = peer.established();
     peer.link.finish(peer.now, id);
@@ -207,7 +207,7 @@ fn an_error_in_answer_to_a_close_is_no_clean_end_either() {
 }
 
 #[test]
-fn an_answer_after_giving_up_closes_the_agents_connection_once() {
+fn late_answer_closes_connection_once() {
     let mut peer = Peer::server();
     let id = peer.dial();
     peer.link.close(peer.now, id);
@@ -235,7 +235,7 @@ fn a_dial_that_was_not_sent_yet_is_never_sent() {
 }
 
 #[test]
-fn a_frozen_agent_holds_nothing_of_dials_given_up() {
+fn frozen_agent_holds_no_abandoned_dials() {
     let mut peer = Peer::server();
     for random in 1..=20 {
         let random = DialId(random);
@@ -300,7 +300,7 @@ fn two_connections_of_one_id_are_both_given_up() {
 }
 
 #[test]
-fn a_late_answer_with_anothers_id_does_not_close_that_one() {
+fn late_answer_with_used_id_closes_nothing() {
     let mut peer = Peer::server();
     let id = peer.established();
     peer.sends(dial_response(DialId(99), ID));
@@ -320,7 +320,7 @@ fn unknown_data_is_answered_and_id_0_dropped() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_a_close_is_not_waited_for_forever() {
+fn unanswered_close_times_out() {
     let mut peer = Peer::server();
     let id = peer.established();
     peer.link.close(peer.now, id);
@@ -335,7 +335,7 @@ fn an_agent_that_does_not_answer_a_close_is_not_waited_for_forever() {
 }
 
 #[test]
-fn a_draining_agent_is_told_of_and_odd_packets_are_ignored() {
+fn drain_is_reported_and_odd_packets_ignored() {
     let mut peer = Peer::server();
     peer.sends(Packet::Drain);
     assert_eq!(peer.events(), [Event::Draining]);
@@ -357,7 +357,7 @@ fn a_draining_agent_is_told_of_and_odd_packets_are_ignored() {
 }
 
 #[test]
-fn the_end_of_a_stream_ends_dials_and_tunnels_at_once() {
+fn stream_end_ends_dials_and_tunnels() {
     let mut peer = Peer::server();
     let open = peer.established();
     let closed = DialId(50);
@@ -409,7 +409,7 @@ fn ids_count_from_1_and_failures_take_none() {
 }
 
 #[test]
-fn a_close_request_is_answered_behind_the_data_already_read() {
+fn close_response_follows_read_data() {
     let mut peer = Peer::agent();
     let id = peer.dialed();
     peer.link.write(id, Bytes::from_static(b"down")).unwrap();
@@ -426,7 +426,7 @@ fn a_close_request_is_answered_behind_the_data_already_read() {
 }
 
 #[test]
-fn a_destination_that_ends_closes_the_tunnel_behind_its_data() {
+fn destination_eof_closes_after_data() {
     let mut peer = Peer::agent();
     let id = peer.dialed();
     peer.link.write(id, Bytes::from_static(b"bye")).unwrap();
@@ -459,7 +459,7 @@ fn agent_names_reset_in_close_response() {
 }
 
 #[test]
-fn a_connection_is_forgotten_while_its_socket_still_takes_what_came() {
+fn connection_ends_while_socket_drains() {
     let mut peer = Peer::agent();
     let id = peer.dialed();
     peer.sends(data(ID, b"up"));
@@ -507,7 +507,7 @@ fn a_dial_called_off_is_gone_for_the_dialler() {
 }
 
 #[test]
-fn a_dial_called_off_too_late_waits_for_the_close() {
+fn late_canceled_dial_waits_for_close() {
     let mut peer = Peer::agent();
     peer.dialed();
     peer.sends(Packet::CloseDial { random: RANDOM });

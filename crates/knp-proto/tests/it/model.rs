@@ -80,7 +80,7 @@ fn extensions() -> impl Strategy<Value = Extensions> {
 
 proptest! {
     #[test]
-    fn bytes_arrive_in_order_at_their_own_tunnel_and_nothing_stays(
+    fn bytes_arrive_in_order_and_none_remain(
         extensions in extensions(),
         overflow in prop_oneof![Just(Overflow::Block), Just(Overflow::Close)],
         acts in proptest::collection::vec(acts(), 1..500),

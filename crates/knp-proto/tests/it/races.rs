@@ -156,7 +156,7 @@ fn explore_all(extensions: Extensions) -> usize {
 }
 
 #[test]
-fn no_order_leaks_with_a_peer_that_knows_nothing_of_ours() {
+fn no_order_leaks_without_extensions() {
     let schedules = explore_all(Extensions::default());
     assert!(schedules > 10_000, "only {schedules} schedules");
 }

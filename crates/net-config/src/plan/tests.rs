@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn an_address_that_is_somewhere_is_never_nowhere_in_between(mut actual in any_node()) {
+    fn moved_address_is_always_present(mut actual in any_node()) {
         let addresses: Vec<_> = POOL.into_iter().map(ip).collect();
         let usable = |actual: &Actual, address: IpAddr| {
             actual.addresses.iter().any(|held| held.usable && held.prefix.addr() == address)

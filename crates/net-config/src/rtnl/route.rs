@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_route_of_two_ways_leads_to_both_devices() {
+    fn multipath_default_route_has_both_devices() {
         let header = [2, 0, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
         let ways = [[16, 0, 0, 0], [4, 0, 0, 0], [8, 0, 5, 0], [10, 0, 0, 1]].concat();
         let second = [[8, 0, 0, 0], [9, 0, 0, 0]].concat();

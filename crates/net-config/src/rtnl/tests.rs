@@ -39,7 +39,7 @@ fn an_added_prefix_decodes_to_itself() {
 }
 
 #[test]
-fn an_address_that_waits_for_detection_or_failed_it_is_not_usable() {
+fn tentative_and_failed_addresses_are_unusable() {
     let usable = |flags: AddressFlags| {
         let mut message = address_message(1, "fd00::1/128".parse().unwrap());
         message.attributes.push(AddressAttribute::Flags(flags));
@@ -53,7 +53,7 @@ fn an_address_that_waits_for_detection_or_failed_it_is_not_usable() {
 }
 
 #[test]
-fn the_local_end_of_a_point_to_point_address_counts() {
+fn point_to_point_address_is_its_local_end() {
     let mut message = address_message(1, "10.0.0.1/32".parse().unwrap());
     let other = AddressAttribute::Address(IpAddr::from([10, 0, 0, 2]));
     message.attributes.insert(0, other);
@@ -64,7 +64,7 @@ fn the_local_end_of_a_point_to_point_address_counts() {
 }
 
 #[test]
-fn only_the_local_route_of_the_address_makes_it_local() {
+fn local_route_makes_address_local() {
     let address: IpAddr = "fd00::3".parse().unwrap();
     let local = |kind, to: &str| {
         let mut message = route::message_to(to.parse().unwrap());

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn values_no_kernel_takes_are_refused_before_anything_is_touched() {
+    async fn invalid_values_change_nothing() {
         let (mut name, mut mtu, mut short, mut long, mut multicast) =
             (device(), device(), device(), device(), device());
         "a-name-far-too-long".clone_into(&mut name.device);

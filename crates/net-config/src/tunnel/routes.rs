@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn values_that_cannot_work_are_refused_before_anything_is_touched() {
+    async fn unusable_values_change_nothing() {
         let tables = [0, 253, 254, 255].into_iter();
         let tables = tables.map(|table| (TunnelRoutes { table, ..routes() }, "table"));
         let mut wrong: Vec<_> = tables.collect();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_routed_without_the_bits_behind_its_prefix() {
+    fn routed_network_has_no_host_bits() {
         let wanted = routes().routes(7).unwrap();
 
         assert_eq!(wanted[0].destination, "10.96.0.0/11".parse().unwrap());

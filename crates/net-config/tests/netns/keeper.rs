@@ -11,7 +11,7 @@ use tokio::{
 use crate::support::*;
 
 #[test]
-fn a_missing_device_is_created_with_the_next_kind_and_holds_the_addresses() {
+fn missing_device_is_created_with_next_kind() {
     in_namespace(async {
         let changes = keeper(&[V4, V6]).ensure().await.unwrap();
 
@@ -60,7 +60,7 @@ fn an_existing_device_is_used_whatever_its_kind() {
 }
 
 #[test]
-fn every_kind_of_this_kernel_carries_both_families() {
+fn every_device_kind_carries_both_families() {
     in_namespace(async {
         ip(&["link", "set", "lo", "up"]);
         for kind in [DeviceKind::Dummy, DeviceKind::Ifb, DeviceKind::Bridge] {
@@ -87,7 +87,7 @@ fn every_kind_of_this_kernel_carries_both_families() {
 }
 
 #[test]
-fn an_ipv6_address_is_local_by_the_time_it_is_reported() {
+fn reported_ipv6_address_is_local() {
     in_namespace(async {
         ip(&["link", "set", "lo", "up"]);
         for _ in 0..50 {
@@ -101,7 +101,7 @@ fn an_ipv6_address_is_local_by_the_time_it_is_reported() {
 }
 
 #[test]
-fn the_address_moves_from_lo_and_nothing_else_does() {
+fn only_wanted_address_moves_from_lo() {
     in_namespace(async {
         ip(&["link", "set", "lo", "up"]);
         ip(&["addr", "add", &format!("{V4}/32"), "dev", "lo"]);
@@ -129,7 +129,7 @@ fn the_address_moves_from_lo_and_nothing_else_does() {
 }
 
 #[test]
-fn kind_lo_puts_the_addresses_on_lo_and_cleanup_keeps_the_rest() {
+fn kind_lo_uses_lo_and_cleanup_keeps_others() {
     in_namespace(async {
         let params = AddressParams {
             kind: DeviceKind::Loopback,
@@ -153,7 +153,7 @@ fn kind_lo_puts_the_addresses_on_lo_and_cleanup_keeps_the_rest() {
 }
 
 #[test]
-fn ipv6_that_is_switched_off_is_named_and_does_not_stop_ipv4() {
+fn disabled_ipv6_is_named_and_ipv4_serves() {
     in_namespace(async {
         fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
 
@@ -168,7 +168,7 @@ fn ipv6_that_is_switched_off_is_named_and_does_not_stop_ipv4() {
 }
 
 #[test]
-fn an_address_that_failed_duplicate_detection_is_replaced() {
+fn duplicate_address_is_replaced() {
     in_namespace(async {
         // A bridge without carrier leaves an address tentative for ever.
         ip(&["link", "add", DEVICE, "type", "bridge"]);
@@ -206,7 +206,7 @@ fn without_manage_it_only_reports() {
 }
 
 #[test]
-fn cleanup_removes_device_and_address_and_may_be_repeated() {
+fn cleanup_is_complete_and_repeatable() {
     in_namespace(async {
         keeper(&[V4, V6]).ensure().await.unwrap();
 
@@ -234,7 +234,7 @@ fn cleanup_keeps_device_with_foreign_address() {
 }
 
 #[test]
-fn a_kind_this_kernel_lacks_is_an_error_with_its_name() {
+fn missing_kind_error_names_it() {
     if best_kind() == DeviceKind::Dummy {
         println!("this kernel has dummy: the choice is proven by the unit tests alone");
         return;

@@ -11,7 +11,7 @@ use tokio::{
 use crate::support::*;
 
 #[test]
-fn the_rules_read_back_and_a_second_installation_changes_nothing() {
+fn second_installation_changes_no_rule() {
     in_namespace(async {
         let rules = no_track("rhizome", sockets(&["10.1.2.3:443", "[fd00:10::3]:443"]));
         assert!(!rules.installed().await.unwrap());
@@ -37,7 +37,7 @@ fn the_rules_read_back_and_a_second_installation_changes_nothing() {
 }
 
 #[test]
-fn the_table_is_replaced_whole_and_others_are_left_alone() {
+fn table_is_replaced_and_others_stay() {
     in_namespace(async {
         nft(&["add", "table", "inet", "foreign"]);
         let before = no_track("rhizome", sockets(&["10.1.2.3:443"]));
@@ -76,7 +76,7 @@ fn without_destinations_there_is_no_table() {
 }
 
 #[test]
-fn tracking_is_seen_where_it_is_and_not_where_it_is_not() {
+fn tracking_is_detected() {
     in_namespace(async {
         ip(&["link", "set", "lo", "up"]);
         assert!(
@@ -91,7 +91,7 @@ fn tracking_is_seen_where_it_is_and_not_where_it_is_not() {
 }
 
 #[test]
-fn connections_to_the_address_are_not_tracked_and_others_are() {
+fn only_address_is_untracked() {
     in_namespace(async {
         ip(&["link", "set", "lo", "up"]);
         keeper(&[V4, V6, "10.1.2.4"]).ensure().await.unwrap();

@@ -70,7 +70,7 @@ fn a_device_set_down_is_up_again_within_a_second() {
 }
 
 #[test]
-fn a_renamed_device_is_replaced_and_loses_the_address() {
+fn renamed_device_is_replaced() {
     in_namespace(async {
         let mut running = Running::start(&[V4]).await;
 
@@ -86,7 +86,7 @@ fn a_renamed_device_is_replaced_and_loses_the_address() {
 }
 
 #[test]
-fn an_address_that_shows_up_elsewhere_is_taken_off_there() {
+fn address_elsewhere_is_removed() {
     in_namespace(async {
         let mut running = Running::start(&[V4]).await;
 

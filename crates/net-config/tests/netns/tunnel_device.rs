@@ -11,7 +11,7 @@ const TUNNEL: &str = "rhizome0";
 const NOTHING: [&str; 0] = [];
 
 #[test]
-fn a_bare_device_gets_size_queue_and_addresses_and_is_up() {
+fn bare_device_is_configured_and_up() {
     in_namespace(async {
         ip(&["tuntap", "add", TUNNEL, "mode", "tun"]);
 
@@ -43,7 +43,7 @@ fn a_bare_device_gets_size_queue_and_addresses_and_is_up() {
 }
 
 #[test]
-fn addresses_of_an_earlier_start_go_and_wanted_ones_stay() {
+fn only_wanted_addresses_remain() {
     in_namespace(async {
         ip(&["tuntap", "add", TUNNEL, "mode", "tun"]);
         device(&[
@@ -67,7 +67,7 @@ fn addresses_of_an_earlier_start_go_and_wanted_ones_stay() {
 }
 
 #[test]
-fn the_same_address_with_another_prefix_or_route_is_replaced() {
+fn address_with_other_prefix_is_replaced() {
     in_namespace(async {
         ip(&["tuntap", "add", TUNNEL, "mode", "tun"]);
         ip(&["link", "set", TUNNEL, "up"]);
@@ -105,7 +105,7 @@ fn prefixes_are_routed_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_device_too_small_for_ipv6_grows_before_it_gets_the_address() {
+fn small_device_grows_before_ipv6() {
     in_namespace(async {
         ip(&["tuntap", "add", TUNNEL, "mode", "tun"]);
         ip(&["link", "set", TUNNEL, "mtu", "1000", "up"]);

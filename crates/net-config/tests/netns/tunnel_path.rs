@@ -36,7 +36,7 @@ const OTHER: &str = "10.0.255.255:8080";
 const NETWORKS: [&str; 2] = ["10.0.0.0/8", "fd00:1::/64"];
 
 #[test]
-fn a_bound_socket_reaches_the_shoots_pod_with_the_servers_own_address() {
+fn bound_socket_reaches_pod_with_own_address() {
     let world = World::new("0");
 
     for address in SAME {
@@ -60,7 +60,7 @@ fn bound_socket_works_with_strict_rp_filter() {
 }
 
 #[test]
-fn the_shoot_sees_the_client_while_masqueraded_and_the_server_otherwise() {
+fn shoot_sees_client_only_if_masqueraded() {
     let world = World::new("0");
     let masquerade = Rules::masquerade("rhizome", TUNNEL).unwrap();
     world
@@ -86,7 +86,7 @@ fn the_shoot_sees_the_client_while_masqueraded_and_the_server_otherwise() {
 }
 
 #[test]
-fn connections_outlive_a_second_installation_of_everything() {
+fn connections_survive_second_installation() {
     let world = World::new("0");
     let to: SocketAddr = SAME[0].parse().unwrap();
     let (listener, stream) = world.shoot_listens_and_server_connects(to, 9090);

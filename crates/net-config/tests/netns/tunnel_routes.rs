@@ -76,7 +76,7 @@ fn install_removes_only_its_own_stale_entries() {
 }
 
 #[test]
-fn another_table_leaves_nothing_in_the_earlier_one() {
+fn changed_table_leaves_nothing_in_old() {
     in_namespace(async {
         tunnel();
         routes(&["10.96.0.0/11", "fd00:1::/64"])
@@ -160,7 +160,7 @@ fn the_check_of_sources_is_off_where_it_can_be() {
 }
 
 #[test]
-fn a_strict_check_of_all_devices_becomes_loose_on_ours_and_needs_a_route() {
+fn strict_rp_filter_becomes_loose_on_ours() {
     in_namespace(async {
         tunnel();
         fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "1").unwrap();
@@ -212,7 +212,7 @@ fn only_the_tunnel_and_its_uplinks_forward() {
 }
 
 #[test]
-fn ipv6_forwarding_is_checked_and_set_by_the_init_container() {
+fn init_container_sets_ipv6_forwarding() {
     in_namespace(async {
         tunnel();
         uplink();
@@ -241,7 +241,7 @@ fn ipv6_forwarding_is_checked_and_set_by_the_init_container() {
 }
 
 #[test]
-fn the_masquerade_rule_is_one_table_that_comes_and_goes() {
+fn masquerade_table_comes_and_goes() {
     in_namespace(async {
         nft(&["add", "table", "inet", "foreign"]);
         let rule = Rules::masquerade("rhizome", TUNNEL).unwrap();

@@ -374,7 +374,7 @@ fn host_names_follow_dns_syntax() {
 
 proptest! {
     #[test]
-    fn any_cut_into_records_and_segments_gives_the_same(
+    fn any_split_gives_same_result(
         name in "[a-z0-9-]{1,20}(\\.[a-zA-Z0-9_]{1,20}){0,3}",
         protocols in vec(vec(any::<u8>(), 1..20), 0..4),
         share in 0usize..2_000,

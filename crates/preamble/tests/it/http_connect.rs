@@ -30,7 +30,7 @@ fn reads_the_example_of_rfc_9110() {
 
 /// OpenVPN's HTTP proxy client, as Gardener uses it.
 #[test]
-fn http_1_0_needs_no_host_and_bytes_behind_are_left() {
+fn http_1_0_needs_no_host() {
     let head = b"CONNECT api.example.com:8443 HTTP/1.0\r\nReversed-VPN: outbound|1194||vpn\r\n\r\n";
     let input = [&head[..], b"\0\x0e\x38 tunnel"].concat();
     let (parsed, consumed) = done(&input);
@@ -88,7 +88,7 @@ fn garbage_is_refused_at_its_first_bytes() {
 
 /// RFC 9112 §2.2: where a recipient may be lenient about line ends, this one is not.
 #[test]
-fn lines_end_with_crlf_and_hold_no_control_characters() {
+fn lines_need_crlf_and_no_control_characters() {
     let cases: [(&str, &[u8]); 8] = [
         ("LF without CR", b"GET / HTTP/1.1\nHost: a\n\n"),
         ("LF without CR", b"GET / HTTP/1.1\r\nHost: a\n"),
@@ -175,7 +175,7 @@ fn host_is_required_once() {
 }
 
 #[test]
-fn connect_may_lack_host_where_the_caller_says_so() {
+fn host_is_optional_when_allowed() {
     let parse = |input: &str| match RequestHead::parse_host_optional(input.as_bytes(), LIMIT) {
         Ok(Progress::Done { value, .. }) => Ok(value.target().to_owned()),
         Ok(Progress::Need { .. }) => panic!("{input:?} is complete"),
@@ -264,7 +264,7 @@ fn connect_is_recognized_by_its_first_bytes() {
 }
 
 #[test]
-fn segments_that_end_no_line_are_not_worth_parsing() {
+fn incomplete_lines_are_not_parsed() {
     let head = [
         b"GET / HTTP/1.1\r\nHost: a\r\nX: ".as_slice(),
         &[b'x'; 1_000],

@@ -67,7 +67,7 @@ fn unknown_ignores_what_follows() {
 }
 
 #[test]
-fn lines_that_stray_from_the_specification_are_malformed() {
+fn v1_lines_off_specification_are_malformed() {
     for line in [
         "TCP4  192.0.2.1 192.0.2.2 1 2",
         "TCP4 192.0.2.1 192.0.2.2 1 2 ",
@@ -202,7 +202,7 @@ fn local_ignores_its_block() {
 }
 
 #[test]
-fn other_versions_commands_and_families_are_refused() {
+fn unknown_version_command_family_is_refused() {
     assert_eq!(parse(&v2(0x11, 0x11, &[0; 12])), Err(UnsupportedVersion(1)));
     assert_eq!(parse(&v2(0x31, 0x11, &[0; 12])), Err(UnsupportedVersion(3)));
     assert_eq!(
@@ -305,7 +305,7 @@ fn writes_the_line_of_each_family() {
 }
 
 #[test]
-fn writes_version_2_and_refuses_what_does_not_fit() {
+fn writes_version_2_within_its_limits() {
     let mut out = b"kept".to_vec();
     let (source, destination) = (addr("192.0.2.1:1"), addr("[::1]:2"));
     let huge = vec![0; 65_500];

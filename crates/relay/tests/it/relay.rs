@@ -104,7 +104,7 @@ async fn bulk_is_copied_and_counted_without_pipes() {
 }
 
 #[tokio::test]
-async fn second_direction_copies_when_pipes_are_used_up() {
+async fn second_direction_copies_without_pipes() {
     let params = PoolParams {
         pipes: 1,
         ..PoolParams::for_workers(1)
@@ -140,7 +140,7 @@ async fn idle_relay_holds_no_pipe() {
 }
 
 #[tokio::test]
-async fn stalled_reader_bounds_memory_and_loses_nothing() {
+async fn stalled_reader_is_bounded_and_lossless() {
     for engine in ENGINES {
         let case = Case::new(engine).await;
         let (outcome, case) = play(case, async |client, mut server| {

@@ -105,7 +105,7 @@ fn assert_reset_by(outcome: &Outcome, expected: Side) {
 }
 
 #[tokio::test]
-async fn early_bytes_come_first_and_directions_end_alone() {
+async fn early_bytes_precede_independent_half_closes() {
     const LEN: usize = 300_000;
     let (mut client, stream) = duplex(1024);
     let (mut server, upstream) = pair().await;
@@ -216,7 +216,7 @@ async fn dropped_relay_resets_upstream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_ends_it_and_bytes_either_way_postpone_that() {
+async fn idle_timeout_spans_both_directions() {
     let limit = Duration::from_secs(10);
     let (mut client, mut downstream) = duplex(1024);
     let (mut server, mut upstream) = duplex(1024);

@@ -56,7 +56,7 @@ fn maglev_keeps_clients_where_they_are() {
 }
 
 #[test]
-fn maglev_moves_only_clients_of_ejected_endpoints() {
+fn maglev_moves_only_ejected_clients() {
     let now = start();
     for count in [3, 40] {
         let cluster = cluster(Balance::Maglev, (0..count).map(endpoint));
@@ -82,7 +82,7 @@ fn maglev_moves_only_clients_of_ejected_endpoints() {
 }
 
 #[test]
-fn maglev_spreads_clients_of_ejected_endpoints_by_weight() {
+fn maglev_spreads_ejected_clients_by_weight() {
     let specs = [
         weighted(0, 6),
         weighted(1, 1),

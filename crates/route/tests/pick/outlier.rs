@@ -103,7 +103,7 @@ fn without_outlier_detection_nothing_is_ejected() {
 }
 
 #[test]
-fn threads_do_not_eject_more_than_the_share_together() {
+fn threads_share_ejection_limit() {
     let cluster = built(ClusterSpec {
         endpoints: (0..10).map(endpoint).collect(),
         outlier: Some(OutlierParams {
@@ -141,7 +141,7 @@ fn threads_do_not_eject_more_than_the_share_together() {
 }
 
 #[test]
-fn picking_copes_with_states_that_change_meanwhile() {
+fn picking_copes_with_concurrent_changes() {
     let now = start();
     for balance in ALL {
         for count in [3_usize, 40] {

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_durations_are_refused_with_the_reason() {
+    fn malformed_durations_are_refused_with_reason() {
         for (text, error) in [
             ("", GoDurationError::Malformed),
             ("s", GoDurationError::Malformed),

@@ -125,7 +125,7 @@ async fn file_and_its_directories_may_appear_later() {
 }
 
 #[tokio::test]
-async fn any_of_several_files_is_enough_and_others_do_not_count() {
+async fn only_watched_files_are_reported() {
     let mut watched = Watched::file();
     let (one, two) = (watched.file.clone(), watched.path("two"));
     watched.watcher = FileWatcher::new(vec![one.clone(), two.clone()], PARAMS).unwrap();
@@ -159,7 +159,7 @@ async fn last_of_many_rapid_changes_is_reported() {
 }
 
 #[tokio::test]
-async fn file_that_never_rests_is_reported_all_the_same() {
+async fn constantly_changing_file_is_reported() {
     let params = WatchParams {
         settle: Duration::from_millis(200),
         settle_limit: Duration::from_millis(600),

@@ -114,7 +114,7 @@ ratio: 3
 }
 
 #[test]
-fn unknown_and_wrong_values_are_named_with_their_key() {
+fn invalid_values_are_named_with_key() {
     assert_refused::<Proxy>(
         r"
 workers: 1\nfoo: 2\n => a:2:1: foo: unknown key `foo`, expected one of `workers`, `listeners`, `labels`, `idleTimeout`, `buffer`, `ratio`

@@ -55,7 +55,7 @@ fn lines_are_exact() {
 }
 
 #[test]
-fn hostile_json_values_come_back_as_they_were_and_on_one_line() {
+fn hostile_json_values_round_trip_on_one_line() {
     for value in [
         "a\",\"reason\":\"forged",
         "line\nfeed\r\ttab\u{0}\u{1f}\u{7f}\u{85}\u{9b}31m",
@@ -77,7 +77,7 @@ fn hostile_json_values_come_back_as_they_were_and_on_one_line() {
 }
 
 #[test]
-fn hostile_text_values_stay_one_field_of_printable_ascii() {
+fn hostile_text_values_stay_one_ascii_field() {
     for (value, written) in [
         ("a b", "\"a b\""),
         ("x reason=forged", "\"x reason=forged\""),

@@ -72,7 +72,7 @@ fn open_metrics_differs_where_it_must() {
 }
 
 #[test]
-fn hostile_texts_are_escaped_and_special_numbers_spelled() {
+fn hostile_texts_and_numbers_are_escaped() {
     let registry = Registry::new();
     registry.collect(|out| {
         out.family("n", "a \"b\" \\ c\nd", Kind::Gauge, |family| {
@@ -125,7 +125,7 @@ fn equal_labels_are_the_same_series() {
 }
 
 #[test]
-fn description_lists_families_without_series_and_those_of_collectors() {
+fn description_lists_all_families() {
     let registry = Registry::new();
     registry.histogram("b_seconds", "B.", &["x"], &[1.0]);
     registry.gauge("d", "D.", &[]);

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_shard_leaves_its_count_and_no_memory() {
+    fn dropped_shard_keeps_count_and_no_memory() {
         let counter = Counter::default();
         let local = counter.local();
         local.add(41);

@@ -75,7 +75,7 @@ fn page_is_complete_without_script() {
 }
 
 #[test]
-fn draining_goes_before_unready_and_unready_gives_its_reason() {
+fn draining_precedes_unready_with_reason() {
     let mut view = view();
     view.not_ready = Some("no routes".to_owned());
     let html = page(&view, "");

@@ -109,7 +109,7 @@ fn duplicates_come_twice() {
 }
 
 #[test]
-fn a_rate_spaces_packets_and_its_queue_is_bounded() {
+fn rate_spaces_packets_with_bounded_queue() {
     let how = Impairment {
         rate: Some(8_000_000),
         queue: 10,
@@ -130,7 +130,7 @@ fn a_rate_spaces_packets_and_its_queue_is_bounded() {
 }
 
 #[test]
-fn a_line_without_a_rate_bounds_what_is_under_way() {
+fn line_without_rate_bounds_packets() {
     let how = Impairment::long(millis(1), 0.0);
     let mut line = Line::new(1);
     assert_eq!(sent(&mut line, 5000, Duration::ZERO, &how).len(), 4096);

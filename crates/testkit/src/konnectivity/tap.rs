@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pings_are_found_among_other_frames_however_they_are_cut() {
+    fn pings_are_found_in_split_frames() {
         let mut bytes = vec![0; 24];
         bytes.extend([0, 0, 2, 0, 0, 0, 0, 0, 1, 6, 6]);
         bytes.extend([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);

@@ -85,7 +85,7 @@ fn without_policies_everything_is_open() {
 }
 
 #[test]
-fn a_direction_is_isolated_by_a_policy_of_its_type() {
+fn policy_type_isolates_direction() {
     for (spec, enters, leaves) in [
         (
             json!({ "podSelector": {}, "policyTypes": ["Ingress"] }),
@@ -214,7 +214,7 @@ fn documented_example_means_what_its_text_says() {
 }
 
 #[test]
-fn selectors_of_one_peer_must_both_match_those_of_two_either() {
+fn selectors_in_one_peer_both_match() {
     let namespace = json!({ "matchLabels": { "project": "myproject" } });
     let pods = json!({ "matchLabels": { "role": "frontend" } });
     let spec = |from: Value| json!({ "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{ "from": from }] });
@@ -287,7 +287,7 @@ fn operators_select_as_documented() {
 }
 
 #[test]
-fn ports_are_of_a_protocol_by_number_range_or_name() {
+fn ports_match_by_number_range_or_name() {
     use Protocol::{Sctp, Tcp, Udp};
     for (port, reached, unreached) in [
         (
@@ -348,7 +348,7 @@ fn ports_are_of_a_protocol_by_number_range_or_name() {
 }
 
 #[test]
-fn names_of_ports_are_not_those_of_the_client_or_of_addresses() {
+fn named_ports_are_of_the_server() {
     let rule = json!([{ "ports": [{ "port": "web" }] }]);
     let cluster = cluster(json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": rule }));
     let mut server = plain("other");
@@ -360,7 +360,7 @@ fn names_of_ports_are_not_those_of_the_client_or_of_addresses() {
 }
 
 #[test]
-fn policies_of_a_pod_add_up_and_those_of_other_namespaces_do_not_count() {
+fn policies_add_up_within_namespace() {
     let on_port = |namespace: &str, name: &str, port: u16| {
         json!({
             "metadata": { "namespace": namespace, "name": name },

@@ -63,7 +63,7 @@ fn longest_network_counts_alone() {
 }
 
 #[test]
-fn network_shared_belongs_to_all_exclusive_to_one() {
+fn shared_and_exclusive_networks_have_owners() {
     let table = table(&[
         ("100.64.0.0/13", 0),
         ("100.64.0.0/13", 1),
@@ -130,7 +130,7 @@ fn sets_of_peers_are_sets() {
 }
 
 #[test]
-fn builder_refuses_host_bits_and_mapped_addresses() {
+fn builder_refuses_invalid_networks() {
     let refused = |text: &str| {
         let network: IpNet = text.parse().unwrap();
         let mut builder = Builder::default();

@@ -185,7 +185,7 @@ fn lost_probes_do_not_shrink_the_size() {
 }
 
 #[test]
-fn path_that_shrinks_during_a_raise_is_found_in_five_seconds() {
+fn path_shrinking_during_raise_is_found_in_5_s() {
     let mut sim = Simulation::new(1330);
     // A raise is under way from the sixtieth second on.
     for early in (0..4_000).step_by(50) {

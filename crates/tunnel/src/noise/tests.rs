@@ -207,7 +207,7 @@ fn data_is_taken_once() {
 }
 
 #[test]
-fn initiation_that_comes_by_two_links_has_one_response() {
+fn initiation_by_two_links_has_one_response() {
     let mut ends = Ends::new();
     let initiation = ends.initiation();
     let (_, first) = ends.at_server(&initiation);
@@ -236,7 +236,7 @@ fn handshakes_go_one_way() {
 }
 
 #[test]
-fn client_renews_the_session_and_tries_again_until_it_has_one() {
+fn client_retries_session_renewal() {
     let mut ends = Ends::connected();
     seal(&mut ends.client, &[]).unwrap(); // so that no keepalive is owed
     let start = ends.now;
@@ -416,7 +416,7 @@ fn client_with_older_clock_gets_in_after_silence() {
 }
 
 #[test]
-fn older_initiation_is_taken_once_the_tunnel_was_dead() {
+fn older_initiation_is_accepted_by_dead_tunnel() {
     let mut ends = Ends::new();
     let stamp = Err(Refused::Stamp);
     let old: Vec<_> = (0..3).map(|_| ends.initiation()).collect();

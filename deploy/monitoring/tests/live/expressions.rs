@@ -26,7 +26,7 @@ const ONLY_AFTER_FAILURES: [&str; 2] = [
 ];
 
 #[test]
-fn every_expression_is_of_series_that_programs_expose() {
+fn expressions_use_exposed_series() {
     let dir = TempDir::new("monitoring").unwrap();
     let mut world =
         World::lay(tunnel(), Params::default()).unwrap_or_else(|error| panic!("{error:#}"));

@@ -30,7 +30,7 @@ const KUBELET: &str = "kubelet_node_name{job=\"kubelet\",instance=\"node-0\"} ==
 const CLIENT: &str = "100.96.1.10";
 
 #[test]
-fn targets_in_the_shoot_are_scraped_through_vpn_server() {
+fn shoot_targets_are_scraped_by_vpn_server() {
     let mut world =
         World::lay(tunnel(), Params::default()).unwrap_or_else(|error| panic!("{error:#}"));
     world.start().unwrap_or_else(|error| panic!("{error:#}"));
@@ -90,7 +90,7 @@ fn targets_in_the_shoot_are_scraped_through_vpn_server() {
 }
 
 #[test]
-fn targets_in_the_shoot_are_scraped_through_konnectivity() {
+fn shoot_targets_are_scraped_by_konnectivity() {
     let dir = TempDir::new("scrape-konnectivity").unwrap();
     let egress = Egress::start(&dir);
     let kubelets = Authority::new("kubelets").unwrap();

@@ -154,7 +154,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn all_servers_are_found_as_soon_as_attempts_lead_to_them(
+    fn all_servers_are_found_by_attempts(
         params in params(),
         steps in steps(),
         random in any::<u64>(),
@@ -174,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn an_answer_ends_the_rarity_that_failures_brought(
+    fn success_resets_back_off(
         params in params(),
         failures in 0_usize..40,
         random in any::<u64>(),

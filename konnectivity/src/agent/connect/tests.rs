@@ -84,7 +84,7 @@ fn forever() -> ConnectParams {
 }
 
 #[test]
-fn one_server_is_connected_at_once_and_then_left_in_peace() {
+fn single_server_is_connected_once() {
     let mut world = World::new(ConnectParams::default(), &["a"], 1);
     world.run(SECOND * 3600);
     assert_eq!(world.attempts, [Duration::ZERO]);
@@ -107,7 +107,7 @@ fn all_of_three_servers_are_found_in_time() {
 }
 
 #[test]
-fn added_server_is_found_while_dials_wait_for_its_agent() {
+fn added_server_is_found_while_dials_wait() {
     let found = (0..1000).filter(|seed| {
         let mut world = World::new(forever(), &["a", "b", "c"], *seed);
         world.run(SECOND * 600);
@@ -121,7 +121,7 @@ fn added_server_is_found_while_dials_wait_for_its_agent() {
 }
 
 #[test]
-fn a_load_balancer_that_leads_to_one_server_only_is_not_hammered() {
+fn sticky_load_balancer_is_not_hammered() {
     let mut world = World::new(ConnectParams::default(), &["a"], 1);
     world.count = 3;
     world.run(SECOND * 3600);
@@ -133,7 +133,7 @@ fn a_load_balancer_that_leads_to_one_server_only_is_not_hammered() {
 }
 
 #[test]
-fn servers_that_are_down_are_tried_at_most_every_cap() {
+fn down_servers_are_tried_once_per_cap() {
     let mut world = World::new(ConnectParams::default(), &[], 1);
     world.run(SECOND * 600);
     let gaps = world.attempts.windows(2).map(|pair| pair[1] - pair[0]);
@@ -164,7 +164,7 @@ fn an_outage_that_is_over_slows_no_search() {
 }
 
 #[test]
-fn a_lost_server_is_sought_at_once_and_again_within_its_restart() {
+fn lost_server_is_sought_at_once() {
     let mut world = World::new(ConnectParams::default(), &["a"], 1);
     world.run(SECOND * 60);
     world.attempts.clear();
@@ -180,7 +180,7 @@ fn a_lost_server_is_sought_at_once_and_again_within_its_restart() {
 }
 
 #[test]
-fn a_server_that_accepts_and_leaves_is_not_hammered() {
+fn server_that_closes_is_not_hammered() {
     let ten = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
     for (servers, leaves, rounds, pause, attempts) in [
         (&ten[..1], "a", 600, SECOND / 10, 20),
@@ -199,7 +199,7 @@ fn a_server_that_accepts_and_leaves_is_not_hammered() {
 }
 
 #[test]
-fn search_without_end_grows_rare_once_all_are_found() {
+fn search_slows_down_once_all_are_found() {
     let mut world = World::new(forever(), &["a", "b"], 7);
     world.run(SECOND * 600);
     assert_eq!(world.connector.known.len(), 2);
@@ -252,7 +252,7 @@ fn the_larger_count_wins_when_asked_for() {
 }
 
 #[test]
-fn a_known_server_is_a_duplicate_until_it_is_lost() {
+fn known_server_is_duplicate_until_lost() {
     let now = origin();
     let mut connector = Connector::new(ConnectParams::default(), now);
     assert_eq!(connector.connected(now, 0, "a", 0), Verdict::Keep);

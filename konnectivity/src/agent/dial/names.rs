@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn localhost_is_found_without_a_server_and_no_host_is_told() {
+    async fn localhost_is_resolved_without_server() {
         let names = Names::new(8);
         let addresses = names.addresses("localhost").await.unwrap();
         assert!(addresses.iter().all(IpAddr::is_loopback), "{addresses:?}");

@@ -37,7 +37,7 @@ async fn failure(dialer: &Dialer, protocol: &str, address: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_connection_is_made_without_delay_and_kept_alive() {
+async fn connection_has_nodelay_and_keepalive() {
     let (listener, address) = listener(Ipv4Addr::LOCALHOST).await;
     let stream = dialer(&[]).dial("tcp", &address.to_string()).await.unwrap();
     let (_accepted, peer) = listener.accept().await.unwrap();
@@ -127,7 +127,7 @@ async fn silent_destination_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn a_dial_too_many_fails_at_once_and_a_dropped_one_makes_room() {
+async fn dropped_dial_frees_its_slot() {
     let (_socket, _filling, address) = full().await;
     let dialer = Dialer::new(DialParams {
         max_pending: 1,

@@ -257,7 +257,7 @@ fn agent_flags_reach_their_parameters() {
 }
 
 #[test]
-fn names_come_from_flag_environment_file_or_random() {
+fn name_comes_from_flag_env_file_or_random() {
     let dir = TempDir::new("flags").unwrap();
     let file = dir.write("k.yaml", "server-id: of-the-file\n").unwrap();
     let file = format!("--config={}", file.display());

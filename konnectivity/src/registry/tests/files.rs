@@ -196,7 +196,7 @@ fn nothing_that_tells_tenants_apart_is_shared() {
 }
 
 #[test]
-fn one_identity_under_two_authorities_is_two_identities() {
+fn identity_is_per_authority() {
     let site = Site::new();
     let (a, b) = (site.add("a"), site.add("b"));
     site.write("b.yaml", definition("b").replace("cluster/b", "cluster/a"));
@@ -241,7 +241,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn any_set_of_files_is_served_or_its_offender_named(
+    fn any_files_are_served_or_offender_named(
         rounds in proptest::collection::vec(proptest::collection::vec(any_file(), 0..5), 1..4)
     ) {
         let site = Site::new();

@@ -88,7 +88,7 @@ fn certificate_port_and_name_tell_the_tenant() {
 }
 
 #[test]
-fn certificate_of_several_tenants_needs_a_name_that_fits() {
+fn shared_certificate_needs_matching_name() {
     let site = Site::new();
     let shared = add_sharing(&site, &["a", "b", "c"]);
     let tenants = site.open().current();
@@ -204,7 +204,7 @@ fn a_session_resumes_under_the_same_rules_only() {
 }
 
 #[test]
-fn a_session_does_not_move_to_another_tenant_or_port() {
+fn session_stays_with_tenant_and_port() {
     let site = Site::new();
     let shared = add_sharing(&site, &["a", "b"]);
     let tenants = site.open().current();
@@ -236,7 +236,7 @@ fn expired_certificate_is_refused_in_a_session() {
 }
 
 #[test]
-fn one_identity_in_many_tenants_needs_a_server_name() {
+fn shared_identity_needs_server_name() {
     let site = Site::new();
     let mut first = None;
     for number in 0..40 {
@@ -280,7 +280,7 @@ fn new_tenant_is_met_under_an_older_name() {
 }
 
 #[test]
-fn a_single_tenant_takes_every_certificate_of_its_authorities() {
+fn single_tenant_accepts_its_authorities() {
     let site = Site::new();
     let (agents, frontends) = (Authority::new("x").unwrap(), Authority::new("y").unwrap());
     let params = SingleParams {
@@ -302,7 +302,7 @@ fn a_single_tenant_takes_every_certificate_of_its_authorities() {
 }
 
 #[test]
-fn a_single_tenant_without_authorities_takes_every_agent_and_no_frontend() {
+fn single_tenant_without_authorities() {
     let site = Site::new();
     let stranger = agent_of(&Authority::new("stranger").unwrap(), "a");
     let rows: &[Row<'_>] = &[

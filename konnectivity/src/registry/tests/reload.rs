@@ -20,7 +20,7 @@ fn keeps_peers(registry: &Registry, before: &Tenants) -> bool {
 }
 
 #[test]
-fn a_broken_file_keeps_its_tenant_and_touches_no_other() {
+fn broken_file_keeps_its_tenant() {
     let site = Site::new();
     site.add("a");
     let b = site.add("b");
@@ -47,7 +47,7 @@ fn a_broken_file_keeps_its_tenant_and_touches_no_other() {
 }
 
 #[test]
-fn a_broken_authority_key_set_or_kubeconfig_keeps_its_tenant_too() {
+fn broken_referenced_file_keeps_its_tenant() {
     let site = Site::new();
     site.add("a");
     site.write("keys.jwks", KEYS);
@@ -134,7 +134,7 @@ fn a_directory_that_is_gone_keeps_everything() {
 }
 
 #[test]
-fn files_of_others_and_broken_ones_stop_no_tenant() {
+fn foreign_and_broken_files_stop_no_tenant() {
     let site = Site::new();
     site.add("a");
     site.write(".hidden.yaml", "x");
@@ -206,7 +206,7 @@ fn two_tenants_may_swap_what_they_claim_at_once() {
 }
 
 #[test]
-fn peers_are_kept_unless_what_names_them_is_taken_away() {
+fn peers_stay_while_their_name_is_valid() {
     let site = Site::new();
     let old = site.add("a");
     let new = Authority::new("new").unwrap();

@@ -61,7 +61,7 @@ async fn answer(sent: &[u8], cut: impl Future) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn streams_of_one_connection_are_served_side_by_side() {
+async fn streams_of_connection_are_concurrent() {
     let (near, far) = duplex(3000);
     let client = async {
         let (client, connection) = h2::client::handshake(near).await.unwrap();

@@ -111,7 +111,7 @@ const ANSWERED: Result<Accepted, TokenRefused> = Ok(Accepted { cached: false });
 const REMEMBERED: Result<Accepted, TokenRefused> = Ok(Accepted { cached: true });
 
 #[tokio::test]
-async fn an_answer_is_remembered_for_that_token_and_judge() {
+async fn answer_is_cached_per_token_and_reviewer() {
     let reviewer = Reviewer::start(vouch);
     let one = judge(&reviewer, None, None);
     assert_eq!(judged(&one, "good").await, ANSWERED);
@@ -127,7 +127,7 @@ async fn an_answer_is_remembered_for_that_token_and_judge() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_knows_no_audiences_leaves_them_to_the_token() {
+async fn audience_is_checked_for_old_api_servers() {
     let reviewer =
         Reviewer::start(|_| Some(json!({ "authenticated": true, "user": { "username": AGENT } })));
     let judge = judge(&reviewer, None, None);
@@ -189,7 +189,7 @@ async fn another_issuers_token_is_refused_unasked() {
 }
 
 #[tokio::test]
-async fn keys_answer_first_and_the_api_server_for_a_key_they_lack() {
+async fn keys_precede_api_server() {
     let reviewer = Reviewer::start(vouch);
     let (known, newer) = (Issuer::es256("known"), Issuer::es256("newer"));
     let keys = KeySet::parse(known.jwks().as_bytes()).unwrap();

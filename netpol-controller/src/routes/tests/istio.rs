@@ -400,7 +400,7 @@ fn route_belongs_to_the_target_namespace() {
 }
 
 #[test]
-fn problem_is_reported_only_if_all_gateways_have_it() {
+fn problem_of_all_gateways_is_reported() {
     let mut settings = one();
     settings.push(entry("internal", "internal", &[("istio", "internal")]));
     let [first, mut bound] = passthrough(SHOOT, &HOSTS);

@@ -109,7 +109,7 @@ fn handshakes_and_data_pass_while_junk_comes_in() {
 }
 
 #[test]
-fn an_empty_budget_stops_the_search_and_nothing_else() {
+fn empty_budget_stops_only_key_search() {
     let server = Server::start();
     let key = [3; 32];
     let more = format!("publicKeys: [\"{}\"], routeId", base64(&key));

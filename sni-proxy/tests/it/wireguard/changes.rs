@@ -48,7 +48,7 @@ fn a_flow_stays_as_long_as_its_route_is_there() {
 }
 
 #[test]
-fn a_flow_goes_on_through_a_restart_of_the_gateway() {
+fn flow_survives_gateway_restart() {
     let server = Server::start();
     let port = testkit::ports::free(1).unwrap()[0];
     let text = config("").replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
@@ -68,7 +68,7 @@ fn a_flow_goes_on_through_a_restart_of_the_gateway() {
 }
 
 #[test]
-fn draining_keeps_the_flows_there_are_and_takes_no_new_ones() {
+fn drain_keeps_flows_and_takes_no_new() {
     let server = Server::start();
     let text = config("drain: { delay: 0s, timeout: 3600s }\n");
     let gateway = Gateway::start(&text, &numbered(&[&server]));

@@ -47,7 +47,7 @@ fn dropped_datagrams_are_counted_by_reason() {
 }
 
 #[test]
-fn a_handshake_that_names_a_route_shows_that_it_knows_the_key() {
+fn handshake_with_route_id_proves_key() {
     let server = Server::start();
     let key = [5; 32];
     let with_key = format!("publicKeys: [\"{}\"], routeId", base64(&key));
@@ -93,7 +93,7 @@ fn only_the_server_of_a_flow_may_answer_it() {
 }
 
 #[test]
-fn an_unproven_client_is_sent_no_more_than_it_sent() {
+fn unproven_client_is_not_amplified() {
     let server = Server::start();
     let gateway = Gateway::start(&config(""), &numbered(&[&server]));
     let client = Peer::new(&gateway);

@@ -11,7 +11,7 @@ use super::peers::{
 use crate::support::{Gateway, LIMIT};
 
 #[test]
-fn a_full_table_has_room_for_who_comes_but_not_at_the_cost_of_who_is_served() {
+fn full_table_evicts_unproven_flows_only() {
     let server = Server::start();
     let text = config("workers: 1\nwireguard: { flows: 3 }\n");
     let gateway = Gateway::start(&text, &numbered(&[&server]));
@@ -67,7 +67,7 @@ fn a_silent_client_is_forgotten_and_sent_nothing() {
 }
 
 #[test]
-fn a_source_has_so_many_tokens_for_what_belongs_to_no_flow() {
+fn source_tokens_bound_unknown_datagrams() {
     let server = Server::start();
     let text = config("workers: 1\nwireguard: { sourceRate: 1, sourceBurst: 5 }\n");
     let gateway = Gateway::start(&text, &numbered(&[&server]));
@@ -88,7 +88,7 @@ fn a_source_has_so_many_tokens_for_what_belongs_to_no_flow() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_handshakes_is_left_for_another() {
+fn silent_server_is_left_for_another() {
     let (silent, server) = (Server::start(), Server::start());
     let routes = format!(
         "clusters:\n- {{ name: c, connectTimeout: 10ms, endpoints: [{{ address: \"{}\" }}, {{ address: \"{}\" }}] }}\n\
@@ -109,7 +109,7 @@ fn a_server_that_does_not_answer_handshakes_is_left_for_another() {
 }
 
 #[test]
-fn settings_that_mean_nothing_are_refused_with_their_key() {
+fn meaningless_settings_are_refused_with_key() {
     let problems = |text: &str| {
         let whole = format!("{text}routing: {{ file: routes.yaml }}\n");
         let refused = settings::from_text::<Config>(&whole, Path::new("sni-proxy.yaml"));

@@ -32,7 +32,7 @@ fn a_route_id_leads_to_its_server_and_back() {
 }
 
 #[test]
-fn an_index_leads_to_its_server_without_a_handshake_before() {
+fn index_selects_server_without_handshake() {
     let (one, two) = (Server::start(), Server::start());
     let gateway = Gateway::start(&config(""), &numbered(&[&one, &two]));
     let client = Peer::new(&gateway);
@@ -47,7 +47,7 @@ fn an_index_leads_to_its_server_without_a_handshake_before() {
 }
 
 #[test]
-fn a_handshake_without_a_route_id_is_for_whose_key_it_was_made_with() {
+fn handshake_without_route_id_matches_key() {
     let (one, two) = (Server::start(), Server::start());
     let keys = [[1; 32], [2; 32], [3; 32]];
     let [first, old, new] = keys.each_ref().map(base64);

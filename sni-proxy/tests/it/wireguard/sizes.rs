@@ -61,7 +61,7 @@ fn any_size_passes_over_ipv6() {
 }
 
 #[test]
-fn one_listener_takes_both_families_and_answers_from_the_address_that_was_asked() {
+fn both_families_get_answer_from_asked_address() {
     let servers = [Server::start(), Server::at("::1")];
     let text = config("").replace("127.0.0.1:0", "[::]:0");
     let gateway = Gateway::start(&text, &numbered(&[&servers[0], &servers[1]]));

@@ -74,7 +74,7 @@ fn a_check_finds_a_cache_that_cannot_be_written() {
 }
 
 #[test]
-fn more_listeners_than_routes_can_tell_apart_are_refused() {
+fn too_many_listeners_are_refused() {
     let listener = |number| {
         format!("  - {{ name: more-{number}, address: \"127.0.0.1:0\", protocol: tls }}\n")
     };
@@ -89,7 +89,7 @@ fn more_listeners_than_routes_can_tell_apart_are_refused() {
 }
 
 #[test]
-fn invalid_xds_config_exits_with_64_and_names_key() {
+fn invalid_xds_config_exits_with_64() {
     let server = "server: \"https://controller.test:15010\"";
     for (routing, key) in [
         ("{}".to_owned(), "routing"),
@@ -167,7 +167,7 @@ fn invalid_xds_config_exits_with_64_and_names_key() {
 }
 
 #[test]
-fn certificates_that_cannot_be_used_end_with_64_and_are_named() {
+fn unusable_certificates_exit_with_64() {
     for (files, named) in [
         ("ca: missing.crt", "missing.crt"),
         ("ca: broken.crt", "broken.crt"),

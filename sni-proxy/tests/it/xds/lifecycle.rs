@@ -32,7 +32,7 @@ fn cached(cache: &Path) -> String {
 }
 
 #[test]
-fn connections_wait_for_the_first_routes_and_are_then_served() {
+fn connections_wait_for_first_routes() {
     let upstream = echo();
     let control = Control::start();
     control.publish_one("a", &[upstream.addr()]);
@@ -86,7 +86,7 @@ fn without_routes_in_time_there_is_no_endpoint() {
 }
 
 #[test]
-fn a_gateway_goes_on_without_its_server_and_finds_it_again() {
+fn gateway_survives_loss_of_xds_server() {
     let upstream = echo();
     let control = Control::start();
     let addr = control.addr;
@@ -132,7 +132,7 @@ fn a_gateway_goes_on_without_its_server_and_finds_it_again() {
 }
 
 #[test]
-fn a_restart_without_the_server_routes_by_the_cache() {
+fn restart_without_server_uses_cache() {
     let upstream = echo();
     let cache = TempDir::new("xds-cache").unwrap();
     let control = Control::start();
@@ -179,7 +179,7 @@ fn a_restart_without_the_server_routes_by_the_cache() {
 }
 
 #[test]
-fn a_damaged_cache_is_told_of_and_otherwise_ignored() {
+fn damaged_cache_is_reported_and_ignored() {
     let upstream = echo();
     let control = Control::start();
     control.publish_one("a", &[upstream.addr()]);

@@ -81,7 +81,7 @@ fn echo() -> Upstream {
 }
 
 #[test]
-fn a_gateway_of_another_name_is_refused_until_its_certificate_is_exchanged() {
+fn gateway_with_other_name_is_refused() {
     let upstream = echo();
     let pki = Pki::new();
     let stranger = pki
@@ -113,7 +113,7 @@ fn a_gateway_of_another_name_is_refused_until_its_certificate_is_exchanged() {
 }
 
 #[test]
-fn a_server_that_cannot_show_its_name_is_asked_nothing() {
+fn server_without_its_name_is_not_asked() {
     let pki = Pki::new();
     pki.exchange(
         "server",

@@ -62,7 +62,7 @@ fn through_node(gateway: &Gateway, version: u8, destination: &str) -> Client {
 }
 
 #[test]
-fn names_destinations_and_connects_lead_where_the_server_says() {
+fn xds_routes_all_match_kinds() {
     let (a, b) = (echo(), echo());
     let control = Control::start();
     control.publish(
@@ -264,7 +264,7 @@ fn a_good_shoot_gets_through_beside_a_bad_one() {
 }
 
 #[test]
-fn listeners_of_one_protocol_keep_to_their_own_routes() {
+fn listeners_keep_their_own_routes() {
     let upstream = echo();
     let control = Control::start();
     let cluster = cluster("a", &[upstream.addr()]);
@@ -329,7 +329,7 @@ fn renamed(body: &[u8], from: &str) -> Vec<u8> {
 }
 
 #[test]
-fn many_groups_are_put_together_and_the_refused_client_is_told_so() {
+fn groups_are_merged_and_refusals_reported() {
     let upstream = echo();
     let control = Control::start();
     for number in 0..40 {

@@ -22,7 +22,7 @@ fn full(names: &Names, host: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn only_names_of_services_get_the_clusters_domain() {
+async fn only_service_names_get_cluster_domain() {
     let names = names("cluster.local");
     for (host, whole) in [
         ("a.ns.svc", "a.ns.svc.cluster.local."),

@@ -211,7 +211,7 @@ fn agreeing_twice_ends_the_connection() {
 }
 
 #[test]
-fn a_table_of_headers_that_was_given_up_is_not_used() {
+fn abandoned_header_table_is_not_used() {
     let ack = frame(SETTINGS, ACK, 0, &[]);
     let indexed = frame(HEADERS, END_HEADERS, 3, &[0x83, 0x86, 0x84]);
     assert_eq!(
@@ -360,7 +360,7 @@ fn floods_end_the_connection() {
 }
 
 #[test]
-fn streams_that_are_reset_at_once_end_the_connection() {
+fn rapid_resets_end_connection() {
     let mut connection = begun();
     let mut bytes = Vec::new();
     for at in 0..102 {
@@ -374,7 +374,7 @@ fn streams_that_are_reset_at_once_end_the_connection() {
 }
 
 #[test]
-fn streams_that_are_reset_once_they_were_answered_are_welcome() {
+fn resets_after_answer_are_free() {
     let mut connection = begun();
     for at in 0..1000 {
         let id = StreamId(at * 2 + 1);

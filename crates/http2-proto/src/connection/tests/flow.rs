@@ -43,7 +43,7 @@ fn no_more_is_sent_than_both_windows_allow() {
 }
 
 #[test]
-fn a_smaller_window_holds_for_streams_that_are_open() {
+fn smaller_window_applies_to_open_streams() {
     let mut connection = with_streams(1);
     let id = StreamId(1);
     connection
@@ -116,7 +116,7 @@ fn consumed_bytes_are_granted_again() {
 }
 
 #[test]
-fn data_of_streams_that_are_over_leaves_the_connections_window_open() {
+fn data_of_ended_streams_returns_window() {
     let mut connection = with_streams(1);
     let mut updates = 0;
     for round in 0..100 {
@@ -147,7 +147,7 @@ fn single_bytes_cost_about_what_they_are() {
 }
 
 #[test]
-fn a_stream_that_is_not_read_does_not_hold_others_up() {
+fn unread_stream_blocks_no_other() {
     let mut connection = with_streams(2);
     feed(&mut connection, &settings(4, 10)).unwrap();
     connection

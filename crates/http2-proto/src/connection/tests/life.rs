@@ -48,7 +48,7 @@ fn a_call_is_answered_and_ended() {
 }
 
 #[test]
-fn a_client_that_could_go_on_is_told_that_it_need_not() {
+fn early_response_resets_request_body() {
     let mut connection = with_streams(1);
     connection.end(StreamId(1), &[(b"grpc-status", b"0")]);
     let frames = sent(&mut connection);
@@ -163,7 +163,7 @@ fn pings_are_answered_and_asked() {
 }
 
 #[test]
-fn a_connection_that_goes_away_ends_what_was_begun() {
+fn goaway_ends_open_streams() {
     let mut connection = with_streams(1);
     connection.go_away();
     feed(&mut connection, &request(3, 0)).unwrap();

@@ -94,7 +94,7 @@ fn candidates<'a>(
 }
 
 #[tokio::test]
-async fn a_token_is_of_the_tenant_whose_issuer_signed_it() {
+async fn token_belongs_to_issuers_tenant() {
     let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
     let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
     for (hint, signer, issuer, expected) in [
@@ -135,7 +135,7 @@ fn guess(issuer: &str, number: usize) -> String {
 }
 
 #[tokio::test]
-async fn guesses_do_not_shut_out_tokens_checked_by_keys() {
+async fn guesses_never_block_tokens_with_keys() {
     let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
     let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
     for number in 0..1000 {
@@ -151,7 +151,7 @@ async fn guesses_do_not_shut_out_tokens_checked_by_keys() {
 }
 
 #[tokio::test]
-async fn guesses_are_limited_for_the_api_server_that_is_asked_and_no_other() {
+async fn guesses_are_limited_per_api_server() {
     let reviewer = Reviewer::start(|review| {
         let token = review["spec"]["token"].as_str()?.to_owned();
         let (_, rest) = token.split_once('.')?;
@@ -217,7 +217,7 @@ fn issuer_and_audience_must_both_be_a_tenants() {
 }
 
 #[test]
-fn tenants_of_one_issuer_are_told_apart_by_account() {
+fn tenants_of_one_issuer_differ_by_account() {
     let token = Issuer::es256("a").token(&claims("https://a"));
     let candidate = |tenant, account: &str| Candidate {
         issuer: Some("https://a"),

@@ -82,7 +82,7 @@ fn namespace_istio_shares_ingress_policy() {
 }
 
 #[test]
-fn namespace_ingress_controller_shares_ingress_name() {
+fn ingress_controller_namespace_shares_name() {
     let selectors = by_name("ingress-controller");
     let state = state(&[
         namespace("a"),

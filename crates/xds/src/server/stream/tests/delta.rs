@@ -58,7 +58,7 @@ fn delta_sends_what_differs() {
 }
 
 #[test]
-fn whole_client_gets_whole_listeners_once_complete() {
+fn sotw_client_gets_complete_listeners() {
     Bench::new(Audience::Whole).run(
         "change parts:L/tls|a=1 parts:L/tls=parts whole:L/tls=whole; ask L
         acks L +tls=whole; change parts:L/tls|a=2; idle",
