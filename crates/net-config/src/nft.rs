@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_chains_and_rules_are_taken_for_ours() {
+    fn only_equal_chains_and_rules_are_ours() {
         let rules = sample();
         let same_rules = |found: &[Vec<u8>]| same(found, &rules.rules, same_rule);
         let mut reversed = rules.rules.clone();

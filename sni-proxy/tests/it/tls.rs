@@ -23,7 +23,7 @@ fn reached(gateway: &Gateway, hello: &ClientHello) -> String {
 }
 
 #[test]
-fn most_specific_name_wins() {
+fn longest_name_match_wins() {
     let names = ["any", "wide", "deep", "exact"];
     let upstreams = names.map(|name| (name, greeter(name)));
     let mut routes = String::from("clusters:\n");

@@ -55,7 +55,7 @@ pub(super) fn within<'a>(
     claims: &'a Claims,
     claim: &Claim,
 ) -> impl Iterator<Item = &'a BTreeSet<Holder>> {
-    let inside = least_within(claim).into_iter().flat_map(|least| {
+    let inside = first_within(claim).into_iter().flat_map(|least| {
         let further = claims.range(least.clone()..);
         further.take_while(move |(other, _)| lies_within(other, &least))
     });
@@ -131,8 +131,8 @@ fn accepts_from(claim: &Claim, wide: &Claim) -> bool {
     }
 }
 
-/// Returns the least that lies within a claim: of a wildcard, what stands in front of its `*`.
-fn least_within(claim: &Claim) -> Option<Claim> {
+/// Returns the first in order that lies within a claim: of a wildcard, what stands in front of its `*`.
+fn first_within(claim: &Claim) -> Option<Claim> {
     match claim {
         Claim::Name(name) => {
             let front = name.strip_suffix('*').filter(|front| !front.is_empty())?;
