@@ -5,6 +5,8 @@
 //!              ──▶ AgentMetrics ─────────────────────┴──▶ LinkMetrics ──▶ StreamCounters
 //! ```
 //!
+//! New ones: in the `families!` of `ServerMetrics`, `AgentMetrics`, `TenantFamilies` or `LinkFamilies`.
+//!
 //! Families that upstream has keep its names, labels and buckets, so that dashboards and alerts
 //! go on working; all others start with `rhizome_konnectivity_`. As with upstream, a labelled
 //! series of its families appears when it is first counted; ours are there from the start.

@@ -71,7 +71,7 @@ struct Server {
     sockets: Sockets,
     endpoints: ServedEndpoints,
     tasks: Vec<JoinHandle<()>>,
-    lease: Option<Kept>,
+    lease: Option<LeaseTask>,
 }
 
 /// What a worker begins with.
@@ -299,11 +299,11 @@ fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Fail
     Ok((ports, bound))
 }
 
-/// Keeps this server's lease, and tells how many servers have one.
+/// Keeps this server's lease, and returns how many servers have one.
 fn keep_lease(
     params: ServerLeaseParams,
     metrics: Arc<ServerMetrics>,
-) -> (Kept, watch::Receiver<Option<u32>>) {
+) -> (LeaseTask, watch::Receiver<Option<u32>>) {
     let (lease, count) = ServerLease::new(params, metrics);
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(lease.run(async { drop(stopped.await) }));
@@ -311,7 +311,7 @@ fn keep_lease(
 }
 
 /// A lease's task, which ends when the sender is dropped.
-type Kept = (JoinHandle<()>, oneshot::Sender<()>);
+type LeaseTask = (JoinHandle<()>, oneshot::Sender<()>);
 
 /// Connections of agents and frontends at most; descriptors allow fewer in most places.
 const CONNECTIONS: u64 = 100_000;

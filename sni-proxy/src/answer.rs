@@ -1,6 +1,6 @@
 //! The few HTTP answers a CONNECT listener gives, and closing after one so that it arrives.
 //!
-//! Does not decide which answer is due.
+//! Decides no more than the status of a refused CONNECT.
 
 use std::time::Duration;
 

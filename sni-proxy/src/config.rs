@@ -303,7 +303,7 @@ accessLog: { format: off }
     }
 
     #[test]
-    fn documented_sample_equals_defaults() {
+    fn whole_sample_equals_defaults() {
         let origin = Path::new("/etc/rhizome/sni-proxy.yaml");
         let sample: Config = settings::from_text(SAMPLE, origin).unwrap();
         let minimal: Config = settings::from_text(

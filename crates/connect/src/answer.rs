@@ -118,8 +118,8 @@ impl Refusal {
     }
 }
 
-/// Returns the reason phrase of a status, which Go's HTTP library spells alike; clients must not rely on
-/// a phrase anyway (RFC 9112 §4).
+/// Returns the reason phrase of a status, for the statuses in use that of Go's HTTP library; clients
+/// must not rely on a phrase anyway (RFC 9112 §4).
 fn phrase(status: u16) -> &'static str {
     let status = StatusCode::from_u16(status).ok();
     status

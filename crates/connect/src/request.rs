@@ -14,8 +14,6 @@ pub struct Request {
     pub target: String,
     /// The version of the request.
     pub version: HttpVersion,
-    /// The client's `User-Agent`, its first 256 characters.
-    pub user_agent: Option<String>,
 }
 
 impl Request {
@@ -26,10 +24,6 @@ impl Request {
         proper.then(|| Self {
             target: target.to_owned(),
             version: head.version(),
-            user_agent: head
-                .header_values("user-agent")
-                .next()
-                .map(|value| value.chars().take(USER_AGENT_CHARS).collect()),
         })
     }
 
@@ -56,8 +50,6 @@ fn is_authority(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&byte)
 }
 
-const USER_AGENT_CHARS: usize = 256;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,7 +68,6 @@ mod tests {
             let request = Request {
                 target: target.to_owned(),
                 version: HttpVersion::Http11,
-                user_agent: None,
             };
             assert_eq!(request.host_port(), expected, "{target:?}");
         }

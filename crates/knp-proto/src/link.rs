@@ -312,9 +312,9 @@ impl Link {
     /// Reports that the socket is gone. What it has sent still goes out, what comes is dropped; a
     /// dial is called off. `id` is no longer valid, but [`Event::Ended`] will follow.
     ///
-    /// The peer hears that something is missing, unless [`Link::finish`] has said that nothing is:
-    /// it resets its socket instead of closing it. Without half-close an agent says it by the error
-    /// of CLOSE_RSP, and a server has no word for it.
+    /// Without [`Link::finish`] before it the peer is told that data is missing, and resets its
+    /// socket instead of closing it. Without half-close an agent tells it by the error of
+    /// CLOSE_RSP, and a server cannot.
     pub fn close(&mut self, now: Instant, id: TunnelId) {
         let phase = self.tunnel(id).map(|tunnel| tunnel.phase);
         if phase == Ok(Phase::Dialing) {

@@ -43,6 +43,9 @@ impl BoundEndpoints {
     ///
     /// # Errors
     /// The one that could not be bound.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime, which is the one that serves them.
     pub fn bind(probes: EndpointAddr, admin: EndpointAddr) -> Result<Self, EndpointError> {
         Ok(Self {
             probes: bound("probes", probes, Bound::new)?,
@@ -56,6 +59,9 @@ impl BoundEndpoints {
     /// A process that drains leaves the address to the others. The admin address is not shared.
     ///
     /// # Errors
+    /// As [`BoundEndpoints::bind`].
+    ///
+    /// # Panics
     /// As [`BoundEndpoints::bind`].
     pub fn bind_shared(probes: EndpointAddr, admin: EndpointAddr) -> Result<Self, EndpointError> {
         // First what another process may have.

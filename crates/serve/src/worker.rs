@@ -51,7 +51,7 @@ pub struct Workers<T> {
     ended: mpsc::Receiver<Result<(), String>>,
 }
 
-/// A request for up to so many connections of a worker.
+/// A request for a worker's connections: how many at most, and where the answer goes.
 type ListRequest = (usize, oneshot::Sender<Vec<Value>>);
 
 impl<T: Send + 'static> Workers<T> {

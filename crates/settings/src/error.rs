@@ -18,7 +18,7 @@ pub enum ConfigError {
     /// The file of this name cannot be read.
     #[error("{0}: reading the file")]
     Read(PathBuf, #[source] io::Error),
-    /// What the file of this name says cannot be used: where in it, if that is known, and what is wrong.
+    /// What the file of this name says cannot be used: where in it, if known, and what is wrong.
     #[error("{0}:{1}")]
     Refused(PathBuf, String),
 }

@@ -7,25 +7,25 @@
 ///
 /// ```
 /// telemetry::families! {
-///     /// What a door counts.
+///     /// What a listener counts.
 ///     pub struct Metrics {
-///         /// Seconds that it was open.
-///         pub open: histogram([0.1, 1.0]) = "door_open_seconds",
-///         /// Times that it was passed, by direction.
-///         pub passed: counter["direction"] = "door_passed_total",
+///         /// Time of a handshake, in seconds.
+///         pub handshakes: histogram([0.1, 1.0]) = "handshake_seconds",
+///         /// Bytes relayed, by direction.
+///         pub bytes: counter["direction"] = "relayed_bytes_total",
 ///     } with {
-///         /// Its number.
-///         pub number: u32,
+///         /// The listener's port.
+///         pub port: u16,
 ///     }
 /// }
 /// let registry = telemetry::Registry::new();
-/// let metrics = Metrics::register(&registry, 7);
-/// metrics.open.observe(0.5);
-/// metrics.passed.with(&["in"]).inc();
+/// let metrics = Metrics::register(&registry, 443);
+/// metrics.handshakes.observe(0.5);
+/// metrics.bytes.with(&["upstream"]).inc();
 /// let described = registry.describe();
-/// assert_eq!(described[1].help, "Times that it was passed, by direction.");
+/// assert_eq!(described[1].help, "Bytes relayed, by direction.");
 /// assert_eq!(described[1].labels, ["direction"]);
-/// assert_eq!((metrics.open.count(), metrics.number), (1, 7));
+/// assert_eq!((metrics.handshakes.count(), metrics.port), (1, 443));
 /// ```
 #[macro_export]
 macro_rules! families {

@@ -63,6 +63,8 @@ fn write_process(out: &mut Encoder) {
             }
         });
     };
+    // First: a `Process` has a descriptor of its own.
+    let open = open_fds();
     let process = Process::myself().ok();
     let process = process.as_ref();
     let stat = process.and_then(|process| process.stat().ok());
@@ -77,7 +79,7 @@ fn write_process(out: &mut Encoder) {
     let value = memory.map(|memory| (memory.resident * procfs::page_size()) as f64);
     one("process_resident_memory_bytes", help, Kind::Gauge, value);
     let help = "Open file descriptors.";
-    one("process_open_fds", help, Kind::Gauge, open_fds());
+    one("process_open_fds", help, Kind::Gauge, open);
     let help = "The most file descriptors that may be open.";
     let limits = process.and_then(|process| process.limits().ok());
     let value = limits.map(|limits| match limits.max_open_files.soft_limit {

@@ -63,7 +63,7 @@ impl Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// Times of a [`Selector`].
+/// Times of a [`Selector`], and which transports it may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Params {
     /// Which transports may be used.

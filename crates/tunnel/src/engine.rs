@@ -16,7 +16,7 @@
 //! Knows no socket, device, clock or random number, and no cryptography: that is [`Noise`]'s.
 
 mod client;
-mod dropped;
+mod counts;
 mod inbound;
 mod outbound;
 mod peer;
@@ -42,7 +42,7 @@ use crate::handle::{Identity, IdentityError, Params, Role};
 use crate::noise::Keys;
 use crate::status::Status;
 
-pub(crate) use dropped::Counts;
+pub(crate) use counts::Counts;
 use peer::{Peer, Steering};
 pub(crate) use peer::{Remote, SocketId, StreamId};
 

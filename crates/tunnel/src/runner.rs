@@ -340,7 +340,7 @@ impl Runner {
         decoder: &mut Decoder,
     ) -> Result<bool, stream::StreamError> {
         let from = Remote::Stream(id);
-        let (mut turn, mut greeted) = (stream::READ_BUDGET, false);
+        let (mut turn, mut heard) = (stream::READ_BUDGET, false);
         while turn > 0 {
             let read = self.ports.poll_read(id, cx, &mut self.stream_buffer);
             let Poll::Ready(read) = read else {
@@ -351,8 +351,8 @@ impl Runner {
             let mut input = self.stream_buffer.get(..len).unwrap_or_default();
             let (engine, ports) = (&mut self.engine, &mut self.ports);
             while let Some(frame) = decoder.next(&mut input)? {
-                if !std::mem::replace(&mut greeted, true) {
-                    ports.greeted(id);
+                if !std::mem::replace(&mut heard, true) {
+                    ports.heard(id);
                 }
                 match frame {
                     Frame::Control(control) => {

@@ -42,7 +42,7 @@ pub struct StreamParams {
     /// Unsent bytes that the kernel holds, as the program set it on the socket (`TCP_NOTSENT_LOWAT`);
     /// 0: without a limit.
     pub notsent_lowat: u32,
-    /// How long the other end may take to introduce itself.
+    /// How long the other end's first frame may take.
     pub hello_timeout: Duration,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Stream {
     /// Bytes that were read ahead of us.
     early: Vec<u8>,
     /// Until when a hello must have come; `None` once it has.
-    hello_by: Option<Instant>,
+    first_frame_by: Option<Instant>,
 }
 
 impl Stream {
@@ -83,7 +83,7 @@ impl Stream {
             socket: TcpStream::from_std(socket)?,
             outgoing: Outgoing::new(params.queue, params.notsent_lowat),
             early,
-            hello_by: Some(now + params.hello_timeout),
+            first_frame_by: Some(now + params.hello_timeout),
         })
     }
 
@@ -145,14 +145,14 @@ impl Stream {
         }
     }
 
-    /// Records that the other end has introduced itself.
-    pub(crate) fn greeted(&mut self) {
-        self.hello_by = None;
+    /// Records that the other end has sent a frame.
+    pub(crate) fn heard(&mut self) {
+        self.first_frame_by = None;
     }
 
-    /// Returns whether the other end has not introduced itself in time.
+    /// Returns whether the other end has sent no frame in time.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
-        self.hello_by.is_some_and(|by| now >= by)
+        self.first_frame_by.is_some_and(|by| now >= by)
     }
 }
 
@@ -165,8 +165,8 @@ pub(crate) enum StreamError {
     /// What the other end sent cannot be understood.
     #[error("the other end sent an invalid frame")]
     Frame(#[from] FrameError),
-    /// The other end did not introduce itself in time.
-    #[error("the other end did not say hello in time")]
+    /// The other end sent no frame in time.
+    #[error("the other end sent no frame in time")]
     NoHello,
     /// The connection is lost.
     #[error("reading from the stream")]

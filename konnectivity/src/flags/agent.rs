@@ -11,7 +11,7 @@ use settings::{GoDuration, RelPath};
 
 use super::read::Flags;
 use super::shared::{
-    BufferFlags, ENDPOINTS, IDLE, IdleFlags, LIMITS, LogFlags, RunFlags, SERVERS, SHUTDOWN,
+    BufferFlags, ENDPOINTS, LIMITS, LogFlags, NO_EFFECT, NoEffectFlags, RunFlags, SERVERS, SHUTDOWN,
 };
 use crate::agent::CountSource;
 
@@ -132,17 +132,17 @@ pub(crate) struct AgentFlags {
     pub(crate) log: LogFlags,
 
     /// Accepted, has no effect: the end of a link is noticed at once.
-    #[arg(long, default_value = "1s", help_heading = IDLE)]
+    #[arg(long, default_value = "1s", help_heading = NO_EFFECT)]
     pub(crate) probe_interval: GoDuration,
     /// Accepted, has no effect: nothing blocks that could be warned about.
-    #[arg(long, help_heading = IDLE)]
+    #[arg(long, help_heading = NO_EFFECT)]
     warn_on_channel_limit: bool,
     /// Accepted, has no effect: --max-buffered-bytes bounds what is buffered.
-    #[arg(long, default_value = "150", help_heading = IDLE)]
+    #[arg(long, default_value = "150", help_heading = NO_EFFECT)]
     pub(crate) xfr_channel_size: i64,
     #[command(flatten)]
     #[serde(flatten)]
-    pub(crate) idle: IdleFlags,
+    pub(crate) idle: NoEffectFlags,
 }
 
 impl Flags for AgentFlags {

@@ -11,7 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use settings::{ByteSize, ConfigErrors, GoDuration, RelPath};
 
 use super::read::Given;
-use super::shared::{BufferFlags, IdleFlags};
+use super::shared::{BufferFlags, NoEffectFlags};
 use super::{Environment, FlagError};
 use crate::registry::PairPaths;
 
@@ -107,7 +107,7 @@ impl<'a> Checks<'a> {
     }
 
     /// Upstream's rules for flags that do nothing here.
-    pub(crate) fn upstream_rules(&mut self, channel_size: i64, idle: &IdleFlags) {
+    pub(crate) fn upstream_rules(&mut self, channel_size: i64, idle: &NoEffectFlags) {
         if channel_size <= 0 {
             let message = format!("{channel_size} is not at least 1");
             self.refuse("xfr-channel-size", message);

@@ -1,10 +1,11 @@
 //! The flags of `konnectivity-server`, with their defaults.
 //!
 //! Upstream's flags have upstream's names and, where upstream has a bound, upstream's defaults.
-//! `server_config` checks what they mean together.
+//! `server_config` checks what they mean together. A list also belongs in `Flags::lists`, each flag
+//! in `tests/upstream.rs`.
 
 use clap::Parser;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use schemars::JsonSchema;
 use serde::Serialize;
 use settings::{GoDuration, RelPath};
@@ -12,8 +13,8 @@ use telemetry::AccessFormat;
 
 use super::read::Flags;
 use super::shared::{
-    AGENTS, BufferFlags, ENDPOINTS, IDLE, IdleFlags, LIMITS, LOGS, LogFlags, RunFlags, SERVERS,
-    SHUTDOWN,
+    AGENTS, BufferFlags, ENDPOINTS, LIMITS, LOGS, LogFlags, NO_EFFECT, NoEffectFlags, RunFlags,
+    SERVERS, SHUTDOWN,
 };
 
 use crate::registry::FrontendMode;
@@ -182,20 +183,20 @@ pub(crate) struct ServerFlags {
     pub(crate) log: LogFlags,
 
     /// Accepted, has no effect: requests to the API server are few and bounded.
-    #[arg(long, default_value = "0", help_heading = IDLE)]
+    #[arg(long, default_value = "0", help_heading = NO_EFFECT)]
     kubeconfig_burst: u32,
     /// Accepted, has no effect: requests to the API server are few and bounded.
-    #[arg(long, default_value = "0.0", help_heading = IDLE)]
+    #[arg(long, default_value = "0.0", help_heading = NO_EFFECT)]
     kubeconfig_qps: f64,
     /// Accepted, has no effect: nothing blocks that could be warned about.
-    #[arg(long, default_value = "true", hide = true, help_heading = IDLE)]
+    #[arg(long, default_value = "true", hide = true, help_heading = NO_EFFECT)]
     warn_on_channel_limit: bool,
     /// Accepted, has no effect: --max-buffered-bytes bounds what is buffered.
-    #[arg(long, default_value = "10", help_heading = IDLE)]
+    #[arg(long, default_value = "10", help_heading = NO_EFFECT)]
     pub(crate) xfr_channel_size: i64,
     #[command(flatten)]
     #[serde(flatten)]
-    pub(crate) idle: IdleFlags,
+    pub(crate) idle: NoEffectFlags,
 }
 
 impl Flags for ServerFlags {
@@ -217,8 +218,13 @@ impl Flags for ServerFlags {
 }
 
 fn access_formats() -> impl TypedValueParser<Value = AccessFormat> {
-    PossibleValuesParser::new(["json", "off", "text"])
-        .try_map(|word| serde_json::from_value::<AccessFormat>(word.into()))
+    let value = |word, help| PossibleValue::new(word).help(help);
+    PossibleValuesParser::new([
+        value("json", "One JSON object a line"),
+        value("off", "No access log"),
+        value("text", "One line of text"),
+    ])
+    .try_map(|word| serde_json::from_value::<AccessFormat>(word.into()))
 }
 
 const EXAMPLES: &str = "\

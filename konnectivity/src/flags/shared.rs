@@ -9,7 +9,7 @@ use settings::{ByteSize, RelPath};
 
 pub(crate) const AGENTS: &str = "Agents";
 pub(crate) const ENDPOINTS: &str = "Health, metrics and admin endpoints";
-pub(crate) const IDLE: &str = "Accepted, without effect";
+pub(crate) const NO_EFFECT: &str = "Accepted, without effect";
 pub(crate) const LIMITS: &str = "Limits";
 pub(crate) const LOGS: &str = "Logs";
 pub(crate) const SERVERS: &str = "Servers";
@@ -60,8 +60,8 @@ pub(crate) struct BufferFlags {
 /// Flags that do nothing here.
 #[derive(Clone, Debug, Args, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-#[command(next_help_heading = IDLE)]
-pub(crate) struct IdleFlags {
+#[command(next_help_heading = NO_EFFECT)]
+pub(crate) struct NoEffectFlags {
     /// Accepted, has no effect: klog's.
     #[arg(long)]
     add_dir_header: bool,

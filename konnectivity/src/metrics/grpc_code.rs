@@ -33,7 +33,7 @@ impl GrpcCode {
     }
 }
 
-/// Each at the place that is its number.
+/// Each at the index that is its number.
 const NAMES: &str = "OK Canceled Unknown InvalidArgument DeadlineExceeded NotFound AlreadyExists \
                      PermissionDenied ResourceExhausted FailedPrecondition Aborted OutOfRange \
                      Unimplemented Internal Unavailable DataLoss Unauthenticated";

@@ -138,7 +138,8 @@ fn limit(refused: DialRefused) -> Option<&'static str> {
 pub(super) const LIMITS: [&str; 3] = ["pending_dials", "rate", "tunnels"];
 
 telemetry::families! {
-    /// The families with the label `cluster`, and which tenants have series in them.
+    /// The families with the label `cluster`, and which tenants have series in them; `forget` ends
+    /// those of each.
     #[derive(Debug)]
     pub(super) struct TenantFamilies {
         /// Connections of API servers that were let in, by tenant.

@@ -322,6 +322,12 @@ fn tunnel_end_reasons_exist_from_start() {
     let name = "rhizome_konnectivity_tunnels_ended_total";
     let before = samples(&registry, name);
     assert_eq!(before.len(), link::END_REASONS.len());
+    let page = include_str!("../../../docs/konnectivity.md");
+    let (_, list) = page.split_once("Why tunnels end:").unwrap();
+    let list = list.split("\n## ").next().unwrap();
+    let words = list.split('`').skip(1).step_by(2);
+    let documented: BTreeSet<&str> = words.collect();
+    assert_eq!(documented, link::END_REASONS.into());
     let error = String::new;
     for reason in [
         EndReason::Canceled,

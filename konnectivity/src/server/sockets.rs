@@ -36,7 +36,7 @@ pub(crate) struct Sockets {
     next: usize,
 }
 
-/// A socket, which is closed and unlinked when this is dropped.
+/// A socket, which is unlinked when this is dropped, and then closed by its worker.
 struct Bound {
     tenant: TenantId,
     spec: UdsSpec,

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::cache::{MAX_ENTRIES, make_space};
 
-/// The buckets of all tenants and sources, at most [`MAX_ENTRIES`]: when each will be full again. The
-/// one that is so first is forgotten first.
+/// The buckets of all tenants and sources, at most [`MAX_ENTRIES`]: when each will be full
+/// again. The one that is full first is evicted first.
 #[derive(Debug, Default)]
 pub(crate) struct Rates(HashMap<Payer, Instant>);
 

@@ -303,7 +303,10 @@ fn forbidden_destinations_are_not_dialed() {
     let allowed = format!("--allow-destinations=127.0.0.1/32:{}", echo.addr().port());
     let mut pair = Pair::with(&[&allowed]);
     pair.link.dial(&echo.addr().to_string()).unwrap();
-    assert!(pair.link.dial(&other.addr().to_string()).is_err());
+    let forbidden = other.addr().to_string();
+    let error = format!("{:#}", pair.link.dial(&forbidden).unwrap_err());
+    let expected = format!("destination {forbidden} is not allowed");
+    assert!(error.ends_with(&expected), "{error}");
     assert_eq!(other.accepted(), 0);
     let counted = "rhizome_konnectivity_refused_destinations_total";
     pair.agent.wait_value(counted, &[], 1.0);

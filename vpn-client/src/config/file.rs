@@ -205,13 +205,13 @@ impl PathsFile {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(crate) struct PathFile {
-    /// Between probes of the path in use.
+    /// Between probes of the link in use.
     pub(crate) interval: HumanDuration,
-    /// Between probes of the other one, which also keep a NAT's entry for it.
+    /// Between probes of the other link, which also keep a NAT's entry for it.
     pub(crate) standby: HumanDuration,
     /// Between probes after one was missed.
     pub(crate) fast: HumanDuration,
-    /// Missed probes in a row after which a path counts as dead.
+    /// Missed probes in a row after which a link counts as dead.
     pub(crate) misses: u32,
     /// The shortest time to wait for an answer; it follows the round trip.
     pub(crate) timeout_least: HumanDuration,

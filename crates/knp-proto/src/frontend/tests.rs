@@ -32,7 +32,7 @@ fn take(frontend: &mut GrpcFrontend, packet: Packet) -> (Option<FrontendAction>,
     (action, replies)
 }
 
-/// Returns whether packets mean something: a close is the last of a client.
+/// Returns whether packets are still read: none is after a client's close.
 fn is_read(frontend: &GrpcFrontend) -> bool {
     !matches!(frontend.state, State::Closing | State::Done)
 }

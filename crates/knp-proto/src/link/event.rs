@@ -6,7 +6,7 @@ use crate::id::{ConnectId, TunnelId};
 use crate::packet::PacketKind;
 use crate::tunnel::EndReason;
 
-/// Where a dial leads.
+/// Where a dial leads, as the agent is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialTarget {
     /// `tcp`, unless a client said otherwise.

@@ -82,7 +82,7 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    /// Returns the label for metrics and logs.
+    /// Returns the label for metrics and logs, and what a gRPC client is told of an unclean end.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {

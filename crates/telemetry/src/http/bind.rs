@@ -47,6 +47,9 @@ impl Bound {
     /// # Errors
     /// Those of socket(2), bind(2) and listen(2); `AddrInUse` when the file is something else or
     /// a process listens there.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime, which is the one that serves it.
     pub fn new(address: &EndpointAddr) -> io::Result<Self> {
         Self::with(address, false)
     }
@@ -56,6 +59,9 @@ impl Bound {
     ///
     /// # Errors
     /// As [`Bound::new`]; `AddrInUse` when the address belongs to a process that does not share it.
+    ///
+    /// # Panics
+    /// As [`Bound::new`].
     pub fn shared(address: &EndpointAddr) -> io::Result<Self> {
         Self::with(address, true)
     }

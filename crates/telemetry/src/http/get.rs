@@ -14,7 +14,7 @@ use tokio::time::timeout;
 /// must have come within `limit`.
 ///
 /// # Errors
-/// Why there is no answer; `TimedOut` if not in time.
+/// Why there is no answer; `TimedOut` if not in time, `UnexpectedEof` if not a byte of it came.
 pub async fn get(
     address: &EndpointAddr,
     path: &str,
@@ -39,6 +39,8 @@ where
     let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
-    stream.take(max_bytes).read_to_end(&mut answer).await?;
+    if stream.take(max_bytes).read_to_end(&mut answer).await? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }

@@ -47,7 +47,7 @@ pub enum CloseReason {
     Dead,
     /// The peer drained it, and another one took over.
     Drained,
-    /// The caller reported a failure.
+    /// The caller reported a failure, which it counts.
     Failed,
     /// Connecting took too long.
     Timeout,

@@ -22,7 +22,7 @@ use tunnel_proto::path::LinkId;
 use crate::noise::{Identified, OUT_LEN, Opened, Refused, Reply};
 
 use super::client::send;
-use super::dropped::Dropped;
+use super::counts::Dropped;
 use super::outbound::{OVERHEAD, mark};
 use super::peer::{Peer, Remote, Steering};
 use super::{Engine, Out, Shared, at, at_mut};

@@ -18,7 +18,7 @@ use tunnel_proto::ip::segment::Segments;
 use tunnel_proto::ip::vnet::{Gso, VnetHeader};
 use tunnel_proto::ip::{Header, mss};
 
-use super::dropped::Dropped;
+use super::counts::Dropped;
 use super::inbound::MIN_MTU;
 use super::peer::Peer;
 use super::{Engine, FLOW_GRACE, Out, Shared, at, at_mut};

@@ -6,7 +6,8 @@
 //!   time ─▶ probe by the link in use ─▶ answered: healthy │ missed: no new flows
 //! ```
 //!
-//! A client's probes carry which link it uses, so a standby link moves nothing.
+//! A client's probes carry which link it uses, so a standby link moves nothing. `handle_closed` and
+//! `handle_control` are for both ends.
 
 use std::net::SocketAddr;
 use std::time::Instant;

@@ -167,9 +167,9 @@ impl Ports {
     }
 
     /// Records that the other end of a stream has introduced itself.
-    pub(super) fn greeted(&mut self, id: StreamId) {
+    pub(super) fn heard(&mut self, id: StreamId) {
         if let Some(open) = self.stream_mut(id) {
-            open.stream.greeted();
+            open.stream.heard();
         }
     }
 

@@ -150,7 +150,7 @@ async fn frames_arrive_whole_however_they_were_cut() {
     for cut in [1, 2, 700, 4000] {
         let (early, rest) = encoded.split_at(cut);
         let (mut stream, mut other) = connected(early);
-        assert!(stream.hello_by.is_some());
+        assert!(stream.first_frame_by.is_some());
         let send = async {
             for chunk in rest.chunks(cut * 3) {
                 other.write_all(chunk).await.unwrap();
@@ -182,7 +182,7 @@ async fn frames_arrive_whole_however_they_were_cut() {
         assert_eq!(error.reason(), "closed");
         assert_eq!(hellos, 1);
         assert!(datagrams.into_iter().eq((0..200).map(datagram)));
-        stream.greeted();
+        stream.heard();
         let later = start() + Duration::from_secs(60);
         assert!(!stream.is_late(later));
     }
@@ -206,7 +206,7 @@ async fn early_bytes_come_first_one_buffer_per_read() {
 #[tokio::test]
 async fn missing_hello_is_an_error_after_timeout() {
     let (stream, _other) = connected(&[]);
-    let by = stream.hello_by.unwrap();
+    let by = stream.first_frame_by.unwrap();
     assert!(!stream.is_late(by - Duration::from_millis(1)) && stream.is_late(by));
     assert_eq!(StreamError::NoHello.reason(), "no_hello");
 }

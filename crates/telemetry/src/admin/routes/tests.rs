@@ -370,6 +370,7 @@ async fn log_filter_is_read_and_replaced() {
         ("/log", "\u{0}", 400),
         ("/log", "", 400),
         ("/log", "nonsense", 400),
+        ("/log", "nonsense=debug", 400),
         ("/log", "level=debug", 400),
         ("/log", "5", 400),
         ("/log", "v=5", 400),

@@ -1,12 +1,12 @@
-//! Why a packet or a datagram went no further: the closed set that the metric has.
+//! What the engine counts, and why it dropped a packet or a datagram.
 //!
-//! Decides nothing; the words are a contract with dashboards and alerts.
+//! Decides nothing; the words are a contract with dashboards and alerts. Others of that metric:
+//! `DatagramError`, `noise::Refused`, `Refusal`, `codel::DropReason`, `Counters::publish`.
 
 use std::collections::BTreeMap;
 
 telemetry::labels! {
-    /// Why a packet or a datagram was dropped here. What is no WireGuard, what cannot be opened and
-    /// what the filter refuses have their own words.
+    /// Why the engine dropped a packet or a datagram.
     pub(crate) enum Dropped {
         /// From the tunnel: an inner destination that is not behind this end.
         Destination = "destination",
