@@ -1,7 +1,7 @@
 //! `cargo xtask images`: one image for each program, tried out, with a list of what is in it.
 //!
 //! ```text
-//!     release build, static ─▶ context ─ Dockerfile, engine ─▶ image ─▶ NAME.tar
+//!     release build, static ─▶ context ─ Dockerfile, buildah ▶ image ─▶ NAME.tar
 //!              │                                                └ run: --version
 //!              └─ what is linked ─▶ NAME.cdx.json
 //! ```
@@ -24,16 +24,12 @@ use clap::Args;
 use crate::console::Console;
 use crate::workspace::{self, Programs};
 
-use self::engine::{Engine, EngineName};
+use self::engine::Buildah;
 use self::sbom::Lists;
 
-/// What is built, and by what.
+/// What is built.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
-    /// What builds the images; without it docker where a daemon answers, else buildah, which is
-    /// installed as root on Debian.
-    #[arg(long)]
-    engine: Option<EngineName>,
     /// Build this image alone; may be given several times.
     #[arg(long, value_name = "NAME", value_parser = IMAGES.map(|image| image.name))]
     only: Vec<String>,
@@ -80,10 +76,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let out = target.context("no target directory")?.join("images");
     let context = context(&out, &images, &programs)?;
     console.heading("Images");
-    let engine = Engine::find(options.engine, &out, &|text| {
-        console.say(&format!("  {text}"))
-    })?;
-    console.say(&format!("  built by {engine}"));
+    let engine = Buildah::find(&out, &|text| console.say(&format!("  {text}")))?;
+    console.say(&format!(
+        "  built by buildah, in {}",
+        engine.store.display()
+    ));
     let lists = Lists::make(&console)?;
     for image in images {
         let program = programs.get(image.name)?;

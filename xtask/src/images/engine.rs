@@ -1,4 +1,4 @@
-//! What builds images: buildah, which needs no daemon, or docker, which is one.
+//! What builds images: buildah, which needs no daemon.
 //!
 //! ```text
 //!     context ─ bud ─▶ image ─ push ─▶ NAME.tar (OCI)
@@ -8,13 +8,11 @@
 //! Buildah keeps everything in a store of ours below the target directory. It builds without
 //! namespaces, and runs programs by chroot, which takes root.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
-use clap::ValueEnum;
+use anyhow::{Context, Result, ensure};
 use testkit::command;
 use testkit::netns::privileges;
 use testkit::peers::packages::{self, Need};
@@ -24,27 +22,8 @@ use crate::workspace;
 /// The one for all images, from the workspace's root.
 pub(super) const DOCKERFILE: &str = "deploy/images/Dockerfile";
 
-/// Which one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EngineName {
-    /// Debian's, without a daemon.
-    Buildah,
-    /// Whatever answers to that name.
-    Docker,
-}
-
-pub(super) enum Engine {
-    Buildah { store: PathBuf },
-    Docker,
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Buildah { store } => write!(f, "buildah, in {}", store.display()),
-            Self::Docker => f.write_str("docker"),
-        }
-    }
+pub(super) struct Buildah {
+    pub(super) store: PathBuf,
 }
 
 pub(super) struct Built {
@@ -55,28 +34,15 @@ pub(super) struct Built {
     pub(super) archive: PathBuf,
 }
 
-impl Engine {
-    pub(super) fn find(wanted: Option<EngineName>, out: &Path, say: &dyn Fn(&str)) -> Result<Self> {
-        let daemon = || {
-            let mut info = Command::new("docker");
-            let asked = command::output(info.args(["info", "--format", "{{.ServerVersion}}"]));
-            asked.is_ok_and(|answer| answer.status.success())
-        };
-        match wanted {
-            Some(EngineName::Docker) if !daemon() => bail!("no docker daemon answers"),
-            Some(EngineName::Docker) => Ok(Self::Docker),
-            None if daemon() => Ok(Self::Docker),
-            Some(EngineName::Buildah) | None => {
-                ensure!(
-                    privileges::is_root(),
-                    "buildah is used as root, since trying an image out takes chroot; without, give \
-                     --engine docker"
-                );
-                packages::install(BUILDAH, say)?;
-                let store = out.join("store");
-                Ok(Self::Buildah { store })
-            }
-        }
+impl Buildah {
+    pub(super) fn find(out: &Path, say: &dyn Fn(&str)) -> Result<Self> {
+        ensure!(
+            privileges::is_root(),
+            "buildah is used as root, since trying an image out takes chroot"
+        );
+        packages::install(BUILDAH, say)?;
+        let store = out.join("store");
+        Ok(Self { store })
     }
 
     pub(super) fn build(
@@ -88,37 +54,20 @@ impl Engine {
     ) -> Result<Built> {
         let tag = format!("rhizome/{name}:{version}");
         let archive = out.join(format!("{name}.tar"));
-        // Neither adds to an archive that is there.
+        // It does not add to an archive that is there.
         let _ = fs::remove_file(&archive);
-        let mut build = match self {
-            Self::Buildah { .. } => {
-                let mut build = self.command("bud");
-                // Nothing runs while it builds; no time of today, so that the same program gives
-                // the same image.
-                build.args(["--isolation", "chroot", "--timestamp", "0", "--no-cache"]);
-                build
-            }
-            Self::Docker => self.command("build"),
-        };
+        let mut build = self.command("bud");
+        // Nothing runs while it builds; no time of today, so that the same program gives the same
+        // image.
+        build.args(["--isolation", "chroot", "--timestamp", "0", "--no-cache"]);
         build.arg("--file").arg(workspace::root().join(DOCKERFILE));
         build.args(["--target", name, "--tag", &tag]);
         build.args(["--build-arg", &format!("VERSION={version}")]);
         command::run(build.arg(context))?;
-        let mut save = match self {
-            Self::Buildah { .. } => {
-                let mut push = self.command("push");
-                // The whole name, as a container runtime looks for it: an import takes it as it is.
-                let to = format!("oci-archive:{}:docker.io/{tag}", archive.display());
-                push.args(["--quiet", &tag, &to]);
-                push
-            }
-            Self::Docker => {
-                let mut save = self.command("save");
-                save.arg("--output").arg(&archive).arg(&tag);
-                save
-            }
-        };
-        command::run(&mut save)?;
+        let mut push = self.command("push");
+        // The whole name, as a container runtime looks for it: an import takes it as it is.
+        let to = format!("oci-archive:{}:docker.io/{tag}", archive.display());
+        command::run(push.args(["--quiet", &tag, &to]))?;
         let (user, entry) = self.inspect(&tag)?;
         Ok(Built {
             tag,
@@ -131,12 +80,6 @@ impl Engine {
     /// Runs the image's program as it would be run, in a root file system with nothing else, and
     /// returns what it printed.
     pub(super) fn run(&self, built: &Built, words: &[&str]) -> Result<String> {
-        if let Self::Docker = self {
-            let mut run = self.command("run");
-            run.args(["--rm", "--network=none", "--cap-drop=ALL"]);
-            run.arg("--security-opt=no-new-privileges");
-            return command::run(run.arg(&built.tag).args(words));
-        }
         let mut from = self.command("from");
         let container = command::run(from.args(["--pull-never", &built.tag]))?;
         let container = container.trim();
@@ -160,35 +103,20 @@ impl Engine {
 
     fn inspect(&self, tag: &str) -> Result<(String, String)> {
         let mut inspect = self.command("inspect");
-        let config = match self {
-            Self::Buildah { .. } => {
-                inspect.args(["--type", "image"]);
-                ".OCIv1.Config"
-            }
-            Self::Docker => ".Config",
-        };
-        let wanted = format!("{{{{{config}.User}}}} {{{{index {config}.Entrypoint 0}}}}");
-        let told = command::run(inspect.args(["--format", &wanted, tag]))?;
+        inspect.args(["--type", "image"]);
+        let wanted = "{{.OCIv1.Config.User}} {{index .OCIv1.Config.Entrypoint 0}}";
+        let told = command::run(inspect.args(["--format", wanted, tag]))?;
         let told = told.trim();
         let (user, entry) = told.split_once(' ').context("an image without a user")?;
         Ok((user.to_owned(), entry.to_owned()))
     }
 
     fn command(&self, what: &str) -> Command {
-        match self {
-            Self::Buildah { store } => {
-                let mut command = Command::new("buildah");
-                command.arg("--root").arg(store.join("root"));
-                command.arg("--runroot").arg(store.join("run"));
-                command.args(["--storage-driver", "vfs", what]);
-                command
-            }
-            Self::Docker => {
-                let mut command = Command::new("docker");
-                command.arg(what);
-                command
-            }
-        }
+        let mut command = Command::new("buildah");
+        command.arg("--root").arg(self.store.join("root"));
+        command.arg("--runroot").arg(self.store.join("run"));
+        command.args(["--storage-driver", "vfs", what]);
+        command
     }
 }
 
