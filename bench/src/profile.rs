@@ -251,7 +251,7 @@ impl Profile {
                 text, origin,
             )?);
             if let Some(own) = merged.get("values") {
-                merge(&mut values, own)?;
+                values = merge(values, own)?;
             }
             merged.insert("values".to_owned(), values);
             profile = serde_json::from_value(Value::Object(merged))?;

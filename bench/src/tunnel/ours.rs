@@ -18,12 +18,11 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 use testkit::certs::Authority;
-use testkit::command;
 use testkit::http::Target;
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::tunnel_world::merge;
+use testkit::tunnel_world::{self, KeyFile, destination, merge, route};
 
 use super::network::{GATEWAY, GATEWAY_INSIDE, Network, POD, SERVER};
 use super::running::{Guard, Inner, Parts, Role};
@@ -44,22 +43,22 @@ pub(super) fn prepare(
     transport: &str,
     gateway: bool,
 ) -> Result<Parts> {
-    let key = |name: &str| -> Result<String> {
-        let mut keygen = Command::new(&programs.server);
-        let public = command::run(keygen.arg("keygen").arg(dir.join(name)))?;
-        Ok(public.trim().to_owned())
-    };
-    let (far, near) = (key("server-key")?, key("client-key")?);
+    let key = |name: &str| KeyFile::generate(&programs.server, dir.join(name));
+    let (far, near) = (vec![key("server-key")?.public], key("client-key")?.public);
     let authority = Authority::new("tunnel")?;
     authority.write(&dir.join("ca.crt"))?;
     authority.server(&["server"])?.write(dir.path(), "proxy")?;
     write(dir, "peers.yaml", &peers(&near))?;
-    write(dir, "routes.yaml", &routes(&far))?;
-    write(dir, "gateway.yaml", &gateway_config())?;
-    write(dir, "server.yaml", &with(server(), &programs.set)?)?;
+    let mut tcp = json!({ "congestion": "bbr", "notsentLowat": "64KiB" });
+    write(dir, "gateway.yaml", &tunnel_world::gateway(&tcp))?;
+    // What waits unread toward the server is beyond its queue.
+    tcp["receiveBuffer"] = json!("128KiB");
+    let routes = tunnel_world::routes([(SERVER.into(), &far)], &tcp);
+    write(dir, "routes.yaml", &routes)?;
+    write(dir, "server.yaml", &merge(server(), &programs.set)?)?;
     let endpoint = if gateway { GATEWAY } else { SERVER };
     let client = client(&far, endpoint, transport);
-    write(dir, "client.yaml", &with(client, &programs.set)?)?;
+    write(dir, "client.yaml", &merge(client, &programs.set)?)?;
     let start = |namespace: &Namespace, program: &Path, name: &str, probes: u16| {
         let command = with_config(namespace, program, dir, name);
         let log = dir.join(format!("{name}.log"));
@@ -99,45 +98,13 @@ fn write(dir: &TempDir, name: &str, value: &Value) -> Result<()> {
     dir.write(name, format!("{value:#}")).map(drop)
 }
 
-fn gateway_config() -> Value {
-    json!({
-        "workers": 1,
-        "probes": { "address": format!("[::]:{GATEWAY_PROBES}") },
-        "admin": { "address": "" },
-        "listeners": [
-            { "name": "vpn", "address": "[::]:8132", "protocol": "connect", "tcp": { "congestion": "bbr", "notsentLowat": "64KiB" } },
-            { "name": "wireguard", "address": "[::]:51820", "protocol": "wireguard" },
-        ],
-        "routing": { "file": "routes.yaml" },
-        "drain": { "delay": "0s", "timeout": "0s" },
-    })
-}
-
-fn routes(far: &str) -> Value {
-    let cluster = |name: &str, port: u16| {
-        json!({
-            "name": name,
-            "endpoints": [{ "address": format!("{SERVER}:{port}") }],
-            // What waits unread toward the server is beyond its queue.
-            "tcp": { "congestion": "bbr", "notsentLowat": "64KiB", "receiveBuffer": "128KiB" },
-        })
-    };
-    json!({
-        "clusters": [cluster("tcp", 1194), cluster("udp", 51821)],
-        "routes": [
-            { "connectDestinations": [DESTINATION], "cluster": "tcp" },
-            { "wireguard": { "publicKeys": [far], "routeId": ROUTE }, "cluster": "udp" },
-        ],
-    })
-}
-
 fn peers(near: &str) -> Value {
     json!({ "peers": [{ "name": "vpn-shoot", "publicKeys": [near], "addresses": [INNER] }] })
 }
 
 fn server() -> Value {
     json!({
-        "routeId": ROUTE,
+        "routeId": route(0),
         "addresses": [format!("{OUTER}/24")],
         "networks": networks(),
         "keys": { "private": ["server-key"], "peers": "peers.yaml" },
@@ -148,14 +115,14 @@ fn server() -> Value {
     })
 }
 
-fn client(far: &str, endpoint: Ipv4Addr, transport: &str) -> Value {
+fn client(far: &[String], endpoint: Ipv4Addr, transport: &str) -> Value {
     json!({
         "addresses": [format!("{INNER}/24")],
         "endpoint": {
             "address": endpoint, "tcpPort": 8132, "udpPort": 51820, "transport": transport,
         },
         "servers": [{
-            "name": "vpn-seed-server", "publicKeys": [far], "routeId": ROUTE, "value": DESTINATION,
+            "name": "vpn-seed-server", "publicKeys": far, "routeId": route(0), "value": destination(0),
             "addresses": [OUTER],
         }],
         "keys": { "private": "client-key" },
@@ -167,33 +134,12 @@ fn client(far: &str, endpoint: Ipv4Addr, transport: &str) -> Value {
     })
 }
 
-/// Returns `config` with the keys of `more`, those of objects one by one.
-fn with(mut config: Value, more: &Value) -> Result<Value> {
-    merge(&mut config, more)?;
-    Ok(config)
-}
-
 fn networks() -> Value {
     json!({ "pods": ["100.96.0.0/11"], "services": ["100.64.0.0/13"], "nodes": ["10.250.0.0/16"] })
 }
 
 const OUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 123, 1);
 const INNER: Ipv4Addr = Ipv4Addr::new(192, 168, 123, 64);
-const DESTINATION: &str = "outbound|1194||vpn-seed-server.shoot--foo--bar.svc.cluster.local";
-const ROUTE: u32 = 17;
 const SERVER_PROBES: u16 = 15000;
 const GATEWAY_PROBES: u16 = 15021;
 const LIMIT: Duration = Duration::from_secs(20);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn overrides_merge_key_by_key() {
-        let config = json!({ "a": { "b": 1, "c": 2 }, "d": 3 });
-        let more = json!({ "a": { "c": 4 }, "e": { "f": 5 } });
-        let expected = json!({ "a": { "b": 1, "c": 4 }, "d": 3, "e": { "f": 5 } });
-        assert_eq!(with(config, &more).unwrap(), expected);
-    }
-}

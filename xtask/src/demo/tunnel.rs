@@ -9,7 +9,7 @@
 //! the tunnel is the chapter's.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -21,6 +21,7 @@ use testkit::http::{Proxy, Target};
 use testkit::netns::{Namespace, Place, cable};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
+use testkit::tunnel_world::KeyFile;
 
 use super::gateway::{self, Extra};
 use super::process;
@@ -46,14 +47,8 @@ pub(super) struct Credentials {
     inside_file: PathBuf,
     api_server: Identity,
     api_server_files: IdentityFiles,
-    server_key: Key,
-    client_key: Key,
-}
-
-#[derive(Debug)]
-struct Key {
-    file: PathBuf,
-    public: String,
+    server_key: KeyFile,
+    client_key: KeyFile,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +104,8 @@ impl Credentials {
             authority_file: authority.write(&dir.join("vpn-proxy-ca.crt"))?,
             inside_file: inside.write(&dir.join("vpn-inside-ca.crt"))?,
             api_server_files: api_server.write(dir.path(), "vpn-api-server")?,
-            server_key: Key::generate(programs.get("vpn-server")?, dir.join("vpn-server.key"))?,
-            client_key: Key::generate(programs.get("vpn-client")?, dir.join("vpn-client.key"))?,
+            server_key: KeyFile::generate(programs.get("vpn-server")?, dir.join("vpn-server.key"))?,
+            client_key: KeyFile::generate(programs.get("vpn-client")?, dir.join("vpn-client.key"))?,
             authority,
             api_server,
         })
@@ -170,7 +165,7 @@ impl Credentials {
             "routeId": ROUTE,
             "addresses": [format!("{SERVER_INSIDE}/24")],
             "networks": { "pods": [PODS] },
-            "keys": { "private": [self.server_key.file], "peers": "vpn-peers.yaml" },
+            "keys": { "private": [self.server_key.path], "peers": "vpn-peers.yaml" },
             "trustedGateways": [format!("{SEED}/32")],
             "proxy": { "ca": self.authority_file, "cert": "vpn-proxy.crt", "key": "vpn-proxy.key" },
             "probes": { "address": Side::Server.probes() },
@@ -192,21 +187,13 @@ impl Credentials {
             "addresses": [format!("{CLIENT_INSIDE}/24")],
             "endpoint": { "address": gateway::VPN.ip(), "connectTimeout": "1s" },
             "servers": [server],
-            "keys": { "private": self.client_key.file },
+            "keys": { "private": self.client_key.path },
             "networks": { "pods": [PODS] },
             // Both a third of their defaults or less: a demo should not wait.
             "path": { "dialTimeout": "2s", "retryUdp": "1s" },
             "probes": { "address": Side::Client.probes() },
             "drain": { "delay": "0s", "timeout": "1s" },
         })
-    }
-}
-
-impl Key {
-    fn generate(program: &Path, file: PathBuf) -> Result<Self> {
-        let public = command::run(Command::new(program).arg("keygen").arg(&file))?;
-        let public = public.trim().to_owned();
-        Ok(Self { file, public })
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Configurations are written as JSON, which is YAML too. Each is replaced in one step.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,6 +20,15 @@ pub struct KeyFile {
     pub path: PathBuf,
     /// Its public key, base64.
     pub public: String,
+}
+
+impl KeyFile {
+    /// Makes a private key with the `keygen` of `vpn-server` or `vpn-client`.
+    pub fn generate(program: &Path, path: PathBuf) -> Result<Self> {
+        let public = command::run(Command::new(program).arg("keygen").arg(&path))?;
+        let public = public.trim().to_owned();
+        Ok(Self { path, public })
+    }
 }
 
 /// Who has which keys. Changed by a test that rotates them, and written by `World::write_files`.
@@ -64,13 +74,9 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Makes a private key in the world's directory, with `vpn-server keygen`.
+    /// Makes a private key in the world's directory.
     pub fn generate(&self, name: &str) -> Result<KeyFile> {
-        let path = self.dir.join(name);
-        let mut keygen = Command::new(&self.program);
-        let public = command::run(keygen.arg("keygen").arg(&path))?;
-        let public = public.trim().to_owned();
-        Ok(KeyFile { path, public })
+        KeyFile::generate(&self.program, self.dir.join(name))
     }
 }
 
@@ -112,8 +118,10 @@ pub(super) fn write(
     keys: &Keys,
 ) -> Result<()> {
     let put = |file: &str, value: &Value| dir.replace(file, format!("{value:#}")).map(drop);
-    put("routes.yaml", &routes(addresses, keys))?;
-    put("gateway.yaml", &gateway())?;
+    let tcp = json!({ "notsentLowat": "64KiB" });
+    let servers = addresses.servers().zip(&keys.known_servers);
+    put("routes.yaml", &routes(servers, &tcp))?;
+    put("gateway.yaml", &gateway(&tcp))?;
     put("peers.yaml", &peers(keys))?;
     for index in 0..params.servers {
         let file = format!("{}.yaml", name(Part::Server(index)));
@@ -126,14 +134,14 @@ pub(super) fn write(
     Ok(())
 }
 
-fn gateway() -> Value {
+/// Returns a gateway's configuration, `tcp` for clients' connections.
+pub fn gateway(tcp: &Value) -> Value {
     json!({
         "workers": 1,
         "probes": { "address": "[::]:15021" },
         "admin": { "address": "" },
         "listeners": [
-            { "name": "vpn", "address": "[::]:8132", "protocol": "connect",
-              "tcp": { "notsentLowat": "64KiB" } },
+            { "name": "vpn", "address": "[::]:8132", "protocol": "connect", "tcp": tcp },
             { "name": "wireguard", "address": "[::]:51820", "protocol": "wireguard" },
         ],
         "routing": { "file": "routes.yaml" },
@@ -141,20 +149,23 @@ fn gateway() -> Value {
     })
 }
 
-fn routes(addresses: &Addresses, keys: &Keys) -> Value {
+/// Returns a gateway's routes to servers by their public keys, `tcp` for connections to them.
+pub fn routes<'a>(
+    servers: impl IntoIterator<Item = (IpAddr, &'a Vec<String>)>,
+    tcp: &Value,
+) -> Value {
     let (mut clusters, mut routes) = (Vec::new(), Vec::new());
-    for (index, address) in addresses.servers().enumerate() {
+    for (index, (address, known)) in servers.into_iter().enumerate() {
         for (kind, port) in [("tcp", 1194), ("udp", 51821)] {
             clusters.push(json!({
                 "name": format!("{kind}-{index}"),
                 "endpoints": [{ "address": format!("{address}:{port}") }],
-                "tcp": { "notsentLowat": "64KiB" },
+                "tcp": tcp,
             }));
         }
         routes.push(json!({
             "connectDestinations": [destination(index)], "cluster": format!("tcp-{index}"),
         }));
-        let known = &keys.known_servers[index];
         routes.push(json!({
             "wireguard": { "publicKeys": known, "routeId": route(index) },
             "cluster": format!("udp-{index}"),
@@ -181,7 +192,7 @@ fn peers(keys: &Keys) -> Value {
 
 fn server(index: usize, params: &Params, addresses: &Addresses, keys: &Keys) -> Result<Value> {
     let private: Vec<&PathBuf> = keys.servers[index].iter().map(|key| &key.path).collect();
-    let mut config = json!({
+    let config = json!({
         "device": "rhizome0",
         "routeId": route(index),
         "addresses": on_network(&server_host(index)),
@@ -196,8 +207,7 @@ fn server(index: usize, params: &Params, addresses: &Addresses, keys: &Keys) -> 
         "probes": { "address": "[::]:15000" },
         "drain": { "delay": "0s", "timeout": "2s" },
     });
-    merge(&mut config, &params.server)?;
-    Ok(config)
+    merge(config, &params.server)
 }
 
 fn client(index: usize, params: &Params, keys: &Keys) -> Result<Value> {
@@ -216,7 +226,7 @@ fn client(index: usize, params: &Params, keys: &Keys) -> Result<Value> {
         server
     };
     let servers: Vec<Value> = keys.known_servers.iter().enumerate().map(server).collect();
-    let mut config = json!({
+    let config = json!({
         "device": "rhizome0",
         "addresses": on_network(&client_host(index)),
         "endpoint": {
@@ -230,8 +240,7 @@ fn client(index: usize, params: &Params, keys: &Keys) -> Result<Value> {
         "probes": { "address": "[::]:8080" },
         "drain": { "delay": "0s", "timeout": "2s" },
     });
-    merge(&mut config, &params.client)?;
-    Ok(config)
+    merge(config, &params.client)
 }
 
 fn networks(params: &Params) -> Value {
@@ -261,24 +270,37 @@ fn on_network(host: &[String; 2]) -> [String; 2] {
     [format!("{six}/96"), format!("{four}/24")]
 }
 
-fn destination(index: usize) -> String {
+/// Returns how clients call server `index` in the header of their CONNECT.
+pub fn destination(index: usize) -> String {
     format!("outbound|1194||vpn-seed-server-{index}.shoot--foo--bar.svc.cluster.local")
 }
 
-fn route(index: usize) -> usize {
+pub fn route(index: usize) -> usize {
     17 + index
 }
 
-/// Sets the keys of `more` in `config`, those of objects one by one.
-pub fn merge(config: &mut Value, more: &Value) -> Result<()> {
+/// Returns `config` with the keys of `more`, those of objects one by one.
+pub fn merge(mut config: Value, more: &Value) -> Result<Value> {
     let more = more.as_object().context("an object to be merged")?;
     for (key, value) in more {
         let slot = &mut config[key];
-        if slot.is_object() && value.is_object() {
-            merge(slot, value)?;
-        } else {
-            *slot = value.clone();
-        }
+        *slot = match slot.is_object() && value.is_object() {
+            true => merge(slot.take(), value)?,
+            false => value.clone(),
+        };
     }
-    Ok(())
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overrides_merge_key_by_key() {
+        let config = json!({ "a": { "b": 1, "c": 2 }, "d": 3 });
+        let more = json!({ "a": { "c": 4 }, "e": { "f": 5 } });
+        let expected = json!({ "a": { "b": 1, "c": 4 }, "d": 3, "e": { "f": 5 } });
+        assert_eq!(merge(config, &more).unwrap(), expected);
+    }
 }
