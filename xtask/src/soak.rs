@@ -13,13 +13,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use testkit::client_hello::ClientHello;
+use testkit::netns::Place;
 use testkit::process::{ChildGuard, Usage};
 use testkit::proxy_header;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
-use testkit::{ports, wait};
+use testkit::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -57,7 +58,7 @@ pub(crate) fn run() -> Result<ExitCode> {
 
 fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<String> {
     let dir = TempDir::new("soak-node")?;
-    let [listen, probes] = two_ports()?;
+    let (listen, probes) = (Place::Here.free_address()?, Place::Here.free_address()?);
     dir.write(
         "proxy.yaml",
         format!(
@@ -79,7 +80,7 @@ fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<Str
 
 fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<String> {
     let dir = TempDir::new("soak-gateway")?;
-    let [tls, node] = two_ports()?;
+    let (tls, node) = (Place::Here.free_address()?, Place::Here.free_address()?);
     let routes = |count: usize| {
         let cluster = |i: usize| format!("outbound|443||kube-apiserver.shoot--p{}--s{i}", i % 100);
         let clusters: String = (0..count)
@@ -145,11 +146,6 @@ fn server_name(i: usize) -> String {
     format!("api.s{i}.p{}.internal.example.com", i % 100)
 }
 
-fn two_ports() -> Result<[SocketAddr; 2]> {
-    let ports: [u16; 2] = { ports::free(2)?.try_into() }.map_err(|_| anyhow!("two ports"))?;
-    Ok(ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port))))
-}
-
 fn start(program: &Path, dir: &TempDir, config: &str, listens: SocketAddr) -> Result<ChildGuard> {
     let mut command = std::process::Command::new(program);
     command
@@ -213,8 +209,7 @@ async fn hold(
         let mut stream = TcpStream::connect(addr).await?;
         let mut bytes = first();
         bytes.push(b'x');
-        stream.write_all(&bytes).await?;
-        read_until(&mut stream, b'x').await?;
+        echoed(&mut stream, &bytes, b'x').await?;
         held.push(stream);
     }
     Ok(held)
@@ -222,18 +217,15 @@ async fn hold(
 
 async fn still_there(mut held: Vec<TcpStream>) -> Result<Vec<TcpStream>> {
     for (index, stream) in held.iter_mut().enumerate() {
-        let echoed = async {
-            stream.write_all(b"y").await?;
-            read_until(stream, b'y').await
-        };
-        echoed
-            .await
-            .with_context(|| format!("connection {index} was lost"))?;
+        let echoed = echoed(stream, b"y", b'y').await;
+        echoed.with_context(|| format!("connection {index} was lost"))?;
     }
     Ok(held)
 }
 
-async fn read_until(stream: &mut TcpStream, last: u8) -> Result<()> {
+/// Sends `bytes`, and waits for an answer that ends with `last`.
+async fn echoed(stream: &mut TcpStream, bytes: &[u8], last: u8) -> Result<()> {
+    stream.write_all(bytes).await?;
     let mut buf = [0; 4096];
     let answered = tokio::time::timeout(Duration::from_secs(10), async {
         loop {

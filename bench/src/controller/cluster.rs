@@ -116,12 +116,10 @@ impl<'a> Cluster<'a> {
 impl Running {
     pub(crate) fn wait_ready(&self) -> Result<()> {
         let target = Target::plain(self.probes);
-        let ready = || http::get(&target, "/readyz").is_ok_and(|answer| answer.status == 200);
-        wait::until(
-            "the controller to be ready",
-            Duration::from_secs(120),
-            ready,
-        )
+        let limit = Duration::from_secs(120);
+        wait::until("the controller to be ready", limit, || {
+            Place::Here.is_ok(&target, "/readyz")
+        })
     }
 
     fn metrics(&self) -> Result<Metrics> {

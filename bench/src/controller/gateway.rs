@@ -22,12 +22,7 @@ pub(super) struct Gateway {
 impl Gateway {
     pub(super) fn start(lab: &Lab<'_>, xds: SocketAddr, name: &str) -> Result<Self> {
         let place = lab.cluster.place;
-        let free = place.free_ports(2)?;
-        let at = |index: usize| -> Result<SocketAddr> {
-            let port = free.get(index).context("too few ports")?;
-            Ok(SocketAddr::from(([127, 0, 0, 1], *port)))
-        };
-        let (tls, probes) = (at(0)?, at(1)?);
+        let (tls, probes) = (place.free_address()?, place.free_address()?);
         let dir = &lab.cluster.dir;
         let config = dir.join(format!("{name}.yaml"));
         let text = format!(

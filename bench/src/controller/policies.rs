@@ -143,31 +143,16 @@ fn change_one(connection: &mut Connection, namespace: &str, name: &str) -> Resul
     ensure!(answer.status == 200, "{} {}", answer.status, answer.text());
     let clock = Stopwatch::start();
     // New ones are written first and old ones deleted last, so the last delete is the end.
-    let policies = "/apis/networking.k8s.io/v1/namespaces";
-    let awaited = [
-        (
-            format!("{namespace}/networkpolicies/ingress-to-{name}-tcp-9443"),
-            200,
-        ),
-        (
-            format!("{namespace}/networkpolicies/egress-to-{name}-tcp-9443"),
-            200,
-        ),
-        (
-            format!("clients/networkpolicies/egress-to-{namespace}-{name}-tcp-9443"),
-            200,
-        ),
-        (
-            format!("clients/networkpolicies/egress-to-{namespace}-{name}-tcp-8443"),
-            404,
-        ),
-        (
-            format!("{namespace}/networkpolicies/ingress-to-{name}-tcp-8443"),
-            404,
-        ),
-    ];
-    for (policy, status) in awaited {
-        let path = format!("{policies}/{policy}");
+    let (own, other) = (name, &format!("{namespace}-{name}"));
+    for (space, direction, name, port, status) in [
+        (namespace, "ingress", own, 9443, 200),
+        (namespace, "egress", own, 9443, 200),
+        ("clients", "egress", other, 9443, 200),
+        ("clients", "egress", other, 8443, 404),
+        (namespace, "ingress", own, 8443, 404),
+    ] {
+        let policies = format!("/apis/networking.k8s.io/v1/namespaces/{space}/networkpolicies");
+        let path = format!("{policies}/{direction}-to-{name}-tcp-{port}");
         soon(&path, || Ok(connection.get(&path)?.status == status))?;
     }
     Ok(clock.elapsed())

@@ -24,7 +24,6 @@ use rustls::pki_types::ServerName;
 use testkit::certs::{self, Authority};
 use testkit::http;
 use testkit::netns::Place;
-use testkit::ports;
 use testkit::process::{ChildGuard, Signal};
 use testkit::tempdir::TempDir;
 
@@ -53,7 +52,7 @@ impl Pair {
         let dir = TempDir::new("bench-knp")?;
         let config = credentials(&dir, transport.is_grpc())?;
         let plan = Plan::new(&dir, transport)?;
-        let health = http::Target::plain(at(plan.server_health)).timeout(Duration::from_secs(5));
+        let health = http::Target::plain(plan.server_health).timeout(Duration::from_secs(5));
         let command = plan.server(programs)?;
         let mut server = ChildGuard::spawn("the server", &command, &dir.join("server.log"))?;
         server.wait_ready(START_LIMIT, || Place::Here.is_ok(&health, "/healthz"))?;
@@ -64,7 +63,7 @@ impl Pair {
             .with_context(|| format!("the server says:\n{}", server.log_tail(LINES)))?;
         let side = |child: &ChildGuard, health| Side {
             pid: Some(child.pid()),
-            health: Some(at(health)),
+            health: Some(health),
         };
         Ok(Target {
             transport,
@@ -125,27 +124,26 @@ fn credentials(dir: &TempDir, grpc: bool) -> Result<Arc<ClientConfig>> {
 struct Plan<'a> {
     dir: &'a TempDir,
     transport: Transport,
-    frontend: u16,
-    agents: u16,
-    server_health: u16,
-    server_admin: u16,
-    agent_health: u16,
-    agent_admin: u16,
+    frontend: SocketAddr,
+    agents: SocketAddr,
+    server_health: SocketAddr,
+    server_admin: SocketAddr,
+    agent_health: SocketAddr,
+    agent_admin: SocketAddr,
 }
 
 impl<'a> Plan<'a> {
     fn new(dir: &'a TempDir, transport: Transport) -> Result<Self> {
-        let mut ports = ports::free(6)?.into_iter();
-        let mut port = || ports.next().context("too few ports");
+        let free = || Place::Here.free_address();
         Ok(Self {
             dir,
             transport,
-            frontend: port()?,
-            agents: port()?,
-            server_health: port()?,
-            server_admin: port()?,
-            agent_health: port()?,
-            agent_admin: port()?,
+            frontend: free()?,
+            agents: free()?,
+            server_health: free()?,
+            server_admin: free()?,
+            agent_health: free()?,
+            agent_admin: free()?,
         })
     }
 
@@ -169,17 +167,17 @@ impl<'a> Plan<'a> {
             self.file("cluster-key", "cluster.key"),
             self.file("cluster-ca-cert", "agents-ca.crt"),
             flag("agent-bind-address", LOOPBACK),
-            flag("agent-port", self.agents),
+            flag("agent-port", self.agents.port()),
             flag("health-bind-address", LOOPBACK),
-            flag("health-port", self.server_health),
-            flag("admin-port", self.server_admin),
+            flag("health-port", self.server_health.port()),
+            flag("admin-port", self.server_admin.port()),
         ];
         if self.transport.is_uds() {
             flags.push(flag("uds-name", self.socket().display()));
             flags.push(flag("server-port", 0));
         } else {
             flags.push(flag("server-bind-address", LOOPBACK));
-            flags.push(flag("server-port", self.frontend));
+            flags.push(flag("server-port", self.frontend.port()));
             flags.push(self.file("server-ca-cert", "frontend-ca.crt"));
             flags.push(self.file("server-cert", "frontend.crt"));
             flags.push(self.file("server-key", "frontend.key"));
@@ -195,10 +193,10 @@ impl<'a> Plan<'a> {
             self.file("agent-cert", "agent.crt"),
             self.file("agent-key", "agent.key"),
             flag("proxy-server-host", LOOPBACK),
-            flag("proxy-server-port", self.agents),
+            flag("proxy-server-port", self.agents.port()),
             flag("health-server-host", LOOPBACK),
-            flag("health-server-port", self.agent_health),
-            flag("admin-server-port", self.agent_admin),
+            flag("health-server-port", self.agent_health.port()),
+            flag("admin-server-port", self.agent_admin.port()),
         ];
         let mut command = programs.cpus.command(Role::Agent, &programs.agent)?;
         command.args(flags).arg("-v=0").args(&programs.agent_args);
@@ -213,7 +211,7 @@ impl<'a> Plan<'a> {
         }
         Ok(Frontend::Tls {
             grpc,
-            addr: at(self.frontend),
+            addr: self.frontend,
             name: ServerName::try_from("localhost").context("a server's name")?,
             config,
         })
@@ -222,10 +220,6 @@ impl<'a> Plan<'a> {
 
 fn flag(name: &str, value: impl Display) -> String {
     format!("--{name}={value}")
-}
-
-fn at(port: u16) -> SocketAddr {
-    SocketAddr::from((LOOPBACK, port))
 }
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;

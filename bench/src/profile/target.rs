@@ -61,20 +61,16 @@ impl Target {
     pub(crate) fn launch(profile: &Profile, setting: &Setting<'_>) -> Result<Self> {
         let dir = TempDir::new("bench-target")?;
         let first = setting.routes.first().context("a table without routes")?;
-        let mut ports = setting
-            .place
-            .free_ports(1 + profile.ports.len())?
-            .into_iter();
-        let mut port = || ports.next().context("too few ports");
         let address = match profile.running {
             Some((address, _)) => address,
             None if profile.is_direct() => first.backend,
             // A port that the kernel gives to no other socket.
-            None => SocketAddr::from(([127, 0, 0, 1], port()?)),
+            None => setting.place.free_address()?,
         };
         let mut named = Map::new();
         for name in &profile.ports {
-            named.insert(name.clone(), json!(port()?));
+            let port = setting.place.free_address()?.port();
+            named.insert(name.clone(), json!(port));
         }
         let facts = facts(profile, setting, &dir, address, named)?;
         let mut target = Self {

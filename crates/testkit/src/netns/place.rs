@@ -38,7 +38,7 @@ impl Place<'_> {
 
     /// Returns an address of `127.0.0.1` there on which nothing listens.
     pub fn free_address(self) -> Result<SocketAddr> {
-        let port = self.free_ports(1)?.first().copied();
+        let port = self.run(|| ports::free(1))??.first().copied();
         let port = port.context("a free port")?;
         Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
@@ -47,10 +47,5 @@ impl Place<'_> {
     pub fn is_ok(self, target: &Target, path: &str) -> bool {
         let answer = self.run(|| http::get(target, path));
         matches!(answer, Ok(Ok(answer)) if answer.status == 200)
-    }
-
-    /// Returns `count` ports that are free there at `127.0.0.1`.
-    pub fn free_ports(self, count: usize) -> Result<Vec<u16>> {
-        self.run(|| ports::free(count))?
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::certs::Authority;
 use crate::command;
@@ -233,12 +233,9 @@ fn program(place: Place<'_>, dir: &Path, hosts: &[(IpAddr, String)]) -> Result<C
 
 fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, SocketAddr)> {
     let etcd = command::require("etcd")?;
-    let ports = place.free_ports(2)?;
-    let [client, peer] = ports[..] else {
-        bail!("two free ports")
-    };
-    let url = format!("http://127.0.0.1:{client}");
-    let peer_url = format!("http://127.0.0.1:{peer}");
+    let addr = place.free_address()?;
+    let url = format!("http://{addr}");
+    let peer_url = format!("http://{}", place.free_address()?);
     let mut command = place.command(etcd);
     command.arg("--data-dir").arg(dir.join("etcd"));
     for (flag, value) in [
@@ -251,7 +248,6 @@ fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, SocketAddr)> 
         command.args([flag, value]);
     }
     let mut child = ChildGuard::spawn("etcd", &command, &dir.join("etcd.log"))?;
-    let addr = SocketAddr::from(([127, 0, 0, 1], client));
     let target = Target::plain(addr);
     let ready = || place.is_ok(&target, "/health");
     child.wait_ready(Duration::from_secs(30), ready)?;
