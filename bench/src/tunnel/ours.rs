@@ -19,10 +19,11 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testkit::certs::Authority;
 use testkit::http::Target;
+use testkit::keys::KeyFile;
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::tunnel_world::{self, KeyFile, destination, merge, route};
+use testkit::tunnel_world::{self, destination, merge, route};
 
 use super::network::{GATEWAY, GATEWAY_INSIDE, Network, POD, SERVER};
 use super::running::{Guard, Inner, Parts, Role};

@@ -24,6 +24,7 @@ pub mod https;
 pub mod impair;
 #[cfg(feature = "impair")]
 pub mod inject;
+pub mod keys;
 pub mod konnectivity;
 pub mod kubelet;
 pub mod metrics;

@@ -34,7 +34,7 @@ use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
 use crate::upstream::{Behavior, Upstream};
 
-pub use files::{Credentials, KeyFile, Keys, destination, gateway, merge, route, routes};
+pub use files::{Credentials, Keys, destination, gateway, merge, route, routes};
 pub use held::{Held, PAUSE, Report};
 pub use network::{Addresses, GATEWAY, GATEWAY_V6, NODE, Network, POD, POD_V6, SERVICE, SeedRange};
 

@@ -18,10 +18,10 @@ use testkit::api_server::ApiServer;
 use testkit::certs::{Authority, Identity, IdentityFiles};
 use testkit::command;
 use testkit::http::{Proxy, Target};
+use testkit::keys::KeyFile;
 use testkit::netns::{Namespace, Place, cable};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::tunnel_world::KeyFile;
 
 use super::gateway::{self, Extra};
 use super::process;

@@ -4,7 +4,6 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -12,24 +11,8 @@ use serde_json::{Value, json};
 use super::network::{Addresses, GATEWAY};
 use super::{PROXY_NAME, PROXY_PORT, Params, Part};
 use crate::certs::{Authority, Identity};
-use crate::command;
+use crate::keys::KeyFile;
 use crate::tempdir::TempDir;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyFile {
-    pub path: PathBuf,
-    /// Its public key, base64.
-    pub public: String,
-}
-
-impl KeyFile {
-    /// Makes a private key with the `keygen` of `vpn-server` or `vpn-client`.
-    pub fn generate(program: &Path, path: PathBuf) -> Result<Self> {
-        let public = command::run(Command::new(program).arg("keygen").arg(&path))?;
-        let public = public.trim().to_owned();
-        Ok(Self { path, public })
-    }
-}
 
 /// Who has which keys. Changed by a test that rotates them, and written by `World::write_files`.
 #[derive(Clone, Debug)]
