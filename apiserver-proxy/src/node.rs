@@ -75,8 +75,9 @@ impl Node {
                 .with(&[]),
             no_track_failures: registry.counter(
                 "rhizome_apiserver_proxy_notrack_failures_total",
-                "Attempts to look after these rules that failed, by why; not_supported: the kernel \
-                 has no nf_tables; translated: `noTrack: on` beside destination NAT.",
+                "Attempts to look after these rules that failed, by why; not_in_place: others were \
+                 found; not_supported: the kernel has no nf_tables; translated: `noTrack: on` \
+                 beside destination NAT.",
                 &["reason"],
             ),
             look_again: Notify::new(),

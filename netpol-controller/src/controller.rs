@@ -66,7 +66,7 @@ pub enum StartError {
 pub struct Controller {
     _endpoints: ServedEndpoints,
     tls: Option<tls::ServerTls>,
-    /// Dropped to end the election and what serves.
+    /// Set by `end`, so that the election releases the lease; dropping the controller aborts it.
     stop: watch::Sender<bool>,
     /// One task, or none without an election.
     election: JoinSet<()>,

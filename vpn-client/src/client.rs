@@ -43,19 +43,22 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
+    /// What was set up in the kernel could not be removed.
+    #[error("cleaning up")]
+    CleanUp(#[source] NetworkError),
     /// The configuration that is to be reloaded is refused.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The probe port or the admin address could not be bound.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
     /// The tunnel's thread ended by itself.
     #[error("the tunnels' thread has ended")]
     Ended,
+    /// The probe port or the admin address could not be bound.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// A key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Setting up the kernel's side failed, or cleaning it up.
+    /// Setting up the kernel's side failed.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// The tunnel did not start.
@@ -73,7 +76,11 @@ impl ClientError {
         match self {
             Self::Config(_) | Self::Key(_) | Self::Tunnel(tunnel::StartError::Identity(_)) => true,
             Self::Network(error) => error.is_configuration(),
-            Self::Endpoint(_) | Self::Ended | Self::Tunnel(_) | Self::Watch(_) => false,
+            Self::CleanUp(_)
+            | Self::Endpoint(_)
+            | Self::Ended
+            | Self::Tunnel(_)
+            | Self::Watch(_) => false,
         }
     }
 }
@@ -225,7 +232,10 @@ impl Client {
         }
         self.dialing.abort();
         self.tasks.abort_all();
-        self.network.clean_up().await?;
+        self.network
+            .clean_up()
+            .await
+            .map_err(ClientError::CleanUp)?;
         tracing::info!("stopped");
         if failed {
             Err(ClientError::Ended)

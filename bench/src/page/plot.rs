@@ -126,11 +126,11 @@ fn draw(
     Ok(area.present()?)
 }
 
-/// Our setups are green, the ceiling is gray, and each other one has a color of its own.
+/// Lines of our setups are green, the ceiling's is gray, and each other one has a color of its own.
 fn color(setup: &str, nth: usize) -> RGBAColor {
     match setup {
         DIRECT => RGBColor(150, 150, 140).to_rgba(),
-        "rhizome" | "rhizome udp" | "ours" => RGBColor(11, 122, 83).to_rgba(),
+        "rhizome" | "rhizome udp" => RGBColor(11, 122, 83).to_rgba(),
         _ => Palette99::pick(nth).to_rgba(),
     }
 }

@@ -27,7 +27,7 @@ use self::clusters::{build_cluster, check_cluster};
 use self::matches::parse_matches;
 pub use errors::BuildErrors;
 
-/// Takes what is wrong with a route.
+/// Reports a fault of a route.
 pub(crate) type Fault<'a> = &'a mut dyn FnMut(fmt::Arguments<'_>);
 
 impl Snapshot {

@@ -47,7 +47,8 @@ pub const MAX_RESOURCES: usize = 100_000;
 #[derive(Debug)]
 pub struct Decoded {
     body: Body,
-    /// As it came from a server; `None` for what stands in for a missing resource.
+    /// As it came from a server, set by the caller of [`decode`]; `None` for what stands in for a
+    /// missing resource.
     pub(crate) received: Option<Received>,
 }
 

@@ -237,7 +237,7 @@ pub struct EndpointAddress {
     pub zone: Option<Arc<str>>,
 }
 
-/// A port that all addresses of a subset have.
+/// A port that all addresses of a subset have. An API server leaves out what is absent.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
 #[serde(default)]
 pub struct EndpointPort {

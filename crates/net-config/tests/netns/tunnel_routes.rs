@@ -1,7 +1,7 @@
 //! Routes for sockets bound to the tunnel device, switches and the masquerade rule, as the kernel
 //! shows them.
 
-use std::{fs, net::IpAddr};
+use std::{fs, net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 use net_config::{
@@ -340,7 +340,10 @@ fn tunnel() {
         "noprefixroute",
     ]);
     // The kernel makes an IPv6 address local in a work queue.
-    while !ip(&["-6", "route", "show", "table", "local"]).contains("fd8f::1") {}
+    testkit::wait::until("a local route", Duration::from_secs(10), || {
+        ip(&["-6", "route", "show", "table", "local"]).contains("fd8f::1")
+    })
+    .unwrap();
 }
 
 /// A device with the default route.

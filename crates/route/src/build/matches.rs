@@ -54,12 +54,12 @@ pub(super) fn parse_matches(matches: &RouteMatch, fault: Fault<'_>) -> Option<Ma
             public_keys,
             route_id,
         } => {
-            let most = RouteMatch::MAX_ROUTE_ID;
+            let max = RouteMatch::MAX_ROUTE_ID;
             if let Some(id) = *route_id
-                && !(1..=most).contains(&id)
+                && !(1..=max).contains(&id)
             {
                 fault(format_args!(
-                    "a WireGuard route id is a number from 1 to {most}, not {id}"
+                    "a WireGuard route id is a number from 1 to {max}, not {id}"
                 ));
                 return None;
             }

@@ -268,9 +268,10 @@ impl Engine {
             && let Some(probe) = echo::parse(&header, packet)
         {
             let len = packet.len();
-            if let Echo::Request(_) = probe
-                && let Some(scratch) = shared.scratch.get_mut(..len)
-            {
+            if let Echo::Request(_) = probe {
+                let Some(scratch) = shared.scratch.get_mut(..len) else {
+                    return Verdict::Received(Received::Quiet);
+                };
                 scratch.copy_from_slice(packet);
             }
             return Verdict::Echo(probe, len);

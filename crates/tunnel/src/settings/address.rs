@@ -159,7 +159,7 @@ impl FromStr for DeviceName {
     }
 }
 
-/// Why a text is no network, inner address or name of a device.
+/// Why a text is no network, inner address or device name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AddressError(String);
@@ -178,7 +178,7 @@ fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// Text in files: [`FromStr`] reads it, and it is that of what is inside.
+/// Reading by [`FromStr`] and writing of newtypes whose text is that of the value inside.
 macro_rules! as_text {
     ($($type:ty, $description:literal, $example:literal;)*) => {$(
         impl fmt::Display for $type {

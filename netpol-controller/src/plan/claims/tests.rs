@@ -47,9 +47,11 @@ fn the_older_service_owns_what_two_ask_for() {
     let shared = ObjectKey::new("c", SHARED);
     let mut claims = Claims::default();
 
+    let document = settings(Compatibility::Document);
+    let all = service(&state, &document, &[], &younger).policies.len();
     let (again, plan) = settled(&mut claims, &state, &younger);
-    let all = plan.policies.len();
     assert_eq!((again, plan.problems.len()), (set(&[]), 0));
+    assert_eq!(plan.policies.len(), all);
     assert_eq!(claims.owner(&shared), Some(&younger));
 
     let (again, plan) = settled(&mut claims, &state, &older);

@@ -212,6 +212,7 @@ impl Simulation {
     }
 
     /// Expects that a client was without a link in use for less than this.
+    #[track_caller]
     pub(super) fn was_down_less_than(&self, client: usize, limit: Duration) {
         let down = self.clients[client].max_down;
         assert!(down < limit, "{down:?}");
