@@ -1,8 +1,8 @@
 //! Three namespaces in a row, routed: where tunnels are laid.
 //!
 //! ```text
-//!   client 198.51.100.2 ── 198.51.100.1 gateway 10.0.0.1 ── 10.0.0.2 server
-//!          (the shoot)  cable, or a bad line       cable     (the seed)
+//!   client 198.51.100.2 ── 198.51.100.1 gateway 10.0.0.2 ── 10.0.0.11 server
+//!          (the shoot)  cable, or a bad line       cable      (the seed)
 //! ```
 //!
 //! The congestion control of their TCP is set for each tunnel, so that no peer is measured with what
@@ -67,9 +67,9 @@ impl Network {
 }
 
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-/// An address of the shoot's, behind the client.
+/// An address of the shoot's, behind the client; this and the seed's two are those of the tests' world.
 pub(crate) const POD: Ipv4Addr = Ipv4Addr::new(100, 96, 0, 11);
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-pub(crate) const GATEWAY_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(crate) const GATEWAY_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 const SEED: u64 = 1;

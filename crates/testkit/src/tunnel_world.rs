@@ -34,7 +34,7 @@ use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
 use crate::upstream::{Behavior, Upstream};
 
-pub use files::{Credentials, Keys, destination, gateway, merge, route, routes};
+pub use files::{Credentials, Keys, destination, gateway, merge, route, routes, write};
 pub use held::{Held, PAUSE, Report};
 pub use network::{Addresses, GATEWAY, GATEWAY_V6, NODE, Network, POD, POD_V6, SERVICE, SeedRange};
 
@@ -128,7 +128,7 @@ impl World {
     /// Writes every configuration anew, from [`World::keys`] as they are now. Each file is replaced
     /// in one step; running programs see what they watch.
     pub fn write_files(&self) -> Result<()> {
-        files::write(&self.dir, &self.params, &self.network.addresses, &self.keys)
+        write(&self.dir, &self.params, &self.network.addresses, &self.keys)
     }
 
     /// Starts all programs and waits until every server and client is ready, which they are once

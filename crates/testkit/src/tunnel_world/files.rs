@@ -31,7 +31,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub(super) fn make(program: &Path, dir: &Path, params: &Params) -> Result<Self> {
+    /// Makes the keys of `params` in `dir`, by `program genkey`.
+    pub fn make(program: &Path, dir: &Path, params: &Params) -> Result<Self> {
         let mut keys = Self {
             servers: Vec::new(),
             clients: Vec::new(),
@@ -71,7 +72,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    pub(super) fn make(dir: &Path, addresses: &Addresses) -> Result<Self> {
+    /// Makes an authority, and writes its certificate and the servers' into `dir`.
+    pub fn make(dir: &Path, addresses: &Addresses) -> Result<Self> {
         let authority = Authority::new("tunnel")?;
         let addresses = addresses.servers().map(|ip| ip.to_string());
         let names: Vec<String> = addresses.chain([PROXY_NAME.to_owned()]).collect();
@@ -94,12 +96,8 @@ pub(super) fn name(part: Part) -> String {
     }
 }
 
-pub(super) fn write(
-    dir: &TempDir,
-    params: &Params,
-    addresses: &Addresses,
-    keys: &Keys,
-) -> Result<()> {
+/// Writes every configuration into the directory of the keys.
+pub fn write(dir: &TempDir, params: &Params, addresses: &Addresses, keys: &Keys) -> Result<()> {
     let put = |file: &str, value: &Value| dir.replace(file, format!("{value:#}")).map(drop);
     let tcp = json!({ "notsentLowat": "64KiB" });
     let servers = addresses.servers().zip(&keys.known_servers);

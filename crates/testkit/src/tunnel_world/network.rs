@@ -61,6 +61,13 @@ pub struct Network {
 }
 
 impl Addresses {
+    pub fn of(params: &Params) -> Self {
+        Self {
+            range: params.seed_range,
+            servers: params.servers,
+        }
+    }
+
     pub fn server(&self, index: usize) -> IpAddr {
         self.host(11 + index)
     }
@@ -96,10 +103,7 @@ impl Addresses {
 
 impl Network {
     pub(super) fn lay(params: &Params) -> Result<Self> {
-        let addresses = Addresses {
-            range: params.seed_range,
-            servers: params.servers,
-        };
+        let addresses = Addresses::of(params);
         let several = |label: &str, count| -> Result<Vec<Namespace>> {
             (0..count)
                 .map(|index| Namespace::new(&format!("{label}-{index}")))
