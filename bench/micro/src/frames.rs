@@ -19,28 +19,16 @@ pub(crate) fn workloads() -> Vec<Workload> {
 
 fn tunnel() -> Vec<Workload> {
     let stream = framed(DATAGRAMS);
-    let pieces = move |stream: &Vec<u8>, len: usize| {
-        let mut decoder = Decoder::new(frame::MAX_LEN);
-        stream
-            .chunks(len)
-            .map(|piece| datagrams(&mut decoder, piece))
-            .sum()
+    let read = |name, len| {
+        Workload::shared(name, DATAGRAMS, DATAGRAMS, stream.clone(), move |stream| {
+            let mut decoder = Decoder::new(frame::MAX_LEN);
+            let pieces = stream.chunks(len);
+            pieces.map(|piece| datagrams(&mut decoder, piece)).sum()
+        })
     };
     vec![
-        Workload::shared(
-            "tunnel frames, in one read",
-            DATAGRAMS,
-            DATAGRAMS,
-            stream.clone(),
-            move |stream| pieces(stream, stream.len()),
-        ),
-        Workload::shared(
-            "tunnel frames, in reads of 4096",
-            DATAGRAMS,
-            DATAGRAMS,
-            stream,
-            move |stream| pieces(stream, 4096),
-        ),
+        read("tunnel frames, in one read", usize::MAX),
+        read("tunnel frames, in reads of 4096", 4096),
         Workload::repeated(
             "tunnel frame, written",
             frame::HEADER_LEN,

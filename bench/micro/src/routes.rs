@@ -65,28 +65,23 @@ fn lookups<K: 'static>(
 }
 
 fn builds(previous: Rc<Snapshot>) -> [Workload; 2] {
-    let spec = Rc::new(table(LARGE));
-    let again = Rc::new(table(LARGE + 1));
-    let routes = |spec: &TableSpec| spec.routes.len();
-    let (count, count_again) = (routes(&spec), routes(&again));
-    [
+    let build = |name, shoots, previous: Option<Rc<Snapshot>>| {
+        let spec = table(shoots);
         Workload::consuming(
-            "a table of 10,000, built",
+            name,
             LARGE,
-            count,
-            move || TableSpec::clone(&spec),
-            |spec| Snapshot::build(spec, 1, None).map_or(0, |table| table.routes().len()),
-        ),
-        Workload::consuming(
-            "a table of 10,000, built again with one more",
-            LARGE,
-            count_again,
-            move || (TableSpec::clone(&again), Rc::clone(&previous)),
+            spec.routes.len(),
+            move || (spec.clone(), previous.clone()),
             |(spec, previous)| {
-                let table = Snapshot::build(spec, 2, Some(&previous));
+                let table = Snapshot::build(spec, 1, previous.as_deref());
                 table.map_or(0, |table| table.routes().len())
             },
-        ),
+        )
+    };
+    let again = "a table of 10,000, built again with one more";
+    [
+        build("a table of 10,000, built", LARGE, None),
+        build(again, LARGE + 1, Some(previous)),
     ]
 }
 
