@@ -14,6 +14,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use procfs::{Current, LoadAverage};
 use serde_json::{Value, json};
 use testkit::peers;
 use testkit::wait::Stopwatch;
@@ -112,11 +113,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 /// Looks whether the machine has time for this: by its load average.
 fn look(console: &Console, anyway: bool) -> Result<()> {
-    let load = fs::read_to_string("/proc/loadavg").context("reading /proc/loadavg")?;
-    let load = load.split(' ').next().and_then(|word| word.parse().ok());
-    let load: f64 = load.context("/proc/loadavg has no number")?;
+    let load = LoadAverage::current().context("reading /proc/loadavg")?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let each = load / processors as f64;
+    let each = f64::from(load.one) / processors as f64;
     if each <= MAX_LOAD {
         return Ok(());
     }

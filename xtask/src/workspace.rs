@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use testkit::command;
 
 pub(crate) fn root() -> &'static Path {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -94,13 +95,6 @@ fn programs(mut command: Command) -> Result<Programs> {
 /// Returns the triple of this machine, as the compiler names it.
 pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
-    let output = Command::new(rustc)
-        .arg("-vV")
-        .output()
-        .context("starting rustc")?;
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .find_map(|line| line.strip_prefix("host: "))
-        .map(str::to_owned)
-        .context("rustc -vV names no host")
+    let triple = command::run(Command::new(rustc).args(["--print", "host-tuple"]))?;
+    Ok(triple.trim().to_owned())
 }

@@ -113,18 +113,14 @@ impl ChildGuard {
 
     pub fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let ended = wait::until_some("its end", limit, || self.exit_status().transpose());
-        ended.unwrap_or_else(|_| {
-            let (name, tail) = (&self.name, self.log_tail(TAIL));
-            bail!("{name} has not ended within {limit:?}:\n{tail}")
-        })
+        ended.unwrap_or_else(|_| self.fail(&format!("has not ended within {limit:?}")))
     }
 
     /// Sends a signal. To a process that has ended and was waited for: an error. SIGSTOP has taken
     /// effect on all threads when this returns.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if let Some(status) = self.exit_status()? {
-            let (name, tail) = (&self.name, self.log_tail(TAIL));
-            bail!("{name} has ended with {status}:\n{tail}");
+            return self.fail(&format!("has ended with {status}"));
         }
         // Not yet waited for, so the id cannot belong to another process.
         kill_process(Pid::from_child(&self.child), signal)
@@ -174,6 +170,11 @@ impl ChildGuard {
             .with_context(|| format!("limiting the descriptors of {}", self.name))
     }
 
+    /// Fails with what the process did, and the end of its log.
+    fn fail<T>(&self, did: &str) -> Result<T> {
+        bail!("{} {did}:\n{}", self.name, self.log_tail(TAIL))
+    }
+
     fn wait_for<T>(
         &mut self,
         what: &str,
@@ -186,12 +187,10 @@ impl ChildGuard {
                 return Ok(value);
             }
             if let Some(status) = self.exit_status()? {
-                let (name, tail) = (&self.name, self.log_tail(TAIL));
-                bail!("{name} ended with {status} while we waited for {what}:\n{tail}");
+                return self.fail(&format!("ended with {status} while we waited for {what}"));
             }
             if deadline.passed() {
-                let (name, tail) = (&self.name, self.log_tail(TAIL));
-                bail!("{name}: waited {limit:?} in vain for {what}:\n{tail}");
+                return self.fail(&format!("waited {limit:?} in vain for {what}"));
             }
             wait::pause(POLL);
         }

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
@@ -66,9 +66,7 @@ pub fn until_some<T>(
         if let Some(value) = probe() {
             return Ok(value);
         }
-        if deadline.passed() {
-            bail!("waited {limit:?} in vain for {what}");
-        }
+        ensure!(!deadline.passed(), "waited {limit:?} in vain for {what}");
         pause(POLL);
     }
 }

@@ -46,7 +46,7 @@ impl Conn {
     async fn serve(mut self, behavior: &Behavior) -> std::io::Result<()> {
         match behavior {
             Behavior::AnswersAtEof => {
-                let count = self.drain().await?;
+                let count = self.drain(u64::MAX).await?;
                 self.stream.write_all(count.to_string().as_bytes()).await?;
                 self.stream.shutdown().await
             }
@@ -60,7 +60,7 @@ impl Conn {
             Behavior::EndsWriteFirst { greeting } => {
                 self.stream.write_all(greeting).await?;
                 self.stream.shutdown().await?;
-                self.drain().await.map(drop)
+                self.drain(u64::MAX).await.map(drop)
             }
             Behavior::NeverReads => std::future::pending().await,
             Behavior::Resets { after } => self.reset(*after).await,
@@ -71,7 +71,7 @@ impl Conn {
                 let _ = resetting.wait_for(|resetting| *resetting).await;
                 self.reset(0).await
             }
-            Behavior::Sink => self.drain().await.map(drop),
+            Behavior::Sink => self.drain(u64::MAX).await.map(drop),
             Behavior::Source { bytes } => {
                 self.send(*bytes).await?;
                 self.stream.shutdown().await
@@ -90,16 +90,19 @@ impl Conn {
         }
     }
 
-    async fn drain(&mut self) -> std::io::Result<u64> {
+    /// Reads to the end, or `limit` bytes; returns how many there were.
+    async fn drain(&mut self, limit: u64) -> std::io::Result<u64> {
         let mut buf = vec![0; BUFFER_BYTES];
         let mut total = 0;
-        loop {
-            let count = self.read(&mut buf).await?;
+        while total < limit {
+            let part = usize::try_from(limit - total).map_or(buf.len(), |left| left.min(buf.len()));
+            let count = self.read(&mut buf[..part]).await?;
             if count == 0 {
-                return Ok(total);
+                break;
             }
             total += count as u64;
         }
+        Ok(total)
     }
 
     async fn send(&mut self, bytes: u64) -> std::io::Result<()> {
@@ -114,16 +117,7 @@ impl Conn {
     }
 
     async fn reset(&mut self, after: u64) -> std::io::Result<()> {
-        let mut buf = vec![0; BUFFER_BYTES];
-        let mut left = after;
-        while left > 0 {
-            let part = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-            let count = self.read(&mut buf[..part]).await?;
-            if count == 0 {
-                break;
-            }
-            left -= count as u64;
-        }
+        self.drain(after).await?;
         // Closing with a linger time of zero sends RST (tcp(7), socket(7)).
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
     }
