@@ -23,6 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 use rustix::net::RecvFlags;
 use rustix::process::Pid;
 use testkit::background::Background;
@@ -51,7 +52,7 @@ struct Counts {
 }
 
 /// What a client wants of the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Command {
     /// Echo, by a thread that blocks.
     Block = b'B' as isize,
@@ -258,18 +259,10 @@ fn command(bytes: &[u8]) -> Result<Option<(Command, &[u8])>> {
     let Some((byte, rest)) = record.get(length..).and_then(<[u8]>::split_first) else {
         return Ok(None);
     };
-    let command = match byte {
-        b'B' => Command::Block,
-        b'E' => Command::Echo,
-        b'G' => Command::Generate,
-        b'D' => Command::Source,
-        b'H' => Command::Hold,
-        b'S' => Command::Sink,
-        b'T' => Command::Take,
-        b'W' => Command::Where,
-        _ => bail!("{byte:#04x} asks for nothing"),
-    };
-    Ok(Some((command, rest)))
+    let mut all = Command::value_variants().iter();
+    let command = all.find(|command| command.byte() == *byte);
+    let command = command.with_context(|| format!("{byte:#04x} asks for nothing"))?;
+    Ok(Some((*command, rest)))
 }
 
 fn echo_blocking(mut stream: std::net::TcpStream, _counted: Counted) -> io::Result<()> {

@@ -12,6 +12,8 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use testkit::command;
 
+use crate::programs::word;
+
 /// Processors by role, as in `server=0,agent=0+1,load=1`. A role that is not named runs anywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cpus {
@@ -87,7 +89,7 @@ impl std::fmt::Display for Cpus {
         }
         for (nth, (role, cpus)) in self.by_role.iter().enumerate() {
             let comma = if nth == 0 { "" } else { "," };
-            let role = format!("{role:?}").to_lowercase();
+            let role = word(*role);
             write!(f, "{comma}{role}={}", list(cpus, "+"))?;
         }
         Ok(())

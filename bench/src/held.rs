@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use testkit::wait::{self, Stopwatch};
 
-use crate::tls::opening::Words;
+use crate::tls::opening::{LIMIT, Words};
 
 /// The running thread; dropping it closes its connections.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Held {
         for words in words {
             let nth = connections.len();
             let what = || format!("with {nth} connections open");
-            let mut stream = words.dial(address).with_context(what)?;
+            let mut stream = words.dial(address, LIMIT).with_context(what)?;
             let came = stream.read(&mut [0; 1]).with_context(what)?;
             ensure!(came == 1, "closed without an answer, {}", what());
             connections.push(stream);

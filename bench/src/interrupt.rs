@@ -12,26 +12,23 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) fn watch() -> Result<()> {
     let runtime = crate::tls::runtime()?;
     let inside = runtime.enter();
-    let watched = |kind| signal(kind).context("watching for signals");
-    let mut interrupt = watched(SignalKind::interrupt())?;
-    let mut terminate = watched(SignalKind::terminate())?;
-    let mut hangup = watched(SignalKind::hangup())?;
-    drop(inside);
-    let wait = move || {
-        let number = runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => SignalKind::interrupt(),
-                _ = terminate.recv() => SignalKind::terminate(),
-                _ = hangup.recv() => SignalKind::hangup(),
-            }
+    for kind in [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ] {
+        let mut end = signal(kind).context("watching for signals")?;
+        tokio::spawn(async move {
+            end.recv().await;
+            netns::delete_ours();
+            tempdir::delete_ours();
+            exit(128 + kind.as_raw_value());
         });
-        netns::delete_ours();
-        tempdir::delete_ours();
-        exit(128 + number.as_raw_value());
-    };
+    }
+    drop(inside);
     std::thread::Builder::new()
         .name("signals".to_owned())
-        .spawn(wait)
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
         .context("starting a thread")?;
     Ok(())
 }

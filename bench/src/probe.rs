@@ -29,7 +29,7 @@ pub(crate) fn until_answered(
 /// Connects, says `words` and returns the first bytes that come back.
 pub(crate) fn ask<const N: usize>(address: SocketAddr, words: &Words) -> Result<[u8; N]> {
     let mut answer = [0; N];
-    let mut stream = words.dial_within(address, ANSWER_LIMIT)?;
+    let mut stream = words.dial(address, ANSWER_LIMIT)?;
     stream.read_exact(&mut answer)?;
     Ok(answer)
 }

@@ -200,16 +200,6 @@ enum Told {
     Usr2,
 }
 
-impl Listener {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Proxy => "proxy",
-            Self::Sni => "sni",
-        }
-    }
-}
-
 impl Case {
     const ALL: [Self; 5] = [Self::Bulk, Self::Conns, Self::Idle, Self::Routes, Self::Rtt];
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 
 /// Returns the program that was `given`, else the one called `name` beside this one.
 pub(crate) fn program(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
@@ -19,6 +20,12 @@ pub(crate) fn program(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
         );
     }
     Ok(path)
+}
+
+/// Returns what is said for `value` on the command line.
+pub(crate) fn word(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// A program that was named on the command line, as in `haproxy=/opt/haproxy-3.2`.

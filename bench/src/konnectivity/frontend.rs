@@ -35,16 +35,6 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::GrpcMtls => "grpc-mtls",
-            Self::GrpcUds => "grpc-uds",
-            Self::HttpMtls => "http-mtls",
-            Self::HttpUds => "http-uds",
-        }
-    }
-
     pub(crate) fn is_grpc(self) -> bool {
         matches!(self, Self::GrpcMtls | Self::GrpcUds)
     }

@@ -18,7 +18,7 @@ use knp_proto::frame::{Deframer, HEAD, put_head};
 use knp_proto::packet::{MAX_MESSAGE, encode_data_head};
 use knp_proto::{ConnectId, DialId, Packet};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 #[derive(Debug)]
 pub(crate) struct GrpcTunnel {
@@ -43,10 +43,9 @@ where
         .handshake::<_, Bytes>(stream)
         .await
         .map_err(io::Error::other)?;
-    let connection = Connection(tokio::spawn(async move {
-        // Its streams report what ended it.
-        let _ = connection.await;
-    }));
+    // It ends, and closes the socket, with its owner; its streams report what ended it.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
     let mut client = client.ready().await.map_err(io::Error::other)?;
     let request = request(authority)?;
     let (response, send) = client
@@ -56,7 +55,7 @@ where
         send,
         receive: None,
         deframer: Deframer::new(MAX_MESSAGE),
-        _connection: connection,
+        _connection: tasks,
     };
     let random = random();
     packets.send(Packet::DialRequest {
@@ -150,7 +149,7 @@ struct Packets {
     send: SendStream<Bytes>,
     receive: Option<RecvStream>,
     deframer: Deframer,
-    _connection: Connection,
+    _connection: JoinSet<Result<(), h2::Error>>,
 }
 
 impl Packets {
@@ -219,16 +218,6 @@ impl Packets {
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
-    }
-}
-
-/// The task that moves a connection's frames; it ends, and closes the socket, with its owner.
-#[derive(Debug)]
-struct Connection(JoinHandle<()>);
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -83,20 +83,31 @@ pub(crate) async fn hold(
     target: SocketAddr,
     count: usize,
 ) -> Result<Vec<Tunnel>> {
-    let (mut open, mut dialing) = (Vec::with_capacity(count), JoinSet::new());
-    for _ in 0..count {
-        if dialing.len() >= DIALS_AT_ONCE
-            && let Some(tunnel) = dialing.join_next().await
-        {
-            open.push(tunnel.context("a dial's task")??);
-        }
+    many(count, DIALS_AT_ONCE, || {
         let frontend = frontend.clone();
-        dialing.spawn(async move { dial(&frontend, target).await });
+        async move { dial(&frontend, target).await }
+    })
+    .await
+}
+
+/// Does `one` thing `count` times, `at_once` of them at a time.
+async fn many<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+    count: usize,
+    at_once: usize,
+    one: impl Fn() -> F,
+) -> Result<Vec<T>> {
+    let (mut done, mut tasks) = (Vec::with_capacity(count), JoinSet::new());
+    for nth in 0..count + at_once {
+        if nth >= at_once
+            && let Some(next) = tasks.join_next().await
+        {
+            done.push(next.context("a dial's task")??);
+        }
+        if nth < count {
+            tasks.spawn(one());
+        }
     }
-    while let Some(tunnel) = dialing.join_next().await {
-        open.push(tunnel.context("a dial's task")??);
-    }
-    Ok(open)
+    Ok(done)
 }
 
 pub(crate) async fn close(tunnels: Vec<Tunnel>) {
@@ -270,23 +281,14 @@ pub(crate) async fn many_dials(
     count: usize,
     at_once: usize,
 ) -> Result<()> {
-    let mut tasks = JoinSet::new();
-    for nth in 0..at_once {
-        let share = count / at_once + usize::from(nth < count % at_once);
+    let all = many(count, at_once, || {
         let frontend = frontend.clone();
-        tasks.spawn(async move {
-            for _ in 0..share {
-                timeout(DIAL_LIMIT, one_dial(&frontend, target))
-                    .await
-                    .context("waiting for a dial")??;
-            }
-            Ok::<_, anyhow::Error>(())
-        });
-    }
-    while let Some(done) = tasks.join_next().await {
-        done.context("a dialer's task")??;
-    }
-    Ok(())
+        async move {
+            let dialed = timeout(DIAL_LIMIT, one_dial(&frontend, target)).await;
+            dialed.context("waiting for a dial")?
+        }
+    });
+    all.await.map(drop)
 }
 
 async fn one_dial(frontend: &Frontend, target: SocketAddr) -> Result<()> {

@@ -31,6 +31,7 @@ use super::load;
 use super::pair::{Pair, Programs};
 use crate::backend::Backend;
 use crate::latency::Latencies;
+use crate::programs::word;
 use crate::report::{Figure, Run};
 
 pub(crate) struct Lab {
@@ -49,7 +50,7 @@ impl Lab {
     }
 
     fn add(&mut self, target: &Target, case: &str, figure: Figure, value: f64) {
-        self.run.add(target.transport.as_str(), case, figure, value);
+        self.run.add(&word(target.transport), case, figure, value);
     }
 
     fn add_some(&mut self, target: &Target, case: &str, figure: Figure, value: Option<f64>) {
@@ -65,8 +66,8 @@ impl Lab {
         figures: [Figure; 3],
         of: &Latencies,
     ) {
-        let setup = target.transport.as_str();
-        self.run.add_latencies(setup, case, figures, 1e6, of);
+        let setup = word(target.transport);
+        self.run.add_latencies(&setup, case, figures, 1e6, of);
     }
 
     /// Adds how much resident memory each program has more than `before`.
@@ -137,7 +138,7 @@ impl Target {
         if transport == Transport::Direct {
             return Ok(Self::direct());
         }
-        let what = || format!("starting a pair for {}", transport.as_str());
+        let what = || format!("starting a pair for {}", word(transport));
         Pair::start(programs, transport).with_context(what)
     }
 
@@ -146,7 +147,7 @@ impl Target {
             Some(pair) => error.context(pair.logs()),
             None => error,
         };
-        error.context(format!("measuring {}", self.transport.as_str()))
+        error.context(format!("measuring {}", word(self.transport)))
     }
 
     fn usage(&self) -> Result<Usages> {

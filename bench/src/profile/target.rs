@@ -4,12 +4,11 @@
 //! Profile + Setting ──▶ directory, files, ports ──▶ launch ──▶ listens ──▶ prepare, tell: one name more ──▶ dropped
 //! ```
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -22,6 +21,7 @@ use super::render::render;
 use super::{Listener, Profile, Route, Setting, Told, Tree, Writing};
 use crate::cpus::Role;
 use crate::limits;
+use crate::programs::word;
 
 /// What load goes through. What was started here ends with it, and before its directory goes.
 #[derive(Debug)]
@@ -33,8 +33,6 @@ pub(crate) struct Target {
     started: Stopwatch,
     facts: Value,
     routes: Vec<Route>,
-    /// The files that the last change replaced.
-    replaced: Vec<File>,
 }
 
 #[derive(Clone, Debug)]
@@ -81,7 +79,6 @@ impl Target {
             address,
             started: Stopwatch::start(),
             routes: setting.routes.clone(),
-            replaced: Vec::new(),
         };
         target.tell_routes();
         target.spawn(setting)?;
@@ -97,16 +94,14 @@ impl Target {
             self.dir.write(&file.path, text)?;
         }
         let bound = setting.cpus.command(Role::Proxy, &binary)?;
-        let mut command: Command = setting.place.command(bound.get_program());
+        let mut command = setting.place.command(bound.get_program());
         command.args(bound.get_args());
         for (nth, argument) in self.profile.args.iter().enumerate() {
             command.arg(self.fill(&format!("args[{nth}]"), argument)?);
         }
         let log = self.dir.join("log");
-        let spawned = Stopwatch::start();
-        let child = ChildGuard::spawn(&self.profile.name, &command, &log)?;
-        self.started = begun(child.pid(), &binary).unwrap_or(spawned);
-        self.child = Some(child);
+        self.started = Stopwatch::start();
+        self.child = Some(ChildGuard::spawn(&self.profile.name, &command, &log)?);
         Ok(())
     }
 
@@ -157,7 +152,6 @@ impl Target {
             }
             files.push((path.clone(), text));
         }
-        self.replaced.clear();
         let words = match (&apply.socket, &apply.send) {
             (Some(socket), Some(send)) => {
                 let socket = self.fill("apply.socket", socket)?;
@@ -195,15 +189,12 @@ impl Target {
         Ok(())
     }
 
-    /// Renames a file that was written beside to its place; told again, it is written again. The one
-    /// that was there is held until the next change is prepared: what its file system takes to free
-    /// it is not the program's time.
-    fn put(&mut self, path: &str, text: &str) -> Result<()> {
+    /// Renames a file that was written beside to its place; told again, it is written again.
+    fn put(&self, path: &str, text: &str) -> Result<()> {
         let (from, to) = (self.dir.join(fresh(path)), self.dir.join(path));
         if !from.is_file() {
             self.dir.write(fresh(path), text)?;
         }
-        self.replaced.extend(File::open(&to));
         fs::rename(&from, &to).with_context(|| format!("replacing {}", to.display()))
     }
 
@@ -240,7 +231,7 @@ pub(super) fn facts(
     let descriptors = limits::descriptors();
     Ok(json!({
         "dir": dir.path().to_str().context("a directory whose name is no text")?,
-        "listener": { "name": listener.as_str(), "ip": address.ip(), "port": address.port() },
+        "listener": { "name": word(listener), "ip": address.ip(), "port": address.port() },
         "listen": {
             "connect": listen(Listener::Connect),
             "proxy": listen(Listener::Proxy),
@@ -258,22 +249,6 @@ pub(super) fn facts(
 /// What a file is called until it is put in its place.
 fn fresh(path: &str) -> String {
     format!("{path}.fresh")
-}
-
-/// Returns a clock that began when a process became `program`: what puts it into its network and on its
-/// processors has its name until then, and takes as long as some of the programs do. `None` when it
-/// does not become that, such as a script.
-fn begun(process: u32, program: &Path) -> Option<Stopwatch> {
-    let program = program.canonicalize().ok()?;
-    let (clock, running) = (Stopwatch::start(), format!("/proc/{process}/exe"));
-    while clock.elapsed() < BECOME_LIMIT {
-        let now = Stopwatch::start();
-        if fs::read_link(&running).is_ok_and(|running| running == program) {
-            return Some(now);
-        }
-        wait::pause(BECOME_INTERVAL);
-    }
-    None
 }
 
 /// Says `words` to a UNIX socket, and returns what it answers until it closes.
@@ -306,8 +281,6 @@ impl From<Told> for Signal {
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// For what is done behind the scenes once it listens. HAProxy loses a signal that comes at once.
 const SETTLE: Duration = Duration::from_millis(200);
-const BECOME_LIMIT: Duration = Duration::from_millis(200);
-const BECOME_INTERVAL: Duration = Duration::from_micros(20);
 const SAY_LIMIT: Duration = Duration::from_secs(10);
 const MAX_ANSWER: u64 = 1 << 20;
 const LINES: usize = 12;

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Way;
+use super::opening::LIMIT;
 use super::window::Spent;
 use crate::backend::{CHUNK, Command, discard, sink};
 
@@ -52,7 +53,7 @@ pub(crate) fn run(way: Way<'_>, load: Load) -> Result<(u64, Spent)> {
     super::runtime()?.block_on(async {
         let mut tasks = JoinSet::new();
         for _ in 0..load.connections {
-            let stream = words.dial(way.address)?;
+            let stream = words.dial(way.address, LIMIT)?;
             stream.set_nonblocking(true).context("a stream")?;
             let stream = TcpStream::from_std(stream).context("a stream")?;
             match load.direction {

@@ -22,6 +22,7 @@ use crate::backend::{Backend, Command};
 use crate::cpus::{Bound, Role, bind};
 use crate::latency::Latencies;
 use crate::profile::{Case, Listener, Profile, Route, Setting, Target};
+use crate::programs::word;
 use crate::report::{Figure, Run};
 
 pub(crate) struct Lab<'a> {
@@ -169,7 +170,7 @@ impl Lab<'_> {
             1 => String::new(),
             names => format!(", {names} names"),
         };
-        format!("{} {what}{names}", through.subject.listener.as_str())
+        format!("{} {what}{names}", word(through.subject.listener))
     }
 
     /// Runs once, and once more if other processes used too much of the processors; of two that were

@@ -88,15 +88,19 @@ impl Opening {
             then: None,
         }
     }
+
+    pub(crate) fn echoing(&self, address: SocketAddr) -> Result<TcpStream> {
+        let mut stream = self.canned(Command::Echo, b"!").dial(address, LIMIT)?;
+        let mut byte = [0; 1];
+        stream.read_exact(&mut byte).context("receiving")?;
+        ensure!(byte == *b"!", "another byte came back");
+        Ok(stream)
+    }
 }
 
 impl Words {
-    /// Connects to `address` and says them, on a socket that blocks, for at most [`LIMIT`] a step.
-    pub(crate) fn dial(&self, address: SocketAddr) -> Result<TcpStream> {
-        self.dial_within(address, LIMIT)
-    }
-
-    pub(crate) fn dial_within(&self, address: SocketAddr, limit: Duration) -> Result<TcpStream> {
+    /// Connects to `address` and says them, on a socket that blocks, for at most `limit` a step.
+    pub(crate) fn dial(&self, address: SocketAddr, limit: Duration) -> Result<TcpStream> {
         let what = || format!("opening a connection to {address}");
         let mut stream = TcpStream::connect_timeout(&address, limit).with_context(what)?;
         stream.set_nodelay(true).with_context(what)?;
@@ -130,16 +134,6 @@ impl Words {
     }
 }
 
-impl Opening {
-    pub(crate) fn echoing(&self, address: SocketAddr) -> Result<TcpStream> {
-        let mut stream = self.canned(Command::Echo, b"!").dial(address)?;
-        let mut byte = [0; 1];
-        stream.read_exact(&mut byte).context("receiving")?;
-        ensure!(byte == *b"!", "another byte came back");
-        Ok(stream)
-    }
-}
-
 /// Tells whether the answer to a CONNECT has come whole; nothing can follow it before the client says
 /// more.
 fn is_accepted(head: &[u8]) -> Result<bool> {
@@ -156,7 +150,7 @@ const STATUS: usize = 12;
 const CLIENT: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 40_000);
 
 /// Far longer than any step takes that ends well.
-pub(super) const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

@@ -9,13 +9,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::Way;
+use super::opening::LIMIT;
 use super::window::Spent;
 use crate::backend::Command;
 use crate::latency::Latencies;
 
 pub(crate) fn run(way: Way<'_>, warm_up: Duration, length: Duration) -> Result<(Latencies, Spent)> {
     let meter = way.meter;
-    let mut stream = way.opening.canned(Command::Block, b"").dial(way.address)?;
+    let mut stream = way
+        .opening
+        .canned(Command::Block, b"")
+        .dial(way.address, LIMIT)?;
     let mut ping = [0; BYTES];
     let mut pong = [0; BYTES];
     let mut turn = |number: u64| -> Result<()> {

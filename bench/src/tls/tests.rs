@@ -11,6 +11,7 @@ use super::*;
 use crate::backend::{Backend, Command};
 use crate::cpus::Cpus;
 use crate::profile::{Route, Setting, Target};
+use crate::programs::word;
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -108,7 +109,7 @@ fn steps_follow_listeners_then_cases() {
     let steps: Vec<String> = steps
         .iter()
         .map(|(subject, case)| {
-            let listener = subject.listener.as_str();
+            let listener = word(subject.listener);
             format!("{} {listener} {case:?}", subject.profile.name)
         })
         .collect();

@@ -74,68 +74,50 @@ fn write(cluster: &Cluster<'_>, plan: &Plan, tell: Vec<SyncSender<Awaited>>) -> 
     for turn in 0..plan.count {
         wait::pause(due.saturating_sub(clock.elapsed()));
         due += plan.interval;
-        let change = Change::nth(turn, plan);
-        let since = Stopwatch::start();
-        let body = change.object.to_string();
-        let answer = connection.request("PATCH", &change.path, Some(&body))?;
+        let (path, object, mut awaited) = nth(turn, plan);
+        awaited.since = Stopwatch::start();
+        let answer = connection.request("PATCH", &path, Some(&object.to_string()))?;
         ensure!(answer.status == 200, "{} {}", answer.status, answer.text());
         for sender in &tell {
-            let sent = sender.send(change.awaited(since));
+            let sent = sender.send(awaited.clone());
             sent.context("the thread that watches a gateway has ended")?;
         }
     }
     Ok(plan.count as f64 / clock.elapsed().max(due).as_secs_f64())
 }
 
-struct Change {
-    path: String,
-    object: Value,
-    name: String,
-    /// Where that goes, when it must not go elsewhere.
-    address: Option<Ipv4Addr>,
-}
-
-impl Change {
-    fn nth(turn: usize, plan: &Plan) -> Self {
-        let (index, own) = (turn / shoots::EACH % plan.spaces, turn % shoots::EACH);
-        if turn % 4 < 2 {
-            let (path, object) = shoots::moved(index, own, MOVED, plan.gateways.len());
-            return Self {
-                path,
-                object,
-                name: shoots::name(index, own),
-                address: Some(shoots::address(index, own, MOVED)),
-            };
-        }
-        let name = format!("another.{}", shoots::name(index, own));
-        let (path, object) = shoots::named(index, own, &name);
-        Self {
-            path,
-            object,
-            name,
-            address: None,
-        }
-    }
-
-    fn awaited(&self, since: Stopwatch) -> Awaited {
-        Awaited {
-            words: Opening::by_name(&self.name).canned(Command::Where, b""),
-            name: self.name.clone(),
-            address: self.address,
-            since,
-        }
-    }
-}
-
+/// A change that is in effect once a new connection by `name` arrives.
+#[derive(Clone)]
 struct Awaited {
     words: Words,
     name: String,
+    /// Where that goes, when it must not go elsewhere.
     address: Option<Ipv4Addr>,
     since: Stopwatch,
 }
 
+/// Returns the path and object of the PATCH, and what comes of it.
+fn nth(turn: usize, plan: &Plan) -> (String, Value, Awaited) {
+    let (index, own) = (turn / shoots::EACH % plan.spaces, turn % shoots::EACH);
+    let (mut name, mut address) = (shoots::name(index, own), None);
+    let (path, object) = if turn % 4 < 2 {
+        address = Some(shoots::address(index, own, MOVED));
+        shoots::moved(index, own, MOVED, plan.gateways.len())
+    } else {
+        name.insert_str(0, "another.");
+        shoots::named(index, own, &name)
+    };
+    let awaited = Awaited {
+        words: Opening::by_name(&name).canned(Command::Where, b""),
+        name,
+        address,
+        since: Stopwatch::start(),
+    };
+    (path, object, awaited)
+}
+
 impl Awaited {
-    fn in_force(&self, gateway: SocketAddr) -> bool {
+    fn in_effect(&self, gateway: SocketAddr) -> bool {
         ask::<4>(gateway, &self.words)
             .is_ok_and(|bytes| self.address.is_none_or(|address| address.octets() == bytes))
     }
@@ -154,7 +136,7 @@ fn watch(gateway: SocketAddr, changes: &Receiver<Awaited>) -> Result<(Latencies,
         }
         awaited.extend(changes.try_iter());
         awaited.retain(|one| {
-            let done = one.in_force(gateway);
+            let done = one.in_effect(gateway);
             if done {
                 let delays = one.address.map_or(&mut named, |_| &mut moved);
                 delays.record(one.since.elapsed());

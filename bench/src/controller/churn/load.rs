@@ -19,7 +19,7 @@ use super::super::shoots;
 use crate::backend::{Backend, Command};
 use crate::held::Held;
 use crate::limits;
-use crate::tls::opening::{Opening, Words};
+use crate::tls::opening::{LIMIT, Opening, Words};
 
 /// What is held, through one gateway, while `controller` changes routes.
 #[derive(Debug, Deserialize, Serialize)]
@@ -98,7 +98,12 @@ impl New {
             if clock.elapsed() >= length {
                 break;
             }
-            let once = || words.dial(gateway)?.read_exact(&mut [0]).context("a byte");
+            let once = || {
+                words
+                    .dial(gateway, LIMIT)?
+                    .read_exact(&mut [0])
+                    .context("a byte")
+            };
             match once() {
                 Ok(()) => new.done += 1,
                 Err(_) => new.failed += 1,
