@@ -25,6 +25,7 @@ pub use routes::parameter;
 pub(crate) use status::View;
 pub use status::{ClusterStatus, EndpointStatus, Fact, ListenerStatus, Status};
 
+use crate::EndpointAddr;
 use crate::http::{self, Bound};
 use crate::logs::LogControl;
 use crate::metrics::Registry;
@@ -121,6 +122,7 @@ impl Endpoints {
                 registry,
                 log,
                 admin,
+                by_network: false,
             }),
         }
     }
@@ -131,6 +133,10 @@ impl Endpoints {
     where
         F: Future<Output = ()> + Send,
     {
-        http::serve(bound, self.routes.clone(), shutdown)
+        let routes = routes::Routes {
+            by_network: matches!(bound.local_addr(), EndpointAddr::Tcp(_)),
+            ..routes::Routes::clone(&self.routes)
+        };
+        http::serve(bound, Arc::new(routes), shutdown)
     }
 }

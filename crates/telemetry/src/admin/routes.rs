@@ -23,13 +23,18 @@ const DEFAULT_CONNECTIONS: usize = 1000;
 /// The most that are listed; some 4 MiB of JSON.
 const MAX_CONNECTIONS_LISTED: usize = 10_000;
 
+const BY_NAME: &str = "asked by a name: use an address or localhost\n";
+
 type Answer = Response<Full<Bytes>>;
 
+#[derive(Clone)]
 pub(super) struct Routes {
     pub(super) process: Arc<dyn Process>,
     pub(super) registry: Registry,
     pub(super) log: LogControl,
     pub(super) admin: bool,
+    /// Whether browsers reach it: not by a Unix socket.
+    pub(super) by_network: bool,
 }
 
 /// Returns the methods of an endpoint; `None` where there is none.
@@ -67,6 +72,10 @@ impl Routes {
             head.method.clone()
         };
         let (path, query) = (head.uri.path(), head.uri.query());
+        let private = self.admin && self.by_network && !is_probe(path) && path != "/metrics";
+        if private && is_rebound(&head.headers) {
+            return text(StatusCode::FORBIDDEN, BY_NAME);
+        }
         if let Some(extra) = self.extra(&method, path, query) {
             return own_answer(extra);
         }
@@ -227,19 +236,20 @@ where
 /// neither header.
 fn is_cross_site(headers: &HeaderMap) -> bool {
     let value = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let site = HeaderName::from_static("sec-fetch-site");
-    let from_browser = headers.contains_key(&site) || headers.contains_key(header::ORIGIN);
-    // Any domain may resolve to this address and so share its origin (DNS rebinding).
-    if from_browser && !value(header::HOST).is_some_and(is_address_or_localhost) {
-        return true;
-    }
-    if let Some(site) = value(site) {
+    if let Some(site) = value(HeaderName::from_static("sec-fetch-site")) {
         return !matches!(site, "same-origin" | "none");
     }
     value(header::ORIGIN).is_some_and(|origin| {
         let authority = origin.split_once("://").map(|(_, authority)| authority);
         authority.is_none() || authority != value(header::HOST)
     })
+}
+
+/// Returns whether a request may come from a page of a domain that resolves to this address and so
+/// shares its origin (DNS rebinding). A browser always names the domain.
+fn is_rebound(headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    hosts.any(|host| !host.to_str().is_ok_and(is_address_or_localhost))
 }
 
 fn is_address_or_localhost(host: &str) -> bool {

@@ -18,7 +18,7 @@ use crate::admin;
 mod slow;
 
 /// An HTTP client that sends exactly the given bytes.
-pub(crate) struct Client<S = TcpStream>(BufReader<S>);
+pub(crate) struct Client<S = TcpStream>(pub(crate) BufReader<S>);
 
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -68,7 +68,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
     ) -> Reply {
         let length = body.len();
         self.send(&format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
         ))
         .await;
         self.reply(method != "HEAD").await.unwrap()

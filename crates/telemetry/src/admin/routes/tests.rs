@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use testkit::tempdir::TempDir;
+use tokio::io::BufReader;
+use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -96,6 +99,10 @@ struct Server {
 
 impl Server {
     fn start(admin: bool, sample: Sample) -> Self {
+        Self::at(&"127.0.0.1:0".parse().unwrap(), admin, sample)
+    }
+
+    fn at(address: &EndpointAddr, admin: bool, sample: Sample) -> Self {
         let process = Arc::new(sample);
         let registry = Registry::new();
         let counter = registry.counter("rhizome_x_total", "X.", &[]);
@@ -112,7 +119,7 @@ impl Server {
             Endpoints::probes
         };
         let endpoints = make(process.clone(), registry, LogControl::detached());
-        let bound = Bound::new(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let bound = Bound::new(address).unwrap();
         let address = bound.local_addr().clone();
         let (end, ended) = oneshot::channel::<()>();
         tokio::spawn(endpoints.serve(bound, async { drop(ended.await) }));
@@ -287,7 +294,7 @@ async fn connections_and_missing_body_time_out() {
     assert_eq!(server.get("/connections?limit=0").await.status, 504);
     let mut client = Client::connect(&server.address).await;
     client
-        .send("PUT /log HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nin")
+        .send("PUT /log HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\nin")
         .await;
     assert_eq!(client.reply(true).await.unwrap().status, 408);
 }
@@ -343,7 +350,7 @@ async fn drain_requires_post_from_no_other_site() {
         ("localhost", "origin: http://localhost\r\n", 200),
         ("evil.example", "sec-fetch-site: same-origin\r\n", 403),
         ("evil.example", "origin: http://evil.example\r\n", 403),
-        ("anything", "", 200), // no browser
+        ("anything", "", 403),
     ] {
         let mut client = Client::connect(&server.address).await;
         let request = format!("POST /drain HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n");
@@ -351,6 +358,38 @@ async fn drain_requires_post_from_no_other_site() {
         let reply = client.reply(true).await.unwrap();
         assert_eq!(reply.status, status, "{host} {headers}");
     }
+}
+
+#[tokio::test]
+async fn admin_answers_by_address_or_localhost() {
+    let server = Server::admin();
+    for (path, host, status) in [
+        ("/status", "127.0.0.1:9901", 200),
+        ("/status", "[::1]", 200),
+        ("/status", "LOCALHOST:9901", 200),
+        ("/status", "rebound.example:9901", 403),
+        ("/", "rebound.example", 403),
+        ("/connections", "", 403),
+        ("/trace", "rebound.example", 403),
+        // What probes and scrapers ask by a name, and shows no client.
+        ("/metrics", "gateway.monitoring", 200),
+        ("/readyz", "gateway.monitoring", 200),
+    ] {
+        let mut client = Client::connect(&server.address).await;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n");
+        client.send(&request).await;
+        let reply = client.reply(true).await.unwrap();
+        assert_eq!(reply.status, status, "{path} {host}");
+    }
+    // No page reaches a Unix socket, whose clients call it anything.
+    let dir = TempDir::new("admin").unwrap();
+    let path = dir.join("admin.sock");
+    let _server = Server::at(&EndpointAddr::Unix(path.clone()), true, Sample::default());
+    let mut client = Client(BufReader::new(UnixStream::connect(path).await.unwrap()));
+    client
+        .send("GET /status HTTP/1.1\r\nhost: gateway\r\n\r\n")
+        .await;
+    assert_eq!(client.reply(true).await.unwrap().status, 200);
 }
 
 #[tokio::test]
