@@ -19,7 +19,7 @@ use crate::{
     error::{NetConfigError, NetlinkError},
     netlink::Connection,
     pace::{Outcome, Pace},
-    plan::{Actual, Change, plan, plan_cleanup},
+    plan::{Actual, Change, network_elsewhere, plan, plan_cleanup},
     rtnl::{self, link::links, node},
     watch::{Concern, Watch},
 };
@@ -130,7 +130,8 @@ impl AddressKeeper {
     /// # Errors
     /// The first failure, after everything else was tried: `Permission` without `CAP_NET_ADMIN`,
     /// `Kind` when this kernel has no suitable device kind, `Ipv6Disabled` and `Ipv6Missing`,
-    /// `Address` and `DeviceName` for parameters no kernel takes, `Netlink` for the rest.
+    /// `Address` and `DeviceName` for parameters no kernel takes, `HeldElsewhere` for an address that is
+    /// the node's own in a network, `Netlink` for the rest.
     pub async fn ensure(&mut self) -> Result<Changes, NetConfigError> {
         let result = self.put_in_place().await;
         if let Err(error) = &result {
@@ -254,13 +255,18 @@ impl AddressKeeper {
         let actual = read(&mut connection).await?;
         self.index = actual.link(&self.params.device).map(|link| link.index);
         let planned = plan(&self.params, &actual);
-        if !self.params.manage {
-            return Ok(Changes {
+        let changes = if self.params.manage {
+            self.apply_all(&mut connection, planned, &actual).await?
+        } else {
+            Changes {
                 applied: Vec::new(),
                 pending: planned,
-            });
+            }
+        };
+        match network_elsewhere(&self.params, &actual) {
+            Some((device, prefix)) => Err(NetConfigError::HeldElsewhere { device, prefix }),
+            None => Ok(changes),
         }
-        self.apply_all(&mut connection, planned, &actual).await
     }
 
     /// Makes every change that can be made; the first failure is the result.

@@ -32,6 +32,14 @@ pub enum NetConfigError {
         /// As configured.
         device: String,
     },
+    /// Another device has the address with the prefix of a network: it is the node's own there.
+    #[error("{device} has {prefix}: an address of a network is not taken off its device")]
+    HeldElsewhere {
+        /// The other device.
+        device: String,
+        /// The address, with the prefix length it has there.
+        prefix: IpNet,
+    },
     /// IPv6 is switched off on the device.
     #[error(
         "IPv6 is disabled on {device} (net.ipv6.conf.{device}.disable_ipv6), so {prefix} cannot be \
@@ -168,6 +176,7 @@ impl NetConfigError {
             Self::Address { .. } => "address",
             Self::DeviceMissing { .. } => "device_missing",
             Self::DeviceName { .. } => "device_name",
+            Self::HeldElsewhere { .. } => "held_elsewhere",
             Self::Ipv6Disabled { .. } => "ipv6_disabled",
             Self::Ipv6Forwarding { .. } => "ipv6_forwarding",
             Self::Ipv6Missing { .. } => "ipv6_missing",

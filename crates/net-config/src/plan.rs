@@ -96,7 +96,8 @@ impl Actual {
     }
 }
 
-/// What has to change so that the device exists, is up and alone holds every wanted address.
+/// What has to change so that the device exists, is up and alone holds every wanted address. One that
+/// [`network_elsewhere`] finds is left where it is.
 ///
 /// On the device itself any prefix length will do: the address is local either way, and replacing
 /// a longer prefix on a device that another process owns could cut the node off.
@@ -113,13 +114,31 @@ pub(crate) fn plan(wanted: &AddressParams, actual: &Actual) -> Vec<Change> {
         Some(_) => {}
     }
     let index = link.map(|link| link.index);
-    for address in &wanted.addresses {
+    let free = |address: &&IpAddr| elsewhere(index, **address, actual).all(is_host);
+    let addresses: Vec<_> = wanted.addresses.iter().filter(free).copied().collect();
+    for address in &addresses {
         plan_here(&wanted.device, index, *address, actual, &mut changes);
     }
-    for address in &wanted.addresses {
-        plan_elsewhere(index, *address, actual, &mut changes);
+    for address in addresses {
+        // A device that came up between the two dumps has no name yet; the next look has it.
+        let named = elsewhere(index, address, actual)
+            .filter_map(|held| Some(removal(held, actual.name_of(held.index)?)));
+        changes.extend(named);
     }
     changes
+}
+
+/// Finds a wanted address that another device has with the prefix of a network: the node's own there,
+/// which taking it off would cut off.
+pub(crate) fn network_elsewhere(
+    wanted: &AddressParams,
+    actual: &Actual,
+) -> Option<(String, IpNet)> {
+    let index = actual.link(&wanted.device).map(|link| link.index);
+    let mut held = { wanted.addresses.iter() }
+        .flat_map(|address| elsewhere(index, *address, actual))
+        .filter(|held| !is_host(held));
+    held.find_map(|held| Some((actual.name_of(held.index)?.to_owned(), held.prefix)))
 }
 
 /// Adds `address` to the device unless it is there; one that is there but unusable is replaced.
@@ -142,17 +161,18 @@ fn plan_here(
     });
 }
 
-fn plan_elsewhere(index: Option<u32>, address: IpAddr, actual: &Actual, changes: &mut Vec<Change>) {
+fn elsewhere(
+    index: Option<u32>,
+    address: IpAddr,
+    actual: &Actual,
+) -> impl Iterator<Item = &HeldAddress> {
     let elsewhere =
-        |held: &&HeldAddress| Some(held.index) != index && held.prefix.addr() == address;
-    for held in actual.addresses.iter().filter(elsewhere) {
-        // A device that came up between the two dumps has no name yet; the next look has it.
-        changes.extend(
-            actual
-                .name_of(held.index)
-                .map(|device| removal(held, device)),
-        );
-    }
+        move |held: &&HeldAddress| Some(held.index) != index && held.prefix.addr() == address;
+    actual.addresses.iter().filter(elsewhere)
+}
+
+fn is_host(held: &HeldAddress) -> bool {
+    held.prefix.prefix_len() == held.prefix.max_prefix_len()
 }
 
 fn removal(held: &HeldAddress, device: &str) -> Change {

@@ -94,6 +94,15 @@ fn plan_is_the_difference() {
             ],
         ),
         (
+            "an address of a network stays on its device",
+            node(vec![held(2, "10.1.2.3", 24), held(1, "10.1.2.4", 32)]),
+            &["10.1.2.3", "10.1.2.4"],
+            &[
+                "add 10.1.2.4/32 to apiserver-proxy",
+                "remove 10.1.2.4/32 from lo",
+            ],
+        ),
+        (
             "an unusable address is replaced",
             unusable,
             &["fd00::3"],
@@ -211,6 +220,12 @@ proptest! {
             kept
         };
         let before = foreign(&actual);
+        let of_networks = |actual: &Actual| {
+            let mut kept = actual.addresses.clone();
+            kept.retain(|held| held.index != 3 && !is_host(held));
+            kept
+        };
+        let networks = of_networks(&actual);
 
         for change in plan(&wanted(&addresses), &actual) {
             apply(&change, &mut actual);
@@ -218,6 +233,7 @@ proptest! {
 
         prop_assert_eq!(plan(&wanted(&addresses), &actual), []);
         prop_assert_eq!(foreign(&actual), before, "what is not wanted is left alone");
+        prop_assert_eq!(of_networks(&actual), networks, "other devices keep their networks");
     }
 
     #[test]

@@ -46,6 +46,24 @@ fn a_second_call_changes_nothing() {
 }
 
 #[test]
+fn address_of_a_network_stays_on_its_device() {
+    in_namespace(async {
+        let own = format!("{V4}/24");
+        ip(&["addr", "add", &own, "dev", "lo"]);
+
+        let error = keeper(&[V4, V6]).ensure().await.unwrap_err();
+
+        assert_eq!(error.reason(), "held_elsewhere", "{error}");
+        assert!(
+            error.to_string().contains(&format!("lo has {own}")),
+            "{error}"
+        );
+        assert!(addresses_of("lo").contains(&own));
+        assert_eq!(addresses_of(DEVICE), [format!("{V6}/128")]);
+    });
+}
+
+#[test]
 fn an_existing_device_is_used_whatever_its_kind() {
     in_namespace(async {
         ip(&[
