@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::config::{Protocol, ProxyProtocol};
 use crate::connection::{self, Accepted};
+use crate::heap;
 use crate::wireguard::{self, Scanner};
 use crate::worker::{Listener, Shared, Worker};
 
@@ -43,6 +44,7 @@ pub(crate) async fn run(handle: WorkerHandle, task: Task) -> io::Result<()> {
     let sockets = task.sockets.into_iter().zip(tcp).collect();
     let shared_accepting = shared.accepting.clone();
     let worker = Worker::new(shared, handle);
+    tokio::task::spawn_local(heap::give_back(Arc::default()));
     let mut forwarding = JoinSet::new();
     for ((socket, listener), scanner) in { task.datagrams }
         .into_iter()

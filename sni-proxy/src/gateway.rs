@@ -22,9 +22,11 @@ use settings::{FileWatcher, WatchParams};
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use crate::accept::{self, Task};
 use crate::config::{Config, Environment, ListenerConfig, RouteSource};
+use crate::heap;
 use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
@@ -219,6 +221,11 @@ impl Gateway {
     /// # Errors
     /// A worker failed; everything was drained then.
     pub async fn run(mut self, signals: Option<Signals>) -> Result<(), WorkerFailed> {
+        let freed = Arc::new(Notify::new());
+        let giving_back = tokio::spawn(heap::give_back(Arc::clone(&freed)));
+        self.service.keep(giving_back);
+        // The text of the first table.
+        freed.notify_one();
         let (shared, tls) = (&self.shared, &self.tls);
         let watcher = &mut self.watcher;
         self.service
@@ -232,6 +239,7 @@ impl Gateway {
                 },
                 || {
                     shared.routing.reload();
+                    freed.notify_one();
                     if let Some(Err(error)) = tls.as_ref().map(tls::ClientTls::reload) {
                         let error = telemetry::chain(&error);
                         tracing::error!(%error, "certificates refused, the last good ones stay");

@@ -16,6 +16,7 @@ mod answer;
 mod config;
 mod connection;
 mod gateway;
+mod heap;
 mod metrics;
 mod preamble;
 mod routes;
