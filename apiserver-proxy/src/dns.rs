@@ -170,8 +170,9 @@ pub enum DnsError {
 /// Every bound of the server.
 #[derive(Clone, Debug)]
 struct Limits {
-    /// Questions asked of others at one time. Each holds one descriptor.
-    exchanges: usize,
+    /// Questions asked of others at one time. Each holds a descriptor per exchange: five at most,
+    /// when servers are silent.
+    questions: usize,
     /// How long one question may take, over all servers asked; a stub resolver gives up after
     /// as long (resolv.conf(5), `timeout`).
     question: Duration,
@@ -191,7 +192,7 @@ struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            exchanges: 512,
+            questions: 256,
             question: Duration::from_secs(5),
             patience: Duration::from_secs(1),
             aside: Duration::from_secs(10),

@@ -33,9 +33,9 @@ use knp_proto::Budget;
 use relay::PoolParams;
 use route::TcpOptions;
 use serve::{
-    Accepting, Admission, BoundEndpoints, BoundListeners, Drain, DrainParams, Failure,
-    ListenerParams, Phase, ServedEndpoints, Signal, Signals, Threads, WorkerSocket, Workers,
-    accept_all, bind_all, program,
+    Accepting, BoundEndpoints, BoundListeners, Drain, DrainParams, Failure, ListenerParams, Phase,
+    ServedEndpoints, Signal, Signals, Threads, WorkerSocket, Workers, accept_all, bind_all,
+    program,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process};
@@ -49,7 +49,7 @@ use crate::lease::{ServerLease, ServerLeaseParams};
 use crate::metrics::ServerMetrics;
 use crate::registry::{Port, Registry};
 use context::Context;
-use listen::Worker;
+use listen::{Admissions, Worker};
 use sockets::{Listen, Sockets};
 use tunnels::Tunnels;
 
@@ -77,7 +77,7 @@ struct Server {
 /// What a worker begins with.
 struct Task {
     cx: Arc<Context>,
-    admission: [Arc<Admission>; 2],
+    admission: Admissions,
     accepting: Accepting,
     listeners: Vec<(WorkerSocket, Port)>,
     unix: mpsc::Receiver<Listen>,
@@ -135,11 +135,7 @@ impl Server {
         let pool = PoolParams::COPYING;
         let mut workers = Workers::prepare("worker", config.workers, pool, &hard, run)?;
         bound.listen()?;
-        let limit = serve::connection_limit(CONNECTIONS, 0);
-        let admission = [
-            Admission::new(limit, 0),
-            Admission::new((limit / 4).max(1), 0),
-        ];
+        let admission = Admissions::new(serve::connection_limit(CONNECTIONS, 0));
         let (mut senders, mut own) = (Vec::new(), Vec::new());
         for sockets in bound.per_worker {
             let (sender, unix) = mpsc::channel(SOCKETS);

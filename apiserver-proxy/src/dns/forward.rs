@@ -7,15 +7,15 @@
 //!     5 s      given up: SERVFAIL
 //! ```
 //!
-//! A server that is only slow keeps its chance while others are asked. Nothing is cached.
+//! A server that is only slow keeps its chance while others are asked. Nothing is cached. One asker
+//! leaves as many questions to others as it has under way.
 
-use std::net::SocketAddr;
-use std::sync::Mutex;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hickory_server::proto::op::{Message, Query, ResponseCode};
-use telemetry::lock;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use telemetry::{FairPermits, lock};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Limits;
@@ -28,13 +28,15 @@ const ROUNDS: usize = 2;
 #[derive(Debug)]
 pub(super) struct Forwarder {
     upstreams: Vec<Upstream>,
-    exchanges: Semaphore,
+    permits: Arc<FairPermits>,
     limits: Limits,
 }
 
 /// One question and the header bits that travel with it.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
+    /// The address of the asker.
+    pub(super) asker: IpAddr,
     pub(super) query: Query,
     pub(super) recursion_desired: bool,
     pub(super) authentic_data: bool,
@@ -49,14 +51,16 @@ impl Forwarder {
         let upstreams: Vec<Upstream> = servers.iter().copied().map(Upstream::new).collect();
         (!upstreams.is_empty()).then(|| Self {
             upstreams,
-            exchanges: Semaphore::new(limits.exchanges),
+            permits: FairPermits::new(limits.questions),
             limits: limits.clone(),
         })
     }
 
     /// Returns the first good answer, else the first refusal or failure that a server reported;
-    /// `None` when no server answered in time or too many questions are under way. Cancel-safe.
+    /// `None` when no server answered in time or too many questions are under way, of this asker
+    /// or in all. Cancel-safe.
     pub(super) async fn ask(&self, question: &Question) -> Option<Message> {
+        let _permit = self.permits.take(question.asker)?;
         timeout(self.limits.question, self.ask_in_turn(question))
             .await
             .ok()
@@ -90,13 +94,12 @@ impl Forwarder {
                 },
                 () = sleep_until(next_turn), if more => {
                     next_turn = Instant::now() + self.limits.patience;
-                    // At the limit no more are started; those under way may still answer.
-                    match (turns.next(), self.exchanges.try_acquire()) {
-                        (Some(&upstream), Ok(permit)) => {
+                    match turns.next() {
+                        Some(&upstream) => {
                             asked.push((upstream, Instant::now()));
-                            under_way.push(self.exchange(upstream, question, permit));
+                            under_way.push(self.exchange(upstream, question));
                         }
-                        _ => more = false,
+                        None => more = false,
                     }
                 }
                 else => return second_best,
@@ -108,7 +111,6 @@ impl Forwarder {
         &self,
         upstream: &'u Upstream,
         question: &Question,
-        _permit: SemaphorePermit<'_>,
     ) -> (&'u Upstream, Result<Message, ExchangeError>) {
         (
             upstream,
@@ -219,17 +221,13 @@ mod tests {
         assert!(forwarder.ask(&question()).await.is_none());
 
         assert_eq!(order(&forwarder), [first.addr, second.addr]);
-        let permits = forwarder.exchanges.available_permits();
-        assert_eq!(
-            permits,
-            Limits::default().exchanges,
-            "exchanges end with their question"
-        );
+        let left = forwarder.permits.left();
+        assert_eq!(left, limits.questions, "a permit ends with its question");
     }
 
     #[tokio::test]
     async fn lost_question_is_asked_again() {
-        let lost = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let lost = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let other = Peer::start(move |_, question| {
             let seen = lost.swap(true, std::sync::atomic::Ordering::Relaxed);
             seen.then(|| peer::records(question, &["192.0.2.1"]))
@@ -249,6 +247,7 @@ mod tests {
 
     fn question() -> Question {
         Question {
+            asker: IpAddr::from([127, 0, 0, 1]),
             query: Query::query(Name::from_ascii("example.com.").unwrap(), RecordType::A),
             recursion_desired: true,
             authentic_data: false,

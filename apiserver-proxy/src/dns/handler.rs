@@ -127,6 +127,7 @@ impl RequestHandler for Handler {
 /// it. EDNS options end here, they concern one hop (RFC 6891 §6.2.6).
 fn question(request: &Request, query: &LowerQuery) -> Question {
     Question {
+        asker: request.src().ip().to_canonical(),
         query: query.original().clone(),
         recursion_desired: request.metadata.recursion_desired,
         authentic_data: request.metadata.authentic_data,

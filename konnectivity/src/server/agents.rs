@@ -19,7 +19,7 @@ use h2::server::{Connection, SendResponse};
 use h2::{PingPong, RecvStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use knp_proto::{AgentId, EXTENSION_KEY, Extensions, Identifiers, Link, LinkConfig};
-use serve::Permit;
+use telemetry::FairPermit;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -38,7 +38,7 @@ pub(crate) async fn serve<S>(
     io: S,
     peer: Peer,
     from: SocketAddr,
-    stranger: Permit,
+    stranger: FairPermit,
     cx: &Arc<Context>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + 'static,

@@ -8,12 +8,12 @@
 //! A connection stays on the thread that accepted it. What may be open at once is bounded, and who
 //! does not get through a handshake in time is closed.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use serve::{Admission, Permit, Phase};
-use telemetry::AcceptBackoff;
+use telemetry::{AcceptBackoff, FairPermit, FairPermits};
 use tokio::net::{TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -29,12 +29,37 @@ use crate::read_budget::ReadBudget;
 use crate::registry::{FrontendMode, Peer, Port, TenantSource};
 use crate::relay::{Means, Scratch};
 
+/// What may be open at once, over all workers.
+#[derive(Clone)]
+pub(crate) struct Admissions {
+    all: Arc<Admission>,
+    /// Of each port, for handshakes: strangers of one port or source must not lock out others.
+    strangers: [Arc<FairPermits>; 2],
+}
+
+impl Admissions {
+    pub(crate) fn new(limit: u64) -> Self {
+        let strangers = usize::try_from(limit / 4).unwrap_or(usize::MAX).max(1);
+        Self {
+            all: Admission::new(limit, 0),
+            strangers: [(); 2].map(|()| FairPermits::new(strangers)),
+        }
+    }
+
+    fn stranger(&self, port: Port, source: IpAddr) -> Option<FairPermit> {
+        let [agents, frontends] = &self.strangers;
+        let permits = match port {
+            Port::Agents => agents,
+            Port::Frontends => frontends,
+        };
+        permits.take(serve::source_key(source))
+    }
+}
+
 /// One worker's connections.
 pub(crate) struct Worker {
     cx: Arc<Context>,
-    admission: Arc<Admission>,
-    /// Of the agents' port, those who are not known yet: strangers must not keep API servers out.
-    strangers: Arc<Admission>,
+    admission: Admissions,
     scratch: Scratch,
     /// Where several tenants share the thread.
     shares: Option<FairScheduler>,
@@ -43,13 +68,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(cx: Arc<Context>, admission: [Arc<Admission>; 2]) -> Rc<Self> {
-        let [admission, strangers] = admission;
+    pub(crate) fn new(cx: Arc<Context>, admission: Admissions) -> Rc<Self> {
         let many = matches!(cx.config.tenants, TenantSource::Registry(_));
         Rc::new(Self {
             cx,
             admission,
-            strangers,
             scratch: Scratch::default(),
             shares: many.then(FairScheduler::default),
             agents: watch::Sender::default(),
@@ -66,11 +89,11 @@ impl Worker {
     /// Serves a connection that was accepted on `port`.
     pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, port: Port) {
         let worker = Rc::clone(self);
-        let Some(permit) = self.admit(&self.admission, peer_port(port)) else {
+        let Some(permit) = self.admit(peer_port(port)) else {
             return;
         };
-        let Some(stranger) = self.admit(&self.strangers, peer_port(port)) else {
-            return;
+        let Some(stranger) = self.admission.stranger(port, peer.ip()) else {
+            return self.cx.metrics.peer_refused(peer_port(port), "limit");
         };
         let open = match port {
             Port::Agents => self.agents.subscribe(),
@@ -82,15 +105,15 @@ impl Worker {
         });
     }
 
-    fn admit(&self, admission: &Arc<Admission>, port: PeerPort) -> Option<Permit> {
-        let permit = admission.permit();
+    fn admit(&self, port: PeerPort) -> Option<Permit> {
+        let permit = self.admission.all.permit();
         if permit.is_none() {
             self.cx.metrics.peer_refused(port, "limit");
         }
         permit
     }
 
-    async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port, stranger: Permit) {
+    async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port, stranger: FairPermit) {
         let mode = self.cx.config.tls.frontend_mode;
         let before = self.cx.registry.current();
         let choose = |name: Option<&str>| before.tls(port, name);
@@ -194,7 +217,7 @@ impl Worker {
             match accepted {
                 Ok((stream, _)) => {
                     backoff.accepted();
-                    let Some(permit) = self.admit(&self.admission, PeerPort::Uds) else {
+                    let Some(permit) = self.admit(PeerPort::Uds) else {
                         continue;
                     };
                     let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -251,3 +274,19 @@ fn peer_port(port: Port) -> PeerPort {
 const GLANCE: std::time::Duration = std::time::Duration::from_millis(10);
 /// How long agents' connections may take to be told of the end.
 const FLUSH_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_leave_permits_to_other_sources() {
+        let admission = Admissions::new(32);
+        let [first, second] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        let take = |port, source| admission.stranger(port, source);
+        let held: Vec<_> = std::iter::from_fn(|| take(Port::Agents, first)).collect();
+        assert_eq!(held.len(), 4);
+        assert!(take(Port::Agents, second).is_some());
+        assert!(take(Port::Frontends, first).is_some());
+    }
+}

@@ -1,9 +1,11 @@
 //! What is above a bound is refused, and nothing else.
 
-use testkit::konnectivity::{AgentMetadata, DialRule, FakeAgent};
+use std::net::TcpStream;
+
+use testkit::konnectivity::{AgentMetadata, DialRule, FakeAgent, FakeFrontend, HttpFrontend};
 use testkit::upstream::{Behavior, Upstream};
 
-use crate::support::{Backend, Kind, LIMIT, Mode, Rig, ServerFlags, refusal};
+use crate::support::{Backend, Kind, LIMIT, Mode, Rig, SERVICE, ServerFlags, refusal};
 
 #[test]
 fn tunnels_are_bounded() {
@@ -65,6 +67,26 @@ fn dials_per_second_are_bounded() {
         .collect();
     assert!(statuses.contains(&502), "{statuses:?}");
     assert!(statuses.contains(&503), "{statuses:?}");
+}
+
+#[test]
+fn silent_connections_do_not_lock_frontends_out() {
+    // 93 may be in handshakes on each port.
+    let flags = ServerFlags::new(Mode::Http).tcp().descriptors(1000);
+    let server = flags.start();
+    let dial = || TcpStream::connect(server.agents()).unwrap();
+    let silent: Vec<_> = (0..200).map(|_| dial()).collect();
+    let refused = "rhizome_konnectivity_refused_peers_total";
+    let labels = [("port", "agents"), ("reason", "limit")];
+    // One source has half of them.
+    server.wait_value(refused, &labels, 200.0 - 47.0);
+
+    let (pki, addr) = (server.pki(), server.frontends());
+    let frontend = HttpFrontend::tls(addr, SERVICE, pki.authority.pem(), Some(&pki.client));
+    let answer = refusal(&FakeFrontend::Http(frontend.unwrap()), "10.0.0.1:1");
+
+    assert_eq!(answer.status, 503, "there is no agent: {answer:?}");
+    drop(silent);
 }
 
 #[test]

@@ -179,7 +179,8 @@ async fn question_fails_after_timeout_if_unanswered() {
 async fn questions_fail_at_once_above_the_limit() {
     let mut other = Peer::silent();
     let limits = Limits {
-        exchanges: 2,
+        questions: 3, // of which one asker has two
+        patience: Duration::from_secs(60),
         question: Duration::from_secs(60),
         ..Limits::default()
     };
@@ -195,7 +196,13 @@ async fn questions_fail_at_once_above_the_limit() {
 
     let refused = server.udp_a("example.org").await;
     let own = server.udp_a(ZONE).await;
+    let another = UdpSocket::bind("127.0.0.2:0").await.unwrap();
+    another.connect(server.addr).await.unwrap();
+    let message = question("example.net", RecordType::A);
+    another.send(&message.to_vec().unwrap()).await.unwrap();
+    let (_, asked) = other.asked.recv().await.unwrap();
 
+    assert_eq!(asked.queries, message.queries, "another asker has a place");
     assert_eq!(refused.metadata.response_code, ResponseCode::ServFail);
     assert_eq!(own.answers.len(), 2);
     for socket in waiting {
@@ -213,7 +220,7 @@ async fn a_question_that_ended_makes_room_for_another() {
         (!silent).then(|| peer::records(question, &["192.0.2.1"]))
     });
     let limits = Limits {
-        exchanges: 1,
+        questions: 1,
         question: Duration::from_millis(50),
         ..Limits::default()
     };

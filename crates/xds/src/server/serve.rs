@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use telemetry::AcceptBackoff;
+use telemetry::{AcceptBackoff, FairPermit, FairPermits};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -40,6 +40,7 @@ pub(super) async fn serve(
     let cx = Connections {
         inner: inner.clone(),
         places: Arc::new(Semaphore::new(inner.params.limits.connections)),
+        handshakes: FairPermits::new((inner.params.limits.connections / 4).max(1)),
         streams: Arc::new(Semaphore::new(inner.params.limits.streams)),
         closing: closing.subscribe(),
     };
@@ -91,6 +92,8 @@ async fn accept_all(
 struct Connections {
     inner: Arc<Inner>,
     places: Arc<Semaphore>,
+    /// For TLS handshakes, which strangers can begin: fewer than places.
+    handshakes: Arc<FairPermits>,
     streams: Arc<Semaphore>,
     closing: watch::Receiver<bool>,
 }
@@ -101,16 +104,27 @@ impl Connections {
             self.inner.metrics.refused(Refusal::Limit.as_str());
             return;
         };
+        let with_tls = self.inner.params.tls.is_some();
+        let handshake = with_tls.then(|| self.handshakes.take(addr.ip().to_canonical()));
+        if matches!(handshake, Some(None)) {
+            self.inner.metrics.refused(Refusal::Limit.as_str());
+            return;
+        }
         let cx = self.clone();
         connections.spawn(async move {
-            if let Err(error) = cx.connection(tcp, addr).await {
+            if let Err(error) = cx.connection(tcp, addr, handshake.flatten()).await {
                 tracing::debug!(peer = %addr, error, "xDS connection closed");
             }
             drop(place);
         });
     }
 
-    async fn connection(self, tcp: TcpStream, addr: SocketAddr) -> Result<(), String> {
+    async fn connection(
+        self,
+        tcp: TcpStream,
+        addr: SocketAddr,
+        handshake: Option<FairPermit>,
+    ) -> Result<(), String> {
         let text = |error: io::Error| error.to_string();
         tcp.set_nodelay(true).map_err(text)?;
         let Some(tls) = &self.inner.params.tls else {
@@ -124,6 +138,7 @@ impl Connections {
             .map_err(|_| "TLS handshake timed out".to_owned())
             .and_then(|shaken| shaken.map_err(text))
             .inspect_err(|_| self.inner.metrics.refused("handshake"))?;
+        drop(handshake);
         let certs = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let names = match certs.first() {
             Some(cert) => tls::subject_alt_names(cert).map_err(|error| error.to_string())?,

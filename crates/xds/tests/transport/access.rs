@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use testkit::certs::Authority;
+use tokio::net::TcpSocket;
 
 use crate::raw::{DeltaRequest, Node, Raw};
 use crate::support::{
@@ -117,6 +118,30 @@ async fn certificates_rotate_without_a_restart() {
             1
         );
     }
+}
+
+#[tokio::test]
+async fn silent_connections_do_not_lock_clients_out() {
+    let pki = Pki::new();
+    let mut params = server_params(Some(pki.server_tls()));
+    params.limits.connections = 8;
+    params.limits.handshake = Duration::from_secs(60);
+    let serving = Serving::start(params).await;
+    serving.set(shoots(1));
+    serving.gateway.complete();
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 2], 0).into()).unwrap();
+        silent.push(socket.connect(serving.addr).await.unwrap());
+    }
+    // Two may be in handshakes, of one source one.
+    serving
+        .until(&format!(r#"{REFUSED}{{reason="limit"}}"#), 7)
+        .await;
+    let client = Client::start(client_params(serving.addr, Some(pki.client_tls())));
+    client.until_routes(1).await;
+    drop(silent);
 }
 
 #[tokio::test]

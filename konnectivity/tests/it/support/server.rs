@@ -29,6 +29,7 @@ pub(crate) struct ServerFlags {
     ports: [u16; 4],
     frontend: Frontend,
     verify_agents: bool,
+    descriptors: Option<usize>,
     more: Vec<String>,
 }
 
@@ -54,6 +55,7 @@ impl ServerFlags {
             ports: ports.try_into().unwrap(),
             frontend: Frontend::Uds,
             verify_agents: true,
+            descriptors: None,
             more: Vec::new(),
         }
     }
@@ -66,6 +68,12 @@ impl ServerFlags {
     /// Frontends come by mTLS instead of a Unix socket.
     pub(crate) fn tcp(mut self) -> Self {
         self.frontend = Frontend::Tcp;
+        self
+    }
+
+    /// It may have so many descriptors, which bound its connections.
+    pub(crate) fn descriptors(mut self, limit: usize) -> Self {
+        self.descriptors = Some(limit);
         self
     }
 
@@ -98,6 +106,11 @@ impl ServerFlags {
         let [frontends, agents, health, admin] = self.ports;
         let pki = &self.pki;
         let mut command = Command::new(env!("CARGO_BIN_EXE_konnectivity-server"));
+        if let Some(limit) = self.descriptors {
+            let program = std::mem::replace(&mut command, Command::new("prlimit"));
+            command.arg(format!("--nofile={limit}"));
+            command.arg(program.get_program());
+        }
         let mut arg = |name: &str, value: String| {
             command.arg(format!("--{name}={value}"));
         };
