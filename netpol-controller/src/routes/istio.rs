@@ -15,7 +15,7 @@ use route::{RouteMatch, normal_server_name};
 
 use super::claims::{Claims, Context, Source, Target};
 use super::names::common;
-use super::{GatewayEntry, select};
+use super::{GatewayEntry, Ports, select};
 use crate::plan::Reason;
 use crate::state::{
     ClusterState, IstioServer, Kind, Mention, ObjectKey, RouteDestination, ServerPort, TlsMatch,
@@ -315,9 +315,21 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
             if !select::serves_istio_gateway(cx.state, entry, gateway) {
                 continue;
             }
-            let servers = gateway.servers.iter();
-            for server in servers.filter(|own| own.port.number == entry.ports.tls) {
+            for server in &gateway.servers {
+                let (port, ports) = (server.port.number, &entry.ports);
+                let mut serving = cx
+                    .gateways()
+                    .filter(|(_, other)| select::serves_istio_gateway(cx.state, other, gateway));
+                let known = |ports: &Ports| [ports.tls, ports.node, ports.vpn].contains(&port);
+                if port != ports.tls && serving.any(|(_, other)| known(&other.ports)) {
+                    continue;
+                }
                 let (reason, message) = match tls_of(server) {
+                    _ if port != ports.tls => {
+                        let tls = ports.tls;
+                        let message = format!("port {port} is not the gateway's for TLS, {tls}");
+                        (Reason::RouteNotTranslated, message)
+                    }
                     Tls::Passthrough => continue,
                     Tls::Terminate => match passed_through(cx.state, entry, &key, server) {
                         Ok((names, target, message)) => {

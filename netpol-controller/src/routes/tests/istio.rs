@@ -179,6 +179,28 @@ fn mtls_gateway_is_not_blocked_by_idle_peers() {
 }
 
 #[test]
+fn server_on_another_port_is_reported() {
+    let [mut gateway, bound] = passthrough(SHOOT, &HOSTS);
+    gateway["spec"]["servers"][0]["port"]["number"] = json!(9443);
+    let found = group(&state(&[api_server(SHOOT), gateway, bound]), &one(), SHOOT);
+    assert!(!of(&found, 0).contains(&names_of_both()));
+    let problems = problems(&found);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0].contains("port 9443 is not the gateway's for TLS, 443"),
+        "{problems:?}"
+    );
+    // Another gateway on the same pods has it.
+    let mut both = one();
+    both.extend(one());
+    both[1].ports.tls = 9443;
+    let [mut gateway, bound] = passthrough(SHOOT, &HOSTS);
+    gateway["spec"]["servers"][0]["port"]["number"] = json!(9443);
+    let found = group(&state(&[api_server(SHOOT), gateway, bound]), &both, SHOOT);
+    assert_eq!(self::problems(&found), [""; 0]);
+}
+
+#[test]
 fn terminating_server_for_others_is_not_routed() {
     let [gateway, mut bound] = terminating(SHOOT, &HOSTS);
     bound["spec"]["exportTo"] = json!(["elsewhere"]);
