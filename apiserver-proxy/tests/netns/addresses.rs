@@ -202,12 +202,13 @@ fn unmanaged_address_stays_on_any_device() {
         .ip(&["addr", "del", "10.1.2.3/32", "dev", "lo"])
         .unwrap();
     node.wait_ready(503);
-    node.ns.add_address("lo", "10.1.2.3/32").unwrap();
+    node.ns.add_address("lo", "10.1.2.3/24").unwrap();
     node.wait_ready(200);
     node.converse(LISTEN);
     assert_eq!(proxy.stop(LIMIT).unwrap().code(), Some(0));
+    expect(&node.run(&["setup"], &text), None);
     expect(&node.run(&["cleanup"], &text), None);
-    assert_eq!(node.addresses_of("lo"), ["10.1.2.3/32"]);
+    assert_eq!(node.addresses_of("lo"), ["10.1.2.3/24"]);
     assert!(!node.has(DEVICE));
 }
 

@@ -119,7 +119,8 @@ impl AddressKeeper {
     }
 
     /// Puts everything in place once: the device exists and is up, holds every address, and no
-    /// other device holds any of them. With `manage: false` it only says what differs.
+    /// other device holds any of them; one that another has in a network stays there. With
+    /// `manage: false` it only says what differs.
     ///
     /// An IPv6 address is usable at once: duplicate address detection is skipped, since the address
     /// belongs to this node alone. A change that fails does not keep the others from being made.
@@ -130,8 +131,8 @@ impl AddressKeeper {
     /// # Errors
     /// The first failure, after everything else was tried: `Permission` without `CAP_NET_ADMIN`,
     /// `Kind` when this kernel has no suitable device kind, `Ipv6Disabled` and `Ipv6Missing`,
-    /// `Address` and `DeviceName` for parameters no kernel takes, `HeldElsewhere` for an address that is
-    /// the node's own in a network, `Netlink` for the rest.
+    /// `Address` and `DeviceName` for parameters no kernel takes, `HeldElsewhere` for an address that
+    /// another device has in a network, `Netlink` for the rest.
     pub async fn ensure(&mut self) -> Result<Changes, NetConfigError> {
         let result = self.put_in_place().await;
         if let Err(error) = &result {
@@ -255,14 +256,13 @@ impl AddressKeeper {
         let actual = read(&mut connection).await?;
         self.index = actual.link(&self.params.device).map(|link| link.index);
         let planned = plan(&self.params, &actual);
-        let changes = if self.params.manage {
-            self.apply_all(&mut connection, planned, &actual).await?
-        } else {
-            Changes {
+        if !self.params.manage {
+            return Ok(Changes {
                 applied: Vec::new(),
                 pending: planned,
-            }
-        };
+            });
+        }
+        let changes = self.apply_all(&mut connection, planned, &actual).await?;
         match network_elsewhere(&self.params, &actual) {
             Some((device, prefix)) => Err(NetConfigError::HeldElsewhere { device, prefix }),
             None => Ok(changes),

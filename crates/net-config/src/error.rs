@@ -33,7 +33,10 @@ pub enum NetConfigError {
         device: String,
     },
     /// Another device has the address with the prefix of a network: it is the node's own there.
-    #[error("{device} has {prefix}: an address of a network is not taken off its device")]
+    #[error(
+        "{prefix} on {device} is an address of a network, which is not taken off: remove it there, \
+         or manage none"
+    )]
     HeldElsewhere {
         /// The other device.
         device: String,

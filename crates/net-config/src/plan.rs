@@ -1,7 +1,8 @@
 //! The difference between the wanted addresses and what the kernel has, as ordered changes. Pure.
 //!
 //! Order: device, its state, addresses on it, then the same addresses off other devices. So an
-//! address that moves is never gone in between, and its listeners and connections do not notice.
+//! address that moves is never gone in between, and its listeners and connections do not notice. One
+//! that has a network's prefix elsewhere does not move.
 
 use std::{fmt, net::IpAddr};
 
@@ -96,8 +97,8 @@ impl Actual {
     }
 }
 
-/// What has to change so that the device exists, is up and alone holds every wanted address. One that
-/// [`network_elsewhere`] finds is left where it is.
+/// What has to change so that the device exists, is up and alone holds every wanted address. One
+/// that [`network_elsewhere`] finds is left where it is.
 ///
 /// On the device itself any prefix length will do: the address is local either way, and replacing
 /// a longer prefix on a device that another process owns could cut the node off.
@@ -128,17 +129,19 @@ pub(crate) fn plan(wanted: &AddressParams, actual: &Actual) -> Vec<Change> {
     changes
 }
 
-/// Finds a wanted address that another device has with the prefix of a network: the node's own there,
-/// which taking it off would cut off.
+/// Finds a wanted address that another device has with the prefix of a network: taking it off would
+/// cut the node off from that. A node's own address that has a host prefix is not told apart.
 pub(crate) fn network_elsewhere(
     wanted: &AddressParams,
     actual: &Actual,
 ) -> Option<(String, IpNet)> {
     let index = actual.link(&wanted.device).map(|link| link.index);
-    let mut held = { wanted.addresses.iter() }
-        .flat_map(|address| elsewhere(index, *address, actual))
-        .filter(|held| !is_host(held));
-    held.find_map(|held| Some((actual.name_of(held.index)?.to_owned(), held.prefix)))
+    let addresses = wanted.addresses.iter();
+    let mut held = addresses.flat_map(|address| elsewhere(index, *address, actual));
+    let held = held.find(|held| !is_host(held))?;
+    let named = actual.name_of(held.index).map(str::to_owned);
+    let device = named.unwrap_or_else(|| format!("device {}", held.index));
+    Some((device, held.prefix))
 }
 
 /// Adds `address` to the device unless it is there; one that is there but unusable is replaced.

@@ -183,8 +183,8 @@ const POOL: [&str; 4] = ["10.1.2.3", "10.1.2.4", "fd00::3", "fd00::4"];
 
 /// A node with any of the pool's addresses anywhere, in any state.
 fn any_node() -> impl Strategy<Value = Actual> {
-    let addresses =
-        prop::collection::vec((1..4_u32, 0..POOL.len(), 1..129_u8, any::<bool>()), 0..9);
+    let lengths = prop_oneof![Just(128), 1..129_u8];
+    let addresses = prop::collection::vec((1..4_u32, 0..POOL.len(), lengths, any::<bool>()), 0..9);
     (addresses, any::<bool>(), any::<bool>()).prop_map(|(addresses, has_device, up)| {
         let mut actual = node(
             addresses

@@ -55,7 +55,7 @@ fn address_of_a_network_stays_on_its_device() {
 
         assert_eq!(error.reason(), "held_elsewhere", "{error}");
         assert!(
-            error.to_string().contains(&format!("lo has {own}")),
+            error.to_string().contains(&format!("{own} on lo")),
             "{error}"
         );
         assert!(addresses_of("lo").contains(&own));
