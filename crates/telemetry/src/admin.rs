@@ -8,8 +8,8 @@
 //!
 //! Binaries add endpoints of their own, on both or on the admin address only. There is no
 //! authentication: any caller that reaches the admin address may drain the process, so it belongs on
-//! loopback or on a Unix socket. A web page in an operator's browser is not such a caller: requests that
-//! change something are refused if they come from another site.
+//! loopback or on a Unix socket. A web page in an operator's browser is not such a caller: by TCP the
+//! host has to be an address or `localhost`, and changes asked for by another site are refused.
 
 mod routes;
 mod status;

@@ -23,7 +23,7 @@ const DEFAULT_CONNECTIONS: usize = 1000;
 /// The most that are listed; some 4 MiB of JSON.
 const MAX_CONNECTIONS_LISTED: usize = 10_000;
 
-const BY_NAME: &str = "asked by a name: use an address or localhost\n";
+const BY_NAME: &str = "Host: neither an address nor localhost\n";
 
 type Answer = Response<Full<Bytes>>;
 

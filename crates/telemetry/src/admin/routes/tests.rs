@@ -381,6 +381,18 @@ async fn admin_answers_by_address_or_localhost() {
         let reply = client.reply(true).await.unwrap();
         assert_eq!(reply.status, status, "{path} {host}");
     }
+    let mut client = Client::connect(&server.address).await;
+    client.send("GET /status HTTP/1.0\r\n\r\n").await;
+    assert_eq!(client.reply(true).await.unwrap().status, 200, "no browser");
+    let probes = Server::start(false, Sample::default());
+    let mut client = Client::connect(&probes.address).await;
+    let request = "GET /status HTTP/1.1\r\nhost: gateway.monitoring\r\n\r\n";
+    client.send(request).await;
+    assert_eq!(
+        client.reply(true).await.unwrap().status,
+        404,
+        "no admin port"
+    );
     // No page reaches a Unix socket, whose clients call it anything.
     let dir = TempDir::new("admin").unwrap();
     let path = dir.join("admin.sock");
