@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use testkit::command;
 
-use crate::programs::word;
+use crate::programs::value_name;
 
 /// Processors by role, as in `server=0,agent=0+1,load=1`. A role that is not named runs anywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl std::fmt::Display for Cpus {
         }
         for (nth, (role, cpus)) in self.by_role.iter().enumerate() {
             let comma = if nth == 0 { "" } else { "," };
-            let role = word(*role);
+            let role = value_name(*role);
             write!(f, "{comma}{role}={}", list(cpus, "+"))?;
         }
         Ok(())

@@ -37,7 +37,7 @@ use self::scenario::{Lab, Target, memory, speed};
 use crate::cpus::{Bound, Cpus};
 use crate::machine;
 use crate::output::Output;
-use crate::programs::{program, word};
+use crate::programs::{program, value_name};
 use crate::progress::Progress;
 use crate::tls::bulk::Direction;
 
@@ -141,7 +141,7 @@ fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<Stri
     let mut progress = Progress::new(asked.steps());
     if asked.has(Case::Idle) {
         for transport in &asked.transport {
-            progress.run(&format!("{}: memory", word(*transport)), || {
+            progress.run(&format!("{}: memory", value_name(*transport)), || {
                 let target = Target::start(programs, *transport)?;
                 memory::idle(lab, &target, IDLE).map_err(|error| target.explain(error))
             });
@@ -177,7 +177,7 @@ fn speed(progress: &mut Progress, lab: &mut Lab, target: &Target, asked: &Suite)
         interval: None,
     };
     let mut step = |what: String, work: &dyn Fn(&mut Lab) -> Result<()>| {
-        let what = format!("{}: {what}", word(target.transport));
+        let what = format!("{}: {what}", value_name(target.transport));
         progress.run(&what, || work(lab).map_err(|error| target.explain(error)));
     };
     for direction in [Direction::Down, Direction::Up] {
@@ -199,7 +199,7 @@ fn speed(progress: &mut Progress, lab: &mut Lab, target: &Target, asked: &Suite)
 
 fn harm(progress: &mut Progress, lab: &mut Lab, target: &mut Target) {
     type Work = fn(&mut Lab, &mut Target) -> Result<()>;
-    let name = word(target.transport);
+    let name = value_name(target.transport);
     for (stalled, count) in STALLS {
         progress.run(&format!("{name}: {stalled:?} ×{count} stalls"), || {
             harm::stall(lab, target, stalled, count, STALL).map_err(|error| target.explain(error))

@@ -1,4 +1,4 @@
-//! Where the programs are that are started here.
+//! Where the programs are that are started here, and names on the command line.
 
 use std::path::PathBuf;
 
@@ -22,8 +22,8 @@ pub(crate) fn program(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns what is said for `value` on the command line.
-pub(crate) fn word(value: impl ValueEnum) -> String {
+/// Returns the name of `value` on the command line.
+pub(crate) fn value_name(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -41,7 +41,7 @@ use crate::backend::Backend;
 use crate::machine::Facts;
 use crate::output::Output;
 use crate::profile::{Case, Listener, Profile};
-use crate::programs::{Given, word};
+use crate::programs::{Given, value_name};
 use crate::progress::Progress;
 use crate::report::Run;
 use crate::{interrupt, limits, machine};
@@ -132,7 +132,7 @@ fn rounds(lab: &mut Lab<'_>, profiles: &[Profile]) -> Vec<String> {
     let mut progress = Progress::new(steps.len() + later * lab.asked.rounds.saturating_sub(1));
     for _ in 0..lab.asked.rounds {
         for (subject, case) in &steps {
-            let (name, listener) = (&subject.profile.name, word(subject.listener));
+            let (name, listener) = (&subject.profile.name, value_name(subject.listener));
             let what = format!("{name}: {listener} {case:?}");
             progress.run(&what, || lab.measure(*subject, *case));
         }

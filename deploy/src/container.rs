@@ -111,10 +111,8 @@ impl<'a> Container<'a> {
 
     /// Returns what it may do: its own security context, and the pod's where that says nothing.
     pub fn rights(&self) -> Result<Rights> {
-        let (own, pods) = (
-            &self.spec["securityContext"],
-            &self.pod.spec["securityContext"],
-        );
+        let own = &self.spec["securityContext"];
+        let pods = &self.pod.spec["securityContext"];
         let either = |key: &str| {
             if own[key].is_null() {
                 &pods[key]

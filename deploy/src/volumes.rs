@@ -91,14 +91,12 @@ fn give(path: &Path, mode: u32, group: Option<u64>) -> Result<()> {
 }
 
 fn of_host(wanted: &str, kind: Option<&str>, host: &Path) -> Result<PathBuf> {
-    let path = match kind {
-        Some("CharDevice") => PathBuf::from(wanted),
-        _ => host.join(wanted.trim_start_matches('/')),
-    };
+    let path = host.join(wanted.trim_start_matches('/'));
     match kind {
         Some("CharDevice") => {
-            let there = fs::metadata(&path).with_context(|| format!("looking at {wanted}"))?;
+            let there = fs::metadata(wanted).with_context(|| format!("looking at {wanted}"))?;
             ensure!(there.file_type().is_char_device(), "{wanted} is no device");
+            return Ok(PathBuf::from(wanted));
         }
         Some("Directory") => ensure!(path.is_dir(), "the host has no directory {wanted}"),
         Some("DirectoryOrCreate") => {

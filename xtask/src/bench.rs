@@ -86,11 +86,6 @@ impl Part {
             Self::Controller => "controller --cases policies,routes",
         }
     }
-
-    fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |value| value.get_name().to_owned())
-    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -140,7 +135,8 @@ fn measure(console: &mut Console, bench: &Path, part: Part) {
         let output = run.stderr(Stdio::inherit()).output()?;
         ensure!(output.status.success(), "it ended with {}", output.status);
         let run = serde_json::from_slice(&output.stdout).context("reading its result")?;
-        save(&workspace::root().join(RESULTS), &part.name(), run)?;
+        let value = part.to_possible_value().context("a part has a name")?;
+        save(&workspace::root().join(RESULTS), value.get_name(), run)?;
         let minutes = clock.elapsed().as_secs_f64() / 60.0;
         Ok(format!("{minutes:.1} min"))
     });

@@ -73,7 +73,8 @@ fn builds(previous: Rc<Snapshot>) -> [Workload; 2] {
             spec.routes.len(),
             move || (spec.clone(), previous.clone()),
             |(spec, previous)| {
-                let table = Snapshot::build(spec, 1, previous.as_deref());
+                let generation = 1 + u64::from(previous.is_some());
+                let table = Snapshot::build(spec, generation, previous.as_deref());
                 table.map_or(0, |table| table.routes().len())
             },
         )

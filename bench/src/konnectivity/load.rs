@@ -90,22 +90,23 @@ pub(crate) async fn hold(
     .await
 }
 
-/// Does `one` thing `count` times, `at_once` of them at a time.
+/// Runs `count` futures, at most `at_once` at a time; results come in the order of completion.
 async fn many<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
     count: usize,
     at_once: usize,
     one: impl Fn() -> F,
 ) -> Result<Vec<T>> {
     let (mut done, mut tasks) = (Vec::with_capacity(count), JoinSet::new());
-    for nth in 0..count + at_once {
-        if nth >= at_once
+    for _ in 0..count {
+        if tasks.len() >= at_once
             && let Some(next) = tasks.join_next().await
         {
             done.push(next.context("a dial's task")??);
         }
-        if nth < count {
-            tasks.spawn(one());
-        }
+        tasks.spawn(one());
+    }
+    while let Some(next) = tasks.join_next().await {
+        done.push(next.context("a dial's task")??);
     }
     Ok(done)
 }

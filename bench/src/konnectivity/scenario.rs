@@ -31,7 +31,7 @@ use super::load;
 use super::pair::{Pair, Programs};
 use crate::backend::Backend;
 use crate::latency::Latencies;
-use crate::programs::word;
+use crate::programs::value_name;
 use crate::report::{Figure, Run};
 
 pub(crate) struct Lab {
@@ -50,7 +50,8 @@ impl Lab {
     }
 
     fn add(&mut self, target: &Target, case: &str, figure: Figure, value: f64) {
-        self.run.add(&word(target.transport), case, figure, value);
+        self.run
+            .add(&value_name(target.transport), case, figure, value);
     }
 
     fn add_some(&mut self, target: &Target, case: &str, figure: Figure, value: Option<f64>) {
@@ -66,7 +67,7 @@ impl Lab {
         figures: [Figure; 3],
         of: &Latencies,
     ) {
-        let setup = word(target.transport);
+        let setup = value_name(target.transport);
         self.run.add_latencies(&setup, case, figures, 1e6, of);
     }
 
@@ -138,7 +139,7 @@ impl Target {
         if transport == Transport::Direct {
             return Ok(Self::direct());
         }
-        let what = || format!("starting a pair for {}", word(transport));
+        let what = || format!("starting a pair for {}", value_name(transport));
         Pair::start(programs, transport).with_context(what)
     }
 
@@ -147,7 +148,7 @@ impl Target {
             Some(pair) => error.context(pair.logs()),
             None => error,
         };
-        error.context(format!("measuring {}", word(self.transport)))
+        error.context(format!("measuring {}", value_name(self.transport)))
     }
 
     fn usage(&self) -> Result<Usages> {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use super::{Chosen, EMBEDDED, Profile};
-use crate::programs::{Given, word};
+use crate::programs::{Given, value_name};
 use crate::tls::trial;
 
 /// Lists what `tls` and `routes` can measure, shows how one of them is started, or tries them.
@@ -45,7 +45,11 @@ pub(crate) fn run(asked: &Profiles) -> Result<ExitCode> {
 }
 
 fn list(profile: &Profile, given: &[Given], out: &mut impl Write) -> Result<bool> {
-    let listeners: Vec<String> = profile.listeners.iter().map(|one| word(*one)).collect();
+    let listeners: Vec<String> = profile
+        .listeners
+        .iter()
+        .map(|one| value_name(*one))
+        .collect();
     let (state, good) = match profile.binary(given) {
         Ok(_) => (profile.version(given).unwrap_or_default(), true),
         Err(error) => (format!("missing: {error:#}"), false),

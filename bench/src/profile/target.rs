@@ -21,7 +21,7 @@ use super::render::render;
 use super::{Listener, Profile, Route, Setting, Told, Tree, Writing};
 use crate::cpus::Role;
 use crate::limits;
-use crate::programs::word;
+use crate::programs::value_name;
 
 /// What load goes through. What was started here ends with it, and before its directory goes.
 #[derive(Debug)]
@@ -231,7 +231,7 @@ pub(super) fn facts(
     let descriptors = limits::descriptors();
     Ok(json!({
         "dir": dir.path().to_str().context("a directory whose name is no text")?,
-        "listener": { "name": word(listener), "ip": address.ip(), "port": address.port() },
+        "listener": { "name": value_name(listener), "ip": address.ip(), "port": address.port() },
         "listen": {
             "connect": listen(Listener::Connect),
             "proxy": listen(Listener::Proxy),

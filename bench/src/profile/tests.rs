@@ -6,7 +6,7 @@ use testkit::tempdir::TempDir;
 use super::render::render;
 use super::*;
 use crate::cpus::Cpus;
-use crate::programs::word;
+use crate::programs::value_name;
 
 fn backend() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 4443))
@@ -34,7 +34,7 @@ fn profiles_render_for_each_listener() {
         assert_eq!(profile.name, *file, "a file is called as its profile");
         for listener in &profile.listeners {
             let context = context(profile, *listener);
-            let what = format!("{} {}", profile.name, word(*listener));
+            let what = format!("{} {}", profile.name, value_name(*listener));
             let mut all = String::new();
             for file in &profile.files {
                 let text = render(&what, &file.text, &context).unwrap();

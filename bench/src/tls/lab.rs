@@ -22,7 +22,7 @@ use crate::backend::{Backend, Command};
 use crate::cpus::{Bound, Role, bind};
 use crate::latency::Latencies;
 use crate::profile::{Case, Listener, Profile, Route, Setting, Target};
-use crate::programs::word;
+use crate::programs::value_name;
 use crate::report::{Figure, Run};
 
 pub(crate) struct Lab<'a> {
@@ -170,7 +170,7 @@ impl Lab<'_> {
             1 => String::new(),
             names => format!(", {names} names"),
         };
-        format!("{} {what}{names}", word(through.subject.listener))
+        format!("{} {what}{names}", value_name(through.subject.listener))
     }
 
     /// Runs once, and once more if other processes used too much of the processors; of two that were

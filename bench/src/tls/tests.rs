@@ -11,7 +11,7 @@ use super::*;
 use crate::backend::{Backend, Command};
 use crate::cpus::Cpus;
 use crate::profile::{Route, Setting, Target};
-use crate::programs::word;
+use crate::programs::value_name;
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -109,7 +109,7 @@ fn steps_follow_listeners_then_cases() {
     let steps: Vec<String> = steps
         .iter()
         .map(|(subject, case)| {
-            let listener = word(subject.listener);
+            let listener = value_name(subject.listener);
             format!("{} {listener} {case:?}", subject.profile.name)
         })
         .collect();

@@ -15,7 +15,7 @@ use super::opening::Opening;
 use crate::backend::Backend;
 use crate::cpus::{Bound, Cpus};
 use crate::profile::{Listener, Profile, Route, Setting, Target};
-use crate::programs::{Given, word};
+use crate::programs::{Given, value_name};
 
 /// Tries `profile` by each of its listeners and writes what came of it, a line each; tells whether
 /// all went well.
@@ -24,7 +24,7 @@ pub(crate) fn run(profile: &Profile, given: &[Given], out: &mut impl Write) -> R
     let mut good = true;
     for listener in &profile.listeners {
         let outcome = one(profile, *listener, given, &cpus);
-        let (name, listener) = (&profile.name, word(*listener));
+        let (name, listener) = (&profile.name, value_name(*listener));
         let text = match outcome {
             Ok(text) => text,
             Err(error) => {

@@ -67,7 +67,7 @@ impl Network {
 }
 
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-/// An address of the shoot's, behind the client; this and the seed's two are those of the tests' world.
+/// An address of the shoot's, behind the client; this and the seed's are the tests' world's.
 pub(crate) const POD: Ipv4Addr = Ipv4Addr::new(100, 96, 0, 11);
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub(crate) const GATEWAY_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

@@ -7,15 +7,15 @@
 //! ```
 //!
 //! A server's routes into the shoot are for sockets bound to its device alone, so load is bound to it.
-//! Keys and configurations are those of the tests' world, but for what a path needs that carries a
-//! tunnel.
+//! Keys and configurations are those of the tests' world (with a preshared key and inner addresses of
+//! both families), but for what a path needs that carries a tunnel.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use testkit::http::Target;
 use testkit::netns::{Namespace, Place};
@@ -23,7 +23,7 @@ use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
 use testkit::tunnel_world::{self, Addresses, Credentials, Keys, Params, merge};
 
-use super::network::{GATEWAY, Network, POD, SERVER};
+use super::network::{GATEWAY, GATEWAY_INSIDE, Network, POD, SERVER};
 use super::running::{Guard, Inner, Parts, Role};
 
 #[derive(Clone, Debug)]
@@ -43,25 +43,26 @@ pub(super) fn prepare(
     gateway: bool,
 ) -> Result<Parts> {
     let endpoint = if gateway { GATEWAY } else { SERVER };
+    let tcp = json!({ "congestion": "bbr", "notsentLowat": "64KiB" });
+    // What waits unread toward the server is beyond its queue.
+    let to_servers = merge(tcp.clone(), &json!({ "receiveBuffer": "128KiB" }))?;
     // Nothing goes on from the client here, and the rule costs what the peers do not pay.
-    let client = json!({ "endpoint": { "address": endpoint }, "masquerade": false });
+    let client = json!({
+        "endpoint": { "address": endpoint }, "masquerade": false, "drain": { "timeout": "0s" },
+    });
     let params = Params {
         transport,
-        server: programs.set.clone(),
+        tcp: [tcp, to_servers],
+        server: merge(json!({ "drain": { "timeout": "0s" } }), &programs.set)?,
         client: merge(client, &programs.set)?,
         ..Params::default()
     };
     let addresses = Addresses::of(&params);
+    let same = addresses.server(0) == SERVER && addresses.gateway() == GATEWAY_INSIDE;
+    ensure!(same, "the tests' world has other addresses");
     let keys = Keys::make(&programs.server, dir.path(), &params)?;
     Credentials::make(dir.path(), &addresses)?;
     tunnel_world::write(dir, &params, &addresses, &keys)?;
-    let mut tcp = json!({ "congestion": "bbr", "notsentLowat": "64KiB" });
-    let hop = tunnel_world::gateway(&tcp);
-    dir.write("gateway.yaml", format!("{hop:#}"))?;
-    // What waits unread toward the server is beyond its queue.
-    tcp["receiveBuffer"] = json!("128KiB");
-    let routes = tunnel_world::routes(addresses.servers().zip(&keys.known_servers), &tcp);
-    dir.write("routes.yaml", format!("{routes:#}"))?;
     let start = |namespace: &Namespace, program: &Path, name: &str, probes: u16| {
         let command = with_config(namespace, program, dir, name);
         let log = dir.join(format!("{name}.log"));

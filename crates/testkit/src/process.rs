@@ -87,7 +87,7 @@ impl ChildGuard {
     }
 
     pub fn wait_ready(&mut self, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
-        self.wait_for("it to be ready", limit, |_| ready().then_some(()))
+        self.wait_for("readiness", limit, |_| ready().then_some(()))
     }
 
     /// Waits until a socket listens on `addr` in the process's network namespace, without a
@@ -124,7 +124,7 @@ impl ChildGuard {
         }
         // Not yet waited for, so the id cannot belong to another process.
         kill_process(Pid::from_child(&self.child), signal)
-            .with_context(|| format!("signalling {}", self.name))?;
+            .with_context(|| format!("signaling {}", self.name))?;
         if signal == Signal::STOP {
             let what = format!("{} to be stopped", self.name);
             let id = self.pid();
@@ -170,9 +170,9 @@ impl ChildGuard {
             .with_context(|| format!("limiting the descriptors of {}", self.name))
     }
 
-    /// Fails with what the process did, and the end of its log.
-    fn fail<T>(&self, did: &str) -> Result<T> {
-        bail!("{} {did}:\n{}", self.name, self.log_tail(TAIL))
+    /// Fails with what is said of the process, and the end of its log.
+    fn fail<T>(&self, said: &str) -> Result<T> {
+        bail!("{} {said}:\n{}", self.name, self.log_tail(TAIL))
     }
 
     fn wait_for<T>(
@@ -190,7 +190,7 @@ impl ChildGuard {
                 return self.fail(&format!("ended with {status} while we waited for {what}"));
             }
             if deadline.passed() {
-                return self.fail(&format!("waited {limit:?} in vain for {what}"));
+                return self.fail(&format!("after {limit:?} still without {what}"));
             }
             wait::pause(POLL);
         }

@@ -34,7 +34,7 @@ use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
 use crate::upstream::{Behavior, Upstream};
 
-pub use files::{Credentials, Keys, destination, gateway, merge, route, routes, write};
+pub use files::{Credentials, Keys, merge, write};
 pub use held::{Held, PAUSE, Report};
 pub use network::{Addresses, GATEWAY, GATEWAY_V6, NODE, Network, POD, POD_V6, SERVICE, SeedRange};
 
@@ -55,6 +55,8 @@ pub struct Params {
     pub ipv6: bool,
     /// `auto`, `tcp` or `udp`.
     pub transport: &'static str,
+    /// TCP options of the gateway, toward clients and toward servers.
+    pub tcp: [Value; 2],
     /// What of the servers' configuration is otherwise: an object, merged into ours.
     pub server: Value,
     /// What of the clients' configuration is otherwise.
@@ -71,6 +73,7 @@ impl Default for Params {
             seed_range: SeedRange::Own,
             ipv6: false,
             transport: "auto",
+            tcp: [(); 2].map(|()| json!({ "notsentLowat": "64KiB" })),
             server: json!({}),
             client: json!({}),
             random_seed: 1,

@@ -96,7 +96,14 @@ struct Awaited {
     since: Stopwatch,
 }
 
-/// Returns the path and object of the PATCH, and what comes of it.
+impl Awaited {
+    fn in_effect(&self, gateway: SocketAddr) -> bool {
+        ask::<4>(gateway, &self.words)
+            .is_ok_and(|bytes| self.address.is_none_or(|address| address.octets() == bytes))
+    }
+}
+
+/// Returns the path and object of the PATCH, and its effect.
 fn nth(turn: usize, plan: &Plan) -> (String, Value, Awaited) {
     let (index, own) = (turn / shoots::EACH % plan.spaces, turn % shoots::EACH);
     let (mut name, mut address) = (shoots::name(index, own), None);
@@ -114,13 +121,6 @@ fn nth(turn: usize, plan: &Plan) -> (String, Value, Awaited) {
         since: Stopwatch::start(),
     };
     (path, object, awaited)
-}
-
-impl Awaited {
-    fn in_effect(&self, gateway: SocketAddr) -> bool {
-        ask::<4>(gateway, &self.words)
-            .is_ok_and(|bytes| self.address.is_none_or(|address| address.octets() == bytes))
-    }
 }
 
 /// Asks for what comes until all of it is in effect; returns delays of moves and of names.

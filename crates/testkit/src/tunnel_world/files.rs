@@ -99,10 +99,10 @@ pub(super) fn name(part: Part) -> String {
 /// Writes every configuration into the directory of the keys.
 pub fn write(dir: &TempDir, params: &Params, addresses: &Addresses, keys: &Keys) -> Result<()> {
     let put = |file: &str, value: &Value| dir.replace(file, format!("{value:#}")).map(drop);
-    let tcp = json!({ "notsentLowat": "64KiB" });
+    let [to_clients, to_servers] = &params.tcp;
     let servers = addresses.servers().zip(&keys.known_servers);
-    put("routes.yaml", &routes(servers, &tcp))?;
-    put("gateway.yaml", &gateway(&tcp))?;
+    put("routes.yaml", &routes(servers, to_servers))?;
+    put("gateway.yaml", &gateway(to_clients))?;
     put("peers.yaml", &peers(keys))?;
     for index in 0..params.servers {
         let file = format!("{}.yaml", name(Part::Server(index)));
@@ -116,7 +116,7 @@ pub fn write(dir: &TempDir, params: &Params, addresses: &Addresses, keys: &Keys)
 }
 
 /// Returns a gateway's configuration, `tcp` for clients' connections.
-pub fn gateway(tcp: &Value) -> Value {
+fn gateway(tcp: &Value) -> Value {
     json!({
         "workers": 1,
         "probes": { "address": "[::]:15021" },
@@ -131,7 +131,7 @@ pub fn gateway(tcp: &Value) -> Value {
 }
 
 /// Returns a gateway's routes to servers by their public keys, `tcp` for connections to them.
-pub fn routes<'a>(
+fn routes<'a>(
     servers: impl IntoIterator<Item = (IpAddr, &'a Vec<String>)>,
     tcp: &Value,
 ) -> Value {
@@ -252,11 +252,11 @@ fn on_network(host: &[String; 2]) -> [String; 2] {
 }
 
 /// Returns how clients call server `index` in the header of their CONNECT.
-pub fn destination(index: usize) -> String {
+fn destination(index: usize) -> String {
     format!("outbound|1194||vpn-seed-server-{index}.shoot--foo--bar.svc.cluster.local")
 }
 
-pub fn route(index: usize) -> usize {
+fn route(index: usize) -> usize {
     17 + index
 }
 
