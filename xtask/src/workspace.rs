@@ -68,9 +68,9 @@ pub(crate) fn build_in(profile: &str, package: &str) -> Result<Programs> {
 /// built for the demo is not compiled again for the tests.
 pub(crate) fn build_as_tested() -> Result<Programs> {
     let mut command = cargo();
-    // An example makes cargo choose the features of dependencies that tests are built with.
+    // Asked for examples, of which there are none, cargo chooses the features that tests are built with.
     command.args(["build", "--workspace", "--all-features", "--bins"]);
-    command.args(["--example", "table"]);
+    command.arg("--examples");
     programs(command)
 }
 

@@ -131,10 +131,7 @@ fn gateway(tcp: &Value) -> Value {
 }
 
 /// Returns a gateway's routes to servers by their public keys, `tcp` for connections to them.
-fn routes<'a>(
-    servers: impl IntoIterator<Item = (IpAddr, &'a Vec<String>)>,
-    tcp: &Value,
-) -> Value {
+fn routes<'a>(servers: impl IntoIterator<Item = (IpAddr, &'a Vec<String>)>, tcp: &Value) -> Value {
     let (mut clusters, mut routes) = (Vec::new(), Vec::new());
     for (index, (address, known)) in servers.into_iter().enumerate() {
         for (kind, port) in [("tcp", 1194), ("udp", 51821)] {
