@@ -7,9 +7,9 @@ use anyhow::Result;
 use crate::console::Console;
 use crate::test::status;
 use crate::tools;
-use crate::{counts, test, tidy, workspace};
+use crate::{counts, demo, test, tidy, workspace};
 
-/// Runs every check, even after one has failed, and the tests last.
+/// Runs every check, even after one has failed, the tests and the demo last.
 pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     let mut good = true;
@@ -21,6 +21,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     good &= tidy::run()? == ExitCode::SUCCESS;
     good &= counts::run(&counts::Options::default())? == ExitCode::SUCCESS;
     good &= test::run(&test::Options::default())? == ExitCode::SUCCESS;
+    good &= demo::run(&demo::Options::default())? == ExitCode::SUCCESS;
     Ok(ExitCode::from(u8::from(!good)))
 }
 

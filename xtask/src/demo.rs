@@ -38,7 +38,7 @@ use crate::console::Console;
 use crate::workspace::{self, Programs};
 
 /// What the demo shall do.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct Options {
     /// Leave everything running at the end, and say how to look around; Ctrl-C ends it.
     #[arg(long)]
