@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::console::Console;
 use crate::test::status;
 use crate::tools;
-use crate::{counts, demo, test, tidy, workspace};
+use crate::{counts, demo, soak, test, tidy, workspace};
 
 /// Runs every check, even after one has failed, the tests and the demo last.
 pub(crate) fn run() -> Result<ExitCode> {
@@ -20,6 +20,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     console.heading("House rules");
     good &= tidy::run()? == ExitCode::SUCCESS;
     good &= counts::run(&counts::Options::default())? == ExitCode::SUCCESS;
+    good &= soak::run()? == ExitCode::SUCCESS;
     good &= test::run(&test::Options::default())? == ExitCode::SUCCESS;
     good &= demo::run(&demo::Options::default())? == ExitCode::SUCCESS;
     Ok(ExitCode::from(u8::from(!good)))

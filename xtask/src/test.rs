@@ -12,7 +12,6 @@ use testkit::netns::privileges;
 use testkit::peers;
 
 use crate::console::Console;
-use crate::soak;
 use crate::tools;
 
 /// What is passed on.
@@ -23,22 +22,18 @@ pub(crate) struct Options {
     nextest: Vec<OsString>,
 }
 
-/// Installs what is missing, builds, and runs; without arguments the soak as well.
+/// Installs what is missing, builds, and runs.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     console.heading("What the tests need");
     peers::install(&|text| console.say(&format!("  {text}")))?;
     console.say("  complete");
-    let mut good = true;
-    if options.nextest.is_empty() {
-        good &= soak::run()? == ExitCode::SUCCESS;
-    }
-    console.heading("Building the tests (dev profile; from nothing about 10 minutes on 2 CPUs)");
+    console.heading("Building the tests (dev profile; from nothing 4 to 10 minutes on 2 CPUs)");
     // Built first and apart: inside a user namespace there is no network to fetch crates by.
     if !status(tools::NEXTEST.command(&console)?.args(RUN).arg("--no-run"))? {
         return Ok(ExitCode::FAILURE);
     }
-    console.heading("Tests (about 10 minutes on 2 CPUs)");
+    console.heading("Tests (about 15 minutes on 2 CPUs)");
     let mut nextest = as_root(tools::NEXTEST.command(&console)?)?;
     nextest.env("NEXTEST_TEST_THREADS", at_once().to_string());
     if std::env::var_os(BACKTRACE).is_none() {
@@ -46,7 +41,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         // and of each program that it ran, only pushes that off a short log.
         nextest.env(BACKTRACE, "0");
     }
-    good &= status(nextest.args(RUN).args(&options.nextest))?;
+    let good = status(nextest.args(RUN).args(&options.nextest))?;
     Ok(ExitCode::from(u8::from(!good)))
 }
 
