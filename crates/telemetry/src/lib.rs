@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Nothing here knows what a route, a tunnel or a policy is: binaries hand over names and numbers.
-//! Nothing here reads the environment or a configuration file either.
+//! Nothing here reads the environment or a configuration file either. What small things all servers
+//! need beside that (a lock, accept back-off, permits shared by source) is here as well.
 #![forbid(unsafe_code)]
 
 pub mod access_log;
