@@ -20,7 +20,7 @@ use crate::{
     netlink::Connection,
     pace::{Outcome, Pace},
     plan::{Actual, Change, network_elsewhere, plan, plan_cleanup},
-    rtnl::{self, link::links, node},
+    rtnl::{self, link::links},
     watch::{Concern, Watch},
 };
 
@@ -328,14 +328,14 @@ impl AddressKeeper {
                 });
             }
             Change::DeleteDevice { device } => (
-                node::delete_link(request, index(device)),
+                rtnl::delete_link(request, index(device)),
                 Some(libc::ENODEV),
             ),
             Change::RemoveAddress { device, prefix } => {
-                let request = node::delete_address(request, index(device), *prefix);
+                let request = rtnl::delete_address(request, index(device), *prefix);
                 (request, Some(libc::EADDRNOTAVAIL))
             }
-            Change::SetUp { device } => (node::set_up(request, index(device)), None),
+            Change::SetUp { device } => (rtnl::set_up(request, index(device)), None),
         };
         match connection.acknowledged(&request).await {
             Err(source) if done_already.is_some() && source.errno() == done_already => {}
@@ -364,7 +364,10 @@ async fn add_address(
     index: u32,
     address: IpAddr,
 ) -> Result<(), NetlinkError> {
-    let request = node::add_address(connection.request(), index, address);
+    // IPv6 would also get a route of 128 bits out of the device, into which connections go that come
+    // before the kernel's own local route: neighbor discovery then fails them after 3 s.
+    let request = connection.request();
+    let request = rtnl::add_address(request, index, address.into(), address.is_ipv4());
     put_address(connection.acknowledged(&request), address).await
 }
 
@@ -408,13 +411,13 @@ async fn until_local(routes: &mut Connection, address: IpAddr) -> bool {
 }
 
 fn connect() -> Result<Connection, NetConfigError> {
-    node::connect().map_err(NetConfigError::during("opening a netlink socket"))
+    rtnl::connect().map_err(NetConfigError::during("opening a netlink socket"))
 }
 
 async fn read(connection: &mut Connection) -> Result<Actual, NetConfigError> {
     let links = links(connection).await;
     let links = links.map_err(NetConfigError::during("reading the node's devices"))?;
-    let addresses = node::addresses(connection).await;
+    let addresses = rtnl::addresses(connection).await;
     let addresses = addresses.map_err(NetConfigError::during("reading the node's addresses"))?;
     Ok(Actual { links, addresses })
 }
@@ -427,7 +430,7 @@ async fn create(
     wanted: DeviceKind,
 ) -> Result<DeviceKind, NetConfigError> {
     for kind in wanted.candidates() {
-        let request = node::create_link(connection.request(), device, kind.as_str());
+        let request = rtnl::create_link(connection.request(), device, kind.as_str());
         match connection.acknowledged(&request).await {
             Err(source) if source.errno() == Some(libc::EOPNOTSUPP) => {}
             Err(source) if source.errno() != Some(libc::EEXIST) => {

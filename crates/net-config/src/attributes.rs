@@ -11,10 +11,11 @@
 /// Bytes of `struct nlmsghdr`: length, type, flags, sequence, port.
 pub(crate) const MESSAGE_HEADER: usize = 16;
 
-/// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_EXCL`, `NLM_F_CREATE`, `NLM_F_APPEND`, `NLM_F_DUMP`
+/// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_REPLACE`, `NLM_F_EXCL`, `NLM_F_CREATE`, `NLM_F_APPEND`, `NLM_F_DUMP`
 /// (include/uapi/linux/netlink.h).
 pub(crate) const REQUEST: u16 = 0x1;
 pub(crate) const ACK: u16 = 0x4;
+pub(crate) const REPLACE: u16 = 0x100;
 pub(crate) const EXCLUSIVE: u16 = 0x200;
 pub(crate) const CREATE: u16 = 0x400;
 pub(crate) const APPEND: u16 = 0x800;

@@ -242,9 +242,6 @@ fn tried(kind: DeviceKind) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetlinkError {
-    /// Sending or receiving failed while an answer was awaited; `rtnetlink` does not pass on why.
-    #[error("the netlink socket failed while sending or receiving")]
-    Closed,
     /// The state changed under every attempt to read it.
     #[error("the kernel's state kept changing while it was read")]
     Inconsistent,
@@ -288,8 +285,7 @@ impl NetlinkError {
         match self {
             Self::Refused { errno, .. } => Some(*errno),
             Self::Socket { source, .. } => source.raw_os_error(),
-            Self::Closed
-            | Self::Inconsistent
+            Self::Inconsistent
             | Self::Malformed
             | Self::Timeout { .. }
             | Self::Truncated { .. } => None,

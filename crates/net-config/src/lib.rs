@@ -19,9 +19,8 @@
 //! connection tracking away from them; [`conntrack_active`] tells whether that is worth doing, [`NatWatch`]
 //! whether it would break translated connections.
 //!
-//! Links, addresses, routes and rules go through `rtnetlink`, except the node proxy's requests
-//! (`rtnl::node`) and what is read of links (`rtnl::link`, `rtnl::device`). nf_tables is encoded
-//! here: `rustables` is GPL-3.0, `nftnl` binds a C library, and `nftables` runs the `nft` program,
+//! Links, addresses, routes and rules are messages of `rtnetlink`, except what is read of links
+//! (`rtnl::link`, `rtnl::device`), over the socket of nf_tables, which is encoded here: `rustables` is GPL-3.0, `nftnl` binds a C library, and `nftables` runs the `nft` program,
 //! which an image of one static binary does not have.
 //!
 //! Not here: the TUN device itself and its packets, and no metrics: an [`Observer`] counts.

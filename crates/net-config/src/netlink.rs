@@ -25,7 +25,7 @@ const REPLY_LIMIT: Duration = Duration::from_secs(5);
 const BUFFER: usize = 32 * 1024;
 
 /// How often a dump is read anew when the kernel says it changed meanwhile (`NLM_F_DUMP_INTR`).
-pub(crate) const DUMP_ATTEMPTS: usize = 5;
+const DUMP_ATTEMPTS: usize = 5;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -194,13 +194,13 @@ async fn receive(socket: &AsyncFd<Socket>, buf: &mut [u8]) -> Result<usize, Netl
     }
 }
 
-pub(crate) async fn within<T>(answer: impl Future<Output = T>) -> Result<T, NetlinkError> {
+async fn within<T>(answer: impl Future<Output = T>) -> Result<T, NetlinkError> {
     timeout(REPLY_LIMIT, answer)
         .await
         .map_err(|_| NetlinkError::Timeout { limit: REPLY_LIMIT })
 }
 
-pub(crate) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> NetlinkError {
+fn failed(call: &'static str) -> impl FnOnce(io::Error) -> NetlinkError {
     move |source| NetlinkError::Socket { call, source }
 }
 
@@ -218,7 +218,7 @@ fn verdict(message: &Message<'_>) -> Result<(), NetlinkError> {
 
 /// The error that `code` and the bytes behind it tell, unless it is 0: with `NLM_F_ACK_TLVS` in
 /// `flags`, the header that is answered is followed by attributes.
-pub(crate) fn refusal(code: i32, flags: u16, answered: &[u8]) -> Result<(), NetlinkError> {
+fn refusal(code: i32, flags: u16, answered: &[u8]) -> Result<(), NetlinkError> {
     if code == 0 {
         return Ok(());
     }

@@ -24,8 +24,10 @@ use ipnet::IpNet;
 
 use crate::{
     NetConfigError,
+    attributes::Request,
+    netlink::Connection,
     rtnl::{
-        Connection, Request,
+        self,
         device::{Settings, settings},
     },
 };
@@ -39,11 +41,16 @@ struct Setup {
 
 impl Setup {
     fn new() -> Result<Self, NetConfigError> {
-        let connection = Connection::open();
+        let connection = rtnl::connect();
         Ok(Self {
             connection: connection.map_err(NetConfigError::during("opening a netlink socket"))?,
             changes: Vec::new(),
         })
+    }
+
+    /// An empty request for one change.
+    fn request(&self) -> Request {
+        self.connection.request()
     }
 
     /// Makes the change `what`. The error `already` means that another process made it first, which
@@ -54,7 +61,7 @@ impl Setup {
         request: Request,
         already: Option<i32>,
     ) -> Result<(), NetConfigError> {
-        match self.connection.acknowledged(request).await {
+        match self.connection.acknowledged(&request).await {
             Err(source) if already.is_some() && source.errno() == already => {}
             answer => answer.map_err(NetConfigError::during(format!("trying to {what}")))?,
         }

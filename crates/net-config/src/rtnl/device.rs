@@ -13,10 +13,10 @@ use rtnetlink::{
 };
 
 use super::link::{GET_LINK, IFF_UP, IFLA_EXT_MASK, IFLA_IFNAME, RTEXT_FILTER_SKIP_STATS};
-use super::{NEW_LINK, Request, node, set_link};
+use super::{NEW_LINK, connect, set_link};
 use crate::{
     NetlinkError,
-    attributes::{self, ACK, attribute, attributes, encoded},
+    attributes::{self, ACK, Request, attribute, attributes, encoded},
 };
 
 const AF_INET: u16 = 2;
@@ -81,7 +81,7 @@ impl Settings {
 
 /// The settings of the device called `name`, if there is one.
 pub(crate) async fn settings(name: &str) -> Result<Option<Settings>, NetlinkError> {
-    let asked = node::connect()?
+    let asked = connect()?
         .dump(
             |request| {
                 request.message(GET_LINK, ACK, &[0; 16], |out| {
@@ -110,7 +110,7 @@ pub(crate) async fn ipv6_forwarding() -> Result<u32, NetlinkError> {
 }
 
 async fn of_all_devices(family: u8, wanted: u16) -> Result<u32, NetlinkError> {
-    let asked = node::connect()?
+    let asked = connect()?
         .dump(
             |request| {
                 request.message(GET_NETCONF, ACK, &[family], |out| {
@@ -132,39 +132,34 @@ async fn of_all_devices(family: u8, wanted: u16) -> Result<u32, NetlinkError> {
     }
 }
 
-pub(crate) fn set_mtu(index: u32, bytes: u32) -> Request {
-    set_link(LinkUnspec::new_with_index(index).mtu(bytes).build())
+pub(crate) fn set_mtu(request: Request, index: u32, bytes: u32) -> Request {
+    let link = LinkUnspec::new_with_index(index).mtu(bytes);
+    set_link(request, &link.build())
 }
 
 /// Sets the length of the device's queue.
-pub(crate) fn set_queue(index: u32, packets: u32) -> Request {
-    set_link(
-        LinkUnspec::new_with_index(index)
-            .txqueuelen(packets)
-            .build(),
-    )
+pub(crate) fn set_queue(request: Request, index: u32, packets: u32) -> Request {
+    let link = LinkUnspec::new_with_index(index).txqueuelen(packets);
+    set_link(request, &link.build())
 }
 
 /// Keeps the kernel from giving the device an IPv6 address of its own when it comes up.
-pub(crate) fn without_link_local(index: u32) -> Request {
+pub(crate) fn without_link_local(request: Request, index: u32) -> Request {
     let none = vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)];
-    set_family(index, AfSpecUnspec::Inet6(none))
+    set_family(request, index, AfSpecUnspec::Inet6(none))
 }
 
 /// Sets a switch; `AfSpecInet::DevConfRequest` would leave out one that becomes 0.
-pub(crate) fn set_switch(index: u32, switch: Switch, value: u32) -> Request {
+pub(crate) fn set_switch(request: Request, index: u32, switch: Switch, value: u32) -> Request {
     let nested = encoded(|out| out.put_u32(switch as u16, value));
     let conf = AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF, nested));
-    set_family(index, AfSpecUnspec::Inet(vec![conf]))
+    set_family(request, index, AfSpecUnspec::Inet(vec![conf]))
 }
 
-fn set_family(index: u32, family: AfSpecUnspec) -> Request {
+fn set_family(request: Request, index: u32, family: AfSpecUnspec) -> Request {
     let family = LinkAttribute::AfSpecUnspec(vec![family]);
-    set_link(
-        LinkUnspec::new_with_index(index)
-            .append_extra_attribute(family)
-            .build(),
-    )
+    let link = LinkUnspec::new_with_index(index).append_extra_attribute(family);
+    set_link(request, &link.build())
 }
 
 /// Reads `struct ifinfomsg` (index at 4, flags at 8) and what follows.
@@ -204,7 +199,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::attributes::{Request as Raw, messages};
+    use crate::attributes::messages;
 
     const IFLA_LINKINFO: u16 = 18;
 
@@ -215,7 +210,7 @@ mod tests {
         for count in [24, 34_u32] {
             let values: Vec<u8> = (1..=count).flat_map(u32::to_ne_bytes).collect();
             let header = [0_u32, 3, 1, 0].map(u32::to_ne_bytes).concat();
-            let request = Raw::new(1).message(NEW_LINK, 0, &header, |out| {
+            let request = Request::new(1).message(NEW_LINK, 0, &header, |out| {
                 out.put_u32(IFLA_MTU, 1420);
                 out.put(IFLA_LINKINFO, &[1]);
                 out.nest(IFLA_AF_SPEC, |out| {

@@ -4,9 +4,9 @@ use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
 use rtnetlink::{
-    packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE},
+    packet_core::Parseable,
     packet_route::{
-        AddressFamily, RouteNetlinkMessage,
+        AddressFamily,
         route::{
             RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope,
             RouteType,
@@ -15,8 +15,18 @@ use rtnetlink::{
     },
 };
 
-use super::{Connection, Request, family_of};
-use crate::NetlinkError;
+use super::{NEW_ROUTE, append, family_of};
+use crate::{
+    NetlinkError,
+    attributes::{ACK, CREATE, DUMP, EXCLUSIVE, REPLACE, Request},
+    netlink::Connection,
+};
+
+const DELETE_ROUTE: u16 = 25;
+const GET_ROUTE: u16 = 26;
+const NEW_RULE: u16 = 32;
+const DELETE_RULE: u16 = 33;
+const GET_RULE: u16 = 34;
 
 /// Marks routes and rules of ours (`RTA_PROTOCOL`, `FRA_PROTOCOL`), so that what an earlier start
 /// left is told from what others set. A number that neither the kernel nor a routing daemon has
@@ -62,11 +72,8 @@ impl fmt::Display for Rule {
 
 /// All unicast routes of both families, of every table.
 pub(crate) async fn routes(connection: &mut Connection) -> Result<Vec<Route>, NetlinkError> {
-    let request = Request {
-        message: RouteNetlinkMessage::GetRoute(RouteMessage::default()),
-        flags: NLM_F_DUMP,
-    };
-    connection.read(&request, unicast).await
+    let build = |request| append(request, GET_ROUTE, DUMP, &RouteMessage::default());
+    connection.dump(build, NEW_ROUTE, unicast).await
 }
 
 /// The way to `address`, for a socket bound to the device `index`. `None` when there is none, or
@@ -84,11 +91,9 @@ pub(crate) async fn is_reachable(
     connection: &mut Connection,
     address: IpAddr,
 ) -> Result<bool, NetlinkError> {
-    let way = |message| match message {
-        RouteNetlinkMessage::NewRoute(way) => {
-            matches!(way.header.kind, RouteType::Unicast | RouteType::Local).then_some(())
-        }
-        _ => None,
+    let way = |payload: &[u8]| {
+        let way = RouteMessage::parse(payload).ok()?;
+        matches!(way.header.kind, RouteType::Unicast | RouteType::Local).then_some(())
     };
     Ok(answer(connection, address, None, way).await?.is_some())
 }
@@ -98,61 +103,48 @@ async fn answer<T>(
     connection: &mut Connection,
     address: IpAddr,
     index: Option<u32>,
-    decode: impl Fn(RouteNetlinkMessage) -> Option<T>,
+    decode: impl Fn(&[u8]) -> Option<T>,
 ) -> Result<Option<T>, NetlinkError> {
     let mut message = message_to(address.into());
     message.header.flags = RouteFlags::LookupTable;
     message.attributes.extend(index.map(RouteAttribute::Oif));
-    let request = Request {
-        message: RouteNetlinkMessage::GetRoute(message),
-        flags: NLM_F_ACK,
-    };
-    match connection.read(&request, decode).await {
+    let build = |request| append(request, GET_ROUTE, ACK, &message);
+    match connection.dump(build, NEW_ROUTE, decode).await {
         Err(source) if source.errno().is_some_and(|errno| NO_WAY.contains(&errno)) => Ok(None),
         answers => Ok(answers?.into_iter().next()),
     }
 }
 
 /// Puts `route` into its table, over one to the same destination.
-pub(crate) fn put_route(route: &Route) -> Request {
+pub(crate) fn put_route(request: Request, route: &Route) -> Request {
     let mut message = route_message(route);
     let source = route.source.map(RouteAddress::from);
     let source = source.map(RouteAttribute::PrefSource);
     message.attributes.extend(source);
-    Request {
-        message: RouteNetlinkMessage::NewRoute(message),
-        flags: NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE,
-    }
+    append(request, NEW_ROUTE, ACK | CREATE | REPLACE, &message)
 }
 
-pub(crate) fn delete_route(route: &Route) -> Request {
-    Request {
-        message: RouteNetlinkMessage::DelRoute(route_message(route)),
-        flags: NLM_F_ACK,
-    }
+pub(crate) fn delete_route(request: Request, route: &Route) -> Request {
+    append(request, DELETE_ROUTE, ACK, &route_message(route))
 }
 
 pub(crate) async fn rules(connection: &mut Connection) -> Result<Vec<Rule>, NetlinkError> {
-    let request = Request {
-        message: RouteNetlinkMessage::GetRule(RuleMessage::default()),
-        flags: NLM_F_DUMP,
-    };
-    connection.read(&request, to_table).await
+    let build = |request| append(request, GET_RULE, DUMP, &RuleMessage::default());
+    connection.dump(build, NEW_RULE, to_table).await
 }
 
 /// `EEXIST` when there is the same rule already.
-pub(crate) fn add_rule(rule: &Rule) -> Request {
-    Request {
-        message: RouteNetlinkMessage::NewRule(rule_message(rule)),
-        flags: NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL,
-    }
+pub(crate) fn add_rule(request: Request, rule: &Rule) -> Request {
+    append(
+        request,
+        NEW_RULE,
+        ACK | CREATE | EXCLUSIVE,
+        &rule_message(rule),
+    )
 }
 
-pub(crate) fn delete_rule(rule: &Rule) -> Request {
-    Request {
-        message: RouteNetlinkMessage::DelRule(rule_message(rule)),
-        flags: NLM_F_ACK,
-    }
+pub(crate) fn delete_rule(request: Request, rule: &Rule) -> Request {
+    append(request, DELETE_RULE, ACK, &rule_message(rule))
 }
 
 /// A message about `destination` and nothing else.
@@ -196,10 +188,8 @@ fn rule_message(rule: &Rule) -> RuleMessage {
     message
 }
 
-fn unicast(message: RouteNetlinkMessage) -> Option<Route> {
-    let RouteNetlinkMessage::NewRoute(message) = message else {
-        return None;
-    };
+fn unicast(payload: &[u8]) -> Option<Route> {
+    let message = RouteMessage::parse(payload).ok()?;
     if message.header.kind != RouteType::Unicast {
         return None;
     }
@@ -252,10 +242,8 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-fn to_table(message: RouteNetlinkMessage) -> Option<Rule> {
-    let RouteNetlinkMessage::NewRule(message) = message else {
-        return None;
-    };
+fn to_table(payload: &[u8]) -> Option<Rule> {
+    let message = RuleMessage::parse(payload).ok()?;
     let ipv6 = match message.header.family {
         AddressFamily::Inet => false,
         AddressFamily::Inet6 => true,
@@ -286,16 +274,8 @@ fn to_table(message: RouteNetlinkMessage) -> Option<Rule> {
 
 #[cfg(test)]
 mod tests {
-    use rtnetlink::packet_core::{Emitable, Parseable};
-
     use super::*;
-
-    /// The message as it arrives when it was sent as bytes.
-    fn sent(message: &RouteMessage) -> RouteNetlinkMessage {
-        let mut bytes = vec![0; message.buffer_len()];
-        message.emit(&mut bytes);
-        RouteNetlinkMessage::NewRoute(RouteMessage::parse(&bytes[..]).unwrap())
-    }
+    use crate::rtnl::tests::payload;
 
     #[test]
     fn a_written_route_decodes_to_itself() {
@@ -308,11 +288,9 @@ mod tests {
                 source: Some(from.parse().unwrap()),
             };
 
-            let RouteNetlinkMessage::NewRoute(message) = put_route(&route).message else {
-                panic!("another message");
-            };
+            let written = payload(&put_route(Request::new(1), &route));
 
-            assert_eq!(unicast(sent(&message)), Some(route));
+            assert_eq!(unicast(&written), Some(route));
         }
     }
 
@@ -326,14 +304,9 @@ mod tests {
             protocol: PROTOCOL,
         };
 
-        let RouteNetlinkMessage::NewRule(message) = add_rule(&rule).message else {
-            panic!("another message");
-        };
-        let mut bytes = vec![0; message.buffer_len()];
-        message.emit(&mut bytes);
-        let message = RuleMessage::parse(&bytes[..]).unwrap();
+        let written = payload(&add_rule(Request::new(1), &rule));
 
-        assert_eq!(to_table(RouteNetlinkMessage::NewRule(message)), Some(rule));
+        assert_eq!(to_table(&written), Some(rule));
     }
 
     #[test]
@@ -344,8 +317,7 @@ mod tests {
         // RTA_MULTIPATH, in the byte order of most machines.
         let bytes = [&header[..], &[28, 0, 9, 0], &ways, &second].concat();
 
-        let message = RouteMessage::parse(&bytes[..]).unwrap();
-        let route = unicast(RouteNetlinkMessage::NewRoute(message)).unwrap();
+        let route = unicast(&bytes).unwrap();
 
         assert_eq!(route.destination, "0.0.0.0/0".parse().unwrap());
         assert_eq!((route.table, route.devices), (254, vec![4, 9]));

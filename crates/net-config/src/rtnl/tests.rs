@@ -1,19 +1,18 @@
 //! Tests of messages about links and addresses: requests decode to themselves, odd bytes do no harm.
 
 use proptest::prelude::*;
-use rtnetlink::packet_core::Emitable;
 
 use super::*;
+use crate::attributes::messages;
 
 /// What the kernel would send: the bytes behind `struct nlmsghdr`.
-fn payload(message: &RouteNetlinkMessage) -> Vec<u8> {
-    let mut bytes = vec![0; message.buffer_len()];
-    message.emit(&mut bytes);
-    bytes
+pub(super) fn payload(request: &Request) -> Vec<u8> {
+    let mut found = messages(request.bytes());
+    found.next().unwrap().unwrap().payload.to_vec()
 }
 
 fn decoded(request: &Request) -> Option<HeldAddress> {
-    match decode_event(NEW_ADDRESS, &payload(&request.message)) {
+    match decode_event(NEW_ADDRESS, &payload(request)) {
         Some(Event::AddressSet(held)) => Some(held),
         _ => None,
     }
@@ -21,10 +20,15 @@ fn decoded(request: &Request) -> Option<HeldAddress> {
 
 #[test]
 fn an_added_prefix_decodes_to_itself() {
-    for (text, prefix_route) in [("192.168.123.1/24", true), ("fd00::1/96", false)] {
+    for (text, prefix_route) in [
+        ("192.168.123.1/24", true),
+        ("10.1.2.3/32", true),
+        ("fd00::1/96", false),
+        ("fd00::3/128", false),
+    ] {
         let prefix: IpNet = text.parse().unwrap();
 
-        let held = decoded(&add_prefix(9, prefix, prefix_route));
+        let held = decoded(&add_address(Request::new(1), 9, prefix, prefix_route));
 
         assert_eq!(
             held,
@@ -36,6 +40,17 @@ fn an_added_prefix_decodes_to_itself() {
             })
         );
     }
+}
+
+#[test]
+fn a_created_link_decodes_to_itself() {
+    let link = decode_link(&payload(&create_link(Request::new(1), "proxy0", "ifb"))).unwrap();
+
+    assert_eq!(
+        (link.name.as_str(), link.kind.as_deref()),
+        ("proxy0", Some("ifb"))
+    );
+    assert!(link.up);
 }
 
 #[test]
@@ -69,8 +84,8 @@ fn local_route_makes_address_local() {
     let local = |kind, to: &str| {
         let mut message = route::message_to(to.parse().unwrap());
         message.header.kind = kind;
-        let payload = payload(&RouteNetlinkMessage::NewRoute(message));
-        makes_local(NEW_ROUTE, &payload, address)
+        let request = append(Request::new(1), NEW_ROUTE, 0, &message);
+        makes_local(NEW_ROUTE, &payload(&request), address)
     };
 
     assert!(local(RouteType::Local, "fd00::3/128"));

@@ -12,7 +12,8 @@ use super::{Setup, check_prefixes, device_settings};
 use crate::{
     NetConfigError,
     address::put_address,
-    rtnl::{self, Connection, HeldAddress, device},
+    netlink::Connection,
+    rtnl::{self, HeldAddress, device},
 };
 
 /// How a tunnel device is to be.
@@ -62,12 +63,12 @@ impl TunnelDevice {
         let settings = device_settings(name).await?;
         if settings.mtu != mtu {
             let what = format!("set the MTU of {name} to {mtu}");
-            let request = device::set_mtu(settings.index, mtu);
+            let request = device::set_mtu(setup.request(), settings.index, mtu);
             setup.change(what, request, None).await?;
         }
         if settings.queue != queue {
             let what = format!("set the queue of {name} to {queue} packets");
-            let request = device::set_queue(settings.index, queue);
+            let request = device::set_queue(setup.request(), settings.index, queue);
             setup.change(what, request, None).await?;
         }
         Ok(())
@@ -82,11 +83,11 @@ impl TunnelDevice {
             // The address has no use on a device with two ends, and the kernel would send
             // router solicitations from it into the tunnel.
             let what = format!("keep link-local addresses off {name}");
-            let request = device::without_link_local(settings.index);
+            let request = device::without_link_local(setup.request(), settings.index);
             setup.change(what, request, None).await?;
         }
         if !settings.up {
-            let request = rtnl::set_up(settings.index);
+            let request = rtnl::set_up(setup.request(), settings.index);
             setup
                 .change(format!("set {name} up"), request, None)
                 .await?;
@@ -100,7 +101,7 @@ impl TunnelDevice {
         let held = self.held(&mut setup.connection, index).await?;
         for stale in held.iter().filter(|held| !self.wants(held)) {
             let what = format!("remove {} from {}", stale.prefix, self.device);
-            let request = rtnl::delete_address(index, stale.prefix);
+            let request = rtnl::delete_address(setup.request(), index, stale.prefix);
             setup
                 .change(what, request, Some(libc::EADDRNOTAVAIL))
                 .await?;
@@ -114,8 +115,8 @@ impl TunnelDevice {
             if held.iter().any(|held| held.prefix == *prefix) {
                 continue;
             }
-            let request = rtnl::add_prefix(index, *prefix, self.prefix_routes);
-            let added = put_address(setup.connection.acknowledged(request), prefix.addr()).await;
+            let request = rtnl::add_address(setup.request(), index, *prefix, self.prefix_routes);
+            let added = put_address(setup.connection.acknowledged(&request), prefix.addr()).await;
             added.map_err(NetConfigError::adding(*prefix, &self.device))?;
             setup
                 .changes

@@ -25,10 +25,10 @@ use ipnet::IpNet;
 use super::{Setup, check_networks, device_settings, sources::set_switches};
 use crate::{
     NetConfigError,
+    netlink::Connection,
     rtnl::{
-        Connection,
         device::{self, Switch},
-        link, node, route,
+        link, route,
     },
 };
 
@@ -82,8 +82,7 @@ impl Forwarding {
     async fn uplinks(&self, connection: &mut Connection) -> Result<Vec<String>, NetConfigError> {
         let failed = || NetConfigError::during("reading devices and routes");
         let own = device_settings(&self.device).await?.index;
-        let mut node = node::connect().map_err(failed())?;
-        let links = link::links(&mut node).await.map_err(failed())?;
+        let links = link::links(connection).await.map_err(failed())?;
         let routes = route::routes(connection).await.map_err(failed())?;
         let others: BTreeMap<_, _> = links
             .into_iter()

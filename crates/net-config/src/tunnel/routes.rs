@@ -23,8 +23,9 @@ use ipnet::IpNet;
 use super::{Setup, check_networks, device_settings};
 use crate::{
     NetConfigError,
+    netlink::Connection,
     rtnl::{
-        self, Connection, device,
+        self, device,
         route::{self, PROTOCOL, Route, Rule},
     },
 };
@@ -137,7 +138,7 @@ impl TunnelRoutes {
         let there = self.our_rules(&mut setup.connection).await?;
         for stale in there.iter().filter(|rule| !rules.contains(rule)) {
             let what = format!("remove the {stale}");
-            let request = route::delete_rule(stale);
+            let request = route::delete_rule(setup.request(), stale);
             setup.change(what, request, Some(libc::ENOENT)).await?;
         }
         let place = |route: &Route| (route.destination, route.table);
@@ -147,7 +148,7 @@ impl TunnelRoutes {
             }
             let (network, table) = place(&stale);
             let what = format!("remove the route to {network} from table {table}");
-            let request = route::delete_route(&stale);
+            let request = route::delete_route(setup.request(), &stale);
             setup.change(what, request, Some(libc::ESRCH)).await?;
         }
         Ok(())
@@ -163,11 +164,13 @@ impl TunnelRoutes {
         for route in routes.iter().filter(|route| !there.contains(route)) {
             let (network, table) = (route.destination, route.table);
             let what = format!("add the route to {network} to table {table}");
-            setup.change(what, route::put_route(route), None).await?;
+            let request = route::put_route(setup.request(), route);
+            setup.change(what, request, None).await?;
         }
         let there = self.our_rules(&mut setup.connection).await?;
         for rule in rules.iter().filter(|rule| !there.contains(rule)) {
-            let (what, request) = (format!("add the {rule}"), route::add_rule(rule));
+            let request = route::add_rule(setup.request(), rule);
+            let what = format!("add the {rule}");
             setup.change(what, request, Some(libc::EEXIST)).await?;
         }
         Ok(())

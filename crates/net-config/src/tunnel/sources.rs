@@ -18,8 +18,8 @@ use ipnet::IpNet;
 use super::{Setup, check_networks, device_settings};
 use crate::{
     NetConfigError,
+    netlink::Connection,
     rtnl::{
-        Connection,
         device::{self, Settings, Switch},
         route,
     },
@@ -112,7 +112,7 @@ pub(super) async fn set_switches(
     }
     for (switch, value) in different {
         let what = format!("set net.ipv4.conf.{device}.{} to {value}", switch.name());
-        let request = device::set_switch(before.index, switch, value);
+        let request = device::set_switch(setup.request(), before.index, switch, value);
         setup.change(what, request, None).await?;
     }
     let after = device_settings(device).await?;

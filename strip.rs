@@ -1,7 +1,8 @@
-//! Links the program without its table of symbols where it is built for release.
+//! Build script of programs that are built for size: links them without their table of symbols in
+//! release builds.
 //!
 //! The release profile says so for everything, but cargo forgets it of a package that the profile
-//! has a section of its own for (`strip` may not stand in one), and this package is built for size.
+//! has a section of its own for (`strip` may not stand in one).
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,
@@ -11,7 +12,7 @@
 use std::env;
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=../strip.rs");
     let is = |name, wanted: &str| env::var(name).is_ok_and(|value| value == wanted);
     if is("PROFILE", "release") && is("CARGO_CFG_TARGET_OS", "linux") {
         println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
