@@ -11,10 +11,14 @@
 //! the read was a small one, or with the source, in its socket. Nothing more is read until they are
 //! gone: at most one pipe or one small buffer is held. Knows neither the other direction nor any
 //! timer.
+//!
+//! Reads stop at a byte that the source marked as urgent (tcp(7)). recv(2) drops it and goes on the
+//! next time; splice(2) never passes it, so only recv(2) finds that a stream has ended.
 
 use std::io;
 use std::task::{Context, Poll, ready};
 
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::pipe::{SpliceFlags, splice};
 use tokio::io::Interest;
@@ -211,23 +215,34 @@ impl Half {
                 self.pending = Pending::Pipe { pipe, held: 0 };
             }
             if matches!(self.pending, Pending::Pipe { .. }) {
-                return self.splice_in(source, pool);
+                let spliced = self.splice_in(source, pool)?;
+                if spliced != Some(0) {
+                    return Ok(spliced);
+                }
+                self.bulk = false;
+                self.release(pool);
             }
         }
         self.copy(source, sink, pool, meter)
     }
 
+    /// As [`read`](Self::read), except that `Some(0)` leaves to recv(2) what comes next.
     fn splice_in(&mut self, source: &TcpStream, pool: &Pool) -> Result<Option<usize>, Failure> {
         let Pending::Pipe { pipe, held } = &mut self.pending else {
             return Ok(None);
         };
+        let recv_decides = self.run == 0;
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
         let mut refused = None;
         let spliced = source.try_io(Interest::READABLE, || {
-            splice(source, None, &pipe.writer, None, SPLICE_BYTES, flags).map_err(|errno| {
-                refused = Some(errno);
-                io::Error::from(errno)
-            })
+            match splice(source, None, &pipe.writer, None, SPLICE_BYTES, flags) {
+                Ok(read) => Ok(read),
+                Err(Errno::AGAIN) if recv_decides => Ok(0), // the source stays ready
+                Err(errno) => {
+                    refused = Some(errno);
+                    Err(errno.into())
+                }
+            }
         });
         match spliced {
             Ok(read) => {
@@ -400,7 +415,7 @@ fn discard(source: &TcpStream, peeked: &mut [u8]) -> io::Result<()> {
             // They were sent on already: going on would send them twice.
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((gone, _)) => left -= gone,
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -16,3 +16,4 @@ mod relay;
 mod reset;
 mod streams;
 mod support;
+mod urgent;
