@@ -17,7 +17,8 @@ pub struct BufferSizes {
     pub send: usize,
 }
 
-/// Opens one socket for each worker on `address`; port 0 lets the kernel choose one for all.
+/// Opens one socket for each worker on `address`; port 0 lets the kernel choose one for all, which no
+/// other socket has.
 ///
 /// `[::]` also takes IPv4; on a host without IPv6 it means `0.0.0.0`.
 ///
@@ -34,6 +35,9 @@ pub fn bind(address: SocketAddr, workers: usize, sizes: BufferSizes) -> io::Resu
             }
             opened => opened?,
         };
+        if workers > 1 {
+            SockRef::from(&socket).set_reuse_port(true)?;
+        }
         address.set_port(socket.local_addr()?.port());
         sockets.push(socket);
     }
@@ -66,7 +70,8 @@ fn bind_one(address: SocketAddr, sizes: BufferSizes) -> io::Result<UdpSocket> {
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
-    socket.set_reuse_port(true)?;
+    // With it, the kernel may choose a port for 0 whose other sockets have it too (Linux 6.18).
+    socket.set_reuse_port(address.port() != 0)?;
     socket.bind(&SockAddr::from(address))?;
     Ok(socket.into())
 }
