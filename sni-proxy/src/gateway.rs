@@ -147,7 +147,7 @@ impl Gateway {
             zone,
             routing,
             admission: Admission::new(limit, config.limits.connections_per_source),
-            flows: Admission::new(config.wireguard.flows.into(), 0),
+            flows: Admission::new(u64::MAX, 0),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
             accepting: Accepting::new(
                 Drain::new(DrainParams {

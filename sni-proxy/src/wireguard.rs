@@ -59,7 +59,7 @@ const OPTIONS: Options = Options {
 const SCANNED: usize = 512;
 
 /// Forwards the datagrams of one listener on one worker until the process is cut, or drains and
-/// has no flow left on any worker. Dropping the future ends all flows.
+/// has no proven flow left on any worker. Dropping the future ends all flows.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
     listener: Rc<Listener>,

@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub(crate) zone: Option<String>,
     pub(crate) routing: Routing,
     pub(crate) admission: Arc<Admission>,
-    /// Of WireGuard's flows, which are not admitted as connections.
+    /// Counts WireGuard's proven flows; each worker bounds its own.
     pub(crate) flows: Arc<Admission>,
     pub(crate) dialer: Dialer,
     pub(crate) accepting: Accepting,

@@ -91,21 +91,28 @@ impl SourceBuckets {
         }
     }
 
-    /// Takes one token from the bucket of `source`'s network, and returns whether there was one.
-    ///
-    /// IPv4-mapped addresses count as the IPv4 addresses they stand for.
-    pub fn take(&mut self, now: Instant, source: IpAddr) -> bool {
-        let network = match source.to_canonical() {
-            IpAddr::V4(address) => u64::from(address.to_bits() >> 8),
-            IpAddr::V6(address) => {
-                let top = u64::try_from(address.to_bits() >> 64).unwrap_or(0) >> 8;
-                top | 1 << 63 // apart from every IPv4 network
-            }
-        };
+    /// Takes `cost` tokens from the bucket of `source`'s network when there are as many, and returns
+    /// whether there were.
+    pub fn take(&mut self, now: Instant, source: IpAddr, cost: u32) -> bool {
+        let network = network(source);
         let count = u64::try_from(self.slots.len()).unwrap_or(1);
         let slot = usize::try_from(mix(self.secret, network) % count).unwrap_or(0);
         self.slots
             .get_mut(slot)
-            .is_some_and(|bucket| bucket.take(now, 1))
+            .is_some_and(|bucket| bucket.take(now, cost))
+    }
+}
+
+/// Returns the number of an address's network: the /24 of IPv4, the /56 of IPv6.
+///
+/// IPv4-mapped addresses count as the IPv4 addresses they stand for.
+#[must_use]
+pub fn network(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => u64::from(address.to_bits() >> 8),
+        IpAddr::V6(address) => {
+            let top = u64::try_from(address.to_bits() >> 64).unwrap_or(0) >> 8;
+            top | 1 << 63 // apart from every IPv4 network
+        }
     }
 }

@@ -40,4 +40,4 @@ pub mod mac1;
 pub mod path;
 pub mod wrapped;
 
-pub use bucket::{SourceBuckets, TokenBucket};
+pub use bucket::{SourceBuckets, TokenBucket, network};

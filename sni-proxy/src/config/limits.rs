@@ -18,7 +18,7 @@ const MAX_FLOWS: u32 = 16 * 1024 * 1024;
 /// Bounds of how long a silent client may still be sent something.
 const FLOW_IDLE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
-/// Upper bound of networks told apart; each takes 64 bytes per worker.
+/// Upper bound of networks told apart; each takes 96 bytes per worker.
 const MAX_SLOTS: u32 = 1024 * 1024;
 
 /// Bounds of the kernel's buffers: one batch, and what no kernel grants.
@@ -89,13 +89,14 @@ impl Limits {
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 #[schemars(rename = "WireGuardLimitsFile")]
 pub(crate) struct WireGuardLimits {
-    /// Flows of the process: clients by their address, counted for each server they use. Above it
-    /// the oldest that no server has answered with data goes, else one that has been silent long.
+    /// Flows of the process that a server has answered: clients by their address, counted for each
+    /// server they use. Others have a quarter as many places. A full table evicts.
     pub(crate) flows: u32,
     /// Silence of a client after which its flow ends, and nothing is sent to it any more.
     pub(crate) flow_idle: HumanDuration,
     /// Datagrams per second, of one network (IPv4 /24, IPv6 /56) and worker, that belong to no
-    /// proven flow; handshakes whose sender knows the server's key are counted apart, as many.
+    /// proven flow; counted apart are as many handshakes whose sender knows the server's key, and 16
+    /// times as many keys tried.
     pub(crate) source_rate: u32,
     /// How many of those may come at once.
     pub(crate) source_burst: u32,

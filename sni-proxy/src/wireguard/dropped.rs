@@ -14,13 +14,13 @@ telemetry::labels! {
         BadMac1 = "bad_mac1",
         /// The size is not that of the kind, or leaves no space to wrap it.
         BadSize = "bad_size",
-        /// The client has as many flows as one client may have, all of them in use.
+        /// The client has as many proven flows as one client may have.
         ClientLimit = "client_limit",
         /// The cluster has as many flows as it may have.
         ClusterLimit = "cluster_limit",
         /// The process takes no new flows any more.
         Draining = "draining",
-        /// The table is full of flows that are in use.
+        /// The table is full, and no other holds more of it.
         FlowTable = "flow_table",
         /// The cluster has no usable endpoint.
         NoEndpoint = "no_endpoint",
@@ -38,7 +38,7 @@ telemetry::labels! {
         SendFailed = "send_failed",
         /// The route does not allow this client.
         SourceDenied = "source_denied",
-        /// The source has sent too much that belongs to no known flow.
+        /// The source has sent too much that belongs to no proven flow.
         SourceRate = "source_rate",
         /// From a server: for a client that was not heard from lately.
         UnknownClient = "unknown_client",

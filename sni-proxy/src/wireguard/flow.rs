@@ -5,20 +5,24 @@
 //!     handshakes heard ─▶ credit ─▶ handshake answers        data heard ─▶ data
 //! ```
 //!
-//! An address may be a lie until its server has sent data to it, which servers do only for those
-//! whose datagrams they could open. So no address is sent more bytes of handshakes than came in
-//! handshakes from its address, and no data before any was heard. Opens nothing itself.
+//! An address may be a lie until its server has answered it, which servers do only for those whose
+//! datagrams they could open; only then is the flow a connection that is counted and logged. No
+//! address is sent more bytes of handshakes than came in handshakes from it, and no data before any
+//! was heard. Opens nothing itself.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use relay::{Direction, Meter};
 use route::{
     Cluster, Endpoint, EndpointAddress, EndpointState, Matches, PickContext, Route, WireGuardMatch,
 };
 use serve::{ConnRecord, NameSet};
 use tunnel_proto::datagram::{Header, Kind};
-use tunnel_proto::mac1::Mac1Key;
+use tunnel_proto::network;
+
+use super::flows::Holder;
 
 /// How often a flow in use asks whether its endpoint still is the right one.
 const CHECK: Duration = Duration::from_secs(1);
@@ -36,7 +40,10 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) route: Arc<Route>,
-    pub(super) record: ConnRecord,
+    /// Once the server has answered.
+    pub(super) record: Option<ConnRecord>,
+    /// Bytes from and to the client before.
+    early: [u64; 2],
     /// The endpoint's address, in use.
     pub(super) server: SocketAddr,
     /// The address of ours that the client sends to.
@@ -66,13 +73,12 @@ impl Flow {
     pub(super) fn new(
         now: Instant,
         route: Arc<Route>,
-        record: ConnRecord,
         (endpoint, server): (Arc<Endpoint>, SocketAddr),
     ) -> Self {
-        record.set_endpoint(Arc::clone(&endpoint), server);
         Self {
             route,
-            record,
+            record: None,
+            early: [0; 2],
             server,
             local: None,
             endpoint,
@@ -81,6 +87,23 @@ impl Flow {
             credit: 0,
             sent_data: false,
             indices: [0; SESSIONS],
+        }
+    }
+
+    /// Counts the flow as a connection from now on.
+    pub(super) fn record(&mut self, record: ConnRecord) {
+        record.set_endpoint(Arc::clone(&self.endpoint), self.server);
+        let [rx, tx] = self.early;
+        record.info().relayed(Direction::Rx, rx, true);
+        record.info().relayed(Direction::Tx, tx, true);
+        self.record = Some(record);
+    }
+
+    /// Counts the bytes of a datagram.
+    pub(super) fn relayed(&mut self, direction: Direction, bytes: usize) {
+        match &self.record {
+            Some(record) => record.info().relayed(direction, bytes as u64, true),
+            None => self.early[direction as usize] += bytes as u64,
         }
     }
 
@@ -190,7 +213,9 @@ impl Flow {
 
     fn take(&mut self, (endpoint, server): (Arc<Endpoint>, SocketAddr)) {
         if server != self.server || !Arc::ptr_eq(&endpoint, &self.endpoint) {
-            self.record.set_endpoint(Arc::clone(&endpoint), server);
+            if let Some(record) = &self.record {
+                record.set_endpoint(Arc::clone(&endpoint), server);
+            }
             (self.endpoint, self.server) = (endpoint, server);
         }
     }
@@ -211,21 +236,19 @@ pub(super) fn number(route: &Route) -> Option<u32> {
     servers(route)?.route_id
 }
 
-/// Tells whether a handshake was made with a key of the route's servers.
-pub(super) fn knows_key(route: &Route, handshake: &[u8]) -> bool {
-    let keys = servers(route).map(|servers| &*servers.public_keys);
-    let mut keys = keys.unwrap_or_default().iter();
-    keys.any(|key| Mac1Key::new(key).verify(handshake))
+/// Returns the keys that handshakes of a route can be checked by; there may be none.
+pub(super) fn keys(route: &Route) -> &[[u8; 32]] {
+    servers(route).map_or(&[], |servers| &*servers.public_keys)
 }
 
-/// Tells whether the keys of a route, if it has any, leave a handshake unanswered for sure.
-pub(super) fn rejects(route: &Route, handshake: &[u8]) -> bool {
-    has_keys(route) && !knows_key(route, handshake)
-}
-
-/// Tells whether handshakes of a route can be checked.
-pub(super) fn has_keys(route: &Route) -> bool {
-    servers(route).is_some_and(|servers| !servers.public_keys.is_empty())
+/// Returns what a flow counts for: its route by its number, else by a key; the client's network.
+pub(super) fn holder(route: &Route, client: IpAddr) -> Holder {
+    let key = keys(route).first().and_then(|key| key.first_chunk());
+    let key = key.copied().map_or(0, u64::from_be_bytes);
+    Holder {
+        route: number(route).map_or(key, u64::from),
+        network: network(client),
+    }
 }
 
 /// Chooses an endpoint that has an address; another than `avoided` if there is one.

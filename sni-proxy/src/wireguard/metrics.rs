@@ -1,7 +1,7 @@
 //! The metrics of WireGuard listeners beyond those that all listeners have.
 //!
-//! Flows count as connections there: opened, active, closed by reason, bytes relayed. Here are
-//! datagrams, why they were dropped, and what trying keys costs.
+//! Proven flows count as connections there: opened, active, closed by reason, bytes relayed. Here
+//! are the others, datagrams, why they were dropped, and what trying keys costs.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ pub(crate) struct Metrics {
     datagrams: CounterFamily,
     dropped: CounterFamily,
     flows: GaugeFamily,
+    unproven: CounterFamily,
     /// Of trying keys.
     pub(super) scans: ScanMetrics,
 }
@@ -51,8 +52,13 @@ impl Metrics {
             ),
             flows: registry.gauge(
                 "rhizome_wireguard_flows",
-                "Flows known now: fresh ones were only heard from, proven ones had data from their server.",
+                "Flows known now: fresh ones were only heard from, proven ones had an answer from their server.",
                 &["listener", "standing"],
+            ),
+            unproven: registry.counter(
+                "rhizome_wireguard_unproven_total",
+                "Flows that ended without an answer from their server.",
+                &["listener"],
             ),
             scans: ScanMetrics {
                 found: scans.with(&["found"]),
@@ -85,6 +91,7 @@ impl Metrics {
             tx: self.datagrams.with(&[name, "tx"]).local(),
             fresh: self.flows.with(&[name, "fresh"]).local(),
             proven: self.flows.with(&[name, "proven"]).local(),
+            unproven: self.unproven.with(&[name]).local(),
             dropped_family: self.dropped.clone(),
             dropped: std::array::from_fn(|_| OnceCell::new()),
         }
@@ -99,6 +106,7 @@ pub(super) struct ListenerMetrics {
     pub(super) tx: LocalCounter,
     pub(super) fresh: LocalGauge,
     pub(super) proven: LocalGauge,
+    pub(super) unproven: LocalCounter,
     dropped_family: CounterFamily,
     dropped: [OnceCell<LocalCounter>; Dropped::ALL.len()],
 }

@@ -17,15 +17,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use relay::{Direction, Meter};
-use route::{Route, Snapshot};
-use serve::{ConnRecord, Permit, Reason};
+use relay::Direction;
+use route::{Cluster, Route, Snapshot};
+use serve::{ConnRecord, Reason};
 use tunnel_proto::SourceBuckets;
 use tunnel_proto::datagram::{self, Header, Kind};
+use tunnel_proto::mac1::Mac1Key;
 use tunnel_proto::wrapped;
 
 use super::dropped::Dropped;
-use super::flow::{Choice, Flow, choose, has_keys, knows_key, number, rejects, servers};
+use super::flow::{Choice, Flow, choose, holder, keys, number, servers};
 use super::flows::{FlowId, FlowTable, Standing};
 use super::metrics::ListenerMetrics;
 use crate::config::WireGuardLimits;
@@ -34,6 +35,16 @@ use crate::worker::{Listener, Worker};
 
 /// Flows of one client address at most: one for each server that it speaks with.
 const MAX_PER_CLIENT: usize = 64;
+
+/// Of its proven flows, those whose keys are tried for a handshake that names no route.
+const MAX_TRIED: usize = 4;
+
+/// Keys tried for a token: about a sixteenth of what a new flow costs.
+const KEYS_PER_TOKEN: u32 = 16;
+
+/// Proven flows that there may be for each fresh one. Few are fresh for longer than their server
+/// takes to answer.
+const PROVEN_PER_FRESH: usize = 4;
 
 /// What becomes of a client's datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +72,13 @@ pub(super) struct Router {
     pub(super) metrics: ListenerMetrics,
     published: Arc<Published>,
     flows: FlowTable<Flow>,
+    /// How many of each standing there may be.
+    places: [usize; 2],
     limits: WireGuardLimits,
+    /// Keys that handshakes were checked by.
+    keys: HashMap<[u8; 32], Mac1Key>,
+    /// Of keys to be tried.
+    trials: SourceBuckets,
     /// Of handshakes whose sender knows the server's key.
     handshakes: SourceBuckets,
     /// Of everything else that belongs to no proven flow.
@@ -72,13 +89,16 @@ pub(super) struct Router {
 
 impl Router {
     pub(super) fn new(worker: &Rc<Worker>, listener: &Rc<Listener>, now: Instant) -> Self {
-        let limits = worker.shared.config.wireguard;
+        let config = &worker.shared.config;
+        let limits = config.wireguard;
+        let listeners = config.listeners.iter().filter(|own| own.takes_datagrams());
+        let tables = (config.workers() * listeners.count()).max(1);
+        let proven = usize::try_from(limits.flows).unwrap_or(usize::MAX) / tables;
         let secret = RandomState::new();
-        let buckets = |which: u8| {
-            let (rate, burst) = (limits.source_rate, limits.source_burst);
+        let buckets = |which: u8, times: u32| {
             SourceBuckets::new(
-                rate,
-                burst,
+                limits.source_rate.saturating_mul(times),
+                limits.source_burst.saturating_mul(times),
                 usize::try_from(limits.source_slots).unwrap_or(usize::MAX),
                 secret.hash_one(which),
                 now,
@@ -88,9 +108,12 @@ impl Router {
             metrics: worker.shared.wireguard.listener(&listener.config.name),
             published: worker.shared.routing.current(),
             flows: FlowTable::new(),
+            places: [proven / PROVEN_PER_FRESH, proven].map(|places| places.max(1)),
             limits,
-            handshakes: buckets(1),
-            strangers: buckets(2),
+            keys: HashMap::new(),
+            trials: buckets(0, KEYS_PER_TOKEN),
+            handshakes: buckets(1, 1),
+            strangers: buckets(2, 1),
             draining: false,
             worker: Rc::clone(worker),
             listener: Rc::clone(listener),
@@ -109,7 +132,7 @@ impl Router {
             return Err(Dropped::BadSize);
         }
         let wanted = header.destination()?.map(datagram::RouteId::get);
-        let id = match self.find(client, &header, wanted, datagram) {
+        let id = match self.find(now, client, &header, wanted, datagram)? {
             Some(id) => {
                 self.admit_known(now, client, id, &header, datagram)?;
                 id
@@ -172,16 +195,13 @@ impl Router {
         if !flow.may_answer(&header, datagram.len()) {
             return Err(Dropped::Unsolicited);
         }
-        flow.record
-            .info()
-            .relayed(Direction::Tx, datagram.len() as u64, true);
-        self.metrics.tx.inc();
-        let local = flow.local;
-        if header.kind == Kind::Data && self.flows.standing(id) == Some(Standing::Fresh) {
-            self.flows.prove(id);
-            self.metrics.fresh.dec();
-            self.metrics.proven.inc();
+        flow.relayed(Direction::Tx, datagram.len());
+        let (local, proven) = (flow.local, flow.record.is_some());
+        // Cookie replies go to all that know the server's public key.
+        if !proven && matches!(header.kind, Kind::Data | Kind::Response) {
+            self.prove(id)?;
         }
+        self.metrics.tx.inc();
         Ok(Answer {
             client,
             local,
@@ -191,7 +211,10 @@ impl Router {
 
     /// Ends the flows that have been silent for too long.
     pub(super) fn expire(&mut self, now: Instant) {
-        while let Some(id) = self.flows.expired(now, self.limits.flow_idle.0) {
+        let full = self.is_full(Standing::Proven);
+        // A third is more than clients behind an address translator let pass between two keepalives.
+        let idle = self.limits.flow_idle.0 / if full { 3 } else { 1 };
+        for id in self.flows.expired(now, idle) {
             self.end(id, Reason::IdleTimeout);
         }
     }
@@ -213,6 +236,7 @@ impl Router {
         let published = Arc::clone(&self.published);
         let snapshot = &published.snapshot;
         let by_key = keys_of(snapshot);
+        self.keys.retain(|key, _| by_key.contains_key(key));
         for id in self.flows.ids() {
             let client = self.flows.client(id);
             let (Some(flow), Some(client)) = (self.flows.get_mut(id), client) else {
@@ -240,19 +264,60 @@ impl Router {
 
     /// Finds the flow that a client's datagram belongs to.
     fn find(
-        &self,
+        &mut self,
+        now: Instant,
         client: SocketAddr,
         header: &Header,
         wanted: Option<u32>,
         datagram: &[u8],
-    ) -> Option<FlowId> {
+    ) -> Result<Option<FlowId>, Dropped> {
+        if (header.route, header.receiver) == (None, None) {
+            return self.find_by_key(now, client, datagram);
+        }
         let belongs = |flow: &Flow| match (header.route, header.receiver) {
-            (None, None) => knows_key(&flow.route, datagram),
             (None, Some(receiver)) if number(&flow.route).is_none() => flow.is_known(receiver),
             (None | Some(_), _) => wanted.is_some() && number(&flow.route) == wanted,
         };
         let own = { self.flows.of(client) }.find(|(_, flow)| belongs(flow));
-        own.map(|(id, _)| id)
+        Ok(own.map(|(id, _)| id))
+    }
+
+    /// Finds the flow of a handshake that names no route. Anyone can claim flows in a client's name,
+    /// so only few and proven ones are tried; what they do not match is the scanner's.
+    fn find_by_key(
+        &mut self,
+        now: Instant,
+        client: SocketAddr,
+        handshake: &[u8],
+    ) -> Result<Option<FlowId>, Dropped> {
+        let proven = { self.flows.of(client) }.filter(|(_, flow)| flow.record.is_some());
+        let proven = proven.map(|(id, flow)| (id, Arc::clone(&flow.route)));
+        for (id, route) in proven.take(MAX_TRIED).collect::<Vec<_>>() {
+            if self.knows_key(now, client, &route, handshake)? {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells whether a handshake was made with a key of the route's servers, for which the client's
+    /// network has to pay first.
+    fn knows_key(
+        &mut self,
+        now: Instant,
+        client: SocketAddr,
+        route: &Route,
+        handshake: &[u8],
+    ) -> Result<bool, Dropped> {
+        let keys = keys(route);
+        let cost = u32::try_from(keys.len()).unwrap_or(u32::MAX);
+        if !self.trials.take(now, client.ip(), cost) {
+            return Err(Dropped::SourceRate);
+        }
+        Ok(keys.iter().any(|key| {
+            let ready = self.keys.entry(*key);
+            ready.or_insert_with(|| Mac1Key::new(key)).verify(handshake)
+        }))
     }
 
     /// Lets a datagram of a flow pass, unless it is a claim without proof.
@@ -264,19 +329,32 @@ impl Router {
         header: &Header,
         datagram: &[u8],
     ) -> Result<(), Dropped> {
-        let fresh = self.flows.standing(id) == Some(Standing::Fresh);
-        if header.kind == Kind::Initiation {
-            let flow = self.flows.get_mut(id).ok_or(Dropped::UnknownRoute)?;
-            if header.route.is_some() && rejects(&flow.route, datagram) {
-                return Err(Dropped::BadMac1);
+        let flow = self.flows.get_mut(id).ok_or(Dropped::UnknownRoute)?;
+        match (header.kind, header.route) {
+            (Kind::Initiation, Some(_)) => {
+                let route = Arc::clone(&flow.route);
+                self.pay_handshake(now, client, &route, datagram)
             }
-            let vouched = has_keys(&flow.route);
-            self.pay(now, client, vouched)
-        } else if fresh {
-            self.pay(now, client, false)
-        } else {
-            Ok(())
+            // It was found by its key.
+            (Kind::Initiation, None) => self.pay(now, client, true),
+            _ if flow.record.is_some() => Ok(()),
+            _ => self.pay(now, client, false),
         }
+    }
+
+    /// Takes what a handshake costs that names its route.
+    fn pay_handshake(
+        &mut self,
+        now: Instant,
+        client: SocketAddr,
+        route: &Route,
+        handshake: &[u8],
+    ) -> Result<(), Dropped> {
+        let vouched = !keys(route).is_empty();
+        if vouched && !self.knows_key(now, client, route, handshake)? {
+            return Err(Dropped::BadMac1);
+        }
+        self.pay(now, client, vouched)
     }
 
     /// Begins a flow for a datagram that names its route.
@@ -296,11 +374,11 @@ impl Router {
         if !route.allows(client.ip()) {
             return Err(Dropped::SourceDenied);
         }
-        let handshake = header.kind == Kind::Initiation;
-        if handshake && rejects(route, datagram) {
-            return Err(Dropped::BadMac1);
+        if header.kind == Kind::Initiation {
+            self.pay_handshake(now, client, route, datagram)?;
+        } else {
+            self.pay(now, client, false)?;
         }
-        self.pay(now, client, handshake && has_keys(route))?;
         self.open(now, client, route)
     }
 
@@ -311,56 +389,72 @@ impl Router {
         } else {
             &mut self.strangers
         };
-        let paid = buckets.take(now, client.ip());
+        let paid = buckets.take(now, client.ip(), 1);
         paid.then_some(()).ok_or(Dropped::SourceRate)
     }
 
-    /// Begins a flow.
+    /// Begins a flow, in the place of another fresh one where there are too many.
     fn open(
         &mut self,
         now: Instant,
         client: SocketAddr,
         route: &Arc<Route>,
     ) -> Result<FlowId, Dropped> {
-        if self.flows.of(client).count() >= MAX_PER_CLIENT {
-            return Err(Dropped::ClientLimit);
-        }
-        let cluster = route.cluster();
-        let most = cluster.settings().max_connections;
-        if most > 0 && cluster.active() >= most {
+        if is_full(route.cluster()) {
             return Err(Dropped::ClusterLimit);
         }
         let choice = choice(&self.worker, &self.published, client.ip(), now);
-        let chosen = choose(cluster, &choice, None).ok_or(Dropped::NoEndpoint)?;
-        let permit = self.reserve_slot(now)?;
-        let record = ConnRecord::open(&self.listener.context, client, Some(permit));
-        record.set_route(Arc::clone(route));
+        let chosen = choose(route.cluster(), &choice, None).ok_or(Dropped::NoEndpoint)?;
+        let victim = if self.flows.of(client).count() >= MAX_PER_CLIENT {
+            let claims = { self.flows.of(client) }.filter(|(_, flow)| flow.record.is_none());
+            let oldest = claims.last().map(|(id, _)| id);
+            Some(oldest.ok_or(Dropped::ClientLimit)?)
+        } else if self.is_full(Standing::Fresh) {
+            self.flows.victim(Standing::Fresh)
+        } else {
+            None
+        };
+        if let Some(victim) = victim {
+            self.end(victim, Reason::Limit);
+        }
+        self.metrics.fresh.inc();
+        let flow = Flow::new(now, Arc::clone(route), chosen);
+        let holder = holder(route, client.ip());
+        Ok(self.flows.insert(now, client, holder, flow))
+    }
+
+    /// Counts a flow whose server has answered as a connection. In a full table it takes the place
+    /// of one whose holder has more; else the answer is lost.
+    fn prove(&mut self, id: FlowId) -> Result<(), Dropped> {
+        let client = self.flows.client(id).ok_or(Dropped::UnknownClient)?;
+        let flow = self.flows.get_mut(id).ok_or(Dropped::UnknownClient)?;
+        let route = Arc::clone(&flow.route);
+        if is_full(route.cluster()) {
+            return Err(Dropped::ClusterLimit);
+        }
+        if self.is_full(Standing::Proven) {
+            let victim = self.flows.victim(Standing::Proven);
+            let victim = victim.filter(|victim| self.flows.outweighs(*victim, id));
+            self.end(victim.ok_or(Dropped::FlowTable)?, Reason::Limit);
+        }
+        let permit = self.worker.shared.flows.permit();
+        let record = ConnRecord::open(&self.listener.context, client, permit);
+        record.set_route(route);
         if !record.acquire_cluster() {
-            record.close(Reason::Limit);
+            record.close(Reason::Limit); // another worker was faster
             return Err(Dropped::ClusterLimit);
         }
         let record = self.worker.handle.connections.hold(record);
-        let flow = Flow::new(now, Arc::clone(route), record, chosen);
-        self.metrics.fresh.inc();
-        Ok(self.flows.insert(now, client, flow))
+        let flow = self.flows.get_mut(id).ok_or(Dropped::UnknownClient)?;
+        flow.record(record);
+        self.flows.prove(id);
+        self.metrics.fresh.dec();
+        self.metrics.proven.inc();
+        Ok(())
     }
 
-    /// Reserves a flow slot; when the table is full, the least useful flow is ended for it: the
-    /// oldest unproven one, else the oldest proven one if its client has been silent for longer
-    /// than clients behind an address translator let pass between two keepalives, twice.
-    fn reserve_slot(&mut self, now: Instant) -> Result<Permit, Dropped> {
-        let worker = Rc::clone(&self.worker);
-        let permit = || worker.shared.flows.permit();
-        if let Some(permit) = permit() {
-            return Ok(permit);
-        }
-        let limit = self.limits.flow_idle.0 / 3;
-        let oldest = self.flows.oldest(Standing::Fresh);
-        let quiet = || self.flows.expired(now, limit);
-        let id = oldest.or_else(quiet).ok_or(Dropped::FlowTable)?;
-        self.end(id, Reason::Limit);
-        // Another worker may have been faster.
-        permit().ok_or(Dropped::FlowTable)
+    fn is_full(&self, standing: Standing) -> bool {
+        self.flows.len(standing) >= self.places[standing as usize]
     }
 
     fn forward(
@@ -378,23 +472,22 @@ impl Router {
         flow.local = local;
         let choice = choice(&self.worker, &self.published, client.ip(), now);
         flow.heard(header, datagram.len(), &choice);
-        flow.record
-            .info()
-            .relayed(Direction::Rx, datagram.len() as u64, true);
+        flow.relayed(Direction::Rx, datagram.len());
         self.metrics.rx.inc();
         Ok(Verdict::Forward(flow.server))
     }
 
     fn end(&mut self, id: FlowId, reason: Reason) {
-        let standing = self.flows.standing(id);
         let Some(flow) = self.flows.remove(id) else {
             return;
         };
-        match standing {
-            Some(Standing::Proven) => self.metrics.proven.dec(),
-            Some(Standing::Fresh) | None => self.metrics.fresh.dec(),
+        if let Some(record) = flow.record {
+            self.metrics.proven.dec();
+            record.close(reason);
+        } else {
+            self.metrics.fresh.dec();
+            self.metrics.unproven.inc();
         }
-        flow.record.close(reason);
     }
 }
 
@@ -417,6 +510,12 @@ fn choice<'a>(
         now,
         random: worker.random(),
     }
+}
+
+/// Tells whether a cluster has as many connections as it may have.
+fn is_full(cluster: &Cluster) -> bool {
+    let most = cluster.settings().max_connections;
+    most > 0 && cluster.active() >= most
 }
 
 /// Returns the routes by the keys of their servers.

@@ -13,3 +13,4 @@ mod limits;
 pub(crate) mod peers;
 mod routes;
 mod sizes;
+mod strangers;

@@ -199,7 +199,7 @@ fn bucket_fills_by_time_and_ignores_clock_steps() {
 fn sources_share_bucket_within_network_only() {
     let now = start();
     let mut buckets = SourceBuckets::new(1, 2, 1 << 16, 42, now);
-    let mut take = |address: &str| buckets.take(now, address.parse::<IpAddr>().unwrap());
+    let mut take = |address: &str| buckets.take(now, address.parse::<IpAddr>().unwrap(), 1);
     assert!(take("192.0.2.1") && take("::ffff:192.0.2.200") && !take("192.0.2.3"));
     assert!(take("198.51.100.1"));
     assert!(take("2001:db8:0:1::1") && take("2001:db8:0:ff::2") && !take("2001:db8::3"));

@@ -97,23 +97,25 @@ fn unproven_client_is_not_amplified() {
     let server = Server::start();
     let gateway = Gateway::start(&config(""), &numbered(&[&server]));
     let client = Peer::new(&gateway);
+    let standing = |name: &str| {
+        let labels = [("listener", "wg"), ("standing", name)];
+        gateway.value("rhizome_wireguard_flows", &labels)
+    };
     client.send(&with_route(initiation(7, None), 1));
     let seen = server.receive();
     seen.answer(&data(7, 1)); // before the client sent any
     wait_dropped(&gateway, "unsolicited", 1);
+    assert_eq!((standing("fresh"), standing("proven")), (1.0, 0.0));
     seen.answer(&response(index(1), 7));
     assert_eq!(client.receive(), response(index(1), 7));
     seen.answer(&response(index(1), 7)); // 184 bytes for 148
     wait_dropped(&gateway, "unsolicited", 2);
     seen.answer(&response(index(1), 7)[1..]);
     wait_dropped(&gateway, "unknown_kind", 1);
-    let standing = |name: &str| {
-        let labels = [("listener", "wg"), ("standing", name)];
-        gateway.value("rhizome_wireguard_flows", &labels)
-    };
-    assert_eq!((standing("fresh"), standing("proven")), (1.0, 0.0));
-    client.exchange(&server, 1, 2);
     assert_eq!((standing("fresh"), standing("proven")), (0.0, 1.0));
+    seen.answer(&data(7, 2)); // still before
+    wait_dropped(&gateway, "unsolicited", 3);
+    client.exchange(&server, 1, 2);
 }
 
 #[test]

@@ -23,17 +23,30 @@ fn full_table_evicts_unproven_flows_only() {
         let seen = server.receive();
         assert_eq!(seen.client, claim.addr());
     }
-    wait_flows(&gateway, 3);
-    gateway.wait_closed("wg", "limit", 3);
+    wait_flows(&gateway, 2); // one of them at a time
+    gateway.wait_value("rhizome_wireguard_unproven_total", &[], 4.0);
     served.exchange(&server, 1, 3);
 
-    // All three flows are served: no other client is, until one has been silent for a while.
+    // All three flows are served: no other client of their network is, until one has been silent.
     for claim in &claims[3..] {
         claim.exchange(&server, 1, 4);
     }
     claims[0].send(&data(index(1), 5));
+    server.receive().answer(&data(7, 5));
     wait_dropped(&gateway, "flow_table", 1);
     served.exchange(&server, 1, 6);
+}
+
+#[test]
+fn full_table_forgets_silent_clients_sooner() {
+    let idle = std::time::Duration::from_secs(9);
+    let server = Server::start();
+    let text = config("workers: 1\nwireguard: { flows: 1, flowIdle: 9s }\n");
+    let gateway = Gateway::start(&text, &numbered(&[&server]));
+    Peer::new(&gateway).exchange(&server, 1, 1);
+    let watch = testkit::wait::Stopwatch::start();
+    gateway.wait_closed("wg", "idle_timeout", 1);
+    assert!(watch.elapsed() < idle);
 }
 
 #[test]

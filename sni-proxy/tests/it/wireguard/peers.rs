@@ -234,11 +234,7 @@ pub(crate) fn wait_dropped(gateway: &Probe, reason: &str, count: u32) {
     gateway.wait_value(DROPPED, &[("reason", reason)], f64::from(count));
 }
 
-/// Waits until there are so many flows.
+/// Waits until there are so many flows, fresh or proven.
 pub(crate) fn wait_flows(gateway: &Probe, count: u32) {
-    gateway.wait_value(
-        "rhizome_listener_connections_active",
-        &[("listener", "wg")],
-        f64::from(count),
-    );
+    gateway.wait_value("rhizome_wireguard_flows", &[], f64::from(count));
 }
