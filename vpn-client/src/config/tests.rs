@@ -8,6 +8,8 @@ use tunnel::path::Mode;
 
 use super::*;
 
+mod gateways;
+
 /// Two servers, as the documentation has them.
 fn sample() -> String {
     let (one, other) = (public(1), public(2));
@@ -145,28 +147,6 @@ fn mistakes_are_named() {
     ] {
         let error = config(&sample().replace(from, to)).unwrap_err();
         assert!(error.contains(problem), "{problem:?} is not in {error}");
-    }
-}
-
-#[test]
-fn udp_transport_needs_no_server_value() {
-    let [one, other] = ["servers[0].value: ''", "servers[1].value: ''"];
-    let error = config(&changed(&[one, other])).unwrap_err();
-    assert!(error.contains("servers[0].value: needed by TCP"), "{error}");
-    let config = config(&changed(&[one, other, "endpoint.transport: udp"])).unwrap();
-    assert_eq!(config.path.mode, Mode::Udp);
-}
-
-#[test]
-fn endpoint_accepts_address_or_name() {
-    for (address, tcp) in [
-        ("192.0.2.1", "192.0.2.1:8132"),
-        ("2001:db8::1", "[2001:db8::1]:8132"),
-        ("[2001:db8::1]", "[2001:db8::1]:8132"),
-        ("api.example.com.", "api.example.com.:8132"),
-    ] {
-        let config = config(&sample().replace("api.example.com", address)).unwrap();
-        assert_eq!(config.endpoint.tcp.to_string(), tcp);
     }
 }
 
