@@ -13,15 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use route::EndpointAddress;
 use serde_json::Value;
 use serve::{
-    BoundEndpoints, Drain, DrainParams, EndpointError, NameSet, Phase, ProcessInfo, Resolver,
-    ServedEndpoints, Signal, Signals,
+    BoundEndpoints, Drain, DrainParams, EndpointError, Phase, ProcessInfo, ServedEndpoints, Signal,
+    Signals,
 };
 use settings::{ConfigError, FileWatcher, WatchParams};
 use telemetry::{EndpointAddr, LogControl, Process, Registry};
-use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tunnel::keys::KeyError;
@@ -154,10 +152,8 @@ impl Client {
                 return Err(error);
             }
         };
-        let endpoint = config.endpoint.clone();
-        let names = names(&config);
-        let connector = Connector::new(endpoint, names, config.values(), metrics.clone());
-        let connector = Arc::new(connector);
+        let (endpoint, gateways) = (config.endpoint.clone(), config.gateways.clone());
+        let connector = Arc::new(Connector::new(endpoint, gateways, metrics.clone()));
         let dialing = tokio::spawn(Arc::clone(&connector).serve(dials));
         let drain = Drain::new(DrainParams {
             delay: config.file.drain.delay.0,
@@ -261,7 +257,7 @@ impl Client {
         if !same {
             tracing::warn!("only keys and servers change without a restart");
         }
-        self.connector.set_values(config.values());
+        self.connector.set_gateways(config.gateways.clone());
         if config.key_files() != self.config.key_files() {
             match self.source.watcher(&config) {
                 Ok(watcher) => self.watcher = watcher,
@@ -294,17 +290,6 @@ async fn start_tunnel(
     };
     let params = config.tunnel_params();
     Ok(Tunnel::start(params, identity, sockets, registry)?)
-}
-
-/// Resolves the gateway's name, if it is one.
-fn names(config: &Config) -> NameSet {
-    match &config.endpoint.tcp {
-        EndpointAddress::Ip(_) => NameSet::default(),
-        EndpointAddress::Host { name, .. } => {
-            let resolver = Resolver::system(Handle::current(), config.endpoint.family);
-            resolver.names([name.as_str()])
-        }
-    }
 }
 
 /// Has servers give no new flows to this client once it drains.

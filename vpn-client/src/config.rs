@@ -98,21 +98,30 @@ Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 pub struct Config {
     pub(crate) file: File,
     pub(crate) endpoint: Endpoint,
+    /// How each server is reached, by its name.
+    pub(crate) gateways: BTreeMap<String, Gateway>,
     pub(crate) path: path::Params,
     /// The file itself, which relative paths start from.
     origin: PathBuf,
 }
 
-/// How the gateway is reached.
+/// How every gateway is connected and asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
-    pub(crate) tcp: EndpointAddress,
-    pub(crate) udp: EndpointAddress,
     pub(crate) header: String,
     pub(crate) family: Family,
     pub(crate) connect_timeout: Duration,
     pub(crate) options: TcpOptions,
     pub(crate) buffers: BufferSizes,
+}
+
+/// The gateway in front of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gateway {
+    pub(crate) tcp: EndpointAddress,
+    pub(crate) udp: EndpointAddress,
+    /// What the header says that leads to the server.
+    pub(crate) value: String,
 }
 
 impl Config {
@@ -182,14 +191,6 @@ impl Config {
         files.sort_unstable();
         files.dedup();
         files
-    }
-
-    /// Returns the header's value for each server.
-    pub(crate) fn values(&self) -> BTreeMap<String, String> {
-        let servers = self.file.servers.iter();
-        servers
-            .map(|own| (own.name.clone(), own.value.clone()))
-            .collect()
     }
 
     /// Returns what the tunnel is started with.

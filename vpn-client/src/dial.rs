@@ -1,4 +1,4 @@
-//! Connects the gateway for the tunnel, whenever that asks for it.
+//! Connects a server's gateway for the tunnel, whenever that asks for it.
 //!
 //! ```text
 //!   Dials ─▶ TCP: name ─▶ connect ─▶ CONNECT, 200 ─▶ Dial::tcp
@@ -17,12 +17,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use route::EndpointAddress;
-use serve::{Dialer, NameSet, alternate_families};
+use serve::{Dialer, NameSet, Resolver, alternate_families};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tunnel::{Dial, Dials, Transport};
 
-use crate::config::Endpoint;
+use crate::config::{Endpoint, Gateway};
 use crate::connect::{self, ConnectError};
 use crate::metrics::Metrics;
 
@@ -69,50 +70,72 @@ impl DialError {
 /// A stream to a server, and what was read from it already.
 pub(crate) type Stream = (std::net::TcpStream, Vec<u8>);
 
-/// Connects the gateway.
+/// Connects gateways.
 #[derive(Debug)]
 pub(crate) struct Connector {
     endpoint: Endpoint,
-    /// The gateway's name, resolved; empty if it is an address.
-    names: NameSet,
-    /// What the header says for each server.
-    values: ArcSwap<BTreeMap<String, String>>,
+    resolver: Resolver,
+    servers: ArcSwap<Servers>,
     dialer: Dialer,
     metrics: Metrics,
     /// Attempts by TCP so far, so that each begins at another address.
     attempts: AtomicUsize,
-    /// The same by UDP, for each server.
-    udp_attempts: Mutex<BTreeMap<String, usize>>,
+    /// What attempts for each server have come to.
+    tried: Mutex<BTreeMap<String, Tried>>,
+}
+
+/// The gateway of each server, and the names of all, resolved.
+#[derive(Debug)]
+struct Servers {
+    gateways: BTreeMap<String, Gateway>,
+    names: NameSet,
+}
+
+impl Servers {
+    fn new(gateways: BTreeMap<String, Gateway>, resolver: &Resolver) -> Arc<Self> {
+        let names = gateways.values().filter_map(|gateway| name(&gateway.tcp));
+        let names = resolver.names(names);
+        Arc::new(Self { gateways, names })
+    }
+
+    fn gateway(&self, server: &str) -> Result<&Gateway, DialError> {
+        self.gateways.get(server).ok_or(DialError::Unknown)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tried {
+    /// Attempts by UDP so far.
+    udp: usize,
     /// Where TCP reached the gateway last; UDP most likely reaches it there too.
-    reached: Mutex<Option<IpAddr>>,
+    reached: Option<IpAddr>,
 }
 
 impl Connector {
-    /// Creates a connector; `names` has the endpoint's host name if it is one.
+    /// Creates a connector, which resolves names on the current runtime.
     pub(crate) fn new(
         endpoint: Endpoint,
-        names: NameSet,
-        values: BTreeMap<String, String>,
+        gateways: BTreeMap<String, Gateway>,
         metrics: Metrics,
     ) -> Self {
+        let resolver = Resolver::system(Handle::current(), endpoint.family);
         Self {
             endpoint,
-            names,
-            values: ArcSwap::from_pointee(values),
+            servers: ArcSwap::new(Servers::new(gateways, &resolver)),
+            resolver,
             dialer: Dialer::new(metrics.connect_seconds.clone()),
             metrics,
             attempts: AtomicUsize::new(0),
-            udp_attempts: Mutex::default(),
-            reached: Mutex::new(None),
+            tried: Mutex::default(),
         }
     }
 
-    /// Replaces what the header says for each server.
-    pub(crate) fn set_values(&self, values: BTreeMap<String, String>) {
+    /// Replaces the gateways, for attempts from now on.
+    pub(crate) fn set_gateways(&self, gateways: BTreeMap<String, Gateway>) {
         self.metrics
-            .retain_servers(|server| values.contains_key(server));
-        lock(&self.udp_attempts).retain(|server, _| values.contains_key(server));
-        self.values.store(Arc::new(values));
+            .retain_servers(|server| gateways.contains_key(server));
+        lock(&self.tried).retain(|server, _| gateways.contains_key(server));
+        self.servers.store(Servers::new(gateways, &self.resolver));
     }
 
     /// Serves attempts until the tunnel has ended. Dropping it ends those under way.
@@ -161,8 +184,10 @@ impl Connector {
         self.metrics
             .dialed(&dial.server, dial.transport, error.reason());
         // The answer may live longer than the gateway at its addresses.
-        if let EndpointAddress::Host { name, .. } = &self.endpoint.tcp {
-            self.names.refresh(name);
+        let servers = self.servers.load();
+        let gateway = servers.gateway(&dial.server).ok();
+        if let Some(name) = gateway.and_then(|own| name(&own.tcp)) {
+            servers.names.refresh(name);
         }
         dial.failed(telemetry::chain(error));
     }
@@ -171,24 +196,28 @@ impl Connector {
     pub(crate) async fn tcp(&self, server: &str) -> Result<Stream, DialError> {
         let limit = self.endpoint.connect_timeout;
         let deadline = Instant::now() + limit;
-        let value = self.values.load().get(server).cloned();
-        let value = value.ok_or(DialError::Unknown)?;
+        let servers = self.servers.load_full();
+        let gateway = servers.gateway(server)?;
         let endpoint = &self.endpoint;
         let offset = self.attempts.fetch_add(1, Ordering::Relaxed);
         let connecting = self.dialer.connect(
-            &endpoint.tcp,
-            &self.names,
+            &gateway.tcp,
+            &servers.names,
             &endpoint.options,
             deadline,
             offset,
         );
         let (mut stream, addr) = Box::pin(connecting).await.map_err(DialError::Reach)?;
-        let target = endpoint.tcp.to_string();
-        let answer = connect::ask(&mut stream, &target, &endpoint.header, &value);
+        let target = gateway.tcp.to_string();
+        let answer = connect::ask(&mut stream, &target, &endpoint.header, &gateway.value);
         let early = timeout_at(deadline, answer)
             .await
             .map_err(|_| DialError::Timeout { limit })??;
-        *lock(&self.reached) = Some(addr.ip());
+        let reached = Some(addr.ip());
+        lock(&self.tried)
+            .entry(server.to_owned())
+            .or_default()
+            .reached = reached;
         tracing::debug!(server, gateway = %addr, "connected by TCP");
         Ok((stream.into_std().map_err(DialError::Socket)?, early))
     }
@@ -199,7 +228,7 @@ impl Connector {
         let limit = self.endpoint.connect_timeout;
         let addresses = tokio::time::timeout(limit, self.udp_addresses(server))
             .await
-            .map_err(|_| DialError::Timeout { limit })?;
+            .map_err(|_| DialError::Timeout { limit })??;
         let mut failure = DialError::Unresolved;
         for addr in addresses {
             match udp::connect(addr, self.endpoint.buffers) {
@@ -215,23 +244,26 @@ impl Connector {
 
     /// Returns the addresses to try, best first. A wrong one shows only later, by silence, so that
     /// each attempt begins at another one.
-    async fn udp_addresses(&self, server: &str) -> Vec<SocketAddr> {
-        let (name, port) = match &self.endpoint.udp {
-            EndpointAddress::Ip(addr) => return vec![*addr],
+    async fn udp_addresses(&self, server: &str) -> Result<Vec<SocketAddr>, DialError> {
+        let servers = self.servers.load_full();
+        let (name, port) = match &servers.gateway(server)?.udp {
+            EndpointAddress::Ip(addr) => return Ok(vec![*addr]),
             EndpointAddress::Host { name, port } => (name, *port),
         };
-        let known = self.names.addresses(name).await;
+        let known = servers.names.addresses(name).await;
         let known = known.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
-        let reached = *lock(&self.reached);
-        in_order(known, reached, self.next_udp_offset(server))
+        let mut tried = lock(&self.tried);
+        let tried = tried.entry(server.to_owned()).or_default();
+        let offset = tried.udp;
+        tried.udp = offset.wrapping_add(1);
+        Ok(in_order(known, tried.reached, offset))
     }
+}
 
-    fn next_udp_offset(&self, server: &str) -> usize {
-        let mut attempts = lock(&self.udp_attempts);
-        let next = attempts.entry(server.to_owned()).or_default();
-        let offset = *next;
-        *next = offset.wrapping_add(1);
-        offset
+fn name(address: &EndpointAddress) -> Option<&str> {
+    match address {
+        EndpointAddress::Host { name, .. } => Some(name),
+        EndpointAddress::Ip(_) => None,
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Every mistake is found at once and named by its key.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,12 +17,15 @@ use tunnel::settings::{
     validate_private_keys,
 };
 
-use super::file::{FamilyFile, File, PathFile, ServerFile, TransportFile};
-use super::{Config, Endpoint};
+use super::file::{FamilyFile, File, PathFile, ServerEndpointFile, ServerFile, TransportFile};
+use super::{Config, Endpoint, Gateway};
 
 /// Bytes of the largest segment to and from the gateway: what a path of 1280 bytes, the minimum of
 /// IPv6, carries. A silent hole would otherwise swallow every full segment.
 const MAX_SEGMENT: u32 = 1220;
+
+/// Some target of a CONNECT request, with which its header is judged.
+const TARGET: &str = "gateway:1";
 
 /// Limit of pairs of an own key and a server's: there are numbers for as many.
 const MAX_PAIRS: usize = 16;
@@ -52,14 +55,12 @@ impl File {
         self.buffers.validate(&mut errors);
         let path = self.path.check(&mut errors);
         let endpoint = self.endpoint(&mut errors);
-        self.check_servers(endpoint.as_ref(), &mut errors);
+        let gateways = self.check_servers(&mut errors);
         self.check_private_keys(&mut errors);
         errors.into_result(origin)?;
-        let Some(endpoint) = endpoint else {
-            unreachable!("what cannot be used is an error")
-        };
         Ok(Config {
             endpoint,
+            gateways,
             path: path::Params {
                 mode: self.mode(),
                 ..path
@@ -77,7 +78,7 @@ impl File {
         }
     }
 
-    fn endpoint(&self, errors: &mut ConfigErrors) -> Option<Endpoint> {
+    fn endpoint(&self, errors: &mut ConfigErrors) -> Endpoint {
         let file = &self.endpoint;
         if file.connect_timeout.0.is_zero() {
             errors.add("endpoint.connectTimeout", "0 would fail every attempt");
@@ -86,21 +87,10 @@ impl File {
             let why = "longer than path.dialTimeout, which ends the whole attempt";
             errors.add("endpoint.connectTimeout", why);
         }
-        let tcp_port = file.tcp_port.unwrap_or_default();
-        let tcp = self.gateway("endpoint.tcpPort", tcp_port, errors);
-        let udp = self.gateway("endpoint.udpPort", file.udp_port, errors);
-        if let Some(address) = &tcp
-            && let Err(error) = encode_connect(
-                &address.to_string(),
-                &[(file.header.as_str(), "x")],
-                &mut Vec::new(),
-            )
-        {
+        if let Err(error) = encode_connect(TARGET, &[(&file.header, "x")], &mut Vec::new()) {
             errors.add("endpoint.header", error);
         }
-        Some(Endpoint {
-            tcp: tcp?,
-            udp: udp?,
+        Endpoint {
             header: file.header.clone(),
             family: match file.family {
                 FamilyFile::Auto => Family::Auto,
@@ -110,43 +100,31 @@ impl File {
             connect_timeout: file.connect_timeout.0,
             options: self.tcp_options(errors),
             buffers: self.buffers.sizes(),
-        })
+        }
     }
 
-    fn gateway(&self, key: &str, port: u16, errors: &mut ConfigErrors) -> Option<EndpointAddress> {
-        let text = self.endpoint.address.as_str();
-        if text.is_empty() {
-            // Once is enough for both ports.
-            if key == "endpoint.tcpPort" {
-                errors.add("endpoint.address", "needed, here or in ENDPOINT");
-            }
+    /// Returns where a gateway takes TCP and datagrams: what `own` leaves out is of `endpoint`.
+    fn reach(
+        &self,
+        key: &str,
+        own: &ServerEndpointFile,
+        errors: &mut ConfigErrors,
+    ) -> Option<[EndpointAddress; 2]> {
+        let all = &self.endpoint;
+        let host = [&own.address, &all.address];
+        let host = host.into_iter().find(|host| !host.is_empty());
+        let tcp = own.tcp_port.or(all.tcp_port).unwrap_or_default();
+        let udp = own.udp_port.unwrap_or(all.udp_port);
+        let mut ports = [("tcpPort", tcp), ("udpPort", udp)].into_iter();
+        if let Some((part, _)) = ports.find(|(_, port)| *port == 0) {
+            errors.add(format_args!("{key}.{part}"), "0 is no port");
             return None;
         }
-        if port == 0 {
-            errors.add(key, "0 is no port");
-            return None;
-        }
-        let bare = text
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'));
-        let address = match bare.unwrap_or(text).parse::<IpAddr>() {
-            Ok(ip) => format!("{}", std::net::SocketAddr::new(ip, port)),
-            Err(_) if text.contains(':') => {
-                if key == "endpoint.tcpPort" {
-                    let why = format_args!("`{text}` is no host; ports are tcpPort and udpPort");
-                    errors.add("endpoint.address", why);
-                }
-                return None;
-            }
-            Err(_) => format!("{text}:{port}"),
-        };
-        let parsed = address.parse();
-        parsed
-            .map_err(|error| {
-                if key == "endpoint.tcpPort" {
-                    errors.add("endpoint.address", error);
-                }
-            })
+        let needed = || "needed, here or in ENDPOINT".to_owned();
+        let both = host
+            .ok_or_else(needed)
+            .and_then(|host| Ok([gateway(host, tcp)?, gateway(host, udp)?]));
+        both.map_err(|why| errors.add(format_args!("{key}.address"), why))
             .ok()
     }
 
@@ -163,19 +141,35 @@ impl File {
         options
     }
 
-    fn check_servers(&self, endpoint: Option<&Endpoint>, errors: &mut ConfigErrors) {
+    /// Returns how each server is reached.
+    fn check_servers(&self, errors: &mut ConfigErrors) -> BTreeMap<String, Gateway> {
         if self.servers.is_empty() {
             errors.add("servers", "at least one is needed");
         }
+        let mut common = self.servers.iter().map(|server| &server.endpoint);
+        let common = common
+            .any(Option::is_none)
+            .then(ServerEndpointFile::default);
+        let common = common.and_then(|own| self.reach("endpoint", &own, errors));
+        let mut gateways = BTreeMap::new();
         for (index, server) in self.servers.iter().enumerate() {
             let key = format!("servers[{index}]");
-            if let Some(endpoint) = endpoint.filter(|_| self.mode() != Mode::Udp) {
-                server.check_value(&key, endpoint, errors);
+            if self.mode() != Mode::Udp {
+                server.check_value(&key, errors);
             }
             server.check(&key, errors);
             self.check_addresses(server, &key, errors);
+            let reached = match &server.endpoint {
+                None => common.clone(),
+                Some(own) => self.reach(&format!("{key}.endpoint"), own, errors),
+            };
+            gateways.extend(reached.map(|[tcp, udp]| {
+                let value = server.value.clone();
+                (server.name.clone(), Gateway { tcp, udp, value })
+            }));
         }
         check_distinct(&self.servers, errors);
+        gateways
     }
 
     /// Replies to a server find their way by the transfer networks alone.
@@ -215,16 +209,15 @@ impl File {
 }
 
 impl ServerFile {
-    fn check_value(&self, key: &str, endpoint: &Endpoint, errors: &mut ConfigErrors) {
+    fn check_value(&self, key: &str, errors: &mut ConfigErrors) {
         let key = format!("{key}.value");
         if self.value.is_empty() {
             let why = "needed by TCP: the header's value that leads to this server; of a \
                        single server also in REVERSED_VPN_HEADER";
             return errors.add(key, why);
         }
-        let target = endpoint.tcp.to_string();
         // The header's name was judged before.
-        if encode_connect(&target, &[("X-Value", &self.value)], &mut Vec::new()).is_err() {
+        if encode_connect(TARGET, &[("X-Value", &self.value)], &mut Vec::new()).is_err() {
             errors.add(key, "cannot be the value of a header");
         }
     }
@@ -290,6 +283,24 @@ impl PathFile {
             ..defaults
         }
     }
+}
+
+/// Returns the address of a host's port.
+fn gateway(host: &str, port: u16) -> Result<EndpointAddress, String> {
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let address = match bare.unwrap_or(host).parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
+        Err(_) if host.contains(':') => {
+            return Err(format!(
+                "`{host}` is no host; ports are tcpPort and udpPort"
+            ));
+        }
+        Err(_) => format!("{host}:{port}"),
+    };
+    let parsed = address.parse::<EndpointAddress>();
+    parsed.map_err(|error| error.to_string())
 }
 
 /// Two servers have nothing in common by which one could be taken for the other.

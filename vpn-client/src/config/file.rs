@@ -29,7 +29,7 @@ pub struct File {
     /// Without any from `VPN_NETWORK`, and with `IS_HA` from the number `POD_NAME` ends in.
     #[serde(default)]
     pub(crate) addresses: Vec<TunnelAddress>,
-    /// The gateway in front of the servers.
+    /// The gateway in front of the servers that name none of their own.
     #[serde(default)]
     pub(crate) endpoint: EndpointFile,
     /// The servers; a tunnel is held to each.
@@ -170,6 +170,25 @@ pub(crate) struct ServerFile {
     /// name ends in, else its place in the list.
     #[serde(default)]
     pub(crate) addresses: Vec<std::net::IpAddr>,
+    /// The gateway in front of this server, where servers have different ones; keys left out are
+    /// those of the common `endpoint`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoint: Option<ServerEndpointFile>,
+}
+
+/// The gateway in front of one server.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub(crate) struct ServerEndpointFile {
+    /// Host name or IP address, without a port.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) address: String,
+    /// Port for HTTP CONNECT.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tcp_port: Option<u16>,
+    /// Port for datagrams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) udp_port: Option<u16>,
 }
 
 /// Own keys of WireGuard; files are read again when they change, and on SIGHUP.

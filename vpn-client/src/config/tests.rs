@@ -48,8 +48,9 @@ fn documented_sample_equals_defaults() {
     let config = config(&sample).unwrap();
     assert_eq!(config.file.name, "vpn-shoot");
     assert_eq!(config.path.mode, Mode::Auto);
-    assert_eq!(config.endpoint.tcp.to_string(), "api.example.com:8132");
-    assert_eq!(config.endpoint.udp.to_string(), "api.example.com:51820");
+    let gateway = &config.gateways["vpn-seed-server-0"];
+    assert_eq!(gateway.tcp.to_string(), "api.example.com:8132");
+    assert_eq!(gateway.udp.to_string(), "api.example.com:51820");
     let files = ["/etc/rhizome/psk-1", "/keys/client"].map(PathBuf::from);
     assert_eq!(config.key_files(), files);
     assert_eq!(config.file.servers[0].route_id, Some(17));
@@ -183,7 +184,8 @@ fn environment_fills_what_file_leaves_out() {
     let (environment, text) = gardeners(&[]);
     let config = load(&text, &environment).unwrap();
     assert_eq!(config.file.name, "vpn-shoot-1");
-    assert_eq!(config.endpoint.tcp.to_string(), "api.example.com:8443");
+    let gateway = &config.gateways["vpn-seed-server"];
+    assert_eq!(gateway.tcp.to_string(), "api.example.com:8443");
     assert_eq!(config.endpoint.header, "X-Gardener-Destination");
     assert_eq!(
         config.file.servers[0].value,
@@ -211,11 +213,9 @@ fn file_wins_over_environment() {
     let (environment, _) = gardeners(&[]);
     let config = load(&sample(), &environment).unwrap();
     let alone = self::config(&sample()).unwrap();
-    let endpoint = &config.endpoint;
-    assert_eq!(endpoint.tcp, alone.endpoint.tcp);
-    assert_eq!(endpoint.header, "Reversed-VPN");
+    assert_eq!(config.endpoint.header, "Reversed-VPN");
     assert_eq!(config.file.addresses, alone.file.addresses);
-    assert_eq!(config.values(), alone.values());
+    assert_eq!(config.gateways, alone.gateways);
     assert_eq!(config.file.networks.all(), alone.file.networks.all());
     assert_eq!(
         config.file.name, "vpn-shoot-1",

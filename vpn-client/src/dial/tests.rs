@@ -4,9 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread::{self, JoinHandle};
 
-use serve::{Family, Resolver};
+use serve::Family;
 use telemetry::{LogControl, Registry};
-use tokio::runtime::Handle;
 use udp::BufferSizes;
 
 use super::*;
@@ -16,12 +15,12 @@ mod gateways;
 /// How long attempts may take here.
 const LIMIT: Duration = Duration::from_millis(500);
 
-struct Gateway {
+struct Listening {
     at: SocketAddr,
     seen: JoinHandle<Vec<u8>>,
 }
 
-impl Gateway {
+impl Listening {
     /// Takes one connection, reads a head, writes `answer`, and holds on until the peer ends.
     fn start(answer: &'static [u8]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -45,11 +44,14 @@ impl Gateway {
 }
 
 fn connector(tcp: EndpointAddress, udp: EndpointAddress) -> (Connector, Registry) {
+    let value = "outbound|1194||a".to_owned();
+    reaching([("a", Gateway { tcp, udp, value })])
+}
+
+fn reaching<const N: usize>(gateways: [(&str, Gateway); N]) -> (Connector, Registry) {
     let registry = Registry::new();
     let metrics = Metrics::register(&registry, &LogControl::detached());
     let endpoint = Endpoint {
-        tcp: tcp.clone(),
-        udp,
         header: "Reversed-VPN".to_owned(),
         family: Family::Auto,
         connect_timeout: LIMIT,
@@ -59,15 +61,13 @@ fn connector(tcp: EndpointAddress, udp: EndpointAddress) -> (Connector, Registry
             send: 1 << 20,
         },
     };
-    let names = match &tcp {
-        EndpointAddress::Ip(_) => NameSet::default(),
-        EndpointAddress::Host { name, .. } => {
-            Resolver::system(Handle::current(), Family::Auto).names([name.as_str()])
-        }
-    };
-    let values = BTreeMap::from([("a".to_owned(), "outbound|1194||a".to_owned())]);
-    let connector = Connector::new(endpoint, names, values, metrics);
-    (connector, registry)
+    (Connector::new(endpoint, named(gateways), metrics), registry)
+}
+
+fn named<const N: usize>(gateways: [(&str, Gateway); N]) -> BTreeMap<String, Gateway> {
+    gateways
+        .map(|(name, gateway)| (name.to_owned(), gateway))
+        .into()
 }
 
 fn to(at: SocketAddr) -> Connector {
@@ -76,7 +76,7 @@ fn to(at: SocketAddr) -> Connector {
 
 #[tokio::test]
 async fn stream_is_handed_over_with_early_bytes() {
-    let gateway = Gateway::start(b"HTTP/1.1 200 OK\r\n\r\nhello");
+    let gateway = Listening::start(b"HTTP/1.1 200 OK\r\n\r\nhello");
     let connector = to(gateway.at);
     let (mut stream, early) = connector.tcp("a").await.unwrap();
     assert_eq!(early, b"hello");
@@ -93,7 +93,7 @@ async fn stream_is_handed_over_with_early_bytes() {
 
 #[tokio::test]
 async fn failures_have_distinct_reasons() {
-    let gateway = Gateway::start(b"HTTP/1.1 404 Not Found\r\n\r\n");
+    let gateway = Listening::start(b"HTTP/1.1 404 Not Found\r\n\r\n");
     let error = to(gateway.at).tcp("a").await.unwrap_err();
     assert_eq!(error.reason(), "refused_by_gateway");
     // Connects, and never says anything.

@@ -8,6 +8,7 @@ use testkit::netns::Place;
 use testkit::process::Signal;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
+use tunnel::keys::generate;
 
 use crate::seed::Seed;
 use crate::shoot::{LIMIT, POD, SERVER, SHOOT, Shoot};
@@ -75,6 +76,37 @@ fn client_is_ready_while_probes_return() {
     let _seed = Seed::start(&shoot, vec![shoot.client]);
     shoot.wait_ready(true);
     assert_eq!(client.stop(LIMIT).unwrap().code(), Some(0));
+}
+
+#[test]
+fn servers_behind_two_load_balancers_fail_apart() {
+    const OTHER: &str = "10.9.0.3";
+    let shoot = Shoot::new("balancers");
+    let cidr = format!("{OTHER}/24");
+    shoot.seed.add_address("eth0", &cidr).unwrap();
+    let (inner, key) = ([192, 168, 123, 2].into(), generate().unwrap());
+    let _second = Seed::start_at(&shoot, OTHER, inner, &key, vec![shoot.client]);
+    let mut config = shoot.config(json!({}));
+    config["servers"].as_array_mut().unwrap().push(json!({
+        "name": "vpn-seed-server-1", "publicKeys": [key.public().to_string()],
+        "value": "outbound|1194||b", "addresses": ["192.168.123.2"],
+        "endpoint": { "address": OTHER },
+    }));
+    // The first gateway's server does not have the second one's key.
+    let up = |wanted: [bool; 2]| {
+        let told: Value = serde_json::from_str(&shoot.admin("/tunnels").text()).unwrap();
+        [0, 1].map(|index: usize| told["tunnels"][index]["healthy"] == true) == wanted
+    };
+    for transport in ["tcp", "udp"] {
+        let first = Seed::start(&shoot, vec![shoot.client]);
+        config["endpoint"]["transport"] = json!(transport);
+        let client = shoot.start(&config);
+        wait::until("both tunnels", LIMIT, || up([true, true])).unwrap();
+        drop(first);
+        wait::until("one tunnel", LIMIT, || up([false, true])).unwrap();
+        assert!(shoot.is_ready());
+        assert_eq!(client.stop(LIMIT).unwrap().code(), Some(0));
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use testkit::netns::Place;
 use testkit::wait;
 use tokio::runtime::Runtime;
 use tunnel::device::{Abilities, Device, Port};
-use tunnel::keys::PublicKey;
+use tunnel::keys::{PrivateKey, PublicKey};
 use tunnel::stream::StreamParams;
 use tunnel::{Identity, Params, PeerSpec, Role, RouteId, Sockets, Tunnel, filter};
 
@@ -46,6 +46,18 @@ pub(crate) struct Seed {
 impl Seed {
     /// Starts both where the shoot looks for them; the server knows `clients` by their keys.
     pub(crate) fn start(shoot: &Shoot, clients: Vec<PublicKey>) -> Self {
+        Self::start_at(shoot, SEED, SERVER, &shoot.server, clients)
+    }
+
+    /// As [`Seed::start`], at another address of the seed, with an inner address and a key of the
+    /// server's own.
+    pub(crate) fn start_at(
+        shoot: &Shoot,
+        address: &str,
+        inner: Ipv4Addr,
+        key: &PrivateKey,
+        clients: Vec<PublicKey>,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -53,7 +65,7 @@ impl Seed {
         let (device, near) = Device::pair(PLAIN).unwrap();
         let near = runtime.block_on(async { Port::new(near).unwrap() });
         let place = Place::In(&shoot.seed);
-        let udp = place.run(|| UdpSocket::bind((SEED, 51_820)).unwrap());
+        let udp = place.run(|| UdpSocket::bind((address, 51_820)).unwrap());
         let sockets = Sockets {
             device,
             udp: Some(udp.unwrap()),
@@ -61,7 +73,7 @@ impl Seed {
             trusted_gateways: Vec::new(),
         };
         let identity = Identity {
-            keys: vec![shoot.server.clone()],
+            keys: vec![key.clone()],
             peers: vec![PeerSpec {
                 name: "vpn-shoot".to_owned(),
                 public_keys: clients,
@@ -70,9 +82,9 @@ impl Seed {
                 route: None,
             }],
         };
-        let started = Tunnel::start(params(), identity, sockets, &Registry::new());
+        let started = Tunnel::start(params(inner), identity, sockets, &Registry::new());
         let (tunnel, _) = started.unwrap();
-        let listener = place.bind(SocketAddr::new(SEED.parse().unwrap(), 8132));
+        let listener = place.bind(SocketAddr::new(address.parse().unwrap(), 8132));
         let closing = Arc::new(AtomicBool::new(false));
         let gateway = gateway(listener.unwrap(), tunnel.clone(), Arc::clone(&closing));
         Self {
@@ -136,7 +148,7 @@ impl Drop for Seed {
     }
 }
 
-fn params() -> Params {
+fn params(inner: Ipv4Addr) -> Params {
     Params {
         role: Role::Server {
             route: RouteId::new(17),
@@ -144,7 +156,7 @@ fn params() -> Params {
             filter: filter::Params::default(),
         },
         name: "vpn-seed-server".to_owned(),
-        addresses: vec![SERVER.into()],
+        addresses: vec![inner.into()],
         mtu: 1420,
         stream: StreamParams::default(),
         offloads: udp::Offloads::default(),
