@@ -404,7 +404,6 @@ fn admin(
             }
             Ok(())
         }),
-        ready_alias: Some("/ready"),
         paths: None,
     })
 }

@@ -341,7 +341,6 @@ fn admin(
         asker: service.asker(),
         snapshot,
         ready: Box::new(move || routing.routing.ready()),
-        ready_alias: None,
         paths: Some(Box::new(move |path, query| {
             (path == "/trace").then(|| trace::respond(&traced, &listening, query))
         })),

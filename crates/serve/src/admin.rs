@@ -57,8 +57,6 @@ pub struct Admin {
     pub snapshot: Arc<CurrentSnapshot>,
     /// Further conditions of being ready.
     pub ready: Box<Readiness>,
-    /// A further path that answers as `/readyz` does.
-    pub ready_alias: Option<&'static str>,
     /// Paths of the program's own on the admin address.
     pub paths: Option<Box<AdminPaths>>,
 }
@@ -161,16 +159,6 @@ impl Process for Admin {
 
     fn status_of(&self, filter: &str) -> Status {
         self.status_where(|cluster| cluster.matches(filter))
-    }
-
-    fn extra(&self, method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
-        if !matches!(method, "GET" | "HEAD") || Some(path) != self.ready_alias {
-            return None;
-        }
-        Some(match self.ready() {
-            Ok(()) => (200, "text/plain", "ok\n".to_owned()),
-            Err(why) => (503, "text/plain", why + "\n"),
-        })
     }
 
     fn extra_admin(&self, method: &str, path: &str, query: Option<&str>) -> Option<Extra> {

@@ -1,7 +1,7 @@
 //! The probe and admin endpoints, and what they need from the binary they belong to.
 //!
 //! ```text
-//!     probe port:    /healthz  /readyz  /metrics                       ┐
+//!     probe port:    /healthz  /readyz, /ready  /metrics               ┐
 //!     admin address: the same, /  /status  /config  /snapshot          ├──▶ Process, Registry,
 //!                    /connections  POST /drain  GET and PUT /log       ┘    LogControl
 //! ```

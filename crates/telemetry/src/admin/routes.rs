@@ -40,7 +40,7 @@ pub(super) struct Routes {
 /// Returns the methods of an endpoint; `None` where there is none.
 fn allowed(path: &str, admin: bool) -> Option<&'static str> {
     match path {
-        "/healthz" | "/metrics" | "/readyz" => Some("GET, HEAD"),
+        "/healthz" | "/metrics" | "/ready" | "/readyz" => Some("GET, HEAD"),
         _ if !admin => None,
         "/" | "/config" | "/connections" | "/snapshot" | "/status" => Some("GET, HEAD"),
         "/drain" => Some("POST"),
@@ -91,7 +91,7 @@ impl Routes {
         }
         match path {
             "/healthz" => probe(self.process.healthy()),
-            "/readyz" => probe(self.process.ready()),
+            "/ready" | "/readyz" => probe(self.process.ready()),
             "/metrics" => self.metrics(&head.headers),
             "/config" => json(&self.process.config()),
             "/connections" => self.connections(query).await,
