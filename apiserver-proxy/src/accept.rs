@@ -23,7 +23,7 @@ pub(crate) async fn run(
         Rc::new(ListenerContext {
             metrics: shared.metrics.listener(&name),
             name: name.into(),
-            protocol: shared.config.upstream.announce.mode(),
+            protocol: shared.upstream.announce.mode(),
             access_log: shared.access_log.clone(),
         })
     });

@@ -26,8 +26,7 @@ mod upstream;
 
 use self::interface::Interface;
 pub(crate) use self::interface::NoTrackMode;
-pub(crate) use self::upstream::Announce;
-use self::upstream::Upstream;
+pub(crate) use self::upstream::{Announce, Upstream};
 
 /// Upper bound of worker threads; a node proxy needs one.
 const MAX_WORKERS: usize = 64;
@@ -63,6 +62,9 @@ pub struct Flags {
 pub enum Command {
     /// Take the addresses off the node, and the device and rules that were made for them.
     Cleanup,
+    /// Keep the addresses on the node for another proxy, as a sidecar of it does; `upstream` is not
+    /// needed.
+    Keep,
     /// Put the addresses on the node once and exit, as an init container does.
     Setup,
     /// Ask the running process, at its admin address, whether it serves, as a startup probe does.
@@ -74,6 +76,7 @@ Examples:
   apiserver-proxy --config apiserver-proxy.yaml
   apiserver-proxy --config apiserver-proxy.yaml --check
   apiserver-proxy setup --config apiserver-proxy.yaml
+  apiserver-proxy keep --config apiserver-proxy.yaml
 
 Signals:
   SIGTERM, SIGINT  drain and exit; the second time exit at once
@@ -91,8 +94,9 @@ Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 pub struct Config {
     /// Addresses pods reach the API server at; they are put on `interface` as well.
     listen: Vec<ListenAddress>,
-    /// The gateway, and how it is told where to go.
-    pub(crate) upstream: Upstream,
+    /// The gateway, and how it is told where to go; only `keep`, `setup` and `cleanup` do without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) upstream: Option<Upstream>,
     /// The device that holds the addresses.
     #[serde(default)]
     interface: Interface,
@@ -143,6 +147,11 @@ fn default_probes() -> ProbesSettings {
     ProbesSettings::on_port(16910)
 }
 
+/// A configuration of addresses alone.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("upstream: must be given; only `keep`, `setup` and `cleanup` do without")]
+pub struct NoUpstream;
+
 /// Bounds.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
@@ -165,6 +174,14 @@ impl Config {
     /// Returns the addresses that pods connect to.
     pub(crate) fn listen(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.listen.iter().map(|address| address.get())
+    }
+
+    /// Checks that it is a proxy's: that it names the gateway.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check_proxy(&self) -> Result<(), NoUpstream> {
+        self.upstream.as_ref().map(|_| ()).ok_or(NoUpstream)
     }
 
     /// Returns the device and the addresses that are kept on it.
@@ -226,7 +243,9 @@ impl Validate for Config {
         self.interface.validate(errors);
         self.validate_listen(errors);
         let listen: Vec<_> = self.listen().collect();
-        self.upstream.validate(&listen, errors);
+        if let Some(upstream) = &mut self.upstream {
+            upstream.validate(&listen, errors);
+        }
         if let Some(dns) = &mut self.dns {
             dns.validate(errors);
         }
@@ -280,7 +299,7 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
         );
         let value = "outbound|443||kube-apiserver.shoot--foo--bar.svc.cluster.local";
         let text = text.replace("version: 2", &format!("destination: \"{value}\""));
-        match config(&text).unwrap().upstream.announce {
+        match config(&text).unwrap().upstream.unwrap().announce {
             Announce::Connect { destination } => assert_eq!(destination, value),
             announce @ Announce::Proxy { .. } => panic!("{announce:?}"),
         }

@@ -56,7 +56,7 @@ async fn establish(
     }
 
     // The gateway, within one time limit for connecting and for its answer.
-    let deadline = Instant::now() + shared.config.upstream.connect_timeout.0;
+    let deadline = Instant::now() + shared.upstream.connect_timeout.0;
     let mut upstream = connect(worker, record, deadline).await?;
 
     // The announcement: the client and its destination.
@@ -83,7 +83,7 @@ async fn announce(
     record: &ConnRecord,
     deadline: Instant,
 ) -> Result<(), Reason> {
-    match &worker.shared.config.upstream.announce {
+    match &worker.shared.upstream.announce {
         Announce::Connect { destination } => {
             record.set_connect(destination);
             ask(downstream, upstream, destination, worker, record, deadline).await
@@ -188,7 +188,7 @@ async fn ask(
     deadline: Instant,
 ) -> Result<(), Reason> {
     let mut request = Vec::with_capacity(256);
-    let target = worker.shared.config.upstream.address.to_string();
+    let target = worker.shared.upstream.address.to_string();
     let headers = [(DESTINATION_HEADER, destination)];
     encode_connect(&target, &headers, &mut request).map_err(|error| {
         tracing::error!(%error, "the CONNECT request cannot be written");

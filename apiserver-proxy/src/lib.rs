@@ -12,14 +12,16 @@ mod accept;
 mod config;
 mod connection;
 mod dns;
+mod keep;
 mod metrics;
 mod node;
 mod proxy;
 mod started;
 mod worker;
 
-pub use config::{Command, Config, Flags};
+pub use config::{Command, Config, Flags, NoUpstream};
 pub use dns::DnsError;
+pub use keep::keep;
 pub use metrics::describe_metrics;
 pub use node::{CleanUpError, clean_up};
 pub use proxy::{EndError, Proxy, StartError, set_up, take_back};

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use apiserver_proxy::{Command, Config, Flags, Proxy, clean_up, set_up, started, take_back};
+use apiserver_proxy::{Command, Config, Flags, Proxy, clean_up, keep, set_up, started, take_back};
 use serve::{Failure, Signal, Signals, Threads, program};
 use telemetry::LogControl;
 
@@ -13,22 +13,34 @@ fn main() -> ExitCode {
 
 fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     let config: Config = settings::load(&flags.config).map_err(Failure::configuration)?;
+    if flags.command.is_none() {
+        config.check_proxy().map_err(Failure::configuration)?;
+    }
     if flags.check {
         let effective = settings::effective_yaml(&config).unwrap_or_default();
         return Ok(program::print(effective));
     }
-    let Some(command) = flags.command else {
-        let effective = settings::effective(&config);
-        return program::serve(effective, Threads::Main, async |signals| {
+    let effective = settings::effective(&config);
+    match flags.command {
+        None => program::serve(effective, Threads::Main, async |signals| {
             run(config, log, signals).await
-        });
-    };
+        }),
+        Some(Command::Keep) => program::serve(effective, Threads::Main, async |signals| {
+            keep(&config, log, signals).await?;
+            Ok(take_back(&config).await?)
+        }),
+        Some(Command::Cleanup) => once(clean_up(&config)),
+        Some(Command::Setup) => once(set_up(&config)),
+        Some(Command::Started) => once(started(&config)),
+    }
+}
+
+fn once<E>(act: impl Future<Output = Result<(), E>>) -> Result<ExitCode, Failure>
+where
+    Failure: From<E>,
+{
     program::block_on(Threads::Main, async || {
-        match command {
-            Command::Cleanup => clean_up(&config).await?,
-            Command::Setup => set_up(&config).await?,
-            Command::Started => started(&config).await?,
-        }
+        act.await?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -29,10 +29,16 @@ pub(crate) fn register(
     snapshot: Arc<CurrentSnapshot>,
 ) -> (Metrics, Arc<Node>) {
     access_log.register(registry);
-    log.register(registry);
     Metrics::collect_snapshot(registry, snapshot);
+    let node = register_node(registry, log);
+    (Metrics::new(registry), node)
+}
+
+/// Registers what a process exposes that carries no connections; returns what counts.
+pub(crate) fn register_node(registry: &Registry, log: &LogControl) -> Arc<Node> {
+    log.register(registry);
     telemetry::process::register(registry, BUILD);
-    (Metrics::new(registry), Node::new(registry))
+    Node::new(registry)
 }
 
 /// Returns every family that a running program exposes, sorted by name.

@@ -84,9 +84,12 @@ impl Node {
         })
     }
 
-    /// Tells whether the addresses are where they belong, as last seen.
-    pub(crate) fn settled(&self) -> bool {
-        self.settled.load(Ordering::Relaxed)
+    /// Tells probes whether the addresses are where they belong, as last seen.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        match self.settled.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err("an address is not where it belongs".to_owned()),
+        }
     }
 
     /// Has the rules looked at now.

@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::accept;
-use crate::config::{Config, NoTrackMode};
+use crate::config::{Config, NoTrackMode, NoUpstream};
 use crate::dns::{DnsError, DnsServer};
 use crate::metrics::{self, BUILD};
 use crate::node::{self, CleanUpError, Node};
@@ -77,6 +77,9 @@ pub enum StartError {
     /// The rules that the configuration insists on could not be installed.
     #[error("noTrack: on")]
     NoTrack(#[from] NftablesError),
+    /// No gateway is named.
+    #[error(transparent)]
+    NoUpstream(#[from] NoUpstream),
     /// The system refused something else: what was tried, and why it failed.
     #[error("{0}")]
     System(&'static str, #[source] io::Error),
@@ -127,16 +130,17 @@ impl Proxy {
         let registry = Registry::new();
         let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
             .map_err(system("starting the access log"))?;
-        let snapshot = Arc::new(snapshot(&config)?);
+        let upstream = config.upstream.clone().ok_or(NoUpstream)?;
+        let snapshot = Arc::new(snapshot(&upstream.address)?);
         let current = current(&snapshot);
         let (metrics, node) = metrics::register(&registry, &access_log, &log, Arc::clone(&current));
         put_in_place(&config, &node).await?;
         let Some(route) = snapshot.by_server_name(None).map(Arc::clone) else {
             unreachable!("the catch-all route was just built")
         };
-        let resolver = Resolver::system(Handle::current(), config.upstream.family());
+        let resolver = Resolver::system(Handle::current(), upstream.family());
         let names = resolver.names(snapshot.host_names());
-        if follow(&config, &names).await? {
+        if follow(&config, &upstream.address, &names).await? {
             // The other one may have ended meanwhile, and have taken back what was there.
             put_in_place(&config, &node).await?;
         }
@@ -153,7 +157,7 @@ impl Proxy {
             .map(|(params, address)| ListenerInfo {
                 name: params.name.clone(),
                 address: *address,
-                protocol: config.upstream.announce.mode(),
+                protocol: upstream.announce.mode(),
                 datagrams: false,
             })
             .collect();
@@ -178,6 +182,7 @@ impl Proxy {
             metrics,
             access_log: access_log.clone(),
             config,
+            upstream,
         });
         let drain = shared.accepting.drain.clone();
         let workers = Workers::prepare("worker", shared.config.workers, pool, &drain, accept::run)
@@ -259,7 +264,7 @@ pub async fn set_up(config: &Config) -> Result<(), StartError> {
     put_in_place(config, &node).await
 }
 
-async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartError> {
+pub(crate) async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartError> {
     node::keeper(config, node).ensure().await?;
     if let Some(address) = node::missing(&config.interface().addresses).next() {
         return Err(StartError::Missing(address));
@@ -294,7 +299,11 @@ fn serving_address(config: &Config) -> Option<SocketAddr> {
 
 /// Waits for the gateway's name where another process serves already: connections are its own until
 /// this one can do something with them, or no process serves any more. Tells whether there was one.
-async fn follow(config: &Config, names: &NameSet) -> Result<bool, StartError> {
+async fn follow(
+    config: &Config,
+    gateway: &EndpointAddress,
+    names: &NameSet,
+) -> Result<bool, StartError> {
     let Some(address) = serving_address(config) else {
         return Ok(false);
     };
@@ -312,7 +321,7 @@ async fn follow(config: &Config, names: &NameSet) -> Result<bool, StartError> {
             Ok(true)
         }
         () = sleep(NAME_LIMIT) => {
-            Err(StartError::Unresolved(config.upstream.address.clone(), address))
+            Err(StartError::Unresolved(gateway.clone(), address))
         }
     }
 }
@@ -352,10 +361,10 @@ fn listener_params(address: SocketAddr, config: &Config) -> ListenerParams {
 }
 
 /// Builds the snapshot of a proxy that has one way to go.
-fn snapshot(config: &Config) -> Result<Snapshot, BuildErrors> {
+fn snapshot(gateway: &EndpointAddress) -> Result<Snapshot, BuildErrors> {
     let mut cluster = ClusterSpec::new(CLUSTER.to_owned());
     cluster.endpoints.push(EndpointSpec {
-        address: config.upstream.address.clone(),
+        address: gateway.clone(),
         zone: None,
         weight: 1,
         priority: 0,
@@ -396,9 +405,7 @@ fn admin(
         asker: service.asker(),
         snapshot,
         ready: Box::new(move || {
-            if !node.settled() {
-                return Err("an address is not where it belongs".to_owned());
-            }
+            node.ready()?;
             if !names.resolved() {
                 return Err("the gateway's name is not resolved".to_owned());
             }

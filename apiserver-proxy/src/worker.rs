@@ -10,12 +10,13 @@ use route::Route;
 use serve::{Accepting, Admission, Dialer, Metrics, NameSet, WorkerHandle};
 use telemetry::AccessLog;
 
-use crate::config::Config;
+use crate::config::{Config, Upstream};
 
 /// What all workers share; nothing in it is locked on a connection's path.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    pub(crate) upstream: Upstream,
     /// The one route, to the gateway.
     pub(crate) route: Arc<Route>,
     /// The gateway's name, resolved.

@@ -6,8 +6,6 @@
 //!
 //! Only reads, except that it can begin a drain.
 
-use std::future::{Future, ready};
-use std::pin::Pin;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -57,11 +55,6 @@ impl Process for Answers {
 
     fn snapshot(&self) -> Value {
         tunnels(&self.tunnel.status())
-    }
-
-    fn connections(&self, _limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
-        // Flows are the servers' to know; a client sees packets.
-        Box::pin(ready(json!({ "open": 0, "connections": [] })))
     }
 
     fn drain(&self) {

@@ -107,6 +107,20 @@ fn a_configuration_that_cannot_be_used_is_64() {
 }
 
 #[test]
+fn gateway_is_needed_by_proxy_alone() {
+    let text = r#"{ "listen": ["127.0.0.1:0"] }"#;
+    for arguments in [["--check"].as_slice(), &[]] {
+        let output = run(arguments, text);
+        assert_eq!(code(&output), Some(64));
+        assert!(errors(&output).contains("upstream"), "{}", errors(&output));
+    }
+    for arguments in [["--check", "keep"].as_slice(), &["setup"]] {
+        let output = run(arguments, text);
+        assert_eq!(code(&output), Some(0), "{}", errors(&output));
+    }
+}
+
+#[test]
 fn an_unknown_key_is_named_with_its_line() {
     let text = "listen: [\"127.0.0.1:0\"]\nupstream:\n  address: 127.0.0.1:9\n  mode: proxy-protocol\n  \
                 retries: 3\n";

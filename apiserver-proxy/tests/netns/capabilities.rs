@@ -100,7 +100,7 @@ fn proxy_counts_denied_rules_and_still_serves() {
 #[test]
 fn missing_capability_is_named() {
     let node = Node::new("refused");
-    for arguments in [[].as_slice(), &["setup"]] {
+    for arguments in [[].as_slice(), &["setup"], &["keep"]] {
         let output = node.run_as(&NONE, arguments, &config(json!({})));
         expect(&output, Some("CAP_NET_ADMIN"));
     }

@@ -17,6 +17,7 @@ mod addresses;
 mod capabilities;
 mod dns;
 mod handover;
+mod keep;
 mod life;
 mod names;
 mod node;

@@ -90,7 +90,18 @@ impl Node {
 
     /// Starts the program and waits until it is ready.
     pub(crate) fn start_as(&self, wrapper: &[&str], config: &Value) -> ChildGuard {
-        let mut child = self.spawn_as(wrapper, config);
+        self.ready(self.spawn_as(wrapper, config))
+    }
+
+    /// Starts the keeper of addresses and waits until it is ready.
+    pub(crate) fn keep(&self, config: &Value) -> ChildGuard {
+        let mut command = self.command(&[], config);
+        command.arg("keep");
+        let log = self.dir.join("keep.log");
+        self.ready(ChildGuard::spawn("the keeper", &command, &log).unwrap())
+    }
+
+    fn ready(&self, mut child: ChildGuard) -> ChildGuard {
         let ready = || {
             self.probe("/ready")
                 .is_some_and(|answer| answer.status == 200)

@@ -14,10 +14,12 @@
 mod routes;
 mod status;
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+
+use serde_json::json;
 
 #[cfg(test)]
 pub(crate) use routes::is_probe;
@@ -59,11 +61,13 @@ pub trait Process: Send + Sync + 'static {
     fn snapshot(&self) -> serde_json::Value;
 
     /// Returns up to `limit` connections. It may wait for other threads; after [`ANSWER_TIMEOUT`] the
-    /// caller gets 504.
+    /// caller gets 504. The default is of a process that has none.
     fn connections(
         &self,
-        limit: usize,
-    ) -> Pin<Box<dyn Future<Output = serde_json::Value> + Send + '_>>;
+        _limit: usize,
+    ) -> Pin<Box<dyn Future<Output = serde_json::Value> + Send + '_>> {
+        Box::pin(ready(json!({ "open": 0, "connections": [] })))
+    }
 
     /// Begins to drain. Called again, it does nothing more.
     fn drain(&self);
