@@ -151,6 +151,31 @@ pub fn decode(kind: ResourceType, name: &str, body: &[u8]) -> Result<Decoded, De
         .map_err(|fault| DecodeError::new(kind, name, fault))
 }
 
+/// As [`decode`], for these listeners of the caller: one that is none of them has no effect, and may
+/// say anything.
+pub(crate) fn decode_for(
+    own: &[OwnListener],
+    kind: ResourceType,
+    name: &str,
+    body: &[u8],
+) -> Result<Decoded, DecodeError> {
+    if kind == ResourceType::Listener
+        && let Ok(head) = proto::ListenerHead::decode(body)
+        && head.name == name
+    {
+        let socket = head.address.and_then(|address| address.socket_address);
+        let tcp = socket.filter(|socket| socket.protocol == 0);
+        let port = tcp.and_then(|tcp| u16::try_from(tcp.port_value?).ok());
+        if table::find_own(name, port, own).is_none() {
+            let chains = Vec::new();
+            let body = Body::Listener(ListenerConfig { port, chains });
+            let received = None;
+            return Ok(Decoded { body, received });
+        }
+    }
+    decode(kind, name, body)
+}
+
 /// Returns the name that a resource has within its message, which is all that state-of-the-world
 /// responses have. Nothing else of the message is looked at.
 ///

@@ -175,7 +175,7 @@ impl<S: Sink> Flow<'_, S> {
     async fn take(&mut self, responses: Vec<Response>) {
         let mut updates: Vec<Update> = Vec::with_capacity(responses.len());
         for response in responses {
-            match decode_response(response).await {
+            match decode_response(response, &self.held.own).await {
                 Some(update) => updates.push(update),
                 None => tracing::debug!("ignoring a response of a type that is not subscribed"),
             }

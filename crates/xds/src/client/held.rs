@@ -15,7 +15,7 @@ use prost::Message;
 use super::Sink;
 use super::update::Update;
 use crate::cache::{CacheFault, Entry};
-use crate::decode::{OwnListener, Received, State, Table, TableError, decode};
+use crate::decode::{OwnListener, Received, State, Table, TableError, decode, decode_for};
 use crate::proto::discovery::NameOnly;
 use crate::resource::ResourceType;
 
@@ -24,7 +24,7 @@ type Missing = BTreeSet<(ResourceType, Arc<str>)>;
 
 /// The resources of a client, and whether they are in effect.
 pub(super) struct HeldResources {
-    own: Vec<OwnListener>,
+    pub(super) own: Vec<OwnListener>,
     state: State,
     unsaved: Unsaved,
     /// Types that were answered since the process began.
@@ -78,7 +78,7 @@ impl HeldResources {
         let mut state = self.state.clone();
         for entry in entries {
             let kind = ResourceType::from_type_url(&entry.type_url).ok_or(CacheFault::Foreign)?;
-            let mut decoded = decode(kind, &entry.name, &entry.body)?;
+            let mut decoded = decode_for(&self.own, kind, &entry.name, &entry.body)?;
             decoded.received = Some(Received {
                 version: entry.version,
                 body: entry.body,

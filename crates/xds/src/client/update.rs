@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::decode::{Decoded, MAX_RESOURCES, Received, decode, resource_name};
+use crate::decode::{Decoded, MAX_RESOURCES, OwnListener, Received, decode_for, resource_name};
 use crate::grpc::MORE_FOLLOWS;
 use crate::proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse, NamedResource};
 use crate::resource::ResourceType;
@@ -64,9 +64,9 @@ pub(super) struct Update {
     pub(super) fault: Option<String>,
 }
 
-/// Decodes a response; `None` when its type was not subscribed. Other tasks on the same
+/// Decodes a response for these listeners; `None` when its type was not subscribed. Other tasks on the same
 /// thread run every [`YIELD_INTERVAL`] resources.
-pub(super) async fn decode_response(response: Response) -> Option<Update> {
+pub(super) async fn decode_response(response: Response, own: &[OwnListener]) -> Option<Update> {
     let Response { delta, full } = response;
     let kind = ResourceType::from_type_url(&delta.type_url)?;
     let mut update = Update {
@@ -95,7 +95,7 @@ pub(super) async fn decode_response(response: Response) -> Option<Update> {
             tokio::task::yield_now().await;
         }
         let name = resource.name.clone();
-        match decode_resource(kind, resource) {
+        match decode_resource(kind, resource, own) {
             Ok(item) => update.set.push(item),
             Err(why) => {
                 update.unread.push(name.into());
@@ -113,6 +113,7 @@ const YIELD_INTERVAL: usize = 256;
 fn decode_resource(
     kind: ResourceType,
     resource: NamedResource,
+    own: &[OwnListener],
 ) -> Result<(Arc<str>, Arc<Decoded>), String> {
     let any = resource.resource.unwrap_or_default();
     if any.type_url != kind.type_url() {
@@ -127,7 +128,8 @@ fn decode_resource(
     } else {
         resource.name
     };
-    let mut decoded = decode(kind, &name, &any.value).map_err(|error| error.to_string())?;
+    let decoded = decode_for(own, kind, &name, &any.value);
+    let mut decoded = decoded.map_err(|error| error.to_string())?;
     decoded.received = Some(Received {
         version: resource.version,
         // A copy, so that it does not hold the whole response that it came in.

@@ -129,7 +129,7 @@ impl<'s> Builder<'s> {
         name: &'s Arc<str>,
         listener: &'s ListenerConfig,
     ) -> Result<(), TableError> {
-        let Some(index) = find_own(name, listener, self.own) else {
+        let Some(index) = find_own(name, listener.port, self.own) else {
             let why = "no listener of this gateway has its name or port";
             self.report(name, why);
             return Ok(());
@@ -284,11 +284,11 @@ impl<'s> Builder<'s> {
 
 /// Returns the place of the caller's listener that a resource belongs to: by name up to the first
 /// `|`, else by port.
-fn find_own(name: &str, listener: &ListenerConfig, own: &[OwnListener]) -> Option<usize> {
+pub(super) fn find_own(name: &str, port: Option<u16>, own: &[OwnListener]) -> Option<usize> {
     let name = name.split('|').next();
     let by_name = own.iter().position(|own| Some(own.name.as_str()) == name);
     by_name.or_else(|| {
-        let port = listener.port?;
+        let port = port?;
         own.iter()
             .position(|own| own.port == port && own.protocol != OwnProtocol::WireGuard)
     })

@@ -13,6 +13,9 @@ use crate::proto::known::{Field, Kind, Known, Message};
 /// Messages inside messages; those of the tables nest less deeply, but for matchers in matchers.
 const MAX_DEPTH: usize = 32;
 
+/// Messages with the fields of another one by name: understood only where those do not matter.
+const TYPED_STRUCTS: [&str; 2] = ["udpa.type.v1.TypedStruct", "xds.type.v3.TypedStruct"];
+
 /// Checks that `body` holds nothing that is not understood.
 pub(super) fn walk<M: Known>(body: &[u8]) -> Result<(), Fault> {
     walk_at(M::known(), body, 0)
@@ -50,15 +53,19 @@ fn follow(field: &Field, value: Option<&[u8]>, depth: usize) -> Result<(), Fault
             walk_at(message(), value.ok_or_else(malformed)?, depth + 1)
         }
         Kind::Any(messages) => {
-            let (kind, body) = any(value.ok_or_else(malformed)?)?;
+            let (mut kind, mut body) = any(value.ok_or_else(malformed)?)?;
+            let by_names = TYPED_STRUCTS.contains(&kind);
+            if by_names {
+                (kind, body) = any(body)?;
+            }
             match messages.iter().find(|(name, _)| *name == kind) {
                 Some((_, None)) => Ok(()),
-                Some((name, Some(message))) => {
+                Some((name, Some(message))) if !by_names => {
                     let name = name.rsplit('.').next().unwrap_or(name);
                     walk_at(message(), body, depth + 1)
                         .map_err(|fault| fault.within(format_args!("({name})")))
                 }
-                None => Err(Fault::new(format!("the type {kind:?} is not understood"))),
+                Some(_) | None => Err(Fault::new(format!("the type {kind:?} is not understood"))),
             }
         }
     }

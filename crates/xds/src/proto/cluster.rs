@@ -51,6 +51,7 @@ messages! {
         27 common_lb_config: Option<CommonLbConfig> [message];
         30 upstream_connection_options: Option<UpstreamConnectionOptions> [message];
         33 load_assignment: Option<ClusterLoadAssignment> [message];
+        field 40: "filters" => Kind::Each(ClusterFilter::known);
     } ignored {
         5 per_connection_buffer_limit_bytes, 9 max_requests_per_connection,
         13 http_protocol_options, 14 http2_protocol_options, 16 dns_refresh_rate,
@@ -65,9 +66,21 @@ messages! {
         58 dns_jitter,
     } refused {
         8 health_checks, 18 dns_resolvers, 21 upstream_bind_config, 22 lb_subset_config,
-        34 original_dst_lb_config, 38 cluster_type, 40 filters, 41 load_balancing_policy,
+        34 original_dst_lb_config, 38 cluster_type, 41 load_balancing_policy,
         42 lrs_server, 43 transport_socket_matches, 48 upstream_config,
         53 dns_resolution_config, 55 typed_dns_resolver_config, 59 transport_socket_matcher,
+    }
+
+    /// `envoy.config.cluster.v3.Filter`. Istio's exchange of metadata is of connections with its own
+    /// ALPN; others pass it unchanged.
+    struct ClusterFilter {
+        field 2: "typed_config" => Kind::Any(&[
+            ("envoy.tcp.metadataexchange.config.MetadataExchange", None),
+        ]);
+    } ignored {
+        1 name,
+    } refused {
+        3 config_discovery,
     }
 
     /// `Cluster.EdsClusterConfig`.

@@ -328,6 +328,12 @@ messages! {
             (kind::RBAC, Some(RbacFilter::known)),
             (kind::ROUTER, Some(Router::known)),
             (kind::STATS, None),
+            // What Istio adds, without effect on where a CONNECT request goes.
+            ("envoy.extensions.filters.http.cors.v3.Cors", Some(Empty::known)),
+            ("envoy.extensions.filters.http.fault.v3.HTTPFault", Some(Empty::known)),
+            ("envoy.extensions.filters.http.grpc_stats.v3.FilterConfig", None),
+            ("io.istio.http.peer_metadata.Config", None),
+            ("istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig", None),
         ]);
     } ignored {
         1 name, 6 is_optional,

@@ -72,6 +72,12 @@ messages! {
         36 fcds_config,
     }
 
+    /// The part of a `Listener` that says whether it is one of the caller's.
+    struct ListenerHead {
+        1 name: String [string];
+        2 address: Option<Address> [message];
+    }
+
     /// `FilterChain`.
     struct FilterChain {
         1 filter_chain_match: Option<FilterChainMatch> [message];

@@ -47,6 +47,15 @@ impl Memory {
     }
 }
 
+/// The one listener of clients.
+fn own() -> OwnListener {
+    OwnListener {
+        name: "tls".into(),
+        port: 443,
+        protocol: OwnProtocol::Tls,
+    }
+}
+
 /// A client of one listener, and where its tables go.
 struct Client {
     held: HeldResources,
@@ -55,13 +64,8 @@ struct Client {
 
 impl Client {
     fn new() -> Self {
-        let own = OwnListener {
-            name: "tls".into(),
-            port: 443,
-            protocol: OwnProtocol::Tls,
-        };
         Self {
-            held: HeldResources::new(State::default(), vec![own]),
+            held: HeldResources::new(State::default(), vec![own()]),
             sink: Memory::default(),
         }
     }
@@ -233,7 +237,9 @@ fn delta(kind: ResourceType, resources: &[Resource], removed: &[&str]) -> Update
 /// Decodes a response, without other tasks to yield to.
 fn decoded(response: impl Into<Response>) -> Option<Update> {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.unwrap().block_on(decode_response(response.into()))
+    runtime
+        .unwrap()
+        .block_on(decode_response(response.into(), &[own()]))
 }
 
 fn full(kind: ResourceType, resources: &[Resource]) -> Update {
