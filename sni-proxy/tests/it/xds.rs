@@ -10,6 +10,7 @@
 
 mod config;
 mod control;
+mod foreign;
 mod lifecycle;
 mod rotation;
 mod updates;
