@@ -1,10 +1,12 @@
-//! One CONNECT exchange: the request, the dial while the client stays, the answer.
+//! One exchange: the request, the dial while the client stays, the answer.
 //!
 //! ```text
 //!   request ──▶ while_connected(dial) ──▶ accept ──▶ early bytes, then the tunnel's
 //!      │                 │         └────▶ refuse ──▶ the connection's end
 //!      └─ 400, 405, 431  └─ 504
 //! ```
+//!
+//! A forwarded request is a tunnel that begins with it; its target's answer is the only one.
 //!
 //! The caller goes from step to step; nothing is called back. Dials nothing and moves no bytes
 //! through a tunnel.
@@ -15,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::answer::{self, Refusal};
 use crate::head::{self, Head, Other};
-use crate::{Params, Request};
+use crate::{Downstream, Params, Request};
 
 /// A connection on the way to its tunnel.
 ///
@@ -25,7 +27,7 @@ use crate::{Params, Request};
 /// steps need can be dropped while a tunnel is open.
 #[derive(Debug)]
 pub struct Exchange<'a, S> {
-    stream: &'a mut S,
+    stream: &'a mut Downstream<S>,
     params: &'a Params,
     /// Read and not yet used: of the next head, then what is meant for the tunnel.
     buf: BytesMut,
@@ -72,7 +74,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     /// Begins on a connection of which nothing has been read.
-    pub fn new(stream: &'a mut S, params: &'a Params) -> Self {
+    pub fn new(stream: &'a mut Downstream<S>, params: &'a Params) -> Self {
         Self {
             stream,
             params,
@@ -87,20 +89,25 @@ where
         self.status
     }
 
-    /// Returns how many requests that were not CONNECT were answered.
+    /// Returns how many requests that ask for no tunnel were answered.
     pub fn other_requests(&self) -> u32 {
         self.other_requests
     }
 
-    /// Reads requests until there is a CONNECT, and answers the others.
+    /// Reads requests until one asks for a tunnel, and answers the others.
     ///
     /// # Errors
-    /// There is no CONNECT, and the client was answered as far as it has one coming.
+    /// There is none, and the client was answered as far as it has one coming.
     pub async fn request(&mut self) -> Result<Box<Request>, End> {
         loop {
             let (status, answer, end) =
                 match head::read(self.stream, &mut self.buf, self.params).await {
                     Head::Connect(request) => return Ok(request),
+                    Head::Forward(request, head) => {
+                        self.stream.discards = true;
+                        self.buf = head.as_bytes().into();
+                        return Ok(request);
+                    }
                     Head::Other(other) => {
                         self.answer_other(&other).await?;
                         continue;
@@ -139,14 +146,17 @@ where
         }
     }
 
-    /// Answers 200, and returns what the client sent until now: it goes into the tunnel first.
+    /// Answers 200 to a CONNECT, and returns what goes into the tunnel first: what the client sent
+    /// until now, or the head of the request that is forwarded.
     ///
     /// # Errors
     /// [`End::AnswerTimeout`] and [`End::ClientGone`]: the client does not know of the tunnel, which
     /// is to be closed.
     pub async fn accept(&mut self) -> Result<Bytes, End> {
         self.status = Some(200);
-        answer::write(self.stream, answer::ESTABLISHED, self.params.answer_limit).await?;
+        if !self.stream.discards {
+            answer::write(self.stream, answer::ESTABLISHED, self.params.answer_limit).await?;
+        }
         // Copied, so that the rest of the head's buffer does not live as long as these bytes.
         Ok(Bytes::copy_from_slice(&self.buf))
     }

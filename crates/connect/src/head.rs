@@ -12,13 +12,15 @@ use preamble::{HeadError, HttpVersion, Progress, RequestHead};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
-use crate::{Params, Request};
+use crate::{Params, Request, forward};
 
 /// What a client sent first, or next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     /// A CONNECT.
     Connect(Box<Request>),
+    /// A request in absolute form, and the head that its target is sent.
+    Forward(Box<Request>, String),
     /// The client ended the stream between two heads, or it broke.
     Gone,
     /// Bytes that are no usable head.
@@ -76,14 +78,17 @@ where
 /// Returns what `input` starts with and how many bytes that took; `None` when more are needed.
 fn judge(input: &[u8], params: &Params) -> Option<(Head, usize)> {
     match RequestHead::parse_host_optional(input, params.head_bytes) {
-        Ok(Progress::Done { value, consumed }) if value.is_connect() => {
-            let head = match Request::new(&value, params.target_bytes) {
-                Some(request) => Head::Connect(Box::new(request)),
-                None => Head::Malformed,
+        Ok(Progress::Done { value, consumed }) => {
+            let new = |target: &str| Request::new(target, value.version(), params.target_bytes);
+            let head = if value.is_connect() {
+                new(value.target()).map(|request| Head::Connect(Box::new(request)))
+            } else if let Some((target, head)) = forward::to_origin(&value) {
+                new(&target).map(|request| Head::Forward(Box::new(request), head))
+            } else {
+                Some(Head::Other(Other::new(&value)))
             };
-            Some((head, consumed))
+            Some((head.unwrap_or(Head::Malformed), consumed))
         }
-        Ok(Progress::Done { value, consumed }) => Some((Head::Other(Other::new(&value)), consumed)),
         Ok(Progress::Need { .. }) => None,
         Err(_) if input.starts_with(HTTP2_PREFACE) => {
             let preface = Other {
@@ -100,18 +105,12 @@ fn judge(input: &[u8], params: &Params) -> Option<(Head, usize)> {
 
 impl Other {
     fn new(head: &RequestHead<'_>) -> Self {
-        let has_body = head.header_values("transfer-encoding").next().is_some()
-            || head
-                .header_values("content-length")
-                .any(|length| length != "0");
-        let close = head
-            .header_values("connection")
-            .flat_map(|value| value.split(','))
-            .any(|option| option.trim().eq_ignore_ascii_case("close"));
+        let close = forward::options(head).any(|option| option.eq_ignore_ascii_case("close"));
+        let may_last = head.version() == HttpVersion::Http11 && !head.announces_body();
         Self {
             version: head.version(),
             is_head: head.method() == "HEAD",
-            keep_alive: head.version() == HttpVersion::Http11 && !has_body && !close,
+            keep_alive: may_last && !close,
         }
     }
 }

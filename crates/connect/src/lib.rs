@@ -1,5 +1,5 @@
-//! The HTTP CONNECT frontend that API servers' egress selectors speak to, and the TLS entrance in
-//! front of it.
+//! The HTTP CONNECT frontend that API servers' egress selectors speak to, which also forwards a
+//! plain `GET` in absolute form, and the TLS entrance in front of it.
 //!
 //! ```text
 //!   TCP ──▶ accept_tls ──┐
@@ -18,6 +18,7 @@
 
 mod answer;
 mod exchange;
+mod forward;
 mod head;
 mod params;
 mod request;
@@ -29,5 +30,5 @@ pub use exchange::{End, Exchange};
 pub use params::Params;
 pub use preamble::HttpVersion;
 pub use request::Request;
-pub use stream::Stream;
+pub use stream::{Downstream, Stream};
 pub use tls::{AcceptError, Accepted, accept_tls, accept_tls_by_name};

@@ -2,13 +2,13 @@
 //!
 //! Does not decide whether it is allowed.
 
-use preamble::{HttpVersion, RequestHead};
+use preamble::HttpVersion;
 
-/// A well-formed CONNECT.
+/// A well-formed CONNECT, or a request in absolute form that is forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The request target as sent: `host:port` in a proper request, the host in brackets when it
-    /// is an IPv6 address. Only bytes that a host and port may have, at most
+    /// The request target as sent, or its authority: `host:port` in a proper request, the host in
+    /// brackets when it is an IPv6 address. Only bytes that a host and port may have, at most
     /// [`Params::target_bytes`](crate::Params::target_bytes) of them; that there is a port is not
     /// checked.
     pub target: String,
@@ -17,13 +17,12 @@ pub struct Request {
 }
 
 impl Request {
-    /// Makes it of a CONNECT head; `None` when its target is no authority or too long.
-    pub(crate) fn new(head: &RequestHead<'_>, target_bytes: usize) -> Option<Self> {
-        let target = head.target();
-        let proper = target.len() <= target_bytes && target.bytes().all(is_authority);
+    /// Returns `None` when the target is no authority or too long.
+    pub(crate) fn new(target: &str, version: HttpVersion, max_bytes: usize) -> Option<Self> {
+        let proper = target.len() <= max_bytes && target.bytes().all(is_authority);
         proper.then(|| Self {
             target: target.to_owned(),
-            version: head.version(),
+            version,
         })
     }
 

@@ -1,8 +1,11 @@
 //! What connections are made of.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
@@ -39,5 +42,65 @@ impl<S: Stream> Stream for TlsStream<S> {
 impl<S: Stream + ?Sized> Stream for Box<S> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()
+    }
+}
+
+/// A client's stream. Once a request of it is forwarded, reading it discards what follows and
+/// reports only its end: a second request is not for the first one's target.
+#[derive(Debug)]
+pub struct Downstream<S> {
+    stream: S,
+    pub(crate) discards: bool,
+}
+
+impl<S> Downstream<S> {
+    /// Wraps a stream of which nothing has been read.
+    pub fn new(stream: S) -> Self {
+        Self {
+            stream,
+            discards: false,
+        }
+    }
+}
+
+impl<S: Stream> Stream for Downstream<S> {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.fd()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Downstream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        loop {
+            // Sockets yield by themselves to other tasks.
+            ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+            if !self.discards || buf.filled().len() == before {
+                return Poll::Ready(Ok(()));
+            }
+            buf.set_filled(before);
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Downstream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

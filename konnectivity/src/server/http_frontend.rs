@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ::relay::{RESET_LIMIT, reset_on_close, reset_when_sent};
 use bytes::Bytes;
-use connect::{End, Exchange, Params, Refusal, RefusalHeaders, Stream};
+use connect::{Downstream, End, Exchange, Params, Refusal, RefusalHeaders, Stream};
 use knp_proto::DialTarget;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
@@ -23,7 +23,8 @@ use crate::metrics::DialFailure;
 use crate::relay::{ByteCounts, RelayEnd, relay};
 
 /// Serves one connection from its first byte to its end.
-pub(crate) async fn serve<S: Stream>(mut stream: S, frontend: &Frontend) {
+pub(crate) async fn serve<S: Stream>(stream: S, frontend: &Frontend) {
+    let mut stream = Downstream::new(stream);
     let _held = frontend.cx.metrics.http_connection();
     let mut target = None;
     let bytes = ByteCounts::default();
@@ -50,7 +51,7 @@ pub(crate) async fn serve<S: Stream>(mut stream: S, frontend: &Frontend) {
 /// # Errors
 /// The label of why there is no tunnel; the client was answered.
 async fn open<S: Stream>(
-    stream: &mut S,
+    stream: &mut Downstream<S>,
     frontend: &Frontend,
     target: &mut Option<String>,
 ) -> Result<(Dialed, Bytes), &'static str> {

@@ -6,7 +6,7 @@ use testkit::konnectivity::{HttpFrontend, Packet};
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
-use crate::support::{Held, Kind, LIMIT, Mode, Rig, Server, noise, pairings, refusal};
+use crate::support::{Held, Kind, LIMIT, Mode, Refusing, Rig, Server, noise, pairings, refusal};
 
 pairings!(
     a_banner_comes_after_the_answer,
@@ -43,6 +43,7 @@ fn nothing_but_connect_is_served() {
     let http = rig.server.http();
     for request in [
         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET https://x/ HTTP/1.1\r\nHost: x\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ] {
@@ -93,6 +94,33 @@ fn bytes_with_the_request_come_first() {
     let mut found = vec![0; bytes.len() + 8];
     destination.read_exact(&mut found).unwrap();
     assert!(found[..bytes.len()] == bytes && found.ends_with(b"and more"));
+}
+
+#[test]
+fn page_is_fetched_and_nothing_else_sent() {
+    for kind in [Kind::Go, Kind::Rust] {
+        let rig = Rig::start(Mode::Http, kind);
+        // It sends back what it is sent, and goes on reading: the worst of targets.
+        let target = Upstream::start(Behavior::Echo).unwrap();
+        let addr = target.addr();
+        let mut client = rig.server.http().open().unwrap();
+        let request = format!("GET http://{addr}/metrics HTTP/1.1\r\nHost: x\r\nTE: a\r\n\r\n");
+        client.write_all(request.repeat(2).as_bytes()).unwrap();
+        let expected =
+            format!("GET /metrics HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
+        let mut page = vec![0; expected.len()];
+        client.read_exact(&mut page).unwrap();
+        assert_eq!(String::from_utf8(page).unwrap(), expected);
+        client.write_all(request.as_bytes()).unwrap();
+        drop(client);
+        rig.wait_idle();
+        target.wait_closed(LIMIT).unwrap();
+        assert_eq!(target.beginnings(), [expected.as_bytes()]);
+        let closed = Refusing::new();
+        let request = format!("GET http://{}/ HTTP/1.1\r\nHost: x\r\n\r\n", closed.addr);
+        let refused = rig.server.http().ask(request.as_bytes()).unwrap();
+        assert_eq!(refused.unwrap_err().status, 502);
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use connect::{AcceptError, Accepted, End, Exchange, Params, Refusal, Stream};
+use connect::{AcceptError, Accepted, Downstream, End, Exchange, Params, Refusal, Stream};
 use relay::{Peer, Timers, relay_streams};
 use serve::{ConnRecord, Reason};
 use tokio::net::TcpStream;
@@ -28,7 +28,7 @@ pub(super) async fn serve(stream: TcpStream, worker: Rc<Worker>, record: ConnRec
     let limit = shared.limits.preamble_timeout.0;
     let accepted = connect::accept_tls(stream, shared.tls.config(), limit).await;
     let Accepted {
-        mut stream,
+        stream,
         server_name,
     } = match accepted {
         Ok(accepted) => accepted,
@@ -42,6 +42,7 @@ pub(super) async fn serve(stream: TcpStream, worker: Rc<Worker>, record: ConnRec
     if let Some(name) = &server_name {
         record.set_server_name(name);
     }
+    let mut stream = Downstream::new(stream);
     // On the heap, so that an open tunnel does not carry the memory that opening it took.
     let reason = match Box::pin(open(&mut stream, &worker, &record)).await {
         Ok((upstream, early)) => relay(stream, upstream, early, &worker, &record).await,
@@ -55,7 +56,7 @@ pub(super) async fn serve(stream: TcpStream, worker: Rc<Worker>, record: ConnRec
 /// # Errors
 /// Why there is no tunnel; the client was answered.
 async fn open<S: Stream>(
-    stream: &mut S,
+    stream: &mut Downstream<S>,
     worker: &Worker,
     record: &ConnRecord,
 ) -> Result<(TcpStream, Bytes), Reason> {

@@ -9,6 +9,7 @@
 
 mod docs;
 mod drain;
+mod forwarding;
 mod links;
 mod names;
 mod probes;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use connect::{End, Exchange, Params, Refusal, Request};
+use connect::{Downstream, End, Exchange, Params, Refusal, Request};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, copy, copy_bidirectional,
     duplex, split,
@@ -88,10 +88,11 @@ pub(crate) struct Outcome {
 type Tunnel<'a> = (Option<TcpStream>, Guard<'a>);
 
 /// Serves one connection from its first byte to its end, as a program does.
-pub(crate) async fn serve<S>(mut stream: S, dial: &Double, params: &Params) -> Outcome
+pub(crate) async fn serve<S>(stream: S, dial: &Double, params: &Params) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let mut stream = Downstream::new(stream);
     let mut outcome = Outcome {
         request: None,
         status: None,
@@ -110,7 +111,7 @@ where
 }
 
 async fn open<'a, S>(
-    stream: &mut S,
+    stream: &mut Downstream<S>,
     dial: &'a Double,
     params: &Params,
     outcome: &mut Outcome,

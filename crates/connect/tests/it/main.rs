@@ -6,6 +6,7 @@ mod answers;
 mod bounds;
 mod dialing;
 mod doubles;
+mod forwarding;
 mod property;
 mod sockets;
 mod tls;

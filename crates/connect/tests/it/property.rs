@@ -13,6 +13,7 @@ fn piece() -> impl Strategy<Value = Vec<u8>> {
         "CONNECT a:1 HTTP/1.1\r\n",
         "CONNECT ",
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET http://a:1/ HTTP/1.1\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         "Host: a\r\n",

@@ -77,7 +77,7 @@ impl<'a> RequestHead<'a> {
             host,
             fields,
         };
-        if head.is_connect() && announces_body(fields) {
+        if head.is_connect() && head.announces_body() {
             return Err(Malformed("CONNECT with a body"));
         }
         Ok(Some((head, rest)))
@@ -120,6 +120,15 @@ impl<'a> RequestHead<'a> {
         self.fields.values(name)
     }
 
+    /// Returns whether a body is announced: a `Transfer-Encoding`, or a `Content-Length` other than 0.
+    #[must_use]
+    pub fn announces_body(&self) -> bool {
+        self.header_values("transfer-encoding").next().is_some()
+            || self
+                .header_values("content-length")
+                .any(|length| length != "0")
+    }
+
     /// Returns all fields, names as sent, in the order sent.
     pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         self.fields.iter()
@@ -158,11 +167,6 @@ fn host(fields: Fields<'_>, required: bool) -> Result<Option<&str>, HeadError> {
         (Some(host), None) if !is_host(host) => Err(Malformed("Host field")),
         (host, None) => Ok(host.filter(|host| !host.is_empty())),
     }
-}
-
-fn announces_body(fields: Fields<'_>) -> bool {
-    fields.values("transfer-encoding").next().is_some()
-        || fields.values("content-length").any(|length| length != "0")
 }
 
 const METHOD: &str = "CONNECT";

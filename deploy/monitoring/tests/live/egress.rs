@@ -24,8 +24,8 @@ pub(crate) struct Egress {
     pub(crate) registry_probes: SocketAddr,
     pub(crate) agent_probes: SocketAddr,
     pub(crate) server_probes: SocketAddr,
-    frontends: SocketAddr,
-    authority: Authority,
+    pub(crate) frontends: SocketAddr,
+    pub(crate) authority: Authority,
     api_server: Identity,
     upstream: Upstream,
 }

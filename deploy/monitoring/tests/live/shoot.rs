@@ -2,7 +2,8 @@
 //! the API server through either tunnel.
 //!
 //! ```text
-//!   Prometheus ─┬─ CONNECT ─▶ vpn-server ═════════════════════════════▶ kubelet
+//!   Prometheus ─┬─ CONNECT ─▶ vpn-server or konnectivity ═════════════▶ kubelet
+//!               ├─ GET http://… ─▶ the same ══════════════════════════▶ plain HTTP
 //!               └─▶ kube-apiserver ═ vpn-server or konnectivity ═▶ kubelet, vpn-client, node proxy
 //! ```
 
@@ -25,6 +26,9 @@ use crate::programs::{LIMIT, Program, tunnel};
 
 /// What a kubelet that is scraped says.
 const KUBELET: &str = "kubelet_node_name{job=\"kubelet\",instance=\"node-0\"} == 1";
+
+/// What a plain HTTP target has after three scrapes; each is a connection of its own.
+const PLAIN: &str = "sum_over_time(up{job=\"coredns\",instance=\"coredns-0\"}[1m]) >= 3";
 
 /// The first client, as the pods of its shoot know it.
 const CLIENT: &str = "100.96.1.10";
@@ -57,12 +61,15 @@ fn shoot_targets_are_scraped_by_vpn_server() {
     }
     let _node_proxy = node_proxy(&world, &dir);
 
-    tunnel_files(&world, &dir, &kubelets);
+    tunnel_files(&world.credentials.authority, &dir, &kubelets);
     let (own, target) = (server.to_string(), kubelet.addr().to_string());
-    let by_tunnel = shipped("shoot-by-tunnel.yaml", &dir, &api, Some(&own), &target);
+    let plain = format!("{CLIENT}:8080");
+    let shipped = |name, proxy| shipped(name, &dir, &api, proxy, (&target, &plain));
+    let by_tunnel = shipped("shoot-by-tunnel.yaml", Some(&own));
     let by_tunnel_dir = TempDir::new("by-tunnel").unwrap();
     let prometheus = start(seed, &by_tunnel_dir, &by_tunnel);
     wait_for(&prometheus, KUBELET);
+    wait_for(&prometheus, PLAIN);
     let mut bare = by_tunnel.clone();
     let tls = bare["scrape_configs"][0]["tls_config"]
         .as_object_mut()
@@ -75,7 +82,7 @@ fn shoot_targets_are_scraped_by_vpn_server() {
     wait_for(&without, "up{job=\"kubelet\"} == 0");
     drop((prometheus, without));
 
-    let by_api_server = shipped("shoot-by-apiserver.yaml", &dir, &api, None, &target);
+    let by_api_server = shipped("shoot-by-apiserver.yaml", None);
     let by_api_server_dir = TempDir::new("by-api-server").unwrap();
     let prometheus = start(seed, &by_api_server_dir, &by_api_server);
     wait_for(&prometheus, KUBELET);
@@ -109,20 +116,25 @@ fn shoot_targets_are_scraped_by_konnectivity() {
     );
     api.create_node(Place::Here, "node-0", kubelet.addr())
         .unwrap();
-    let config = shipped(
-        "shoot-by-apiserver.yaml",
-        &dir,
-        &api,
-        None,
-        &kubelet.addr().to_string(),
-    );
+    let (target, plain) = (kubelet.addr().to_string(), egress.server_probes.to_string());
+    let shipped = |name, proxy| shipped(name, &dir, &api, proxy, (&target, &plain));
     let prometheus_dir = TempDir::new("prometheus").unwrap();
+    let config = shipped("shoot-by-apiserver.yaml", None);
     let prometheus = start(Place::Here, &prometheus_dir, &config);
     wait_for(&prometheus, KUBELET);
     assert!(
         egress.carried() > 0.0,
         "it was not konnectivity that carried it"
     );
+    drop(prometheus);
+
+    tunnel_files(&egress.authority, &dir, &kubelets);
+    let proxy = egress.frontends.to_string();
+    let config = shipped("shoot-by-tunnel.yaml", Some(&proxy));
+    let prometheus_dir = TempDir::new("straight").unwrap();
+    let prometheus = start(Place::Here, &prometheus_dir, &config);
+    wait_for(&prometheus, KUBELET);
+    wait_for(&prometheus, PLAIN);
 }
 
 fn at(address: &str, port: u16) -> SocketAddr {
@@ -192,15 +204,13 @@ fn create_pod(place: Place<'_>, api: &KubeApiServer, (name, program): (&str, &st
 }
 
 /// Writes the files that the configurations name.
-fn tunnel_files(world: &World, dir: &TempDir, kubelets: &Authority) {
-    let monitoring = { &world.credentials.authority }
-        .client("prometheus", &[], &[])
-        .unwrap();
+fn tunnel_files(proxy: &Authority, dir: &TempDir, kubelets: &Authority) {
+    let monitoring = proxy.client("prometheus", &[], &[]).unwrap();
     let files = monitoring.write(dir.path(), "prometheus").unwrap();
     fs::create_dir_all(dir.join("tunnel")).unwrap();
     fs::copy(files.cert, dir.join("tunnel/tls.crt")).unwrap();
     fs::copy(files.key, dir.join("tunnel/tls.key")).unwrap();
-    let both = format!("{}{}", world.credentials.authority.pem(), kubelets.pem());
+    let both = format!("{}{}", proxy.pem(), kubelets.pem());
     fs::write(dir.join("tunnel/ca.crt"), both).unwrap();
 }
 
@@ -210,7 +220,7 @@ fn shipped(
     dir: &TempDir,
     api: &KubeApiServer,
     proxy: Option<&str>,
-    kubelet: &str,
+    (kubelet, plain): (&str, &str),
 ) -> Value {
     fs::create_dir_all(dir.join("shoot")).unwrap();
     fs::write(dir.join("shoot/ca.crt"), api.authority_pem()).unwrap();
@@ -225,8 +235,20 @@ fn shipped(
     let (pod, program) = NODE_POD;
     let container =
         |begins| monitoring::Target::container("kube-system", pod, program, begins, CLIENT);
+    // A stand-in for CoreDNS: its labels, and another program's page.
+    let labels = [
+        ("pod_name", "coredns-0"),
+        ("pod_label_k8s_app", "kube-dns"),
+        ("pod_container_port_name", "metrics"),
+    ];
+    let labels = labels.map(|(name, value)| (name, value.to_owned()));
     let targets = [
         monitoring::Target::node("node-0", kubelet),
+        monitoring::Target {
+            role: "pod",
+            address: plain.to_owned(),
+            labels: labels.into(),
+        },
         monitoring::Target::pod(
             "kube-system",
             CLIENT_POD.0,
