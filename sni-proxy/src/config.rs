@@ -54,7 +54,8 @@ pub struct Flags {
     #[arg(long)]
     pub check: bool,
 
-    /// Zone of this gateway; endpoints of the same zone are preferred where a cluster wants it.
+    /// Zone of this gateway, by default that of its pod in routes over xDS; endpoints of the same zone
+    /// are preferred where a cluster wants it.
     #[arg(long, value_name = "ZONE")]
     pub zone: Option<String>,
 

@@ -217,7 +217,7 @@ async fn connect(
     for _ in 0..=cluster.settings().connect_retries {
         let picked = cluster.pick(&PickContext {
             source,
-            zone: worker.shared.zone.as_deref(),
+            zone: routing.zone.as_deref(),
             now: Instant::now().into_std(),
             random: worker.random(),
             tried: &tried,

@@ -113,7 +113,7 @@ impl Gateway {
         };
         let watcher = FileWatcher::new(watched, watch)
             .map_err(StartError::system("watching the routing file"))?;
-        let routing = Routing::start(&config, resolver, &registry)?;
+        let routing = Routing::start(&config, zone, resolver, &registry)?;
         let subscription = match &config.source {
             RouteSource::File(_) => None,
             RouteSource::Xds(xds) => Some((
@@ -144,7 +144,6 @@ impl Gateway {
         let datagrams = bind_datagrams(&config)?;
         let listeners = listener_infos(&config, &bound.addresses, &datagrams);
         let shared = Arc::new(Shared {
-            zone,
             routing,
             admission: Admission::new(limit, config.limits.connections_per_source),
             flows: Admission::new(u64::MAX, 0),

@@ -12,12 +12,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use route::Snapshot;
+use route::{EndpointAddress, OWN_PODS, Snapshot, TableSpec};
 use serve::{NameSet, Resolver};
 use settings::{ConfigError, TcpSettings};
 use telemetry::metrics::Counter;
@@ -37,6 +38,8 @@ const MAX_REPORTS: usize = 50;
 pub(crate) struct Published {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) names: NameSet,
+    /// The gateway's own zone, if it is known.
+    pub(crate) zone: Option<Arc<str>>,
 }
 
 /// The snapshot in effect and where its successors come from.
@@ -44,6 +47,8 @@ pub(crate) struct Published {
 pub(crate) struct Routing {
     current: ArcSwap<Published>,
     source: RouteSource,
+    /// The zone that was given.
+    zone: Option<Arc<str>>,
     /// Socket options of the process.
     tcp: TcpSettings,
     resolver: Resolver,
@@ -99,21 +104,28 @@ impl Routing {
     /// Reads the first snapshot: from the file, or from the cache where there is one.
     pub(crate) fn start(
         config: &Config,
+        zone: Option<String>,
         resolver: Resolver,
         registry: &Registry,
     ) -> Result<Self, RoutesError> {
         let tcp = config.tcp.clone();
         let first = match &config.source {
-            RouteSource::File(file) => Some((routes::load(file, &tcp, None)?, Duration::ZERO)),
+            RouteSource::File(file) => {
+                let snapshot = routes::load(file, &tcp, None)?;
+                Some(((snapshot, None), Duration::ZERO))
+            }
             RouteSource::Xds(xds) => cached(xds, config),
         };
         let (first, age) = first.unzip();
         let (now, age) = (Instant::now(), age.unwrap_or_default());
         let ready = first.is_some();
-        let published = publish(first.unwrap_or_else(Snapshot::empty), &resolver);
+        let (snapshot, found) = first.unwrap_or_else(|| (Snapshot::empty(), None));
+        let zone: Option<Arc<str>> = zone.map(Into::into);
+        let published = publish(snapshot, zone.clone().or(found), &resolver);
         Ok(Self {
             current: ArcSwap::from_pointee(published),
             source: config.source.clone(),
+            zone,
             tcp,
             resolver,
             refused: refused(registry),
@@ -157,13 +169,14 @@ impl Routing {
     }
 
     /// Applies a table that a server sent, or returns why not; the last good one stays then.
-    pub(crate) fn apply(&self, table: xds::Table) -> Result<(), String> {
+    pub(crate) fn apply(&self, mut table: xds::Table) -> Result<(), String> {
         let previous = self.current.load_full();
         let generation = previous.snapshot.generation() + 1;
+        let zone = take_zone(&mut table.spec);
         match Snapshot::build(table.spec, generation, Some(&previous.snapshot)) {
             Ok(snapshot) => {
                 self.report(table.reports);
-                self.put(snapshot);
+                self.put(snapshot, self.zone.clone().or(zone));
                 Ok(())
             }
             Err(error) => Err(telemetry::chain(&error).to_string()),
@@ -188,8 +201,8 @@ impl Routing {
         *before = now;
     }
 
-    fn put(&self, snapshot: Snapshot) {
-        let published = publish(snapshot, &self.resolver);
+    fn put(&self, snapshot: Snapshot, zone: Option<Arc<str>>) {
+        let published = publish(snapshot, zone, &self.resolver);
         self.current.store(Arc::new(published));
         *lock(&self.last_refusal) = None;
         self.confirm();
@@ -213,7 +226,7 @@ impl Routing {
                 *lock(&self.last_refusal) = None;
                 self.confirm();
             }
-            Ok(snapshot) => self.put(snapshot),
+            Ok(snapshot) => self.put(snapshot, self.zone.clone()),
             Err(error) => self.refuse(&error, previous.snapshot.generation()),
         }
     }
@@ -267,23 +280,37 @@ pub(crate) fn refused(registry: &Registry) -> Counter {
         .with(&[])
 }
 
-fn publish(snapshot: Snapshot, resolver: &Resolver) -> Published {
+fn publish(snapshot: Snapshot, zone: Option<Arc<str>>, resolver: &Resolver) -> Published {
     tracing::info!(
         generation = snapshot.generation(),
         clusters = snapshot.clusters().count(),
         routes = snapshot.routes().count(),
+        zone = zone.as_deref(),
         "routing snapshot in effect"
     );
     let names = resolver.names(snapshot.host_names());
     Published {
         snapshot: Arc::new(snapshot),
         names,
+        zone,
     }
+}
+
+/// Takes the gateway's own pods out of a table, and returns the zone of the one that has an address
+/// of this host: no other can be bound.
+fn take_zone(spec: &mut TableSpec) -> Option<Arc<str>> {
+    let place = spec.clusters.iter().position(|own| own.name == OWN_PODS)?;
+    let mut pods = spec.clusters.remove(place).endpoints.into_iter();
+    let own = pods.find(|pod| match pod.address {
+        EndpointAddress::Host { .. } => false,
+        EndpointAddress::Ip(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
+    });
+    own?.zone
 }
 
 /// Reads the last good routes of an earlier process, with their age. None, or unreadable ones, are
 /// waited for.
-fn cached(xds: &XdsConfig, config: &Config) -> Option<(Snapshot, Duration)> {
+fn cached(xds: &XdsConfig, config: &Config) -> Option<((Snapshot, Option<Arc<str>>), Duration)> {
     let path = xds.cache.as_deref()?;
     let origin = (&xds.server, xds.gateway.as_str());
     let own = config.own_listeners();
@@ -292,9 +319,10 @@ fn cached(xds: &XdsConfig, config: &Config) -> Option<(Snapshot, Duration)> {
         tracing::warn!(%error, "the cached routes cannot be used");
     };
     let cached = xds::load_cache(path, origin, &own, config.empty_state());
-    let xds::Cached { table, age } = cached.map_err(|error| unusable(&error)).ok()??;
+    let xds::Cached { mut table, age } = cached.map_err(|error| unusable(&error)).ok()??;
+    let zone = take_zone(&mut table.spec);
     let snapshot = Snapshot::build(table.spec, 1, None);
     let snapshot = snapshot.map_err(|error| unusable(&error)).ok()?;
     tracing::info!(path = %path.display(), "routes of the cache are used until the server answers");
-    Some((snapshot, age))
+    Some(((snapshot, zone), age))
 }

@@ -139,7 +139,7 @@ fn walk(
     let acl = acl(route, question.source);
     let denied = acl.verdict == Verdict::Denied;
     trace.acl = Some(acl);
-    trace.cluster = Some(endpoints::view(shared, published, route, question));
+    trace.cluster = Some(endpoints::view(published, route, question));
     if admission.is_some() {
         return admission;
     }

@@ -18,7 +18,6 @@ use crate::wireguard;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    pub(crate) zone: Option<String>,
     pub(crate) routing: Routing,
     pub(crate) admission: Arc<Admission>,
     /// Counts WireGuard's proven flows; each worker bounds its own.

@@ -43,6 +43,6 @@ pub use public_key::{PublicKeyError, parse_public_key, public_key_text};
 pub use route::{Matches, Route, WireGuardMatch};
 pub use snapshot::{OnListener, Snapshot};
 pub use spec::{
-    Balance, ClusterSpec, EndpointAddress, EndpointAddressError, EndpointSpec, OutlierParams,
-    ProxyVersion, RouteMatch, RouteSpec, TableSpec, TcpOptions,
+    Balance, ClusterSpec, EndpointAddress, EndpointAddressError, EndpointSpec, OWN_PODS,
+    OutlierParams, ProxyVersion, RouteMatch, RouteSpec, TableSpec, TcpOptions,
 };

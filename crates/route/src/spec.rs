@@ -12,6 +12,9 @@ use crate::listeners::ListenerSet;
 use crate::names::{HostNameError, check_host_name};
 use crate::prefix::IpPrefix;
 
+/// Name of the cluster of a gateway's own pods, to which no route leads: each finds its zone there.
+pub const OWN_PODS: &str = "rhizome-gateway";
+
 /// A whole table: what one snapshot is built from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableSpec {

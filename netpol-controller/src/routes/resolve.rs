@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use route::{ClusterSpec, EndpointAddress, EndpointSpec, RouteSpec};
+use route::{ClusterSpec, EndpointAddress, EndpointSpec, OWN_PODS, RouteSpec};
 
 use super::claims::{Claim, Claims, Context, Target, Times};
-use super::{GatewayGroup, Group, Routed, SourcedRoute, policy};
+use super::{GatewayEntry, GatewayGroup, Group, Routed, SourcedRoute, policy};
 use crate::plan::Reason;
-use crate::state::{self, ClusterState, ObjectKey, Service, ServicePort, Sources};
+use crate::state::{self, ClusterState, ObjectKey, Service, ServicePort, Sources, in_namespace};
 
 pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
     let Claims { routes, problems } = claims;
@@ -54,6 +54,7 @@ pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
             }
         }
         let mut clusters: Vec<_> = clusters.into_values().map(|(spec, _)| spec).collect();
+        clusters.extend(own_pods(cx, entry));
         clusters.sort_by(|a, b| a.name.cmp(&b.name));
         group.gateways.push(GatewayGroup { clusters, routes });
     }
@@ -61,6 +62,25 @@ pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
     group.routed = routed.into_iter().map(sorted).collect();
     group.problems = reports.problems.into_iter().collect();
     group
+}
+
+/// Returns the pods in a gateway's namespace with their zones, ready or not, as endpoints have them.
+fn own_pods(cx: Context<'_>, entry: &GatewayEntry) -> Option<ClusterSpec> {
+    if cx.namespace != entry.namespace {
+        return None;
+    }
+    let services = in_namespace(&cx.state.services, cx.namespace);
+    let sets = services.flat_map(|(key, _)| cx.state.endpoints_of(key));
+    let addresses = sets.flat_map(|set| &set.subsets).flat_map(|own| &own.0);
+    let zones = addresses.filter_map(|own| Some((own.ip, own.zone.clone()?)));
+    let zones: BTreeMap<_, _> = zones.collect();
+    let mut spec = ClusterSpec::new(OWN_PODS);
+    let pods = zones.into_iter().map(|(ip, zone)| EndpointSpec {
+        zone: Some(zone),
+        ..EndpointSpec::new(EndpointAddress::Ip((ip, entry.ports.tls).into()))
+    });
+    spec.endpoints.extend(pods);
+    (!spec.endpoints.is_empty()).then_some(spec)
 }
 
 fn route(claim: &Claim, cluster: &ClusterSpec, times: Times) -> SourcedRoute {

@@ -19,20 +19,14 @@ use super::UNKNOWN_CLIENT;
 use super::question::Question;
 use super::report::{ClusterView, EndpointView};
 use crate::routing::Published;
-use crate::worker::Shared;
 
 /// Upper bound of endpoints in one answer.
 const MAX_ENDPOINTS: usize = 256;
 
 /// Describes the cluster of a route for a client that asks now.
-pub(super) fn view(
-    shared: &Shared,
-    published: &Published,
-    route: &Route,
-    question: &Question,
-) -> ClusterView {
+pub(super) fn view(published: &Published, route: &Route, question: &Question) -> ClusterView {
     let cluster = route.cluster();
-    let zone = shared.zone.as_deref();
+    let zone = published.zone.as_deref();
     let now = Instant::now().into_std();
     let cx = PickContext {
         source: question.source.unwrap_or(UNKNOWN_CLIENT),

@@ -505,7 +505,7 @@ fn choice<'a>(
 ) -> Choice<'a> {
     Choice {
         names: &published.names,
-        zone: worker.shared.zone.as_deref(),
+        zone: published.zone.as_deref(),
         client,
         now,
         random: worker.random(),

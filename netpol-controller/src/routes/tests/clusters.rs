@@ -288,3 +288,24 @@ fn zones_count_unless_a_rule_says_otherwise() {
     let off = json!({"loadBalancer": {"localityLbSetting": {"enabled": false}}});
     assert!(!ruled(off).gateways[0].clusters[0].zone_aware);
 }
+
+#[test]
+fn gateway_is_sent_its_own_pods_with_zones() {
+    let key = "istio-ingress/istio-ingressgateway";
+    let own = service(key, &["tcp:443:9443"]);
+    let mut slice = slice(key, "tcp:9443", &["10.0.0.2@b", "10.0.0.1@a", "fd00::1@a"]);
+    // A pod is to find itself before it is ready.
+    slice["endpoints"][0]["conditions"] = json!({"ready": false, "serving": false});
+    let mut entries = one();
+    entries.push(entry("elsewhere", "istio-ingress--b", &[("istio", "b")]));
+    let state = state(&[own, slice]);
+    let group = group(&state, &entries, "istio-ingress");
+    let [mine, elsewhere] = &group.gateways[..] else {
+        panic!("{group:?}");
+    };
+    let names: Vec<_> = mine.clusters.iter().map(|one| &one.name).collect();
+    assert_eq!(names, ["rhizome-gateway"]);
+    let expected = ["10.0.0.1:443@a", "10.0.0.2:443@b", "[fd00::1]:443@a"];
+    assert_eq!(addresses(&mine.clusters[0]), expected);
+    assert!(elsewhere.clusters.is_empty() && group.routed.is_empty());
+}

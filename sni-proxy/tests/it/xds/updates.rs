@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use route::{RouteMatch, RouteSpec};
+use route::{OWN_PODS, RouteMatch, RouteSpec};
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
 use testkit::tempdir::TempDir;
@@ -356,4 +356,42 @@ fn groups_are_merged_and_refusals_reported() {
     let mut client = Client::open(gateway.addr("vpn"));
     assert!(client.connect("denied").starts_with("HTTP/1.1 403 "));
     gateway.wait_closed("vpn", "source_denied", 1);
+}
+
+#[test]
+fn own_zone_is_found_among_own_pods() {
+    let (near, far) = (echo(), echo());
+    let control = Control::start();
+    let zoned = |name: &str, endpoints: [SocketAddr; 2], zones: [&str; 2]| {
+        let mut cluster = cluster(name, &endpoints);
+        for (endpoint, zone) in cluster.endpoints.iter_mut().zip(zones) {
+            endpoint.zone = Some(zone.into());
+        }
+        cluster
+    };
+    let api_server = zoned("a", [near.addr(), far.addr()], ["near", "far"]);
+    control.publish("shoot--a", &[api_server], &[by_name("a", "a")]);
+    // Another pod has an address that this host has not (RFC 5737).
+    let pods = ["192.0.2.1:443", "127.0.0.1:443"].map(|addr| addr.parse().unwrap());
+    control.publish("gateway", &[zoned(OWN_PODS, pods, ["far", "near"])], &[]);
+    control.complete();
+    let gateway = gateway(&control);
+    wait_ready(&gateway);
+    for _ in 0..8 {
+        Client::established(gateway.addr("tls"), "a.test");
+    }
+    assert_eq!((near.accepted(), far.accepted()), (8, 0));
+    // Nothing leads to pods, so nothing is counted of them.
+    let clusters = "rhizome_cluster_endpoints";
+    assert_eq!(
+        gateway.metrics().value(clusters, &[("cluster", OWN_PODS)]),
+        None
+    );
+
+    let generation = "rhizome_snapshot_generation";
+    let before = gateway.value(generation, &[]);
+    control.publish("gateway", &[zoned(OWN_PODS, pods, ["near", "far"])], &[]);
+    gateway.wait_value(generation, &[], before + 1.0);
+    Client::established(gateway.addr("tls"), "a.test");
+    assert_eq!(far.accepted(), 1);
 }
