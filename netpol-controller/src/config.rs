@@ -113,6 +113,11 @@ impl Config {
         settings.enabled.then_some(settings)
     }
 
+    pub(crate) fn gateways(&self) -> &[GatewayEntry] {
+        let routing = self.routing.as_ref();
+        routing.map_or(&[], |own| &own.gateways)
+    }
+
     /// Returns the configuration in effect, defaults included.
     #[must_use]
     pub fn effective(&self) -> serde_json::Value {
@@ -162,6 +167,7 @@ impl Validate for Config {
         let controllers = &self.controllers;
         let namespaces = namespaces(&controllers.namespace_policies, errors);
         let routing = routing(&controllers.routing, origin, errors);
+        origin.clone_into(&mut self.origin);
         self.kubeconfig_path = resolved(&self.kubeconfig, origin);
         self.namespaces = (controllers.namespace_policies.enabled).then_some(namespaces);
         self.routing = controllers.routing.enabled.then_some(routing);

@@ -13,6 +13,7 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use ring::rand::{SecureRandom, SystemRandom};
 use serve::{BoundEndpoints, EndpointError, ServedEndpoints, Signal, Signals};
+use settings::{FileWatcher, WatchParams};
 use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -27,6 +28,7 @@ use crate::plan::HostName;
 use crate::publish::Publisher;
 use crate::reconciler::{Parts, Reconciler};
 use crate::resolve;
+use crate::routes::GatewayEntry;
 use crate::status::{Answers, Summary};
 use crate::watch::{self as watches, Watches};
 use crate::write::Writer;
@@ -59,12 +61,19 @@ pub enum StartError {
     /// Certificates are refused.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
+    /// The configuration file cannot be watched.
+    #[error("watching the configuration file")]
+    Watch(#[source] io::Error),
 }
 
 /// A running controller.
 #[derive(Debug)]
 pub struct Controller {
     _endpoints: ServedEndpoints,
+    config: Arc<Config>,
+    /// Of the configuration file.
+    watcher: FileWatcher,
+    gateways: watch::Sender<Vec<GatewayEntry>>,
     tls: Option<tls::ServerTls>,
     /// Set by `end`, so that the election releases the lease; dropping the controller aborts it.
     stop: watch::Sender<bool>,
@@ -105,6 +114,8 @@ impl Controller {
         environment: &Environment,
         log: LogControl,
     ) -> Result<Self, StartError> {
+        let watcher = FileWatcher::new(vec![config.origin.clone()], WatchParams::default());
+        let watcher = watcher.map_err(StartError::Watch)?;
         let registry = Registry::new();
         let metrics = Metrics::new(&registry);
         let (client, url) = client(&config).await?;
@@ -135,11 +146,13 @@ impl Controller {
         }));
         telemetry::process::register(&registry, BUILD);
         log.register(&registry);
+        let (gateways, configured) = watch::channel(config.gateways().to_vec());
         let answers: Arc<dyn Process> = Arc::new(Answers {
             summary: last,
             config: config.effective(),
+            gateways: configured.clone(),
             started: Instant::now(),
-            clients: server,
+            clients: server.clone(),
         });
         let endpoints = endpoints.serve(&answers, registry, log);
         let identity = identity(environment);
@@ -153,17 +166,18 @@ impl Controller {
         }
         let (sender, messages) = mpsc::channel(watches::QUEUE);
         let config = Arc::new(config);
-        let watched = Arc::clone(&config);
-        let watching = Watches::new(client.clone(), watched, sender, metrics.clone());
+        let watching = Watches::new(client.clone(), config.clone(), sender, metrics.clone());
         tasks.spawn(watching.run());
         let reconciler = Reconciler::new(Parts {
-            config,
+            config: config.clone(),
             messages,
             leadership: leadership.clone(),
             resolved,
             writer: Writer::new(client.clone(), leadership),
             recorder: Recorder::start(client, identity, metrics.clone()),
             publisher,
+            gateways: configured,
+            server,
             metrics,
             summary,
         });
@@ -175,6 +189,9 @@ impl Controller {
         });
         Ok(Self {
             _endpoints: endpoints,
+            config,
+            watcher,
+            gateways,
             tls: reloads,
             stop,
             election,
@@ -194,6 +211,7 @@ impl Controller {
                     Signal::Reload => self.reload(),
                     Signal::Stop => break Ok(()),
                 },
+                () = self.watcher.changed() => self.reload(),
                 _ = &mut self.failed => break Err(Failed("the reconciler")),
                 Some(_) = self.tasks.join_next() => break Err(Failed("what serves or watches")),
                 Some(_) = self.election.join_next() => break Err(Failed("the election")),
@@ -214,6 +232,27 @@ impl Controller {
     }
 
     fn reload(&self) {
+        match Config::load(&self.config.origin) {
+            Ok(config) => {
+                let fixed = |own: &Config| {
+                    let mut keys = own.effective();
+                    keys["controllers"]["routing"]["gateways"].take();
+                    keys
+                };
+                if fixed(&config) != fixed(&self.config) {
+                    tracing::warn!("only changed gateways take effect before the next start");
+                }
+                let gateways = config.routing.map(|own| own.gateways);
+                self.gateways.send_if_modified(|own| {
+                    let changed = gateways.filter(|now| now != own);
+                    changed.map(|now| *own = now).is_some()
+                });
+            }
+            Err(error) => {
+                let error = telemetry::chain(&error);
+                tracing::error!(%error, "configuration refused, keeping the previous gateways");
+            }
+        }
         let Some(tls) = &self.tls else {
             return;
         };

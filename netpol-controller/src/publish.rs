@@ -62,17 +62,22 @@ struct Published {
     routes: usize,
 }
 
+/// Returns who may ask for the resources of each gateway.
+pub(crate) fn access(gateways: &[GatewayEntry]) -> Vec<xds::GatewayAccess> {
+    let gateways = gateways.iter().map(|entry| xds::GatewayAccess {
+        name: entry.name.clone(),
+        clients: entry.clients.clone(),
+    });
+    gateways.collect()
+}
+
 pub(crate) fn server_params(
     routing: &RoutingConfig,
     tls: Option<tls::ServerTls>,
 ) -> xds::ServerParams {
-    let gateways = routing.gateways.iter().map(|entry| xds::GatewayAccess {
-        name: entry.name.clone(),
-        clients: entry.clients.clone(),
-    });
     xds::ServerParams {
         tls,
-        gateways: gateways.collect(),
+        gateways: access(&routing.gateways),
         limits: xds::ServerLimits::default(),
         delta: true,
     }
@@ -218,6 +223,9 @@ impl Publisher {
         if self.gateways.is_empty() {
             return;
         }
+        let known = |values: &[String]| values.iter().all(|name| summary.contains_key(name));
+        metrics.routes.retain(known);
+        metrics.withheld.retain(known);
         for (name, figures) in summary {
             metrics.routes.with(&[name]).set(count(figures.routes));
             let withheld = metrics.withheld.with(&[name]);

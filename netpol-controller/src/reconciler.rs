@@ -27,7 +27,8 @@ use crate::lease::Leadership;
 use crate::metrics::{Metrics, count};
 use crate::observed::ObservedPolicies;
 use crate::plan::{ApiServer, HostName, Problem, Reason};
-use crate::publish::Publisher;
+use crate::publish::{self, Publisher};
+use crate::routes::GatewayEntry;
 use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
 use crate::status::Summary;
 use crate::sync::{self, Job, PlanInputs, PolicySync};
@@ -52,6 +53,9 @@ pub(crate) struct Parts {
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) publisher: Publisher,
+    /// The gateways as they are configured now.
+    pub(crate) gateways: watch::Receiver<Vec<GatewayEntry>>,
+    pub(crate) server: Option<xds::Server>,
     pub(crate) metrics: Metrics,
     /// The last summary of all this, for probes and operators.
     pub(crate) summary: watch::Sender<Arc<Summary>>,
@@ -138,6 +142,7 @@ impl Reconciler {
                     }
                 }
                 () = self.parts.leadership.changed() => self.lead(),
+                Ok(()) = self.parts.gateways.changed() => self.set_gateways(),
                 Ok(()) = self.parts.resolved.changed() => self.enqueue_namespaces(),
                 Some(job) = self.jobs.join_next_with_id() => self.finish(job),
                 () = task::yield_now(), if busy => {}
@@ -318,6 +323,25 @@ impl Reconciler {
         }
     }
 
+    /// Publishes for other gateways, beginning as at the start.
+    fn set_gateways(&mut self) {
+        let config = Arc::make_mut(&mut self.parts.config);
+        let (Some(routing), Some(server)) = (&mut config.routing, &self.parts.server) else {
+            return;
+        };
+        routing.gateways = self.parts.gateways.borrow_and_update().clone();
+        tracing::info!(gateways = routing.gateways.len(), "gateways changed");
+        server.set_gateways(publish::access(&routing.gateways));
+        self.parts.publisher = Publisher::new(Some(routing), Some(server));
+        self.problems
+            .retain(|source, _| !matches!(source, Source::Group(_)));
+        if self.synced {
+            self.enqueue_all();
+            self.translate();
+            self.parts.publisher.complete();
+        }
+    }
+
     // What that affects.
 
     /// Enqueues what an object is about, as it is known now.
@@ -349,8 +373,7 @@ impl Reconciler {
 
     /// Returns whether a configured gateway's pods run in a namespace.
     fn has_gateway(&self, namespace: &str) -> bool {
-        let routing = self.parts.config.routing.iter();
-        let mut gateways = routing.flat_map(|own| &own.gateways);
+        let mut gateways = self.parts.config.gateways().iter();
         gateways.any(|own| own.namespace == namespace)
     }
 

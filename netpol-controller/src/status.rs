@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::metrics::BUILD;
 use crate::plan::Problem;
+use crate::routes::GatewayEntry;
 use crate::state::Kind;
 
 /// Problems that are listed; beside the total number.
@@ -49,6 +50,8 @@ pub(crate) struct GatewaySummary {
 pub(crate) struct Answers {
     pub(crate) summary: watch::Receiver<Arc<Summary>>,
     pub(crate) config: Value,
+    /// What of it changes.
+    pub(crate) gateways: watch::Receiver<Vec<GatewayEntry>>,
     pub(crate) started: Instant,
     pub(crate) clients: Option<xds::Server>,
 }
@@ -73,7 +76,9 @@ impl Process for Answers {
     }
 
     fn config(&self) -> Value {
-        self.config.clone()
+        let mut config = self.config.clone();
+        config["controllers"]["routing"]["gateways"] = json!(*self.gateways.borrow());
+        config
     }
 
     fn snapshot(&self) -> Value {

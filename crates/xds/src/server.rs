@@ -22,6 +22,7 @@ mod stream_task;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -113,15 +114,33 @@ impl Default for ServerLimits {
 /// A discovery server. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Server {
-    inner: Arc<Inner>,
+    inner: watch::Sender<Arc<Inner>>,
 }
 
+/// What is served until the gateways change.
 #[derive(Debug)]
 struct Inner {
     params: ServerParams,
     gateways: BTreeMap<Arc<str>, Arc<Gateway>>,
     clients: clients::Clients,
-    metrics: metrics::Metrics,
+    metrics: Arc<metrics::Metrics>,
+}
+
+impl Inner {
+    fn new(params: ServerParams, metrics: Arc<metrics::Metrics>) -> Arc<Self> {
+        let share = params.limits.streams / params.gateways.len().max(1);
+        let gateways = params.gateways.iter().map(|access| {
+            let name: Arc<str> = access.name.as_str().into();
+            let gateway = Gateway::new(name.clone(), access, share.max(1), &metrics);
+            (name, Arc::new(gateway))
+        });
+        Arc::new(Self {
+            gateways: gateways.collect(),
+            clients: clients::Clients::default(),
+            metrics,
+            params,
+        })
+    }
 }
 
 impl Server {
@@ -131,31 +150,34 @@ impl Server {
     /// When the metrics are registered already.
     #[must_use]
     pub fn new(params: ServerParams, registry: &telemetry::Registry) -> Self {
-        let metrics = metrics::Metrics::new(registry);
+        let metrics = Arc::new(metrics::Metrics::new(registry));
         let reloads = tls::Metrics::new(registry);
         if let Some(tls) = &params.tls {
             tls.count_in(&reloads, "xds");
         }
-        let share = params.limits.streams / params.gateways.len().max(1);
-        let gateways = params.gateways.iter().map(|access| {
-            let name: Arc<str> = access.name.as_str().into();
-            let gateway = Gateway::new(name.clone(), access, share.max(1), &metrics);
-            (name, Arc::new(gateway))
-        });
         Self {
-            inner: Arc::new(Inner {
-                gateways: gateways.collect(),
-                clients: clients::Clients::default(),
-                metrics,
-                params,
-            }),
+            inner: watch::Sender::new(Inner::new(params, metrics)),
         }
+    }
+
+    /// Changes the gateways, all of which then have no resources and are not complete. Every stream
+    /// ends with `UNAVAILABLE`; clients come back, and keep what they have until they are answered.
+    pub fn set_gateways(&self, gateways: Vec<GatewayAccess>) {
+        let last = self.inner.borrow().clone();
+        let is_named = |name: &String| gateways.iter().any(|own| own.name == *name);
+        last.metrics.retain(is_named);
+        let params = ServerParams {
+            gateways,
+            ..last.params.clone()
+        };
+        let inner = Inner::new(params, last.metrics.clone());
+        self.inner.send_replace(inner);
     }
 
     /// Returns the handle of a gateway, if there is one of this name.
     #[must_use]
     pub fn gateway(&self, name: &str) -> Option<GatewayHandle> {
-        let gateway = self.inner.gateways.get(name)?.clone();
+        let gateway = self.inner.borrow().gateways.get(name)?.clone();
         Some(GatewayHandle { gateway })
     }
 
@@ -164,13 +186,26 @@ impl Server {
     /// are read again when they change. Nothing that a client does ends it; dropping it cuts every
     /// connection.
     pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
-        serve::serve(&self.inner, listener, shutdown).await;
+        let mut serving = self.inner.subscribe();
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let inner = serving.borrow_and_update().clone();
+            let until = async {
+                tokio::select! {
+                    () = &mut shutdown => true,
+                    _ = serving.changed() => false,
+                }
+            };
+            if serve::serve(&inner, &listener, until).await {
+                return;
+            }
+        }
     }
 
     /// Returns who is connected and how far each client is, in order of arrival.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientStatus> {
-        self.inner.clients.list()
+        self.inner.borrow().clients.list()
     }
 }
 

@@ -29,6 +29,9 @@ pub struct Config {
     pub(crate) admin: AdminSettings,
     /// What the controller does.
     pub(crate) controllers: ControllersFile,
+    /// The file, which is read again.
+    #[serde(skip)]
+    pub(crate) origin: PathBuf,
     /// `kubeconfig`, from the working directory.
     #[serde(skip)]
     pub(crate) kubeconfig_path: Option<PathBuf>,
@@ -48,6 +51,7 @@ impl Default for Config {
             probes: ProbesSettings::on_port(8081),
             admin: AdminSettings::on_loopback(9901),
             controllers: ControllersFile::default(),
+            origin: PathBuf::new(),
             kubeconfig_path: None,
             namespaces: None,
             routing: None,
@@ -123,7 +127,7 @@ pub(crate) struct ClusterFile {
 pub(crate) struct RoutingFile {
     /// Whether they are served.
     pub(crate) enabled: bool,
-    /// The gateways.
+    /// The gateways; the only key that is read again when the file changes.
     pub(crate) gateways: Vec<GatewayEntry>,
     /// Where gateways ask for them.
     pub(crate) xds: XdsFile,

@@ -41,6 +41,61 @@ pub(crate) fn gateway_gets_only_its_own_routes(seed: &Seed<'_>) {
     }
 }
 
+/// Gateways leave the configuration file and return to it while the controller runs.
+pub(crate) fn gateways_come_and_go(seed: &Seed<'_>, ours: &Gateway) {
+    let led = |own: &Gateway, shoot: &str| {
+        let request = Ask::Name(Some(name_of(shoot)));
+        ask(&own.ports, seed.authority_pem(), &request)
+    };
+    let served = |wanted: &[&str]| {
+        wait::until(&format!("the gateways {wanted:?}"), LIMIT, || {
+            let gateways = seed.snapshot()["gateways"].take();
+            gateways.as_object().unwrap().keys().eq(wanted)
+        })
+        .unwrap();
+    };
+    let wait_stream = || {
+        let connected = || ours.program.metric("rhizome_xds_connected", &[]) == 1.0;
+        wait::until("a stream", LIMIT * 2, connected).unwrap();
+    };
+    let denied = || {
+        let labels = [("reason", "denied")];
+        seed.metric("rhizome_xds_refused_streams_total", &labels)
+    };
+    let generation = ours.program.metric("rhizome_snapshot_generation", &[]);
+    let refused = denied();
+    seed.configure(&["default"]);
+    served(&["default"]);
+    let mut other = seed.start_gateway("other", "other");
+    wait::until("a refusal", LIMIT, || denied() > refused).unwrap();
+    assert_eq!(other.metric("rhizome_xds_connected", &[]), 0.0);
+    let labels = [("gateway", "other")];
+    assert_eq!(seed.metric("rhizome_xds_pushes_total", &labels), 0.0);
+    wait_stream();
+    assert_eq!(led(ours, "a"), Answer::Shoot("a".to_owned()));
+
+    // A file that is refused changes nothing.
+    seed.configure(&[]);
+    seed.configure(&["default", "other"]);
+    served(&["default", "other"]);
+    // One that was refused often waits for up to 30 s.
+    let connected = || other.metric("rhizome_xds_connected", &[]) == 1.0;
+    wait::until("a stream of the other", LIMIT * 2, connected).unwrap();
+    other.wait_ready();
+    let ports = other.ports();
+    let other = Gateway {
+        program: other,
+        ports,
+    };
+    assert_eq!(led(&other, "d"), Answer::Shoot("d".to_owned()));
+    assert_eq!(led(&other, "a"), Answer::Nothing);
+    wait_stream();
+    assert_eq!(led(ours, "a"), Answer::Shoot("a".to_owned()));
+    // It was answered with what it had.
+    let now = ours.program.metric("rhizome_snapshot_generation", &[]);
+    assert_eq!(now, generation);
+}
+
 /// The controller is away and comes back: no client is affected, and nothing is sent twice.
 pub(crate) fn our_gateway_goes_on_without_the_controller(seed: &Seed<'_>, ours: &Gateway) {
     let led = |shoot: &str| {

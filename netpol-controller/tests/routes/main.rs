@@ -57,6 +57,9 @@ fn both_gateways_route_alike() {
         step("another gateway", || {
             access::gateway_gets_only_its_own_routes(seed)
         });
+        step("other gateways", || {
+            access::gateways_come_and_go(seed, &gateway)
+        });
         step("no controller", || {
             access::our_gateway_goes_on_without_the_controller(seed, &gateway);
         });

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
@@ -17,6 +17,8 @@ use crate::ours::LIMIT;
 /// A running program that logs JSON. Dropping it stops it.
 pub(crate) struct Program {
     pub(crate) child: ChildGuard,
+    /// Its configuration file.
+    pub(crate) config: PathBuf,
     pub(crate) probes: SocketAddr,
     pub(crate) admin: SocketAddr,
 }
@@ -49,6 +51,7 @@ impl Program {
         let (probes, admin) = (served("probes"), served("admin"));
         Self {
             child,
+            config: path,
             probes,
             admin,
         }

@@ -146,9 +146,11 @@ impl<'n> Seed<'n> {
         }
     }
 
-    /// Starts the controller where it was before, and waits until it knows everything.
-    pub(crate) fn start_controller(&self) {
-        let gateways = GATEWAYS.map(|(name, uri)| {
+    /// Returns a configuration of the controller with some of the gateways.
+    fn config(&self, wanted: &[&str]) -> Value {
+        let gateways = GATEWAYS.into_iter();
+        let gateways = gateways.filter(|(name, _)| wanted.contains(name));
+        let gateways = gateways.map(|(name, uri)| {
             let other = name == "other";
             json!({
                 "name": name,
@@ -167,7 +169,8 @@ impl<'n> Seed<'n> {
             "cert": "controller.crt",
             "key": "controller.key",
         });
-        let config = json!({
+        let gateways: Vec<Value> = gateways.collect();
+        json!({
             "kubeconfig": "kubeconfig",
             "leaderElection": { "enabled": false },
             "probes": { "address": "127.0.0.1:0" },
@@ -176,7 +179,19 @@ impl<'n> Seed<'n> {
                 "networkPolicy": { "enabled": false },
                 "routing": { "enabled": true, "gateways": gateways, "xds": xds },
             },
-        });
+        })
+    }
+
+    /// Changes the configuration file of the running controller.
+    pub(crate) fn configure(&self, wanted: &[&str]) {
+        let controller = self.controller.borrow();
+        let path = &controller.as_ref().unwrap().config;
+        fs::write(path, self.config(wanted).to_string()).unwrap();
+    }
+
+    /// Starts the controller where it was before, and waits until it knows everything.
+    pub(crate) fn start_controller(&self) {
+        let config = self.config(&["default", "other"]);
         let binary = Path::new(env!("CARGO_BIN_EXE_netpol-controller"));
         let dir = self.dir.path();
         let mut program = Program::start(self.place(), dir, "controller", binary, &config);

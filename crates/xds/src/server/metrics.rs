@@ -64,6 +64,15 @@ impl Metrics {
         }
     }
 
+    /// Ends the series of gateways that are not `known`.
+    pub(super) fn retain(&self, known: impl Fn(&String) -> bool) {
+        let keep = |values: &[String]| values.first().is_some_and(&known);
+        self.clients.retain(keep);
+        for family in [&self.pushes, &self.push_bytes, &self.acks, &self.nacks] {
+            family.retain(keep);
+        }
+    }
+
     pub(super) fn refused(&self, reason: &'static str) {
         self.refused.with(&[reason]).inc();
     }

@@ -30,12 +30,12 @@ use super::full::Full;
 use super::stream_task::{self, Variant};
 use crate::grpc::{DELTA_PATH, FULL_PATH, stream_of};
 
-/// Serves until `shutdown` completes, see [`super::Server::serve`].
-pub(super) async fn serve(
+/// Serves until `end` completes, and returns what it did; see [`super::Server::serve`].
+pub(super) async fn serve<T>(
     inner: &Arc<Inner>,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()> + Send,
-) {
+    listener: &TcpListener,
+    end: impl Future<Output = T> + Send,
+) -> T {
     let closing = watch::Sender::new(false);
     let cx = Connections {
         inner: inner.clone(),
@@ -51,16 +51,16 @@ pub(super) async fn serve(
         }
         std::future::pending::<Infallible>().await
     };
-    tokio::select! {
-        never = accept_all(&cx, &listener, &mut connections) => match never {},
+    let end = tokio::select! {
+        never = accept_all(&cx, listener, &mut connections) => match never {},
         never = watching => match never {},
-        () = shutdown => {}
-    }
-    drop(listener);
+        end = end => end,
+    };
     closing.send_replace(true);
     let ended = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(inner.params.limits.closing, ended).await;
     connections.shutdown().await;
+    end
 }
 
 async fn accept_all(
