@@ -30,7 +30,7 @@ pub(crate) const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("applicati
 
 /// Stream window offered to peers. What tunnels may hold is bounded by credit and by budgets; the
 /// stream itself must not become the bottleneck at some hundred megabytes per second.
-pub(crate) const STREAM_WINDOW: u32 = 8 << 20;
+pub(crate) const STREAM_WINDOW: u32 = knp_proto::STREAM_WINDOW as u32;
 /// Connection window offered to agents and servers, which use one stream.
 pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Frames accepted, and sent to those who accept as much: a DATA packet of 64 KiB and its heads.
@@ -300,16 +300,17 @@ impl PacketReceiver {
     }
 
     /// Waits for bytes, reads the packets that are complete with them into `packets`, and returns
-    /// whether the stream goes on. Cancel-safe.
+    /// how many bytes came, to be [released](PacketReceiver::release); nothing at the end of the
+    /// stream. Cancel-safe.
     pub(crate) fn poll_packets(
         &mut self,
         cx: &mut Context<'_>,
         packets: &mut VecDeque<Packet>,
-    ) -> Poll<Result<bool, StreamError>> {
+    ) -> Poll<Result<Option<usize>, StreamError>> {
         let piece = match ready!(self.stream.poll_data(cx)) {
             Some(Ok(piece)) => piece,
             Some(Err(error)) => return Poll::Ready(Err(error.into())),
-            None if self.deframer.is_empty() => return Poll::Ready(Ok(false)),
+            None if self.deframer.is_empty() => return Poll::Ready(Ok(None)),
             None => return Poll::Ready(Err(StreamError::Truncated)),
         };
         let len = piece.len();
@@ -317,8 +318,15 @@ impl PacketReceiver {
         while let Some(message) = self.deframer.next_message()? {
             packets.push_back(Packet::decode(message)?);
         }
-        self.stream.flow_control().release_capacity(len)?;
-        Poll::Ready(Ok(true))
+        Poll::Ready(Ok(Some(len)))
+    }
+
+    /// Lets the peer send `bytes` more, no more than came.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub(crate) fn release(&mut self, bytes: usize) -> Result<(), StreamError> {
+        Ok(self.stream.flow_control().release_capacity(bytes)?)
     }
 
     /// Returns the status and text with which a server ended the stream, once

@@ -47,8 +47,8 @@ pub(crate) struct State {
     pub(crate) closing: Option<&'static str>,
     /// A dial got no answer, and nothing has come since.
     pub(crate) suspect: bool,
-    /// The pump does not read, because a tunnel is full.
-    pub(crate) blocked: bool,
+    /// Bytes that came and were not returned to the stream's window.
+    pub(crate) unreleased: usize,
 }
 
 /// Ends a link when it is dropped, so that no task waits for one whose pump is gone.
@@ -107,7 +107,7 @@ impl LinkHandle {
                 waker: None,
                 closing: None,
                 suspect: false,
-                blocked: false,
+                unreleased: 0,
             }),
         }))
     }
@@ -208,8 +208,8 @@ impl Shared {
     /// Passes on what the last change brought about, and has the pump see to the rest.
     pub(crate) fn settle(&self, state: &mut State) {
         self.settle_in_pump(state);
-        let unblocked = state.blocked && !state.link.is_read_blocked();
-        if unblocked || state.link.has_transmit() || !state.news.is_empty() {
+        let release = state.unreleased >= state.link.withheld() + RELEASE;
+        if release || state.link.has_transmit() || !state.news.is_empty() {
             state.wake_pump();
         }
     }
@@ -425,6 +425,9 @@ impl PendingDial {
         });
     }
 }
+
+/// Bytes of the stream's window that are worth waking the pump for.
+const RELEASE: usize = 32 << 10;
 
 /// Has the task woken; one that is known already is not cloned again.
 fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {

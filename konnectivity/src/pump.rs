@@ -34,7 +34,7 @@ pub(crate) struct Pump {
     timer: Timer,
     /// Read, and not yet the link's.
     packets: VecDeque<Packet>,
-    /// Held while a full tunnel keeps the stream from being read.
+    /// Held while slow sockets keep the stream's window from the peer.
     blocked: Option<Held>,
     /// Answers to unknown dials that were counted.
     unrecognized: u64,
@@ -124,6 +124,9 @@ impl Pump {
             if received {
                 self.watch.heard();
             }
+            if let Err(error) = self.release() {
+                return Poll::Ready(error.into());
+            }
             if let Err(error) = self.transmit(cx) {
                 return Poll::Ready(error.into());
             }
@@ -159,21 +162,16 @@ impl Pump {
 
     /// Reads what is there; returns whether there was something.
     fn receive(&mut self, cx: &mut Context<'_>) -> Result<bool, LinkEnd> {
-        if self.is_blocked() {
-            let link = &self.link;
-            self.blocked.get_or_insert_with(|| link.metrics().blocked());
-            return Ok(false);
-        }
-        self.blocked = None;
-        match self.receiver.poll_packets(cx, &mut self.packets) {
-            Poll::Ready(Ok(true)) => {}
-            Poll::Ready(Ok(false)) => return Err(LinkEnd::Finished(self.receiver.status())),
+        let len = match self.receiver.poll_packets(cx, &mut self.packets) {
+            Poll::Ready(Ok(Some(len))) => len,
+            Poll::Ready(Ok(None)) => return Err(LinkEnd::Finished(self.receiver.status())),
             Poll::Ready(Err(error)) => return Err(error.into()),
             Poll::Pending => return Ok(false),
-        }
+        };
         let now = now();
         let mut state = self.link.0.lock();
         let state: &mut State = &mut state;
+        state.unreleased += len;
         while let Some(packet) = self.packets.pop_front() {
             self.link.metrics().received.packet(packet.kind());
             state.link.handle_packet(now, packet)?;
@@ -187,11 +185,21 @@ impl Pump {
         Ok(true)
     }
 
-    /// Returns whether the stream is not to be read for now; this is polled again when it is.
-    fn is_blocked(&self) -> bool {
+    /// Returns to the stream's window what slow sockets do not withhold.
+    fn release(&mut self) -> Result<(), StreamError> {
         let mut state = self.link.0.lock();
-        state.blocked = state.link.is_read_blocked();
-        state.blocked
+        let held_up = state.link.is_held_up();
+        self.blocked = held_up.then(|| {
+            let held = self.blocked.take();
+            held.unwrap_or_else(|| self.link.metrics().blocked())
+        });
+        let release = state.unreleased.saturating_sub(state.link.withheld());
+        state.unreleased -= release;
+        drop(state);
+        match release {
+            0 => Ok(()),
+            release => self.receiver.release(release),
+        }
     }
 
     /// Sends what the stream takes.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::budget::{Budget, Counter, Share};
+use crate::config::STREAM_WINDOW;
 use crate::credit::Headroom;
 use crate::id::TenantId;
 
@@ -125,6 +126,16 @@ impl Tenant {
     #[must_use]
     pub fn tunnels(&self) -> usize {
         self.tunnels.used()
+    }
+
+    /// Returns how much of a stream's window is more than one tunnel can hold.
+    pub(crate) fn unused_window(&self) -> usize {
+        STREAM_WINDOW - (self.bytes.own.limit() / 4).clamp(FEW, STREAM_WINDOW)
+    }
+
+    /// Returns whether what holds `own` bytes is about to be refused more.
+    pub(crate) fn is_short(&self, own: usize) -> bool {
+        self.bytes.headroom(own, 0) == Headroom::Short
     }
 
     /// Counts one agent's stream in; nothing when there are too many.

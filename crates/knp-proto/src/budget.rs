@@ -38,7 +38,7 @@ impl Counter {
         self.used.load(Ordering::Relaxed)
     }
 
-    fn limit(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
 

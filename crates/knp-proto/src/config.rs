@@ -13,14 +13,17 @@ pub enum Role {
     Server,
 }
 
-/// What happens when a socket does not take its data and the peer knows no credit.
+/// Receive window of a stream, bytes: what a peer that knows no credit may send ahead of the
+/// sockets of all its tunnels together.
+pub const STREAM_WINDOW: usize = 8 << 20;
+
+/// What happens when sockets do not take their data and the peer knows no credit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// The stream is not read until half of what waits is gone, and all its tunnels stand still:
-    /// upstream's behavior.
+    /// Once the stream's window is full, all its tunnels wait for the slowest: upstream's behavior.
     Block,
-    /// As [`Overflow::Block`], but a tunnel whose socket takes nothing at all for
-    /// [`LinkConfig::patience`] is closed. Who reads slowly is waited for, who has stopped is not.
+    /// The other tunnels get past, and one that holds them up is closed if its socket takes nothing
+    /// at all for [`LinkConfig::stall_timeout`]. A slow reader is served, a stopped one is not.
     #[default]
     Close,
 }
@@ -40,12 +43,11 @@ pub struct LinkConfig {
     pub outbox_bytes: usize,
     /// See [`Overflow`].
     pub overflow: Overflow,
-    /// See [`Overflow::Close`].
-    pub patience: Duration,
     /// Bytes of one tunnel that are sent while others wait.
     pub quantum_bytes: usize,
-    /// Bytes that may wait for a socket: the largest window, and with a peer that knows no
-    /// credit the point at which [`Overflow`] applies.
+    /// See [`Overflow::Close`].
+    pub stall_timeout: Duration,
+    /// Bytes that may wait for a socket: the largest window of credit.
     pub tunnel_bytes: usize,
 }
 
@@ -58,8 +60,8 @@ impl Default for LinkConfig {
             max_data_bytes: 64 << 10,
             outbox_bytes: 256 << 10,
             overflow: Overflow::Close,
-            patience: Duration::from_secs(1),
             quantum_bytes: 64 << 10,
+            stall_timeout: Duration::from_secs(30),
             tunnel_bytes: 4 << 20,
         }
     }

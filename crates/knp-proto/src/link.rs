@@ -14,6 +14,7 @@
 mod event;
 mod receive;
 mod send;
+mod window;
 
 pub use event::{DialTarget, Event, LinkError, LinkStats, Transmit};
 
@@ -32,6 +33,7 @@ use crate::id::{ConnectId, DialId, StreamId, TunnelId};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
 use crate::tunnel::{EndReason, Gone, Phase, Read, Tunnel, WriteError};
+use window::SharedWindow;
 
 /// One end of one stream.
 #[derive(Debug)]
@@ -53,8 +55,8 @@ pub struct Link {
     /// Tunnels that owe CREDIT.
     credits: VecDeque<u32>,
     events: VecDeque<Event>,
-    /// Tunnels because of which the stream must not be read.
-    blocking: usize,
+    /// Without credit.
+    shared: SharedWindow,
     next_connect_id: i64,
     /// Tunnels so far.
     serial: u32,
@@ -101,7 +103,10 @@ impl Link {
             dials: VecDeque::new(),
             credits: VecDeque::new(),
             events: VecDeque::new(),
-            blocking: 0,
+            shared: SharedWindow::new(match extensions.window {
+                true => 0,
+                false => tenant.unused_window(),
+            }),
             next_connect_id: 1,
             serial: 0,
             ended: false,
@@ -139,11 +144,18 @@ impl Link {
             && self.events.is_empty()
     }
 
-    /// Returns whether the stream must not be read for now, because a socket does not take its
-    /// data, its peer knows no credit, and [`Overflow::Block`](crate::Overflow::Block) was asked for.
+    /// Returns how many bytes of what came are not to be returned to the stream's receive window,
+    /// [`STREAM_WINDOW`](crate::STREAM_WINDOW), for now; without credit that is what sockets are
+    /// slow to take. Changes with any call.
     #[must_use]
-    pub fn is_read_blocked(&self) -> bool {
-        self.blocking > 0
+    pub fn withheld(&self) -> usize {
+        self.shared.withheld()
+    }
+
+    /// Returns whether slow sockets have used the window up, and so hold up all tunnels.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.shared.is_short()
     }
 
     /// Returns whether [`Link::poll_transmit`] has something to send.
@@ -164,7 +176,8 @@ impl Link {
     /// Returns when [`Link::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.first().map(|&(at, _)| at)
+        let first = self.timers.first().map(|&(at, _)| at);
+        first.into_iter().chain(self.shared.due()).min()
     }
 
     // === Dialing ===
@@ -431,15 +444,9 @@ impl Link {
         if tunnel.owes_credit() && !std::mem::replace(&mut tunnel.marks.credit_queued, true) {
             self.credits.push_back(slot);
         }
-        if tunnel.is_blocking() != tunnel.marks.blocks {
-            tunnel.marks.blocks = tunnel.is_blocking();
-            if tunnel.marks.blocks {
-                self.blocking += 1;
-            } else {
-                self.blocking -= 1;
-            }
-        }
-        let due = tunnel.due();
+        let excess = tunnel.excess();
+        (self.shared).change(std::mem::replace(&mut tunnel.marks.excess, excess), excess);
+        let due = tunnel.deadline;
         if due != tunnel.marks.timer {
             if let Some(at) = tunnel.marks.timer {
                 self.timers.remove(&(at, slot));
@@ -490,9 +497,7 @@ impl Link {
         if tunnel.marks.credit_queued {
             self.credits.retain(|&waiting| waiting != slot);
         }
-        if tunnel.marks.blocks {
-            self.blocking -= 1;
-        }
+        self.shared.change(tunnel.marks.excess, 0);
     }
 }
 

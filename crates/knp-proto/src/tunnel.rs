@@ -15,7 +15,7 @@ mod end;
 pub(crate) use end::RESET_BY_PEER;
 pub use end::{EndReason, Gone, Read, Violation, WriteError};
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -93,10 +93,8 @@ pub(crate) struct Tunnel {
     inbound: Inbound,
     /// The socket is gone.
     detached: bool,
-    /// The link must not be read until no more than so much is held.
-    blocked_above: Option<usize>,
-    /// When a tunnel that holds up its stream is given up.
-    patience: Option<Instant>,
+    /// Since when data waits of which the socket has taken nothing.
+    waiting: Option<Instant>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) end: Option<EndReason>,
     pub(crate) marks: Marks,
@@ -105,8 +103,9 @@ pub(crate) struct Tunnel {
 /// What the link has noted down about a tunnel.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
-    pub(crate) blocks: bool,
     pub(crate) credit_queued: bool,
+    /// See [`Tunnel::excess`].
+    pub(crate) excess: usize,
     pub(crate) readable_told: bool,
     pub(crate) ended_told: bool,
     pub(crate) timer: Option<Instant>,
@@ -140,8 +139,7 @@ impl Tunnel {
             owed: 0,
             inbound: Inbound::Open,
             detached: false,
-            blocked_above: None,
-            patience: None,
+            waiting: None,
             deadline: Some(deadline),
             end: None,
             marks: Marks::default(),
@@ -246,8 +244,7 @@ impl Tunnel {
         self.inbox.clear();
         self.in_hand = 0;
         self.owed = 0;
-        self.blocked_above = None;
-        self.patience = None;
+        self.waiting = None;
     }
 
     // === Toward the socket ===
@@ -274,12 +271,8 @@ impl Tunnel {
         let len = len.min(self.in_hand);
         self.in_hand -= len;
         let drained = self.held() == 0;
-        if self.blocked_above.is_some_and(|above| self.held() <= above) {
-            self.blocked_above = None;
-            self.patience = None;
-        }
-        if len > 0 && self.patience.is_some() {
-            self.patience = Some(now + config.patience);
+        if len > 0 {
+            self.waiting = (!drained).then_some(now);
         }
         if self.phase == Phase::Lingering {
             self.deadline = Some(now + config.linger_timeout);
@@ -295,8 +288,19 @@ impl Tunnel {
         self.inbox.len() + self.in_hand
     }
 
-    pub(crate) fn is_blocking(&self) -> bool {
-        self.blocked_above.is_some()
+    /// Returns how much of the stream's window is to be kept from a peer that knows no credit: what
+    /// waits beyond what each tunnel may hold, as long as more may come.
+    pub(crate) fn excess(&self) -> usize {
+        match self.window.is_some() || self.phase == Phase::Lingering {
+            true => 0,
+            false => self.held().saturating_sub(FREE),
+        }
+    }
+
+    /// Returns the excess, if any, when the socket has taken nothing for `limit`.
+    pub(crate) fn stalled(&self, now: Instant, limit: Duration) -> Option<usize> {
+        let waited = now.saturating_duration_since(self.waiting?);
+        (waited >= limit && self.excess() > 0).then(|| self.excess())
     }
 
     // === From the link ===
@@ -319,31 +323,15 @@ impl Tunnel {
             received.map_err(|error| EndReason::Violation(Violation::Credit(error)))?;
         }
         self.inbox.push(data);
-        let charged = self.permit.try_charge(self.charge());
-        if self.window.is_some() {
-            return charged.then_some(()).ok_or(EndReason::OverBudget);
+        self.waiting.get_or_insert(now);
+        if self.permit.try_charge(self.charge()) {
+            return Ok(());
         }
-        let slow = self.held() > config.tunnel_bytes;
-        match config.overflow {
-            _ if charged && !slow => return Ok(()),
-            Overflow::Close if !charged => return Err(EndReason::OverBudget),
-            Overflow::Close => {
-                (self.patience).get_or_insert(now + config.patience);
-            }
-            Overflow::Block => self.recharge(),
+        if self.window.is_some() || config.overflow == Overflow::Close {
+            return Err(EndReason::OverBudget);
         }
-        self.blocked_above = Some(self.held() / 2);
+        self.recharge();
         Ok(())
-    }
-
-    /// Returns when something is due.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        let both = self.deadline.into_iter().chain(self.patience);
-        both.min()
-    }
-
-    pub(crate) fn is_out_of_patience(&self, now: Instant) -> bool {
-        self.patience.is_some_and(|at| at <= now)
     }
 
     pub(crate) fn receive_credit(&mut self, bytes: u64) -> Result<(), EndReason> {
@@ -567,6 +555,9 @@ impl Tunnel {
 /// A tunnel with nothing waiting may always take so much from its socket: what upstream's agent
 /// reads at a time.
 const WRITE_FLOOR: usize = 4096;
+/// Bytes that a tunnel may hold before a peer that knows no credit notices: as much as one that
+/// does may send at first.
+const FREE: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -55,6 +55,8 @@ pub(super) fn configure(
         link: LinkConfig {
             dial_timeout: dial.timeout,
             overflow: flags.buffers.slow_consumer.into(),
+            stall_timeout: checks
+                .positive_time("slow-consumer-timeout", flags.buffers.slow_consumer_timeout),
             ..LinkConfig::default()
         },
         leases: leases(flags, checks),

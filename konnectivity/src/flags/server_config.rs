@@ -58,6 +58,7 @@ pub struct ServerConfig {
     pub(crate) max_buffered_bytes: usize,
     /// What happens to tunnels with slow readers and peers without flow control.
     pub(crate) overflow: Overflow,
+    pub(crate) stall_timeout: Duration,
     pub(crate) per_cluster_metrics: bool,
     /// Certificates, versions and cipher suites of both ports.
     pub(crate) tls: TlsParams,
@@ -124,6 +125,8 @@ pub(super) fn configure(
         lease,
         max_buffered_bytes: checks.buffered(&flags.buffers),
         overflow: flags.buffers.slow_consumer.into(),
+        stall_timeout: checks
+            .positive_time("slow-consumer-timeout", flags.buffers.slow_consumer_timeout),
         per_cluster_metrics: flags.per_cluster_metrics,
         tls: TlsParams {
             agents_pair: Some(agents_pair),

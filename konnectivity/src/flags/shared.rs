@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use schemars::JsonSchema;
 use serde::Serialize;
-use settings::{ByteSize, RelPath};
+use settings::{ByteSize, GoDuration, RelPath};
 
 pub(crate) const AGENTS: &str = "Agents";
 pub(crate) const ENDPOINTS: &str = "Health, metrics and admin endpoints";
@@ -51,10 +51,13 @@ pub(crate) struct BufferFlags {
     /// Maximum bytes buffered for all tunnels together; at least 4MiB, the share of one tunnel.
     #[arg(long, default_value = "256MiB")]
     pub(crate) max_buffered_bytes: ByteSize,
-    /// Once 4MiB wait for a tunnel's reader and the peer knows no flow control: block all tunnels
-    /// of the peer; or block them for 1s at most, then close the tunnel.
+    /// Once 8MiB wait for slow readers and the peer knows no flow control: block all its tunnels;
+    /// or let the others pass, and close those whose readers stop.
     #[arg(long, default_value = "close")]
     pub(crate) slow_consumer: OverflowWord,
+    /// Time until a reader has stopped; 5s at most when memory is short.
+    #[arg(long, default_value = "30s")]
+    pub(crate) slow_consumer_timeout: GoDuration,
 }
 
 /// Flags that do nothing here.
@@ -122,7 +125,7 @@ pub(crate) enum LogWord {
 pub(crate) enum OverflowWord {
     /// All tunnels of the stream wait until it has caught up.
     Block,
-    /// The tunnel is closed.
+    /// The tunnel is closed once its reader stops.
     Close,
 }
 

@@ -43,8 +43,7 @@ telemetry::families! {
         stalled: gauge = "rhizome_konnectivity_stalled_tunnels",
         /// Streams between server and agent.
         links: gauge = "rhizome_konnectivity_links",
-        /// Streams that are not read because of a slow socket, with a peer that knows no credit and
-        /// where blocking was asked for.
+        /// Streams held up by slow sockets, with a peer that knows no credit.
         blocked: gauge = "rhizome_konnectivity_blocked_links",
         /// Streams given up because the peer did not answer in time.
         liveness_failures: counter = "rhizome_konnectivity_liveness_failures_total",

@@ -229,6 +229,7 @@ async fn admit(
     let config = LinkConfig {
         dial_timeout: cx.config.dial_timeout,
         overflow: cx.config.overflow,
+        stall_timeout: cx.config.stall_timeout,
         ..LinkConfig::default()
     };
     let link = Link::server(tenant.limits(), stream, extensions, config);

@@ -210,14 +210,14 @@ fn a_dial_taken_back_leaves_no_connection() {
 /// Upstream's agent waits for the slowest of its connections.
 #[test]
 fn stalled_destination_stalls_no_other() {
-    let mut pair = Pair::start();
+    let mut pair = Pair::with(&["--slow-consumer-timeout=1s"]);
     let stuck = Upstream::start(Behavior::NeverReads).unwrap();
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let bad = pair.link.dial(&stuck.addr().to_string()).unwrap();
     let good = pair.link.dial(&echo.addr().to_string()).unwrap();
     let part = vec![1; 32 << 10];
-    // 16 MiB: more than sockets and agent hold, so that the connection is cut on the way.
-    for _ in 0..512 {
+    // 32 MiB: more than sockets and agent hold, so that the connection is cut on the way.
+    for _ in 0..1024 {
         pair.link.write(bad, &part).unwrap();
     }
     let clock = Stopwatch::start();

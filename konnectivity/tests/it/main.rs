@@ -34,6 +34,7 @@ mod registry;
 mod reload;
 mod resets;
 mod servers;
+mod slow;
 mod stalls;
 mod streams;
 mod support;

@@ -92,14 +92,18 @@ fn a_stalled_tunnel_goes_on_where_it_stopped() {
     }
 }
 
-/// An agent of upstream's has no flow control: what cannot be held is cut, and counted.
+/// An agent of upstream's has no flow control: a reader that stops for long is cut, and counted.
 #[test]
 fn stalled_reader_of_upstream_agent_is_cut() {
-    let rig = Rig::start(Mode::Http, Kind::Go);
+    let flags = ServerFlags::new(Mode::Http).flag("--slow-consumer-timeout=1s");
+    let rig = Rig::of(flags, Mode::Http, Kind::Go);
     let source = Upstream::start(Behavior::Source { bytes: u64::MAX }).unwrap();
     let stalled = rig.tunnel(source.addr());
     wait::until("the cut", LIMIT, || rig.server.established() == 0.0).unwrap();
     source.wait_closed(LIMIT).unwrap();
+    let ended = "rhizome_konnectivity_tunnels_ended_total";
+    let reason = [("reason", "slow_consumer")];
+    assert_eq!(rig.server.value(ended, &reason), 1.0);
     drop(stalled);
 }
 

@@ -6,7 +6,7 @@
 //!
 //! What ends a tunnel waits behind that tunnel's data; all else goes first.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
@@ -14,7 +14,7 @@ use super::{Link, Transmit};
 use crate::config::Role;
 use crate::id::ConnectId;
 use crate::packet::{Packet, PacketKind, encode_data_head};
-use crate::tunnel::{EndReason, Phase};
+use crate::tunnel::{EndReason, Phase, Tunnel};
 
 impl Link {
     /// Appends the next packet, without the payload of DATA, to `buf`; nothing when there is none
@@ -82,6 +82,9 @@ impl Link {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if self.shared.due().is_some_and(|at| at <= now) {
+            self.pulse(now);
+        }
         while let Some(&(at, slot)) = self.timers.first() {
             if at > now {
                 return;
@@ -94,16 +97,36 @@ impl Link {
                 self.expire_dial(slot);
                 continue;
             }
-            if tunnel.is_out_of_patience(now) {
-                self.kill(now, slot, EndReason::SlowConsumer);
-                continue;
-            }
             let packet = tunnel.expire(now, &self.config);
             if !self.ended {
                 self.control.extend(packet);
             }
             self.settle(slot);
         }
+    }
+
+    /// Lets others get past slow sockets, and gives up those that have stopped.
+    fn pulse(&mut self, now: Instant) {
+        let soon = self.shared.excess + 2 * self.shared.enough();
+        let short = self.tenant.is_short(soon);
+        let limit = self.config.stall_timeout;
+        let limit = if short { limit.min(SHORT) } else { limit };
+        let stalled = |tunnel: &Tunnel| tunnel.stalled(now, limit);
+        let most = self
+            .tunnels
+            .iter()
+            .filter_map(|(_, tunnel)| stalled(tunnel))
+            .max();
+        for slot in 0..u32::try_from(self.tunnels.capacity()).unwrap_or(u32::MAX) {
+            // Those that hold little may do no harm once the others are gone.
+            let held = self.tunnels.get(slot as usize).and_then(stalled);
+            if held.is_some() && held >= most.map(|most| most / 2) {
+                self.kill(now, slot, EndReason::SlowConsumer);
+            }
+        }
+        // An agent cannot know that it is about to be dialed.
+        let others = self.role == Role::Agent || self.tunnels.len() > self.shared.holders;
+        self.shared.pulse(now, others && !short);
     }
 
     fn expire_dial(&mut self, slot: u32) {
@@ -129,3 +152,6 @@ fn whole(packet: Packet, buf: &mut BytesMut) -> Transmit {
         payload: None,
     }
 }
+
+/// [`LinkConfig::stall_timeout`](crate::LinkConfig::stall_timeout) at most when memory is short.
+const SHORT: Duration = Duration::from_secs(5);

@@ -75,7 +75,7 @@ pub enum EndReason {
         /// Its text, or empty.
         error: String,
     },
-    /// The socket does not take its data, and the peer cannot be told to wait.
+    /// The socket took nothing for long, and the peer could not be told to wait for it alone.
     SlowConsumer,
     /// The peer broke the protocol.
     Violation(Violation),
@@ -127,7 +127,7 @@ impl EndReason {
     pub(super) fn told_to_peer(&self) -> &'static str {
         match self {
             Self::OverBudget => "no memory for more data",
-            Self::SlowConsumer => "the destination takes its data too slowly",
+            Self::SlowConsumer => "the destination takes no data",
             Self::Violation(_) => "protocol violation",
             Self::LingerTimeout => "data was not taken in time",
             Self::Canceled

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use knp_proto::{
-    EndReason, Extensions, INITIAL_WINDOW, LinkConfig, Overflow, StreamId, TenantLimits,
+    EndReason, Extensions, INITIAL_WINDOW, LinkConfig, Overflow, STREAM_WINDOW, StreamId,
+    TenantLimits,
 };
 
 use crate::world::{End, World, generous, tenant};
@@ -131,27 +132,34 @@ fn stalled_tunnels_stay_within_budget_with_room() {
     assert_eq!(world.read(End::Server, 100, KIB), 1000);
 }
 
-/// Pours into tunnel 0 of two, without credit, until the server reads no more.
-fn blocked(config: LinkConfig) -> World {
+/// Pours into tunnel 0 of two, without credit, until the stream's window is used up.
+fn held_up(config: LinkConfig) -> World {
     let mut world = open(Extensions::default(), config, 2);
     for _ in 0..200 {
         world.write(End::Agent, 0, 64 * KIB);
         carry(&mut world);
     }
-    assert!(world.server.link.is_read_blocked());
-    assert!(held(&world, End::Server) <= config.tunnel_bytes + config.max_data_bytes);
+    assert!(world.server.link.is_held_up());
+    let held = held(&world, End::Server);
+    assert!(
+        held <= WINDOW + STREAM_WINDOW + config.max_data_bytes,
+        "{held}"
+    );
     world
 }
 
 #[test]
 fn stalled_reader_without_credit_is_cut_alone() {
     let config = LinkConfig::default();
-    let mut world = blocked(config);
-    world.pass(config.patience);
+    let mut world = held_up(config);
+    world.pass(config.stall_timeout - Duration::from_millis(1));
+    assert!(world.server.sockets[&0].is_live());
+    world.pass(Duration::from_millis(1));
+    world.pass(Duration::from_millis(200));
     let ended = world.server.sockets[&0].ended.clone();
     assert_eq!(ended, Some(EndReason::SlowConsumer));
     assert_eq!(held(&world, End::Server), 0);
-    assert!(!world.server.link.is_read_blocked());
+    assert!(!world.server.link.is_held_up());
     assert!(world.server.sockets[&1].is_live());
     carry(&mut world);
     assert!(!world.agent.sockets[&0].is_live(), "the other end was told");
@@ -160,22 +168,164 @@ fn stalled_reader_without_credit_is_cut_alone() {
 #[test]
 fn slow_reader_without_credit_is_awaited() {
     let config = LinkConfig::default();
-    let mut world = blocked(config);
-    let mut read = 0;
-    while world.server.link.is_read_blocked() {
-        world.pass(config.patience * 9 / 10);
-        assert!(world.server.sockets[&0].is_live(), "after {read} bytes");
-        read += world.read(End::Server, 0, 64 * KIB);
+    let mut world = held_up(config);
+    for _ in 0..20 {
+        assert!(world.server.link.is_held_up());
+        world.pass(config.stall_timeout * 9 / 10);
+        assert!(world.server.sockets[&0].is_live());
+        assert!(world.read(End::Server, 0, 64 * KIB) > 0);
+        pour(&mut world, End::Agent, 0, 1 << 20);
     }
-    assert!(
-        read >= config.tunnel_bytes / 2 - config.max_data_bytes,
-        "{read}"
-    );
-    world.pass(config.patience * 2);
-    assert!(
-        world.server.sockets[&0].is_live(),
-        "its memory is free again"
-    );
+    while world.server.link.is_held_up() {
+        assert!(world.read(End::Server, 0, 64 * KIB) > 0);
+    }
+    world.pass(config.stall_timeout * 2);
+    let socket = &world.server.sockets[&0];
+    assert!(socket.is_live(), "it holds up nothing any more");
+}
+
+/// What upstream's agent makes others wait for: one queue for the packets of all tunnels, of 4 KiB
+/// each, and a source without end for each of the first `slow` ones. It leaves out grpc-go, which
+/// queues a tenth of that, and the time that a line takes.
+struct Queue {
+    world: World,
+    slow: u32,
+    /// The tunnel of the others.
+    other: u32,
+    took: usize,
+}
+
+impl Queue {
+    const PACKETS: usize = 150;
+    const STEP: Duration = Duration::from_millis(10);
+
+    fn new(slow: u32) -> Self {
+        let config = LinkConfig {
+            max_data_bytes: 4 * KIB,
+            quantum_bytes: 4 * KIB,
+            ..LinkConfig::default()
+        };
+        let limits = TenantLimits {
+            buffered_bytes: 256 << 20,
+            ..generous()
+        };
+        let servers = tenant("a", limits, 256 << 20);
+        let world = World::of(&servers, StreamId(1), Extensions::default(), config);
+        let (world, took) = (established(world, slow + 1), 0);
+        let other = slow;
+        Self {
+            world,
+            slow,
+            other,
+            took,
+        }
+    }
+
+    /// Lets time pass, in which the first slow socket takes `len` bytes.
+    fn step(&mut self, len: usize) {
+        self.world.pass(Self::STEP);
+        let until = self.took + len;
+        while self.took < until {
+            match self.world.read(End::Server, 0, until - self.took) {
+                0 => break,
+                len => self.took += len,
+            }
+        }
+        loop {
+            for number in 0..self.slow {
+                while self.world.write(End::Agent, number, 64 * KIB) > 0 {}
+            }
+            while self.world.transmit(End::Server) | self.world.deliver(End::Agent) {}
+            while self.world.on_the_way(End::Server) < Self::PACKETS
+                && self.world.transmit(End::Agent)
+            {}
+            if !self.world.deliver(End::Server) {
+                return;
+            }
+        }
+    }
+
+    /// Returns how long `done` takes to become true.
+    fn wait(&mut self, len: usize, mut done: impl FnMut(&mut World) -> bool) -> Duration {
+        let mut waited = Duration::ZERO;
+        while !done(&mut self.world) {
+            self.step(len);
+            waited += Self::STEP;
+            assert!(waited < Duration::from_secs(10), "it waits for ever");
+        }
+        waited
+    }
+
+    /// Has others exchange and dial for `time`, while the slow one takes `rate` bytes a second.
+    fn others(&mut self, rate: usize, time: Duration) {
+        let (len, start) = (rate / 100, self.world.now);
+        while self.world.now - start < time {
+            self.step(len);
+            let other = self.other;
+            assert_eq!(self.world.write(End::Agent, other, 100), 100);
+            let answer = self.wait(len, |world| world.read(End::Server, other, KIB) == 100);
+            let number = other + 1;
+            self.other = number;
+            self.world.dial(number);
+            let dial = self.wait(len, |world| world.server.sockets[&number].connected);
+            let longest = answer.max(dial);
+            assert!(longest < Duration::from_millis(1500), "{answer:?} {dial:?}");
+            self.world.close(End::Server, other, false);
+        }
+    }
+}
+
+#[test]
+fn slow_reader_without_credit_keeps_its_pace() {
+    for (rate, time) in [(1 << 20, 90), (100 * KIB, 30)] {
+        let mut queue = Queue::new(1);
+        let time = Duration::from_secs(time);
+        queue.others(rate, time);
+        assert!(queue.world.server.sockets[&0].is_live());
+        let due = rate * time.as_secs() as usize;
+        assert!(queue.took >= due - rate, "{} of {due}", queue.took);
+    }
+    let mut queue = Queue::new(1);
+    queue.others(1 << 20, Duration::from_secs(60));
+    let held = held(&queue.world, End::Server);
+    assert!(held < STREAM_WINDOW * 2, "{held}");
+}
+
+#[test]
+fn stalled_readers_without_credit_stall_no_other() {
+    for slow in [1, 100] {
+        let mut queue = Queue::new(slow);
+        queue.others(0, Duration::from_secs(20));
+        let sockets = &queue.world.server.sockets;
+        assert!((0..slow).all(|number| sockets[&number].is_live()));
+        queue.others(0, Duration::from_secs(12));
+        for number in 0..slow {
+            let ended = queue.world.server.sockets[&number].ended.clone();
+            assert_eq!(ended, Some(EndReason::SlowConsumer), "{number} of {slow}");
+        }
+        assert!(held(&queue.world, End::Server) <= WINDOW);
+    }
+}
+
+#[test]
+fn nothing_is_lent_while_memory_is_short() {
+    let limits = TenantLimits {
+        buffered_bytes: 16 << 20,
+        ..generous()
+    };
+    let servers = tenant("a", limits, 256 << 20);
+    let config = LinkConfig::default();
+    let world = World::of(&servers, StreamId(1), Extensions::default(), config);
+    let mut world = established(world, 2);
+    for _ in 0..20 {
+        pour(&mut world, End::Agent, 0, 1 << 20);
+        world.pass(Duration::from_millis(200));
+        assert!(held(&world, End::Server) <= limits.buffered_bytes);
+    }
+    assert!(world.server.sockets[&0].is_live());
+    world.pass(Duration::from_secs(5));
+    let ended = world.server.sockets[&0].ended.clone();
+    assert_eq!(ended, Some(EndReason::SlowConsumer), "sooner than usual");
 }
 
 #[test]
@@ -184,19 +334,13 @@ fn without_credit_blocking_is_upstreams_way() {
         overflow: Overflow::Block,
         ..LinkConfig::default()
     };
-    let mut world = open(Extensions::default(), config, 2);
-    for _ in 0..200 {
-        world.write(End::Agent, 0, 64 * KIB);
-        carry(&mut world);
-    }
-    assert!(world.server.link.is_read_blocked());
-    assert!(held(&world, End::Server) <= config.tunnel_bytes + config.max_data_bytes);
+    let mut world = held_up(config);
     world.write(End::Agent, 1, 10);
     carry(&mut world);
     assert_eq!(world.read(End::Server, 1, 10), 0, "all stand still");
-    while world.server.link.is_read_blocked() {
-        assert!(world.read(End::Server, 0, 64 * KIB) > 0);
-    }
+    world.pass(config.stall_timeout * 2);
+    carry(&mut world);
+    assert_eq!(world.read(End::Server, 1, 10), 0, "and none is cut");
     world.settle();
     assert_eq!(world.server.sockets[&1].got, 10);
     assert_eq!(world.server.sockets[&0].got, world.agent.sockets[&0].sent);
@@ -208,14 +352,10 @@ fn ended_blocking_tunnel_releases_others() {
         overflow: Overflow::Block,
         ..LinkConfig::default()
     };
-    let mut world = open(Extensions::default(), config, 1);
-    for _ in 0..200 {
-        world.write(End::Agent, 0, 64 * KIB);
-        carry(&mut world);
-    }
-    assert!(world.server.link.is_read_blocked());
+    let mut world = held_up(config);
     world.close(End::Server, 0, true);
-    assert!(!world.server.link.is_read_blocked());
+    assert!(!world.server.link.is_held_up());
+    world.close(End::Server, 1, true);
     world.settle();
     world.assert_idle();
 }

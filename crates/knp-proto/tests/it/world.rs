@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use knp_proto::{
     Budget, DialId, DialTarget, EndReason, Event, Extensions, Link, LinkConfig, Packet, Read,
-    StreamId, Tenant, TenantId, TenantLimits, TunnelId,
+    STREAM_WINDOW, StreamId, Tenant, TenantId, TenantLimits, TunnelId,
 };
 
 #[expect(
@@ -102,6 +102,8 @@ pub(crate) struct Side {
     pub(crate) sockets: BTreeMap<u32, Socket>,
     numbers: BTreeMap<TunnelId, u32>,
     outgoing: VecDeque<Bytes>,
+    /// What came and was not returned to the stream's window.
+    unreturned: usize,
 }
 
 pub(crate) struct World {
@@ -290,12 +292,15 @@ impl World {
     /// Delivers the next packet toward an end; false when none is on its way.
     pub(crate) fn deliver(&mut self, to: End) -> bool {
         let now = self.now;
-        if self.side(to).link.is_read_blocked() {
+        let side = self.side(to);
+        side.unreturned = side.unreturned.min(side.link.withheld());
+        if side.unreturned >= STREAM_WINDOW {
             return false;
         }
         let Some(message) = self.side(to.other()).outgoing.pop_front() else {
             return false;
         };
+        self.side(to).unreturned += message.len();
         let packet = Packet::decode(message).unwrap();
         self.side(to).link.handle_packet(now, packet).unwrap();
         self.take_events(to);
@@ -428,6 +433,7 @@ impl Side {
             sockets: BTreeMap::new(),
             numbers: BTreeMap::new(),
             outgoing: VecDeque::new(),
+            unreturned: 0,
         }
     }
 
