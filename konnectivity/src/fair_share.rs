@@ -10,7 +10,7 @@
 //! Counts bytes, knows no links, and has no say in what one tenant's tunnels get of each other;
 //! that is the link's.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
@@ -109,10 +109,11 @@ impl Drop for TenantShare {
     }
 }
 
-/// One tunnel's bytes within its tenant's share; without one, they never wait.
-#[derive(Debug)]
+/// The bytes of one tunnel, or of one agent's connection, within its tenant's share; without one,
+/// they never wait.
+#[derive(Debug, Default)]
 pub(crate) struct Flow {
-    share: Option<Rc<TenantShare>>,
+    share: OnceCell<Rc<TenantShare>>,
     /// It is queued already.
     waits: Rc<Cell<bool>>,
 }
@@ -120,14 +121,20 @@ pub(crate) struct Flow {
 impl Flow {
     /// Makes one more flow of the tenant's bytes.
     pub(crate) fn new(share: Option<Rc<TenantShare>>) -> Self {
-        let waits = Rc::default();
-        Self { share, waits }
+        let flow = Self::default();
+        share.into_iter().for_each(|share| flow.join(share));
+        flow
+    }
+
+    /// Counts within `share` from now on, unless it does within another one.
+    pub(crate) fn join(&self, share: Rc<TenantShare>) {
+        let _ = self.share.set(share);
     }
 
     /// Waits until the tenant has something left of this round. A flow may stop waiting
     /// at any time.
     pub(crate) fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
-        let Some(share) = self.share.as_deref().filter(|own| own.used() >= QUANTUM) else {
+        let Some(share) = self.share.get().filter(|own| own.used() >= QUANTUM) else {
             return Poll::Ready(());
         };
         let state = &*share.scheduler.0;
@@ -144,7 +151,7 @@ impl Flow {
 
     /// Counts bytes that were moved.
     pub(crate) fn charge(&self, bytes: usize) {
-        if let Some(share) = &self.share {
+        if let Some(share) = self.share.get() {
             share.used.set(share.used() + bytes);
         }
     }

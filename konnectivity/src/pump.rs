@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use h2::{Ping, PingPong};
 use knp_proto::{LinkError, Packet};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::fair_share::Flow;
 use crate::grpc::{PacketReceiver, PacketSender, StreamError};
 use crate::link::{EndOnDrop, LinkHandle, News, State, now};
 use crate::metrics::{GrpcCode, Held};
@@ -32,6 +34,8 @@ pub(crate) struct Pump {
     pings: Option<PingPong>,
     watch: Watch,
     timer: Timer,
+    /// The connection's, for what packets cost beyond their bytes.
+    flow: Rc<Flow>,
     /// Read, and not yet the link's.
     packets: VecDeque<Packet>,
     /// Held while slow sockets keep the stream's window from the peer.
@@ -74,6 +78,7 @@ impl LinkEnd {
         match self {
             Self::Closed(_) => "closed",
             Self::Finished(_) => "finished",
+            Self::Link(LinkError::Garbage) => "garbage",
             Self::Link(_) => "violation",
             Self::Silent => "silent",
             Self::Stream(_) => "stream",
@@ -89,6 +94,7 @@ impl Pump {
         receiver: PacketReceiver,
         pings: Option<PingPong>,
         liveness: Liveness,
+        flow: Rc<Flow>,
     ) -> Self {
         Self {
             link,
@@ -97,6 +103,7 @@ impl Pump {
             pings,
             watch: Watch::new(liveness),
             timer: Timer::default(),
+            flow,
             packets: VecDeque::new(),
             blocked: None,
             unrecognized: 0,
@@ -172,6 +179,7 @@ impl Pump {
         let mut state = self.link.0.lock();
         let state: &mut State = &mut state;
         state.unreleased += len;
+        self.flow.charge(self.packets.len() * PACKET_COST);
         while let Some(packet) = self.packets.pop_front() {
             self.link.metrics().received.packet(packet.kind());
             state.link.handle_packet(now, packet)?;
@@ -383,5 +391,7 @@ impl Watch {
     }
 }
 
+/// What a packet costs, in bytes of large ones.
+const PACKET_COST: usize = 256;
 /// Batches in a row.
 const BATCH: usize = 16;

@@ -1,4 +1,5 @@
-//! Yields to other tasks after reading 256 KiB from one connection.
+//! Yields to other tasks after reading 256 KiB from one connection, and once an agent's tenant has
+//! used its share of the thread up.
 //!
 //! ```text
 //!   HTTP/2 ◀── TLS ◀── 256 KiB, then a pause ── socket
@@ -11,10 +12,13 @@
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
 use connect::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::fair_share::Flow;
 
 /// A stream whose reads yield after a budget.
 #[derive(Debug)]
@@ -22,12 +26,22 @@ pub(crate) struct ReadBudget<S> {
     io: S,
     /// Bytes read since the last pause.
     spent: usize,
+    flow: Rc<Flow>,
 }
 
 impl<S> ReadBudget<S> {
     /// Wraps `io`.
     pub(crate) fn new(io: S) -> Self {
-        Self { io, spent: 0 }
+        Self {
+            io,
+            spent: 0,
+            flow: Rc::default(),
+        }
+    }
+
+    /// Returns what reads are counted in.
+    pub(crate) fn flow(&self) -> Rc<Flow> {
+        Rc::clone(&self.flow)
     }
 }
 
@@ -43,10 +57,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadBudget<S> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        ready!(this.flow.poll_ready(cx));
         let before = buf.filled().len();
         let read = Pin::new(&mut this.io).poll_read(cx, buf);
         match read {
-            Poll::Ready(_) => this.spent += buf.filled().len() - before,
+            Poll::Ready(_) => {
+                let len = buf.filled().len() - before;
+                this.spent += len;
+                this.flow.charge(len);
+            }
             Poll::Pending => this.spent = 0,
         }
         read
@@ -94,6 +113,8 @@ const BUDGET: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {
+    mod shares;
+
     use std::future::poll_fn;
     use std::task::Waker;
 

@@ -61,6 +61,9 @@ pub struct Link {
     /// Tunnels so far.
     serial: u32,
     ended: bool,
+    draining: bool,
+    /// Packets that meant nothing, less those that did.
+    garbage: u32,
     stats: LinkStats,
 }
 
@@ -110,6 +113,8 @@ impl Link {
             next_connect_id: 1,
             serial: 0,
             ended: false,
+            draining: false,
+            garbage: 0,
             stats: LinkStats::default(),
             config,
         }

@@ -133,6 +133,7 @@ impl Links {
             PacketReceiver::new(body, MAX_MESSAGE_BYTES),
             pings.take(),
             self.liveness(extensions),
+            Rc::default(),
         );
         Ok(Opened {
             link,

@@ -27,18 +27,21 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::context::{Context, HANDSHAKE};
 use super::tenant::Tenant;
+use crate::fair_share::{FairScheduler, Flow};
 use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side, refusal};
 use crate::link::{LinkHandle, News};
 use crate::metrics::{DialFailure, GrpcCode, PeerPort, Service};
 use crate::pump::Pump;
 use crate::registry::Peer;
 
-/// Serves an agent's connection to its end. `stranger` is given back once an agent is known.
+/// Serves an agent's connection to its end. `stranger` is given back once an agent is known, and
+/// what it sends is then counted in a flow within its tenant's share of the thread.
 pub(crate) async fn serve<S>(
     io: S,
     peer: Peer,
     from: SocketAddr,
     stranger: FairPermit,
+    (flow, shares): (Rc<Flow>, Option<FairScheduler>),
     cx: &Arc<Context>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -63,6 +66,8 @@ pub(crate) async fn serve<S>(
         peer,
         from,
         cx: Arc::clone(cx),
+        flow,
+        shares,
         pings: Cell::new(connection.ping_pong()),
         admitted: Notify::new(),
     });
@@ -110,6 +115,8 @@ struct Shared {
     peer: Peer,
     from: SocketAddr,
     cx: Arc<Context>,
+    flow: Rc<Flow>,
+    shares: Option<FairScheduler>,
     /// The connection's, for the first stream that is let in.
     pings: Cell<Option<PingPong>>,
     /// Told when a stream is let in.
@@ -135,6 +142,9 @@ async fn connect(
     };
     let (tenant, agent, extensions) = (&admitted.tenant, &admitted.agent, admitted.extensions);
     shared.admitted.notify_one();
+    if let Some(shares) = &shared.shares {
+        shared.flow.join(shares.share(tenant.id()));
+    }
     let response = headers(cx, tenant, extensions);
     let Ok(stream) = respond.send_response(response, false) else {
         return;
@@ -157,6 +167,7 @@ async fn connect(
         PacketReceiver::new(request.into_body(), MAX_MESSAGE),
         shared.pings.take(),
         cx.config.agent_liveness,
+        Rc::clone(&shared.flow),
     );
     let end = pump
         .run(|news| match news {

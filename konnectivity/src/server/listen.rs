@@ -118,6 +118,7 @@ impl Worker {
         let before = self.cx.registry.current();
         let choose = |name: Option<&str>| before.tls(port, name);
         let stream = ReadBudget::new(stream);
+        let flow = stream.flow();
         let accepted = connect::accept_tls_by_name(stream, choose, HANDSHAKE).await;
         let accepted = match accepted {
             Ok(accepted) => accepted,
@@ -151,7 +152,8 @@ impl Worker {
         };
         match (port, identity) {
             (Port::Agents, peer) => {
-                agents::serve(accepted.stream, peer, from, stranger, &self.cx).await;
+                let share = (flow, self.shares.clone());
+                agents::serve(accepted.stream, peer, from, stranger, share, &self.cx).await;
             }
             (Port::Frontends, Peer::Certified(spec)) => {
                 drop(stranger);

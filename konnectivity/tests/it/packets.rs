@@ -166,6 +166,15 @@ fn an_agent_that_speaks_no_packets_is_left() {
 }
 
 #[test]
+fn an_agent_that_sends_garbage_is_left() {
+    let (server, wire) = start(Mode::Http);
+    let garbage = vec![Packet::Empty { packet_type: 1000 }; 1000];
+    // Until it is cut, which the last ones may find.
+    while wire.send_together(&garbage).is_ok() {}
+    server.wait_agents(0);
+}
+
+#[test]
 fn dial_errors_keep_their_status() {
     let (server, mut wire) = start(Mode::Http);
     for (error, status) in [

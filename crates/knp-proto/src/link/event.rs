@@ -52,6 +52,9 @@ pub enum LinkError {
     /// The stream had ended.
     #[error("a packet after the stream's end")]
     Ended,
+    /// The peer sends far more that means nothing than any race explains.
+    #[error("the peer sends packets that mean nothing")]
+    Garbage,
 }
 
 /// What was odd about a peer, counted.

@@ -25,6 +25,7 @@ impl Link {
         if self.ended {
             return Err(LinkError::Ended);
         }
+        let before = self.stats;
         match (self.role, packet) {
             (_, Packet::Data { connect_id, data }) => self.on_data(now, connect_id, data),
             // May cross a close, and then means nothing, as FIN does.
@@ -54,7 +55,9 @@ impl Link {
                 let error = "the agent closed the dial".to_owned();
                 self.on_dial_refused(random, error);
             }
-            (Role::Server, Packet::Drain) => self.events.push_back(Event::Draining),
+            (Role::Server, Packet::Drain) if !std::mem::replace(&mut self.draining, true) => {
+                self.events.push_back(Event::Draining);
+            }
             (
                 Role::Agent,
                 Packet::DialRequest {
@@ -75,6 +78,14 @@ impl Link {
             }
             _ => self.stats.ignored += 1,
         }
+        self.garbage = match self.stats == before {
+            true => self.garbage.saturating_sub(1),
+            false => self.garbage.saturating_add(1),
+        };
+        // An agent trusts the servers it was given.
+        if self.role == Role::Server && self.garbage > MAX_GARBAGE {
+            return Err(LinkError::Garbage);
+        }
         if self.control.len() > MAX_CONTROL || self.events.len() > MAX_EVENTS {
             return Err(LinkError::Backlog);
         }
@@ -85,6 +96,7 @@ impl Link {
 
     fn on_data(&mut self, now: Instant, connect_id: ConnectId, data: Bytes) {
         if connect_id == ConnectId(0) || data.is_empty() {
+            self.stats.ignored += 1;
             return;
         }
         let len = data.len();
@@ -106,6 +118,7 @@ impl Link {
         change: impl FnOnce(&mut Tunnel, &LinkConfig) -> Result<(), EndReason>,
     ) -> bool {
         let Some(slot) = self.dispatch.find(connect_id) else {
+            self.stats.unknown_connections += 1;
             return false;
         };
         let changed = self.tunnels.get_mut(slot as usize);
@@ -118,7 +131,6 @@ impl Link {
 
     /// DATA may cross a close; the peer is told once that it is dropped.
     fn on_unknown_data(&mut self, connect_id: ConnectId) {
-        self.stats.unknown_connections += 1;
         if !self.dispatch.is_new_stray(connect_id) {
             return;
         }
@@ -231,7 +243,6 @@ impl Link {
             Ok(())
         });
         if !found {
-            self.stats.unknown_connections += 1;
             self.control.push_back(Packet::CloseResponse {
                 connect_id,
                 error: "Unknown connectID".to_owned(),
@@ -240,6 +251,9 @@ impl Link {
     }
 }
 
+/// More than crosses the closing of all tunnels there can be; and 256 MiB of an upstream agent that
+/// cannot be told of a close because its loop is stuck.
+const MAX_GARBAGE: u32 = 1 << 16;
 /// Answers that may wait for a peer that does not read; far more than dials and closes can be
 /// under way.
 const MAX_CONTROL: usize = 1 << 16;

@@ -6,6 +6,7 @@
 )]
 
 mod flow;
+mod garbage;
 mod go_peer;
 mod model;
 mod packets;
