@@ -87,6 +87,8 @@ pub(crate) struct Tunnel {
     inbox: ByteQueue,
     /// Bytes read and not yet consumed.
     in_hand: usize,
+    /// Bytes of the pieces that they are in memory with.
+    pieces: usize,
     window: Option<RecvWindow>,
     /// Credit to be sent.
     owed: u64,
@@ -135,6 +137,7 @@ impl Tunnel {
             credit: None,
             inbox: ByteQueue::default(),
             in_hand: 0,
+            pieces: 0,
             window: None,
             owed: 0,
             inbound: Inbound::Open,
@@ -243,6 +246,7 @@ impl Tunnel {
         self.detached = true;
         self.inbox.clear();
         self.in_hand = 0;
+        self.pieces = 0;
         self.owed = 0;
         self.waiting = None;
     }
@@ -252,6 +256,7 @@ impl Tunnel {
     pub(crate) fn read(&mut self, max: usize) -> Read {
         if let Some(data) = self.inbox.pop(max) {
             self.in_hand += data.len();
+            self.pieces += data.len();
             return Read::Data(data);
         }
         if self.inbound == Inbound::Complete {
@@ -270,6 +275,9 @@ impl Tunnel {
     pub(crate) fn consumed(&mut self, now: Instant, config: &LinkConfig, len: usize) {
         let len = len.min(self.in_hand);
         self.in_hand -= len;
+        if self.in_hand == 0 {
+            self.pieces = 0;
+        }
         let drained = self.held() == 0;
         if len > 0 {
             self.waiting = (!drained).then_some(now);
@@ -544,7 +552,7 @@ impl Tunnel {
 
     fn charge(&self) -> usize {
         let promised = self.window.as_ref().map_or(0, RecvWindow::grown);
-        self.held().max(promised) + self.outbox.len()
+        (self.inbox.len() + self.pieces).max(promised) + self.outbox.len()
     }
 
     fn recharge(&mut self) {

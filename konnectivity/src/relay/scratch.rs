@@ -84,13 +84,13 @@ impl Chunks {
     }
 }
 
-/// Room of a chunk: two pieces. The allocator has more than 128 KiB from the system each time, and
-/// gives it back at once.
-const CHUNK: usize = 2 * PIECE;
+/// Room of a chunk: a piece, so that one that waits as it came, which is at least half as long,
+/// keeps no more than that.
+const CHUNK: usize = PIECE;
 /// Less room than this is not worth a read.
-const LEAST: usize = 16 << 10;
+const LEAST: usize = PIECE / 2;
 /// Chunks that are kept, those of slow tunnels among them: 1 MiB.
-const MAX_FILLED: usize = 8;
+const MAX_FILLED: usize = 16;
 
 #[cfg(test)]
 mod tests {

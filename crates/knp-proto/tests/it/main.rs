@@ -6,8 +6,10 @@
 )]
 
 mod flow;
+mod frames;
 mod garbage;
 mod go_peer;
+mod memory;
 mod model;
 mod packets;
 mod races;
