@@ -92,12 +92,13 @@ impl FairScheduler {
 }
 
 impl TenantShare {
-    /// Returns what was used in this round.
+    /// Returns what was used in this round, and of earlier ones beyond what they had.
     fn used(&self) -> usize {
         let round = self.scheduler.0.round.get();
-        if self.round.replace(round) != round {
-            self.used.set(0);
-        }
+        let passed = usize::try_from(round - self.round.replace(round)).unwrap_or(usize::MAX);
+        let used = self.used.get();
+        self.used
+            .set(used.saturating_sub(QUANTUM.saturating_mul(passed)));
         self.used.get()
     }
 }

@@ -203,10 +203,13 @@ impl Pump {
         });
         let release = state.unreleased.saturating_sub(state.link.withheld());
         state.unreleased -= release;
+        let withheld = state.unreleased > 0;
         drop(state);
-        match release {
-            0 => Ok(()),
-            release => self.receiver.release(release),
+        // Also nothing: HTTP/2 keeps an update back while the peer has twice as much, and looks
+        // again only when it is asked.
+        match release > 0 || withheld {
+            true => self.receiver.release(release),
+            false => Ok(()),
         }
     }
 

@@ -17,17 +17,6 @@ pub enum Role {
 /// sockets of all its tunnels together.
 pub const STREAM_WINDOW: usize = 8 << 20;
 
-/// What happens when sockets do not take their data and the peer knows no credit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Overflow {
-    /// Once the stream's window is full, all its tunnels wait for the slowest: upstream's behavior.
-    Block,
-    /// The other tunnels get past, and one that holds them up is closed if its socket takes nothing
-    /// at all for [`LinkConfig::stall_timeout`]. A slow reader is served, a stopped one is not.
-    #[default]
-    Close,
-}
-
 /// Bounds and times of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
@@ -41,11 +30,10 @@ pub struct LinkConfig {
     pub max_data_bytes: usize,
     /// Bytes from a socket that may wait for the stream.
     pub outbox_bytes: usize,
-    /// See [`Overflow`].
-    pub overflow: Overflow,
     /// Bytes of one tunnel that are sent while others wait.
     pub quantum_bytes: usize,
-    /// See [`Overflow::Close`].
+    /// How long a socket may take nothing while its data holds up others, as the peer knows no
+    /// credit. A slow reader is served, a stopped one is closed.
     pub stall_timeout: Duration,
     /// Bytes that may wait for a socket: the largest window of credit.
     pub tunnel_bytes: usize,
@@ -59,7 +47,6 @@ impl Default for LinkConfig {
             linger_timeout: Duration::from_secs(60),
             max_data_bytes: 64 << 10,
             outbox_bytes: 256 << 10,
-            overflow: Overflow::Close,
             quantum_bytes: 64 << 10,
             stall_timeout: Duration::from_secs(30),
             tunnel_bytes: 4 << 20,

@@ -41,7 +41,7 @@ mod tunnel;
 pub use admission::{DialRefused, Reserve, Tenant, TenantLimits};
 pub use backends::{Backends, Strategy, StrategyError, dial_host};
 pub use budget::Budget;
-pub use config::{LinkConfig, Overflow, Role, STREAM_WINDOW};
+pub use config::{LinkConfig, Role, STREAM_WINDOW};
 pub use credit::{CreditError, INITIAL_WINDOW};
 pub use frontend::{FrontendAction, GrpcFrontend};
 pub use id::{AgentId, ConnectId, DialId, StreamId, TenantId, TunnelId};

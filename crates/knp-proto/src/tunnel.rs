@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::admission::Permit;
-use crate::config::{LinkConfig, Overflow, Role};
+use crate::config::{LinkConfig, Role};
 use crate::credit::{RecvWindow, SendCredit};
 use crate::id::{ConnectId, DialId};
 use crate::metadata::Extensions;
@@ -97,6 +97,9 @@ pub(crate) struct Tunnel {
     detached: bool,
     /// Since when data waits of which the socket has taken nothing.
     waiting: Option<Instant>,
+    /// Since when data waits of which it has taken little, and how much.
+    paced: Option<Instant>,
+    taken: usize,
     pub(crate) deadline: Option<Instant>,
     pub(crate) end: Option<EndReason>,
     pub(crate) marks: Marks,
@@ -143,6 +146,8 @@ impl Tunnel {
             inbound: Inbound::Open,
             detached: false,
             waiting: None,
+            paced: None,
+            taken: 0,
             deadline: Some(deadline),
             end: None,
             marks: Marks::default(),
@@ -249,6 +254,7 @@ impl Tunnel {
         self.pieces = 0;
         self.owed = 0;
         self.waiting = None;
+        self.paced = None;
     }
 
     // === Toward the socket ===
@@ -281,6 +287,11 @@ impl Tunnel {
         let drained = self.held() == 0;
         if len > 0 {
             self.waiting = (!drained).then_some(now);
+            self.taken += len;
+            if drained || self.taken >= PACE {
+                self.paced = self.waiting;
+                self.taken = 0;
+            }
         }
         if self.phase == Phase::Lingering {
             self.deadline = Some(now + config.linger_timeout);
@@ -311,15 +322,16 @@ impl Tunnel {
         (waited >= limit && self.excess() > 0).then(|| self.excess())
     }
 
+    /// Returns the excess, if any, when the socket has taken less than [`PACE`] for `limit`.
+    pub(crate) fn slow(&self, now: Instant, limit: Duration) -> Option<usize> {
+        let waited = now.saturating_duration_since(self.paced?);
+        (waited >= limit && self.excess() > 0).then(|| self.excess())
+    }
+
     // === From the link ===
 
     /// Queues DATA, or returns why the tunnel cannot go on.
-    pub(crate) fn receive(
-        &mut self,
-        now: Instant,
-        config: &LinkConfig,
-        data: Bytes,
-    ) -> Result<(), EndReason> {
+    pub(crate) fn receive(&mut self, now: Instant, data: Bytes) -> Result<(), EndReason> {
         if self.detached || self.phase == Phase::Lingering {
             return Ok(());
         }
@@ -332,14 +344,9 @@ impl Tunnel {
         }
         self.inbox.push(data);
         self.waiting.get_or_insert(now);
-        if self.permit.try_charge(self.charge()) {
-            return Ok(());
-        }
-        if self.window.is_some() || config.overflow == Overflow::Close {
-            return Err(EndReason::OverBudget);
-        }
-        self.recharge();
-        Ok(())
+        self.paced.get_or_insert(now);
+        let charged = self.permit.try_charge(self.charge());
+        charged.then_some(()).ok_or(EndReason::OverBudget)
     }
 
     pub(crate) fn receive_credit(&mut self, bytes: u64) -> Result<(), EndReason> {
@@ -563,6 +570,8 @@ impl Tunnel {
 /// A tunnel with nothing waiting may always take so much from its socket: what upstream's agent
 /// reads at a time.
 const WRITE_FLOOR: usize = 4096;
+/// Bytes that a socket takes in a second where memory is short, or is slow.
+const PACE: usize = 200 << 10;
 /// Bytes that a tunnel may hold before a peer that knows no credit notices: as much as one that
 /// does may send at first.
 const FREE: usize = 256 << 10;
@@ -573,6 +582,6 @@ mod tests {
 
     #[test]
     fn an_idle_tunnel_is_small() {
-        assert!(size_of::<Tunnel>() <= 400, "{} bytes", size_of::<Tunnel>());
+        assert!(size_of::<Tunnel>() <= 424, "{} bytes", size_of::<Tunnel>());
     }
 }

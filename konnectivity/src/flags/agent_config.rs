@@ -54,7 +54,6 @@ pub(super) fn configure(
         identifiers: identifiers.unwrap_or_default(),
         link: LinkConfig {
             dial_timeout: dial.timeout,
-            overflow: flags.buffers.slow_consumer.into(),
             stall_timeout: checks
                 .positive_time("slow-consumer-timeout", flags.buffers.slow_consumer_timeout),
             ..LinkConfig::default()

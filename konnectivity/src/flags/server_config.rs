@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use knp_proto::{Overflow, Strategy, TenantId, TenantLimits};
+use knp_proto::{Strategy, TenantId, TenantLimits};
 use serde_json::Value;
 use serve::DrainParams;
 use telemetry::AccessFormat;
@@ -57,7 +57,6 @@ pub struct ServerConfig {
     /// Bytes that may be buffered for all tunnels together.
     pub(crate) max_buffered_bytes: usize,
     /// What happens to tunnels with slow readers and peers without flow control.
-    pub(crate) overflow: Overflow,
     pub(crate) stall_timeout: Duration,
     pub(crate) per_cluster_metrics: bool,
     /// Certificates, versions and cipher suites of both ports.
@@ -124,7 +123,6 @@ pub(super) fn configure(
         id,
         lease,
         max_buffered_bytes: checks.buffered(&flags.buffers),
-        overflow: flags.buffers.slow_consumer.into(),
         stall_timeout: checks
             .positive_time("slow-consumer-timeout", flags.buffers.slow_consumer_timeout),
         per_cluster_metrics: flags.per_cluster_metrics,

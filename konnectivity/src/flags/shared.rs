@@ -51,11 +51,8 @@ pub(crate) struct BufferFlags {
     /// Maximum bytes buffered for all tunnels together; at least 4MiB, the share of one tunnel.
     #[arg(long, default_value = "256MiB")]
     pub(crate) max_buffered_bytes: ByteSize,
-    /// Once 8MiB wait for slow readers and the peer knows no flow control: block all its tunnels;
-    /// or let the others pass, and close those whose readers stop.
-    #[arg(long, default_value = "close")]
-    pub(crate) slow_consumer: OverflowWord,
-    /// Time until a reader has stopped; 5s at most when memory is short.
+    /// Maximum time a reader may accept nothing before its tunnel is closed, where the peer knows no
+    /// flow control; less when memory is short.
     #[arg(long, default_value = "30s")]
     pub(crate) slow_consumer_timeout: GoDuration,
 }
@@ -117,23 +114,4 @@ pub(crate) enum LogWord {
     Json,
     /// For people.
     Text,
-}
-
-/// What happens to a tunnel whose reader is slower than a peer without flow control sends.
-#[derive(Clone, Copy, Debug, ValueEnum, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum OverflowWord {
-    /// All tunnels of the stream wait until it has caught up.
-    Block,
-    /// The tunnel is closed once its reader stops.
-    Close,
-}
-
-impl From<OverflowWord> for knp_proto::Overflow {
-    fn from(word: OverflowWord) -> Self {
-        match word {
-            OverflowWord::Block => Self::Block,
-            OverflowWord::Close => Self::Close,
-        }
-    }
 }

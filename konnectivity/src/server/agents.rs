@@ -239,7 +239,6 @@ async fn admit(
     let stream = cx.next_stream();
     let config = LinkConfig {
         dial_timeout: cx.config.dial_timeout,
-        overflow: cx.config.overflow,
         stall_timeout: cx.config.stall_timeout,
         ..LinkConfig::default()
     };

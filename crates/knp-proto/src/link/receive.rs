@@ -10,7 +10,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::{DialTarget, Event, Link, LinkError};
-use crate::config::{LinkConfig, Overflow, Role};
+use crate::config::{LinkConfig, Role};
 use crate::id::{ConnectId, DialId};
 use crate::packet::{MAX_ERROR, Packet};
 use crate::tunnel::{EndReason, Tunnel, Violation};
@@ -100,13 +100,11 @@ impl Link {
             return;
         }
         let len = data.len();
-        let receive = |tunnel: &mut Tunnel, config: &_| tunnel.receive(now, config, data);
+        let receive = |tunnel: &mut Tunnel, _: &_| tunnel.receive(now, data);
         if !self.change(now, connect_id, receive) {
             self.on_unknown_data(connect_id);
         }
-        if self.config.overflow == Overflow::Close {
-            self.shared.receive(now, len);
-        }
+        self.shared.receive(now, len);
     }
 
     /// Changes the tunnel of a connection, and kills it for the reason that is returned; false when

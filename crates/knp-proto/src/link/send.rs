@@ -107,11 +107,14 @@ impl Link {
 
     /// Lets others get past slow sockets, and gives up those that have stopped.
     fn pulse(&mut self, now: Instant) {
-        let soon = self.shared.excess + 2 * self.shared.enough();
-        let short = self.tenant.is_short(soon);
+        let soon = self.shared.excess + 4 * self.shared.enough();
+        let short = self.tenant.is_short(soon) || self.shared.is_lent_out();
+        let others = self.tunnels.len() > self.shared.holders;
         let limit = self.config.stall_timeout;
-        let limit = if short { limit.min(SHORT) } else { limit };
-        let stalled = |tunnel: &Tunnel| tunnel.stalled(now, limit);
+        let stalled = |tunnel: &Tunnel| match (short, others) {
+            (true, true) => tunnel.slow(now, limit.min(SHORT)),
+            _ => tunnel.stalled(now, limit),
+        };
         let most = self
             .tunnels
             .iter()
@@ -125,8 +128,8 @@ impl Link {
             }
         }
         // An agent cannot know that it is about to be dialed.
-        let others = self.role == Role::Agent || self.tunnels.len() > self.shared.holders;
-        self.shared.pulse(now, others && !short);
+        let dialed = self.role == Role::Agent && self.shared.lends_little();
+        self.shared.pulse(now, (others || dialed) && !short);
     }
 
     fn expire_dial(&mut self, slot: u32) {
@@ -153,5 +156,5 @@ fn whole(packet: Packet, buf: &mut BytesMut) -> Transmit {
     }
 }
 
-/// [`LinkConfig::stall_timeout`](crate::LinkConfig::stall_timeout) at most when memory is short.
-const SHORT: Duration = Duration::from_secs(5);
+/// For how long a socket may take little once no more is lent.
+const SHORT: Duration = Duration::from_secs(1);

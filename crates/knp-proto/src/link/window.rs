@@ -16,7 +16,7 @@ use crate::config::STREAM_WINDOW;
 
 #[derive(Debug, Default)]
 pub(super) struct SharedWindow {
-    /// How much of the stream's window is never used.
+    /// How much of the stream's window is not returned once it was used.
     unused: usize,
     /// Bytes that wait beyond what any tunnel may hold.
     pub(super) excess: usize,
@@ -69,6 +69,16 @@ impl SharedWindow {
         self.withheld() + self.enough() > STREAM_WINDOW
     }
 
+    /// Returns whether no more is lent.
+    pub(super) fn is_lent_out(&self) -> bool {
+        self.lent >= MAX_LENT
+    }
+
+    /// Returns whether no more is lent than lets one packet pass.
+    pub(super) fn lends_little(&self) -> bool {
+        self.lent < 2 * self.enough()
+    }
+
     /// Returns when the next pulse is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.pulse.filter(|_| self.is_short())
@@ -102,5 +112,5 @@ const PULSE: Duration = Duration::from_millis(200);
 const QUEUED: usize = 640 << 10;
 /// Bytes of the packets that tunnels take turns with; ours are no longer.
 const LONGEST: usize = 64 << 10;
-/// Bytes that are lent at most: those of a hundred stalled readers in 30 s.
+/// Bytes that are lent at most: those of a hundred stalled readers of short packets in 30 s.
 const MAX_LENT: usize = 80 << 20;

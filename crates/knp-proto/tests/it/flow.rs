@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use knp_proto::{
-    EndReason, Extensions, INITIAL_WINDOW, LinkConfig, Overflow, STREAM_WINDOW, StreamId,
-    TenantLimits,
+    EndReason, Extensions, INITIAL_WINDOW, LinkConfig, STREAM_WINDOW, StreamId, TenantLimits,
 };
 
 use crate::world::{End, World, generous, tenant};
@@ -200,13 +199,18 @@ impl Queue {
     const STEP: Duration = Duration::from_millis(10);
 
     fn new(slow: u32) -> Self {
+        Self::within(slow, 256 << 20)
+    }
+
+    /// Of a tenant that may hold so many bytes.
+    fn within(slow: u32, buffered_bytes: usize) -> Self {
         let config = LinkConfig {
             max_data_bytes: 4 * KIB,
             quantum_bytes: 4 * KIB,
             ..LinkConfig::default()
         };
         let limits = TenantLimits {
-            buffered_bytes: 256 << 20,
+            buffered_bytes,
             ..generous()
         };
         let servers = tenant("a", limits, 256 << 20);
@@ -292,6 +296,16 @@ fn slow_reader_without_credit_keeps_its_pace() {
 }
 
 #[test]
+fn reader_without_credit_may_not_use_memory_up_by_trickling() {
+    for rate in [100 * KIB, KIB] {
+        let mut queue = Queue::within(1, 64 << 20);
+        queue.others(rate, Duration::from_secs(120));
+        let ended = queue.world.server.sockets[&0].ended.clone();
+        assert_eq!(ended, Some(EndReason::SlowConsumer), "{rate} bytes/s");
+    }
+}
+
+#[test]
 fn stalled_readers_without_credit_stall_no_other() {
     for slow in [1, 100] {
         let mut queue = Queue::new(slow);
@@ -317,42 +331,20 @@ fn nothing_is_lent_while_memory_is_short() {
     let config = LinkConfig::default();
     let world = World::of(&servers, StreamId(1), Extensions::default(), config);
     let mut world = established(world, 2);
-    for _ in 0..20 {
+    let start = world.now;
+    while world.server.sockets[&0].is_live() {
         pour(&mut world, End::Agent, 0, 1 << 20);
         world.pass(Duration::from_millis(200));
         assert!(held(&world, End::Server) <= limits.buffered_bytes);
+        assert!(world.now - start < config.stall_timeout);
     }
-    assert!(world.server.sockets[&0].is_live());
-    world.pass(Duration::from_secs(5));
     let ended = world.server.sockets[&0].ended.clone();
     assert_eq!(ended, Some(EndReason::SlowConsumer), "sooner than usual");
 }
 
 #[test]
-fn without_credit_blocking_is_upstreams_way() {
-    let config = LinkConfig {
-        overflow: Overflow::Block,
-        ..LinkConfig::default()
-    };
-    let mut world = held_up(config);
-    world.write(End::Agent, 1, 10);
-    carry(&mut world);
-    assert_eq!(world.read(End::Server, 1, 10), 0, "all stand still");
-    world.pass(config.stall_timeout * 2);
-    carry(&mut world);
-    assert_eq!(world.read(End::Server, 1, 10), 0, "and none is cut");
-    world.settle();
-    assert_eq!(world.server.sockets[&1].got, 10);
-    assert_eq!(world.server.sockets[&0].got, world.agent.sockets[&0].sent);
-}
-
-#[test]
-fn ended_blocking_tunnel_releases_others() {
-    let config = LinkConfig {
-        overflow: Overflow::Block,
-        ..LinkConfig::default()
-    };
-    let mut world = held_up(config);
+fn tunnel_that_held_up_others_releases_them_by_its_end() {
+    let mut world = held_up(LinkConfig::default());
     world.close(End::Server, 0, true);
     assert!(!world.server.link.is_held_up());
     world.close(End::Server, 1, true);

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use knp_proto::{Extensions, LinkConfig, Overflow, StreamId};
+use knp_proto::{Extensions, LinkConfig, StreamId};
 use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 
 use crate::world::{End, World, generous, tenant};
@@ -82,11 +82,10 @@ proptest! {
     #[test]
     fn bytes_arrive_in_order_and_none_remain(
         extensions in extensions(),
-        overflow in prop_oneof![Just(Overflow::Block), Just(Overflow::Close)],
         acts in proptest::collection::vec(acts(), 1..500),
     ) {
         let servers = tenant("a", generous(), 1 << 30);
-        let config = LinkConfig { overflow, ..LinkConfig::default() };
+        let config = LinkConfig::default();
         let mut worlds: Vec<World> = (0..STREAMS)
             .map(|stream| World::of(&servers, StreamId(u64::from(stream)), extensions, config))
             .collect();

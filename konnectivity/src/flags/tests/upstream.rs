@@ -15,8 +15,7 @@ const KLOG: &str = "\
 
 /// Our flags of both programs.
 const BOTH: &str = "\
-    log-format=text max-buffered-bytes=256MiB slow-consumer=close \
-    slow-consumer-timeout=30s";
+    log-format=text max-buffered-bytes=256MiB slow-consumer-timeout=30s";
 
 /// Upstream's flags of the server, except where upstream has no or a useless bound, then ours.
 const SERVER: &str = "\
