@@ -20,9 +20,12 @@ use route::{
 };
 use serve::{ConnRecord, NameSet};
 use tunnel_proto::datagram::{Header, Kind};
-use tunnel_proto::network;
+use tunnel_proto::{TokenBucket, network};
 
 use super::flows::Holder;
+
+/// Handshakes of a proven flow at once, and then one a second; clients send one in 5 s.
+const RENEWALS: u32 = 5;
 
 /// How often a flow in use asks whether its endpoint still is the right one.
 const CHECK: Duration = Duration::from_secs(1);
@@ -44,6 +47,8 @@ pub(super) struct Flow {
     pub(super) record: Option<ConnRecord>,
     /// Bytes from and to the client before.
     early: [u64; 2],
+    /// Of handshakes by which its sessions are renewed.
+    renewals: TokenBucket,
     /// The endpoint's address, in use.
     pub(super) server: SocketAddr,
     /// The address of ours that the client sends to.
@@ -79,6 +84,7 @@ impl Flow {
             route,
             record: None,
             early: [0; 2],
+            renewals: TokenBucket::new(1, RENEWALS, now),
             server,
             local: None,
             endpoint,
@@ -97,6 +103,11 @@ impl Flow {
         record.info().relayed(Direction::Rx, rx, true);
         record.info().relayed(Direction::Tx, tx, true);
         self.record = Some(record);
+    }
+
+    /// Takes what one handshake costs of a proven flow, if there is as much.
+    pub(super) fn may_renew(&mut self, now: Instant) -> bool {
+        self.record.is_some() && self.renewals.take(now, 1)
     }
 
     /// Counts the bytes of a datagram.

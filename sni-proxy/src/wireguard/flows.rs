@@ -10,7 +10,7 @@
 //! Any host can invent addresses and so make flows; therefore those that a server has answered are
 //! kept apart. A client's key makes flows of any number of addresses, but on one route; an address
 //! alone, on any number of routes, but in one network. Nothing is sorted by time: a datagram only sets
-//! its flow's, and what is done at once does not grow with the table. Knows neither sockets nor
+//! its flow's. Knows neither sockets nor
 //! routes, and time is an argument.
 
 use std::cmp::Reverse;
@@ -60,7 +60,7 @@ pub(super) struct FlowTable<T> {
     /// Flows of a standing on a route, and those of one network.
     sizes: HashMap<(Standing, u64, Option<u64>), usize>,
     /// Where the next comparison begins.
-    turn: usize,
+    next_sample: usize,
     /// Where the search for silent ones goes on.
     swept: usize,
 }
@@ -83,7 +83,7 @@ impl<T> FlowTable<T> {
             by_client: HashMap::new(),
             by_standing: [Vec::new(), Vec::new()],
             sizes: HashMap::new(),
-            turn: 0,
+            next_sample: 0,
             swept: 0,
         }
     }
@@ -140,14 +140,14 @@ impl<T> FlowTable<T> {
         id
     }
 
-    /// Notes that the flow's client was heard.
+    /// Records that the flow's client was heard.
     pub(super) fn touch(&mut self, now: Instant, id: FlowId) {
         if let Some(slot) = self.slots.get_mut(id.0) {
             slot.heard = slot.heard.max(now);
         }
     }
 
-    /// Notes that the flow's server has answered. That is no word of the client: its age stays.
+    /// Records that the flow's server has answered; its client was not heard by that.
     pub(super) fn prove(&mut self, id: FlowId) {
         self.leave(id);
         self.enter(id, Standing::Proven);
@@ -186,8 +186,8 @@ impl<T> FlowTable<T> {
     /// network with the most on it, and silent for longest.
     pub(super) fn victim(&mut self, standing: Standing) -> Option<FlowId> {
         let all = &self.by_standing[standing as usize];
-        let first = self.turn;
-        self.turn = first.wrapping_add(1);
+        let first = self.next_sample;
+        self.next_sample = first.wrapping_add(1);
         // Flows that were made together are neighbors.
         let stride = (all.len() / SAMPLE).max(1);
         let places =

@@ -132,7 +132,7 @@ impl Router {
             return Err(Dropped::BadSize);
         }
         let wanted = header.destination()?.map(datagram::RouteId::get);
-        let id = match self.find(now, client, &header, wanted, datagram)? {
+        let id = match self.find(now, client, &header, wanted, datagram) {
             Some(id) => {
                 self.admit_known(now, client, id, &header, datagram)?;
                 id
@@ -195,12 +195,13 @@ impl Router {
         if !flow.may_answer(&header, datagram.len()) {
             return Err(Dropped::Unsolicited);
         }
-        flow.relayed(Direction::Tx, datagram.len());
-        let (local, proven) = (flow.local, flow.record.is_some());
         // Cookie replies go to all that know the server's public key.
-        if !proven && matches!(header.kind, Kind::Data | Kind::Response) {
-            self.prove(id)?;
+        if flow.record.is_none() && matches!(header.kind, Kind::Data | Kind::Response) {
+            self.prove(now, id)?;
         }
+        let flow = self.flows.get_mut(id).ok_or(Dropped::UnknownClient)?;
+        flow.relayed(Direction::Tx, datagram.len());
+        let local = flow.local;
         self.metrics.tx.inc();
         Ok(Answer {
             client,
@@ -211,10 +212,7 @@ impl Router {
 
     /// Ends the flows that have been silent for too long.
     pub(super) fn expire(&mut self, now: Instant) {
-        let full = self.is_full(Standing::Proven);
-        // A third is more than clients behind an address translator let pass between two keepalives.
-        let idle = self.limits.flow_idle.0 / if full { 3 } else { 1 };
-        for id in self.flows.expired(now, idle) {
+        for id in self.flows.expired(now, self.limits.flow_idle.0) {
             self.end(id, Reason::IdleTimeout);
         }
     }
@@ -270,7 +268,7 @@ impl Router {
         header: &Header,
         wanted: Option<u32>,
         datagram: &[u8],
-    ) -> Result<Option<FlowId>, Dropped> {
+    ) -> Option<FlowId> {
         if (header.route, header.receiver) == (None, None) {
             return self.find_by_key(now, client, datagram);
         }
@@ -279,7 +277,7 @@ impl Router {
             (None | Some(_), _) => wanted.is_some() && number(&flow.route) == wanted,
         };
         let own = { self.flows.of(client) }.find(|(_, flow)| belongs(flow));
-        Ok(own.map(|(id, _)| id))
+        own.map(|(id, _)| id)
     }
 
     /// Finds the flow of a handshake that names no route. Anyone can claim flows in a client's name,
@@ -289,35 +287,37 @@ impl Router {
         now: Instant,
         client: SocketAddr,
         handshake: &[u8],
-    ) -> Result<Option<FlowId>, Dropped> {
+    ) -> Option<FlowId> {
         let proven = { self.flows.of(client) }.filter(|(_, flow)| flow.record.is_some());
         let proven = proven.map(|(id, flow)| (id, Arc::clone(&flow.route)));
         for (id, route) in proven.take(MAX_TRIED).collect::<Vec<_>>() {
-            if self.knows_key(now, client, &route, handshake)? {
-                return Ok(Some(id));
+            if self.may_try(now, client, Some(id), &route) && self.knows_key(&route, handshake) {
+                return Some(id);
             }
         }
-        Ok(None)
+        None
     }
 
-    /// Tells whether a handshake was made with a key of the route's servers, for which the client's
-    /// network has to pay first.
-    fn knows_key(
+    /// Charges trying the keys of a route: to a proven flow, which no other address can use up, else
+    /// to the client's network.
+    fn may_try(
         &mut self,
         now: Instant,
         client: SocketAddr,
+        flow: Option<FlowId>,
         route: &Route,
-        handshake: &[u8],
-    ) -> Result<bool, Dropped> {
-        let keys = keys(route);
-        let cost = u32::try_from(keys.len()).unwrap_or(u32::MAX);
-        if !self.trials.take(now, client.ip(), cost) {
-            return Err(Dropped::SourceRate);
-        }
-        Ok(keys.iter().any(|key| {
+    ) -> bool {
+        let flow = flow.and_then(|id| self.flows.get_mut(id));
+        let cost = u32::try_from(keys(route).len()).unwrap_or(u32::MAX);
+        flow.is_some_and(|flow| flow.may_renew(now)) || self.trials.take(now, client.ip(), cost)
+    }
+
+    /// Tells whether a handshake was made with a key of the route's servers.
+    fn knows_key(&mut self, route: &Route, handshake: &[u8]) -> bool {
+        keys(route).iter().any(|key| {
             let ready = self.keys.entry(*key);
             ready.or_insert_with(|| Mac1Key::new(key)).verify(handshake)
-        }))
+        })
     }
 
     /// Lets a datagram of a flow pass, unless it is a claim without proof.
@@ -333,7 +333,7 @@ impl Router {
         match (header.kind, header.route) {
             (Kind::Initiation, Some(_)) => {
                 let route = Arc::clone(&flow.route);
-                self.pay_handshake(now, client, &route, datagram)
+                self.pay_handshake(now, client, Some(id), &route, datagram)
             }
             // It was found by its key.
             (Kind::Initiation, None) => self.pay(now, client, true),
@@ -347,11 +347,15 @@ impl Router {
         &mut self,
         now: Instant,
         client: SocketAddr,
+        flow: Option<FlowId>,
         route: &Route,
         handshake: &[u8],
     ) -> Result<(), Dropped> {
         let vouched = !keys(route).is_empty();
-        if vouched && !self.knows_key(now, client, route, handshake)? {
+        if vouched && !self.may_try(now, client, flow, route) {
+            return Err(Dropped::SourceRate);
+        }
+        if vouched && !self.knows_key(route, handshake) {
             return Err(Dropped::BadMac1);
         }
         self.pay(now, client, vouched)
@@ -375,7 +379,7 @@ impl Router {
             return Err(Dropped::SourceDenied);
         }
         if header.kind == Kind::Initiation {
-            self.pay_handshake(now, client, route, datagram)?;
+            self.pay_handshake(now, client, None, route, datagram)?;
         } else {
             self.pay(now, client, false)?;
         }
@@ -424,18 +428,23 @@ impl Router {
     }
 
     /// Counts a flow whose server has answered as a connection. In a full table it takes the place
-    /// of one whose holder has more; else the answer is lost.
-    fn prove(&mut self, id: FlowId) -> Result<(), Dropped> {
+    /// of one whose holder has more, or that is silent for a third of the time at which it would end;
+    /// else the answer is lost.
+    fn prove(&mut self, now: Instant, id: FlowId) -> Result<(), Dropped> {
         let client = self.flows.client(id).ok_or(Dropped::UnknownClient)?;
         let flow = self.flows.get_mut(id).ok_or(Dropped::UnknownClient)?;
         let route = Arc::clone(&flow.route);
         if is_full(route.cluster()) {
             return Err(Dropped::ClusterLimit);
         }
+        let mut victim = None;
         if self.is_full(Standing::Proven) {
-            let victim = self.flows.victim(Standing::Proven);
-            let victim = victim.filter(|victim| self.flows.outweighs(*victim, id));
-            self.end(victim.ok_or(Dropped::FlowTable)?, Reason::Limit);
+            // More than clients behind an address translator let pass between two keepalives.
+            let silent = self.limits.flow_idle.0 / 3;
+            victim = self.flows.victim(Standing::Proven).filter(|victim| {
+                self.flows.outweighs(*victim, id) || self.flows.silent(now, *victim) >= silent
+            });
+            victim.ok_or(Dropped::FlowTable)?;
         }
         let permit = self.worker.shared.flows.permit();
         let record = ConnRecord::open(&self.listener.context, client, permit);
@@ -443,6 +452,9 @@ impl Router {
         if !record.acquire_cluster() {
             record.close(Reason::Limit); // another worker was faster
             return Err(Dropped::ClusterLimit);
+        }
+        if let Some(victim) = victim {
+            self.end(victim, Reason::Limit);
         }
         let record = self.worker.handle.connections.hold(record);
         let flow = self.flows.get_mut(id).ok_or(Dropped::UnknownClient)?;
