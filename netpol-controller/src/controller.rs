@@ -240,7 +240,8 @@ impl Controller {
                     keys
                 };
                 if fixed(&config) != fixed(&self.config) {
-                    tracing::warn!("only changed gateways take effect before the next start");
+                    tracing::warn!("changes of more than gateways take effect at the next start");
+                    return;
                 }
                 let gateways = config.routing.map(|own| own.gateways);
                 self.gateways.send_if_modified(|own| {

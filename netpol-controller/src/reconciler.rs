@@ -78,6 +78,8 @@ pub(crate) struct Reconciler {
     leading: bool,
     /// It leads, and the owners of policies are not settled yet.
     unsettled: bool,
+    /// The gateways changed, and not all was published for them since.
+    incomplete: bool,
     problems: BTreeMap<Source, Vec<Problem>>,
     jobs: JoinSet<Job>,
     /// The key of each job, for one that panics.
@@ -110,6 +112,7 @@ impl Reconciler {
             held: Instant::now(),
             leading: false,
             unsettled: false,
+            incomplete: false,
             problems: BTreeMap::new(),
             jobs: JoinSet::new(),
             keys: HashMap::new(),
@@ -167,6 +170,9 @@ impl Reconciler {
         self.check_synced();
         if self.synced && !self.holds(now) {
             self.translate();
+            if std::mem::take(&mut self.incomplete) {
+                self.parts.publisher.complete();
+            }
             if std::mem::take(&mut self.unsettled) {
                 let routed = |key: &ObjectKey| self.parts.publisher.routed(key);
                 self.sync.settle(&self.state, routed);
@@ -335,10 +341,9 @@ impl Reconciler {
         self.parts.publisher = Publisher::new(Some(routing), Some(server));
         self.problems
             .retain(|source, _| !matches!(source, Source::Group(_)));
+        self.incomplete = true;
         if self.synced {
             self.enqueue_all();
-            self.translate();
-            self.parts.publisher.complete();
         }
     }
 

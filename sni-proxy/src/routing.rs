@@ -111,15 +111,13 @@ impl Routing {
         let tcp = config.tcp.clone();
         let first = match &config.source {
             RouteSource::File(file) => {
-                let snapshot = routes::load(file, &tcp, None)?;
-                Some(((snapshot, None), Duration::ZERO))
+                Some((routes::load(file, &tcp, None)?, None, Duration::ZERO))
             }
             RouteSource::Xds(xds) => cached(xds, config),
         };
-        let (first, age) = first.unzip();
-        let (now, age) = (Instant::now(), age.unwrap_or_default());
-        let ready = first.is_some();
-        let (snapshot, found) = first.unwrap_or_else(|| (Snapshot::empty(), None));
+        let (now, ready) = (Instant::now(), first.is_some());
+        let (snapshot, found, age) =
+            first.unwrap_or_else(|| (Snapshot::empty(), None, Duration::ZERO));
         let zone: Option<Arc<str>> = zone.map(Into::into);
         let published = publish(snapshot, zone.clone().or(found), &resolver);
         Ok(Self {
@@ -176,7 +174,8 @@ impl Routing {
         match Snapshot::build(table.spec, generation, Some(&previous.snapshot)) {
             Ok(snapshot) => {
                 self.report(table.reports);
-                self.put(snapshot, self.zone.clone().or(zone));
+                let known = self.zone.clone().or(zone);
+                self.put(snapshot, known.or_else(|| previous.zone.clone()));
                 Ok(())
             }
             Err(error) => Err(telemetry::chain(&error).to_string()),
@@ -296,21 +295,23 @@ fn publish(snapshot: Snapshot, zone: Option<Arc<str>>, resolver: &Resolver) -> P
     }
 }
 
-/// Takes the gateway's own pods out of a table, and returns the zone of the one that has an address
-/// of this host: no other can be bound.
+/// Takes the pods in the gateway's namespace out of a table, and returns the zone of those that have an
+/// address of this host: no other can be bound, unless the kernel allows all
+/// (`net.ipv4.ip_nonlocal_bind`).
 fn take_zone(spec: &mut TableSpec) -> Option<Arc<str>> {
     let place = spec.clusters.iter().position(|own| own.name == OWN_PODS)?;
-    let mut pods = spec.clusters.remove(place).endpoints.into_iter();
-    let own = pods.find(|pod| match pod.address {
+    let pods = spec.clusters.remove(place).endpoints.into_iter();
+    let mut own = pods.filter(|pod| match pod.address {
         EndpointAddress::Host { .. } => false,
         EndpointAddress::Ip(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
     });
-    own?.zone
+    let zone = own.next()?.zone;
+    own.all(|pod| pod.zone == zone).then_some(zone)?
 }
 
 /// Reads the last good routes of an earlier process, with their age. None, or unreadable ones, are
 /// waited for.
-fn cached(xds: &XdsConfig, config: &Config) -> Option<((Snapshot, Option<Arc<str>>), Duration)> {
+fn cached(xds: &XdsConfig, config: &Config) -> Option<(Snapshot, Option<Arc<str>>, Duration)> {
     let path = xds.cache.as_deref()?;
     let origin = (&xds.server, xds.gateway.as_str());
     let own = config.own_listeners();
@@ -324,5 +325,5 @@ fn cached(xds: &XdsConfig, config: &Config) -> Option<((Snapshot, Option<Arc<str
     let snapshot = Snapshot::build(table.spec, 1, None);
     let snapshot = snapshot.map_err(|error| unusable(&error)).ok()?;
     tracing::info!(path = %path.display(), "routes of the cache are used until the server answers");
-    Some(((snapshot, zone), age))
+    Some((snapshot, zone, age))
 }

@@ -45,12 +45,13 @@ impl<S: Stream + ?Sized> Stream for Box<S> {
     }
 }
 
-/// A client's stream. Once a request of it is forwarded, reading it discards what follows and
-/// reports only its end: a second request is not for the first one's target.
+/// A client's stream. Once a request of it is forwarded, reading it discards what follows, as a second
+/// request is not for the first one's target, and reports the end: what comes behind an answer is one.
 #[derive(Debug)]
 pub struct Downstream<S> {
     stream: S,
     pub(crate) discards: bool,
+    answered: bool,
 }
 
 impl<S> Downstream<S> {
@@ -59,6 +60,7 @@ impl<S> Downstream<S> {
         Self {
             stream,
             discards: false,
+            answered: false,
         }
     }
 }
@@ -83,6 +85,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Downstream<S> {
                 return Poll::Ready(Ok(()));
             }
             buf.set_filled(before);
+            // The client took the connection for one that is kept, and sends again on another.
+            if self.answered {
+                return Poll::Ready(Ok(()));
+            }
         }
     }
 }
@@ -93,6 +99,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Downstream<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.answered |= self.discards;
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 

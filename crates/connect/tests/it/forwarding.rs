@@ -54,7 +54,7 @@ async fn target_is_named_by_request_line_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_forwarded_safely_is_refused() {
+async fn request_is_refused_unless_forwarded_safely() {
     let long = "a".repeat(1100);
     for (line, fields, status, end) in [
         ("GET https://a/", "", 405, End::MethodNotAllowed),
