@@ -241,13 +241,13 @@ impl Controller {
                 };
                 if fixed(&config) != fixed(&self.config) {
                     tracing::warn!("changes of more than gateways take effect at the next start");
-                    return;
+                } else if let Some(routing) = config.routing {
+                    self.gateways.send_if_modified(|own| {
+                        let changed = *own != routing.gateways;
+                        *own = routing.gateways;
+                        changed
+                    });
                 }
-                let gateways = config.routing.map(|own| own.gateways);
-                self.gateways.send_if_modified(|own| {
-                    let changed = gateways.filter(|now| now != own);
-                    changed.map(|now| *own = now).is_some()
-                });
             }
             Err(error) => {
                 let error = telemetry::chain(&error);

@@ -570,8 +570,8 @@ impl Tunnel {
 /// A tunnel with nothing waiting may always take so much from its socket: what upstream's agent
 /// reads at a time.
 const WRITE_FLOOR: usize = 4096;
-/// Bytes that a socket takes in a second where memory is short, or is slow.
-const PACE: usize = 200 << 10;
+/// Bytes that a socket has to take in 5 s when memory is short: 200 KiB/s.
+const PACE: usize = 1 << 20;
 /// Bytes that a tunnel may hold before a peer that knows no credit notices: as much as one that
 /// does may send at first.
 const FREE: usize = 256 << 10;

@@ -56,7 +56,7 @@ pub struct ServerConfig {
     pub(crate) lease: Option<ServerLeaseParams>,
     /// Bytes that may be buffered for all tunnels together.
     pub(crate) max_buffered_bytes: usize,
-    /// What happens to tunnels with slow readers and peers without flow control.
+    /// How long a reader may accept nothing, where the peer knows no flow control.
     pub(crate) stall_timeout: Duration,
     pub(crate) per_cluster_metrics: bool,
     /// Certificates, versions and cipher suites of both ports.

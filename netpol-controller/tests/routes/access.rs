@@ -66,6 +66,7 @@ pub(crate) fn gateways_come_and_go(seed: &Seed<'_>, ours: &Gateway) {
     let refused = denied();
     seed.configure(&["default"]);
     served(&["default"]);
+    seed.remove_cache("other", "other");
     let mut other = seed.start_gateway("other", "other");
     wait::until("a refusal", LIMIT, || denied() > refused).unwrap();
     assert!(!other.is_ready());

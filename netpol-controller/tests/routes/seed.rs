@@ -225,6 +225,12 @@ impl<'n> Seed<'n> {
         }
     }
 
+    /// Removes what an ended gateway would be ready with at once.
+    pub(crate) fn remove_cache(&self, identity: &str, wanted: &str) {
+        let cache = format!("gateway-{identity}-{wanted}.cache");
+        fs::remove_dir_all(self.dir.join(cache)).unwrap();
+    }
+
     /// Starts our gateway, with the certificate of `identity` and for the routes of `wanted`.
     pub(crate) fn start_gateway(&self, identity: &str, wanted: &str) -> Program {
         let listener = |name: &str, protocol: &str| json!({ "name": name, "address": "127.0.0.1:0", "protocol": protocol });

@@ -10,8 +10,7 @@
 //! Any host can invent addresses and so make flows; therefore those that a server has answered are
 //! kept apart. A client's key makes flows of any number of addresses, but on one route; an address
 //! alone, on any number of routes, but in one network. Nothing is sorted by time: a datagram only sets
-//! its flow's. Knows neither sockets nor
-//! routes, and time is an argument.
+//! its flow's. Knows neither sockets nor routes, and time is an argument.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -182,9 +181,14 @@ impl<T> FlowTable<T> {
         }
     }
 
-    /// Returns which of some flows of a standing is to go: that of the route with the most, of the
-    /// network with the most on it, and silent for longest.
-    pub(super) fn victim(&mut self, standing: Standing) -> Option<FlowId> {
+    /// Returns which of some flows of a standing is to go: one silent for `idle` or longer, that of
+    /// the route with the most, of the network with the most on it, and silent for longest.
+    pub(super) fn victim(
+        &mut self,
+        standing: Standing,
+        now: Instant,
+        idle: Duration,
+    ) -> Option<FlowId> {
         let all = &self.by_standing[standing as usize];
         let first = self.next_sample;
         self.next_sample = first.wrapping_add(1);
@@ -196,7 +200,7 @@ impl<T> FlowTable<T> {
         sample.max_by_key(|id| {
             let slot = self.slot(*id)?;
             let sizes = groups(standing, slot.holder).map(|group| self.size(group));
-            Some((sizes, Reverse(slot.heard)))
+            Some((self.silent(now, *id) >= idle, sizes, Reverse(slot.heard)))
         })
     }
 

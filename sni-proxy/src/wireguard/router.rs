@@ -291,25 +291,20 @@ impl Router {
         let proven = { self.flows.of(client) }.filter(|(_, flow)| flow.record.is_some());
         let proven = proven.map(|(id, flow)| (id, Arc::clone(&flow.route)));
         for (id, route) in proven.take(MAX_TRIED).collect::<Vec<_>>() {
-            if self.may_try(now, client, Some(id), &route) && self.knows_key(&route, handshake) {
+            let flow = self.flows.get_mut(id);
+            let tries =
+                flow.is_some_and(|flow| flow.may_renew(now)) || self.may_try(now, client, &route);
+            if tries && self.knows_key(&route, handshake) {
                 return Some(id);
             }
         }
         None
     }
 
-    /// Charges trying the keys of a route: to a proven flow, which no other address can use up, else
-    /// to the client's network.
-    fn may_try(
-        &mut self,
-        now: Instant,
-        client: SocketAddr,
-        flow: Option<FlowId>,
-        route: &Route,
-    ) -> bool {
-        let flow = flow.and_then(|id| self.flows.get_mut(id));
+    /// Charges a client's network for trying the keys of a route.
+    fn may_try(&mut self, now: Instant, client: SocketAddr, route: &Route) -> bool {
         let cost = u32::try_from(keys(route).len()).unwrap_or(u32::MAX);
-        flow.is_some_and(|flow| flow.may_renew(now)) || self.trials.take(now, client.ip(), cost)
+        self.trials.take(now, client.ip(), cost)
     }
 
     /// Tells whether a handshake was made with a key of the route's servers.
@@ -336,6 +331,7 @@ impl Router {
                 self.pay_handshake(now, client, Some(id), &route, datagram)
             }
             // It was found by its key.
+            (Kind::Initiation, None) if flow.may_renew(now) => Ok(()),
             (Kind::Initiation, None) => self.pay(now, client, true),
             _ if flow.record.is_some() => Ok(()),
             _ => self.pay(now, client, false),
@@ -352,13 +348,18 @@ impl Router {
         handshake: &[u8],
     ) -> Result<(), Dropped> {
         let vouched = !keys(route).is_empty();
-        if vouched && !self.may_try(now, client, flow, route) {
+        let flow = flow.and_then(|id| self.flows.get_mut(id));
+        let renews = flow.is_some_and(|flow| flow.may_renew(now));
+        if vouched && !renews && !self.may_try(now, client, route) {
             return Err(Dropped::SourceRate);
         }
         if vouched && !self.knows_key(route, handshake) {
             return Err(Dropped::BadMac1);
         }
-        self.pay(now, client, vouched)
+        match renews {
+            true => Ok(()),
+            false => self.pay(now, client, vouched),
+        }
     }
 
     /// Begins a flow for a datagram that names its route.
@@ -414,7 +415,8 @@ impl Router {
             let oldest = claims.last().map(|(id, _)| id);
             Some(oldest.ok_or(Dropped::ClientLimit)?)
         } else if self.is_full(Standing::Fresh) {
-            self.flows.victim(Standing::Fresh)
+            self.flows
+                .victim(Standing::Fresh, now, self.limits.flow_idle.0)
         } else {
             None
         };
@@ -440,10 +442,13 @@ impl Router {
         let mut victim = None;
         if self.is_full(Standing::Proven) {
             // More than clients behind an address translator let pass between two keepalives.
-            let silent = self.limits.flow_idle.0 / 3;
-            victim = self.flows.victim(Standing::Proven).filter(|victim| {
-                self.flows.outweighs(*victim, id) || self.flows.silent(now, *victim) >= silent
-            });
+            let idle = self.limits.flow_idle.0 / 3;
+            victim = self
+                .flows
+                .victim(Standing::Proven, now, idle)
+                .filter(|victim| {
+                    self.flows.outweighs(*victim, id) || self.flows.silent(now, *victim) >= idle
+                });
             victim.ok_or(Dropped::FlowTable)?;
         }
         let permit = self.worker.shared.flows.permit();

@@ -107,13 +107,16 @@ impl Link {
 
     /// Lets others get past slow sockets, and gives up those that have stopped.
     fn pulse(&mut self, now: Instant) {
-        let soon = self.shared.excess + 4 * self.shared.enough();
-        let short = self.tenant.is_short(soon) || self.shared.is_lent_out();
-        let others = self.tunnels.len() > self.shared.holders;
+        let (excess, enough) = (self.shared.excess, self.shared.enough());
+        let short = self.tenant.is_short(excess + 4 * enough);
+        // Early, so that others need not wait while it shows who is slow.
+        let judged = self.tenant.is_short(excess + AHEAD * enough) || self.shared.is_lent_out();
+        // An agent cannot know that it is about to be dialed.
+        let others = self.role == Role::Agent || self.tunnels.len() > self.shared.holders;
         let limit = self.config.stall_timeout;
-        let stalled = |tunnel: &Tunnel| match (short, others) {
-            (true, true) => tunnel.slow(now, limit.min(SHORT)),
-            _ => tunnel.stalled(now, limit),
+        let stalled = |tunnel: &Tunnel| match judged && others {
+            true => tunnel.slow(now, limit.min(SLOW)),
+            false => tunnel.stalled(now, limit),
         };
         let most = self
             .tunnels
@@ -127,9 +130,7 @@ impl Link {
                 self.kill(now, slot, EndReason::SlowConsumer);
             }
         }
-        // An agent cannot know that it is about to be dialed.
-        let dialed = self.role == Role::Agent && self.shared.lends_little();
-        self.shared.pulse(now, (others || dialed) && !short);
+        self.shared.pulse(now, others && !short);
     }
 
     fn expire_dial(&mut self, slot: u32) {
@@ -156,5 +157,7 @@ fn whole(packet: Packet, buf: &mut BytesMut) -> Transmit {
     }
 }
 
-/// For how long a socket may take little once no more is lent.
-const SHORT: Duration = Duration::from_secs(1);
+/// For how long a socket may take little when soon no more can be lent.
+const SLOW: Duration = Duration::from_secs(5);
+/// Pulses in that time.
+pub(super) const AHEAD: usize = 25;

@@ -12,6 +12,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::send::AHEAD;
 use crate::config::STREAM_WINDOW;
 
 #[derive(Debug, Default)]
@@ -69,14 +70,9 @@ impl SharedWindow {
         self.withheld() + self.enough() > STREAM_WINDOW
     }
 
-    /// Returns whether no more is lent.
+    /// Returns whether soon no more is lent.
     pub(super) fn is_lent_out(&self) -> bool {
-        self.lent >= MAX_LENT
-    }
-
-    /// Returns whether no more is lent than lets one packet pass.
-    pub(super) fn lends_little(&self) -> bool {
-        self.lent < 2 * self.enough()
+        self.lent + AHEAD * self.enough() > MAX_LENT
     }
 
     /// Returns when the next pulse is due.

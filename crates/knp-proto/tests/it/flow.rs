@@ -297,8 +297,8 @@ fn slow_reader_without_credit_keeps_its_pace() {
 
 #[test]
 fn reader_without_credit_may_not_use_memory_up_by_trickling() {
-    for rate in [100 * KIB, KIB] {
-        let mut queue = Queue::within(1, 64 << 20);
+    for (rate, memory) in [(100 * KIB, 64), (KIB, 64), (100 * KIB, 256)] {
+        let mut queue = Queue::within(1, memory << 20);
         queue.others(rate, Duration::from_secs(120));
         let ended = queue.world.server.sockets[&0].ended.clone();
         assert_eq!(ended, Some(EndReason::SlowConsumer), "{rate} bytes/s");

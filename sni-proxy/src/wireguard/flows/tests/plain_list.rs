@@ -82,14 +82,17 @@ proptest! {
                     prop_assert_eq!(table.remove(gone.id), Some(gone.value));
                 },
                 Step::Evict(standing) => {
-                    let victim = table.victim(standing);
+                    let victim = table.victim(standing, now, idle);
                     let which = plain.iter().position(|flow| Some(flow.id) == victim);
                     let same = plain.iter().filter(|flow| flow.standing == standing);
                     prop_assert_eq!(which.is_none(), same.clone().count() == 0);
                     let Some(which) = which else { continue };
                     prop_assert_eq!(plain[which].standing, standing);
                     if same.clone().count() <= SAMPLE {
-                        let order = |flow: &Plain| (sizes(&plain, flow), Reverse(flow.heard));
+                        let silent = |flow: &Plain| now - flow.heard >= idle;
+                        let order = |flow: &Plain| {
+                            (silent(flow), sizes(&plain, flow), Reverse(flow.heard))
+                        };
                         let first = same.clone().map(order).max();
                         prop_assert_eq!(Some(order(&plain[which])), first);
                     }
