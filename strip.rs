@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,
+    clippy::print_stdout,
     reason = "how cargo speaks to build scripts"
 )]
 
