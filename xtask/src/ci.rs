@@ -2,28 +2,37 @@
 
 use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::console::Console;
 use crate::test::status;
 use crate::tools;
 use crate::{counts, demo, soak, test, tidy, workspace};
 
-/// Runs every check, even after one has failed, the tests and the demo last.
+/// Runs every check, even after one has failed, the tests and the demo last; names what failed.
 pub(crate) fn run() -> Result<ExitCode> {
-    let console = Console::new();
-    let mut good = true;
+    let mut console = Console::new();
     for (name, mut check) in checks(&console)? {
         console.heading(name);
-        good &= status(&mut check)?;
+        step(&mut console, name, || status(&mut check));
     }
     console.heading("House rules");
-    good &= tidy::run()? == ExitCode::SUCCESS;
-    good &= counts::run(&counts::Options::default())? == ExitCode::SUCCESS;
-    good &= soak::run()? == ExitCode::SUCCESS;
-    good &= test::run(&test::Options::default())? == ExitCode::SUCCESS;
-    good &= demo::run(&demo::Options::default())? == ExitCode::SUCCESS;
-    Ok(ExitCode::from(u8::from(!good)))
+    let mut run = |name: &str, check: &dyn Fn() -> Result<ExitCode>| {
+        step(&mut console, name, || Ok(check()? == ExitCode::SUCCESS));
+    };
+    run("House rules", &tidy::run);
+    run("Counts", &|| counts::run(&counts::Options::default()));
+    run("Soak", &soak::run);
+    run("Tests", &|| test::run(&test::Options::default()));
+    run("Demo", &|| demo::run(&demo::Options::default()));
+    Ok(ExitCode::from(u8::from(!console.result())))
+}
+
+fn step(console: &mut Console, name: &str, check: impl FnOnce() -> Result<bool>) {
+    let _ = console.check(name, || {
+        ensure!(check()?, "see above");
+        Ok(String::new())
+    });
 }
 
 fn checks(console: &Console) -> Result<Vec<(&'static str, Command)>> {
