@@ -11,10 +11,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use testkit::background::Joined;
 use testkit::wait::{self, Stopwatch};
 
 use crate::tls::opening::{LIMIT, Words};
@@ -23,7 +23,7 @@ use crate::tls::opening::{LIMIT, Words};
 #[derive(Debug)]
 pub(crate) struct Held {
     seen: Arc<Seen>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Joined,
 }
 
 /// What is known of it at any time.
@@ -56,13 +56,10 @@ impl Held {
         }
         let seen = Arc::new(Seen::default());
         let shared = Arc::clone(&seen);
-        let thread = thread::Builder::new()
-            .name("held".to_owned())
-            .spawn(move || ping(connections, pause, &shared))
-            .context("starting a thread")?;
+        let thread = Joined::spawn("held", move || ping(connections, pause, &shared))?;
         Ok(Self {
             seen,
-            thread: Some(thread),
+            _thread: thread,
         })
     }
 
@@ -96,10 +93,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // Behind this, the thread is waited for.
         self.seen.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

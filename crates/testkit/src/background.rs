@@ -15,8 +15,9 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub struct Background {
     handle: Handle,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    // Dropped in this order: the service is told to end, then waited for.
+    _stop: oneshot::Sender<()>,
+    _thread: Joined,
 }
 
 impl Background {
@@ -32,33 +33,49 @@ impl Background {
             .context("building a runtime")?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                runtime.block_on(async move {
-                    tokio::select! {
-                        () = make() => {}
-                        _ = stopped => {}
-                    }
-                });
-            })
-            .context("starting a thread")?;
+        let thread = Joined::spawn(name, move || {
+            runtime.block_on(async move {
+                tokio::select! {
+                    () = make() => {}
+                    _ = stopped => {}
+                }
+            });
+        })?;
         Ok(Self {
             handle,
-            stop: Some(stop),
-            thread: Some(thread),
+            _stop: stop,
+            _thread: thread,
         })
     }
-}
 
-impl Background {
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }
 }
 
+/// A thread that is waited for when its value is dropped.
+#[derive(Debug)]
+pub struct Joined(Option<JoinHandle<()>>);
+
+impl Joined {
+    /// Starts a thread named `name`. Its owner tells it to end before this is dropped.
+    pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Self> {
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(work).context("starting a thread")?;
+        Ok(Self(Some(thread)))
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Accepts connections and has each served by a task of its own.
-pub(crate) async fn accept<S>(
+pub async fn accept<S>(
     listener: std::net::TcpListener,
     mut serve: impl FnMut(TcpStream, SocketAddr) -> S,
 ) where
@@ -80,13 +97,4 @@ pub(crate) async fn accept<S>(
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }

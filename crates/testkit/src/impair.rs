@@ -21,13 +21,12 @@ mod too_big;
 
 use std::io::PipeWriter;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-use crate::background::locked;
+use crate::background::{Joined, locked};
 use crate::netns::End;
 
 use self::line::Line;
@@ -146,8 +145,9 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Link {
     lines: Arc<Mutex<[Line; 2]>>,
-    stop: Option<PipeWriter>,
-    thread: Option<JoinHandle<()>>,
+    // Dropped in this order: the thread is told to end, then waited for.
+    _stop: PipeWriter,
+    _thread: Joined,
 }
 
 impl Link {
@@ -159,14 +159,11 @@ impl Link {
         // Two sequences that differ, whatever the seed.
         let lines = Arc::new(Mutex::new([Line::new(seed), Line::new(!seed)]));
         let relay = Relay::new(devices, Arc::clone(&lines), stopped);
-        let thread = std::thread::Builder::new()
-            .name("impair".to_owned())
-            .spawn(move || relay.run())
-            .context("starting a thread")?;
+        let thread = Joined::spawn("impair", move || relay.run())?;
         Ok(Self {
             lines,
-            stop: Some(stop),
-            thread: Some(thread),
+            _stop: stop,
+            _thread: thread,
         })
     }
 
@@ -188,15 +185,6 @@ impl Link {
 
     pub fn counts(&self, direction: Direction) -> Counts {
         locked(&self.lines)[direction as usize].counts()
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

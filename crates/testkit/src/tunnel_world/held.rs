@@ -2,12 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::background::locked;
+use crate::background::{Joined, locked};
 use crate::http::Upgraded;
 use crate::wait::{self, Stopwatch};
 
@@ -16,7 +15,7 @@ use crate::wait::{self, Stopwatch};
 #[derive(Debug)]
 pub struct Held {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Joined,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,13 +48,10 @@ impl Held {
             progress: Mutex::default(),
         });
         let inside = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("held".to_owned())
-            .spawn(move || inside.speak(&mut connection))
-            .context("starting a thread")?;
+        let thread = Joined::spawn("held", move || inside.speak(&mut connection))?;
         Ok(Self {
             shared,
-            thread: Some(thread),
+            _thread: thread,
         })
     }
 
@@ -91,10 +87,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // Behind this, the thread is waited for.
         self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
