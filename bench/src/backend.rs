@@ -15,20 +15,20 @@
 //! two system calls here and no more. Knows nothing of TLS: no handshake is finished.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use rustix::net::RecvFlags;
 use rustix::process::Pid;
-use testkit::background::Background;
+use socket2::{Domain, Socket, Type};
+use testkit::background::{self, Background};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::cpus;
@@ -82,24 +82,22 @@ impl Command {
 
 impl Backend {
     pub(crate) fn start(address: SocketAddr) -> Result<Self> {
+        let what = || format!("listening on {address}");
+        let listener = listen(address).with_context(what)?;
+        let address = listener.local_addr().with_context(what)?;
         let counts = Arc::new(Counts::default());
         let (sender, receiver) = channel();
         let shared = Arc::clone(&counts);
-        let thread = Background::spawn("backend", move || async move {
-            let listener = listen(address).and_then(|listener| {
-                let started = (listener.local_addr()?, rustix::thread::gettid());
-                Ok((listener, started))
-            });
-            match listener {
-                Ok((listener, started)) => {
-                    let _ = sender.send(Ok(started));
-                    accept(&listener, &shared).await;
-                }
-                Err(error) => drop(sender.send(Err(error))),
-            }
+        let thread = Background::spawn("backend", move || {
+            let _ = sender.send(rustix::thread::gettid());
+            background::accept(listener, move |stream, _| {
+                shared.accepted.fetch_add(1, Ordering::Relaxed);
+                let counted = Counted::new(&shared);
+                // A peer that resets, or goes away meanwhile, ends its connection and no more.
+                async move { drop(serve(stream, counted).await) }
+            })
         })?;
-        let started = receiver.recv().context("waiting for the backend")?;
-        let (address, thread_id) = started.with_context(|| format!("listening on {address}"))?;
+        let thread_id = receiver.recv().context("waiting for the backend")?;
         Ok(Self {
             address,
             counts,
@@ -137,26 +135,11 @@ impl Backend {
 
 /// Listens with a queue that is long enough for any load here.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(8192)
-}
-
-async fn accept(listener: &TcpListener, counts: &Arc<Counts>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: let some be closed first.
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            continue;
-        };
-        counts.accepted.fetch_add(1, Ordering::Relaxed);
-        // A peer that resets, or goes away while it is sent to, ends its connection and no more.
-        tokio::spawn(serve(stream, Counted::new(counts)));
-    }
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(8192)?;
+    Ok(socket.into())
 }
 
 async fn serve(mut stream: TcpStream, counted: Counted) -> Result<()> {
