@@ -1,19 +1,15 @@
 //! A network of our own: a namespace with nothing but loopback, set up for many short connections.
 
-use std::fs;
 use std::io::{Write, stderr};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use testkit::netns::{Namespace, Place, privileges};
 
 pub(crate) fn make() -> Result<Namespace> {
     let namespace = Namespace::new("bench-tls")?;
-    namespace.run(|| {
-        SETTINGS.iter().try_for_each(|(key, value)| {
-            let path = format!("/proc/sys/net/{key}");
-            fs::write(&path, value).with_context(|| format!("writing {value} to {path}"))
-        })
-    })??;
+    for (name, value) in SETTINGS {
+        namespace.switch(name, value)?;
+    }
     Ok(namespace)
 }
 

@@ -8,7 +8,6 @@
 //! The congestion control of their TCP is set for each tunnel, so that no peer is measured with what
 //! the machine happens to have.
 
-use std::fs;
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
@@ -57,10 +56,7 @@ impl Network {
     /// Sets the congestion control of TCP sockets to come that do not choose one themselves.
     pub(crate) fn set_congestion(&self, name: &str) -> Result<()> {
         for namespace in [&self.client, &self.gateway, &self.server] {
-            namespace.run(|| {
-                fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name)
-                    .with_context(|| format!("setting the congestion control {name}"))
-            })??;
+            namespace.switch("ipv4/tcp_congestion_control", name)?;
         }
         Ok(())
     }

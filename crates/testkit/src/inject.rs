@@ -36,20 +36,16 @@ impl Injector {
 
 /// Switches off what would drop packets for their source before they are forwarded.
 fn trust(namespace: &Namespace, device: &str) -> Result<()> {
-    let switches = [
+    for (switch, value) in [
         (format!("ipv4/conf/{device}/forwarding"), "1"),
         (format!("ipv4/conf/{device}/accept_local"), "1"),
         (format!("ipv4/conf/{device}/rp_filter"), "0"),
         ("ipv4/conf/all/rp_filter".to_owned(), "0"),
         ("ipv6/conf/all/forwarding".to_owned(), "1"),
-    ];
-    namespace.run(|| {
-        for (switch, value) in &switches {
-            let path = format!("/proc/sys/net/{switch}");
-            std::fs::write(&path, value).with_context(|| format!("setting {path}"))?;
-        }
-        Ok(())
-    })?
+    ] {
+        namespace.switch(&switch, value)?;
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -118,9 +118,14 @@ impl Namespace {
     }
 
     pub fn forward_ipv4(&self) -> Result<()> {
-        self.run(|| {
-            fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("switching on IPv4 forwarding")
-        })?
+        self.switch("ipv4/ip_forward", "1")
+    }
+
+    /// Sets a switch of the kernel, by its path below `/proc/sys/net`.
+    pub fn switch(&self, name: &str, value: &str) -> Result<()> {
+        let path = Path::new("/proc/sys/net").join(name);
+        let written = self.run(|| fs::write(&path, value))?;
+        written.with_context(|| format!("writing {value} to {}", path.display()))
     }
 }
 

@@ -103,6 +103,12 @@ fn extension(name: &str, kind: &str, mut config: Value) -> Value {
     json!({ "name": format!("envoy.{name}"), "typed_config": config })
 }
 
+/// A filter of Envoy's, with the `message` of its API's version 3 as its configuration.
+fn filter(name: &str, message: &str, config: Value) -> Value {
+    let name = format!("filters.{name}");
+    extension(&name, &format!("{name}.v3.{message}"), config)
+}
+
 fn load_assignment(name: &str, endpoints: &[SocketAddr]) -> Value {
     let endpoints: Vec<Value> = endpoints
         .iter()

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use super::{extension, load_assignment, socket_address};
+use super::{filter, load_assignment, socket_address};
 
 #[derive(Clone, Debug, Default)]
 pub struct Gateway {
@@ -64,38 +64,24 @@ fn listener(listener: &GatewayListener) -> Value {
             "http-proxy",
             listen,
             json!([]),
-            json!([{ "filters": [connection_manager(header)] }]),
+            vec![json!({ "filters": [connection_manager(header)] })],
         ),
         GatewayListener::ProxyProtocol { listen, routes } => {
-            let chains: Vec<Value> = routes
-                .iter()
-                .map(|(address, cluster)| {
-                    let bits = if address.is_ipv4() { 32 } else { 128 };
-                    let range =
-                        json!({ "address_prefix": address.to_string(), "prefix_len": bits });
-                    json!({
-                        "filter_chain_match": { "prefix_ranges": [range] },
-                        "filters": [tcp_proxy(cluster)],
-                    })
-                })
-                .collect();
-            let kind = "filters.listener.proxy_protocol.v3.ProxyProtocol";
-            let filter = extension("filters.listener.proxy_protocol", kind, json!({}));
-            ("node", listen, json!([filter]), json!(chains))
+            let chains = routes.iter().map(|(address, cluster)| {
+                let bits = if address.is_ipv4() { 32 } else { 128 };
+                let range = json!({ "address_prefix": address.to_string(), "prefix_len": bits });
+                chain(json!({ "prefix_ranges": [range] }), cluster)
+            });
+            let filter = filter("listener.proxy_protocol", "ProxyProtocol", json!({}));
+            ("node", listen, json!([filter]), chains.collect())
         }
         GatewayListener::Tls { listen, routes } => {
-            let chains: Vec<Value> = routes
-                .iter()
-                .map(|(names, cluster)| {
-                    json!({
-                        "filter_chain_match": { "server_names": names },
-                        "filters": [tcp_proxy(cluster)],
-                    })
-                })
-                .collect();
-            let kind = "filters.listener.tls_inspector.v3.TlsInspector";
-            let filter = extension("filters.listener.tls_inspector", kind, json!({}));
-            ("tls", listen, json!([filter]), json!(chains))
+            let chains = routes.iter().map(|(names, cluster)| {
+                let matched = json!({ "server_names": names });
+                chain(matched, cluster)
+            });
+            let filter = filter("listener.tls_inspector", "TlsInspector", json!({}));
+            ("tls", listen, json!([filter]), chains.collect())
         }
     };
     json!({
@@ -113,14 +99,18 @@ fn listener(listener: &GatewayListener) -> Value {
     })
 }
 
+/// A chain that passes what is `matched` on to `cluster`.
+fn chain(matched: Value, cluster: &str) -> Value {
+    json!({ "filter_chain_match": matched, "filters": [tcp_proxy(cluster)] })
+}
+
 fn tcp_proxy(cluster: &str) -> Value {
     let fields = json!({
         "stat_prefix": cluster,
         "cluster": cluster,
         "max_downstream_connection_duration": "86400s",
     });
-    let kind = "filters.network.tcp_proxy.v3.TcpProxy";
-    extension("filters.network.tcp_proxy", kind, fields)
+    filter("network.tcp_proxy", "TcpProxy", fields)
 }
 
 /// Tunnels a CONNECT whose header has the right form to the cluster it names, and redirects
@@ -144,8 +134,7 @@ fn connection_manager(header: &str) -> Value {
             { "match": { "prefix": "/" }, "redirect": redirect },
         ],
     }]);
-    let kind = "filters.http.router.v3.Router";
-    let router = extension("filters.http.router", kind, json!({}));
+    let router = filter("http.router", "Router", json!({}));
     let fields = json!({
         "stat_prefix": "http_proxy",
         "http_protocol_options": { "accept_http_10": true },
@@ -153,8 +142,8 @@ fn connection_manager(header: &str) -> Value {
         "http_filters": [router],
         "route_config": { "name": "http_proxy", "virtual_hosts": hosts },
     });
-    let kind = "filters.network.http_connection_manager.v3.HttpConnectionManager";
-    extension("filters.network.http_connection_manager", kind, fields)
+    let name = "network.http_connection_manager";
+    filter(name, "HttpConnectionManager", fields)
 }
 
 /// What Gardener lets a header name: API servers and VPN servers.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::{extension, load_assignment, socket_address};
+use super::{extension, filter, load_assignment, socket_address};
 
 /// One listener at the API server's address, one cluster: the gateway.
 #[derive(Clone, Debug)]
@@ -51,8 +51,7 @@ impl NodeProxy {
             }
             NodeProxyMode::ProxyV2 => cluster["transport_socket"] = proxy_v2(),
         }
-        let kind = "filters.network.tcp_proxy.v3.TcpProxy";
-        let filter = extension("filters.network.tcp_proxy", kind, tcp_proxy);
+        let filter = filter("network.tcp_proxy", "TcpProxy", tcp_proxy);
         json!({
             "listeners": [{
                 "name": "kube_apiserver",
