@@ -185,10 +185,8 @@ fn measured(asked: &Controller, output: &Output, place: Place<'_>) -> Result<Exi
 fn facts(asked: &Controller) -> Facts {
     let mut facts = machine::facts();
     let (services, routes) = (asked.services, asked.routes);
-    facts.push((
-        "objects",
-        format!("{services} services with policies, {routes} routed"),
-    ));
+    let objects = format!("{services} services with policies, {routes} routed");
+    facts.push(("objects", objects));
     if asked.asks_for(Case::Churn) {
         facts.push(("held", asked.churn.fact()));
     }

@@ -13,15 +13,13 @@ pub(crate) type Facts = Vec<(&'static str, String)>;
 pub(crate) fn facts() -> Facts {
     let uname = rustix::system::uname();
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+    let kernel = format!("{} {}", text(uname.sysname()), text(uname.release()));
     vec![
         ("command", command_line()),
         ("date", date()),
         ("cpu", processors()),
         ("memory", memory()),
-        (
-            "kernel",
-            format!("{} {}", text(uname.sysname()), text(uname.release())),
-        ),
+        ("kernel", kernel),
         ("load average", load_average()),
         ("bench", env!("CARGO_PKG_VERSION").to_owned()),
         ("commit", commit()),
@@ -81,10 +79,8 @@ fn processors() -> String {
 }
 
 fn memory() -> String {
-    Meminfo::current().map_or_else(
-        |_| UNKNOWN.to_owned(),
-        |memory| format!("{} MiB", memory.mem_total >> 20),
-    )
+    let memory = Meminfo::current().map(|memory| format!("{} MiB", memory.mem_total >> 20));
+    memory.unwrap_or_else(|_| UNKNOWN.to_owned())
 }
 
 /// The commit of the directory we run in, if it is a checkout; `-dirty` with changes, but for results

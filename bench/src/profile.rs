@@ -221,11 +221,8 @@ impl Profile {
     pub(crate) fn read(text: &str, origin: &Path) -> Result<Self> {
         let mut profile: Self = settings::yaml::from_str(text, origin)?;
         let name = profile.name.clone();
-        ensure!(
-            !name.is_empty(),
-            "{}: a profile without a name",
-            origin.display()
-        );
+        let file = origin.display();
+        ensure!(!name.is_empty(), "{file}: a profile without a name");
         if let Some(base) = &profile.extends {
             let found = EMBEDDED.iter().find(|(name, _)| name == base);
             let Some((_, under)) = found else {
@@ -237,9 +234,8 @@ impl Profile {
                 "{name}: extends {base}, which extends another itself"
             );
             let mut values = merged.remove("values").unwrap_or_default();
-            merged.extend(settings::yaml::from_str::<Map<String, Value>>(
-                text, origin,
-            )?);
+            let own: Map<String, Value> = settings::yaml::from_str(text, origin)?;
+            merged.extend(own);
             if let Some(own) = merged.get("values") {
                 values = merge(values, own)?;
             }
@@ -248,15 +244,11 @@ impl Profile {
         }
         if let Some(apply) = &profile.apply {
             for path in &apply.write {
-                ensure!(
-                    profile.files.iter().any(|file| file.path == *path),
-                    "{name}: apply.write: {path} is none of the files"
-                );
+                let known = profile.files.iter().any(|file| file.path == *path);
+                ensure!(known, "{name}: apply.write: {path} is none of the files");
             }
-            ensure!(
-                apply.socket.is_some() == apply.send.is_some(),
-                "{name}: apply.socket and apply.send go together"
-            );
+            let together = apply.socket.is_some() == apply.send.is_some();
+            ensure!(together, "{name}: apply.socket and apply.send go together");
         }
         Ok(profile)
     }

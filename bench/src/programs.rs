@@ -14,10 +14,8 @@ pub(crate) fn program(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
             .with_file_name(name),
     };
     if !path.is_file() {
-        bail!(
-            "{} is not there: build it, or name it with a flag",
-            path.display()
-        );
+        let path = path.display();
+        bail!("{path} is not there: build it, or name it with a flag");
     }
     Ok(path)
 }

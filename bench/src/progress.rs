@@ -34,13 +34,9 @@ impl Progress {
         if self.shown {
             let share = (self.done.min(self.steps) * WIDTH) / self.steps.max(1);
             let bar = format!("{}{}", "█".repeat(share), "░".repeat(WIDTH - share));
+            let (done, steps) = (self.done, self.steps);
             // Nothing depends on it.
-            let _ = write!(
-                stderr(),
-                "\r\x1b[K{bar} {}/{} {what}",
-                self.done,
-                self.steps
-            );
+            let _ = write!(stderr(), "\r\x1b[K{bar} {done}/{steps} {what}");
         }
     }
 }

@@ -261,10 +261,8 @@ impl Run {
             }
             writeln!(out, "{}", line.trim_end())?;
         }
-        writeln!(
-            out,
-            "\nmedian [lowest..highest]; direct: without a proxy, in this run"
-        )?;
+        let note = "median [lowest..highest]; direct: without a proxy, in this run";
+        writeln!(out, "\n{note}")?;
         if !self.compared.is_empty() {
             writeln!(out, "{TIMES}: how many times better than {}", self.compared)?;
         }
@@ -462,10 +460,8 @@ mod tests {
     #[test]
     fn numbers_have_three_significant_digits() {
         let numbers = [0.0, 0.123_456, 1.5, 12.345, 123.456, 12_345.6, -0.5];
-        assert_eq!(
-            numbers.map(number),
-            ["0", "0.123", "1.5", "12.3", "123", "12346", "-0.5"]
-        );
+        let expected = ["0", "0.123", "1.5", "12.3", "123", "12346", "-0.5"];
+        assert_eq!(numbers.map(number), expected);
         assert_eq!(rounded(12_345.678), 12_350.0);
         assert_eq!(rounded(0.000_123_456), 0.000_123_5);
     }

@@ -55,12 +55,8 @@ pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
     limits::raise()?;
     interrupt::watch()?;
     if asked.at.is_some() {
-        return measured(
-            asked,
-            output,
-            Place::Here,
-            "this machine's, as the gateway's",
-        );
+        let network = "this machine's, as the gateway's";
+        return measured(asked, output, Place::Here, network);
     }
     network::inside(|place, network| measured(asked, output, place, network))
 }

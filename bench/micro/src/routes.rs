@@ -14,27 +14,14 @@ pub(crate) fn workloads() -> Vec<Workload> {
     let one = Rc::new(built(&table(1), None));
     let large = Rc::new(built(&table(LARGE), None));
     let by_name = |table: &Snapshot, name: &String| table.by_server_name(Some(name)).is_some();
+    let names = |count| spread(count).map(server_name);
     let wildcards =
         spread(LARGE).map(|nth| format!("kubelet-{nth}.nodes.{}", wildcard_zone(nth % WILDCARDS)));
+    let among = "server name, 100 wildcards among 10,000";
     let mut all = vec![
-        lookups(
-            "server name of 1",
-            &one,
-            spread(1).map(server_name),
-            by_name,
-        ),
-        lookups(
-            "server name of 10,000",
-            &large,
-            spread(LARGE).map(server_name),
-            by_name,
-        ),
-        lookups(
-            "server name, 100 wildcards among 10,000",
-            &large,
-            wildcards,
-            by_name,
-        ),
+        lookups("server name of 1", &one, names(1), by_name),
+        lookups("server name of 10,000", &large, names(LARGE), by_name),
+        lookups(among, &large, wildcards, by_name),
         lookups(
             "destination address of 10,000",
             &large,
@@ -79,11 +66,9 @@ fn builds(previous: Rc<Snapshot>) -> [Workload; 2] {
             },
         )
     };
+    let first = build("a table of 10,000, built", LARGE, None);
     let again = "a table of 10,000, built again with one more";
-    [
-        build("a table of 10,000, built", LARGE, None),
-        build(again, LARGE + 1, Some(previous)),
-    ]
+    [first, build(again, LARGE + 1, Some(previous))]
 }
 
 /// A table as a seed has it: per shoot a cluster of one endpoint, its name, its CONNECT value and
@@ -134,10 +119,8 @@ fn wildcard_zone(nth: usize) -> String {
 }
 
 fn cluster_name(nth: usize) -> String {
-    format!(
-        "outbound|443||kube-apiserver.shoot--p{}--s{nth}.svc.cluster.local",
-        nth % 100
-    )
+    let project = nth % 100;
+    format!("outbound|443||kube-apiserver.shoot--p{project}--s{nth}.svc.cluster.local")
 }
 
 fn pod(nth: usize) -> Ipv4Addr {

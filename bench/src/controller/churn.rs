@@ -51,10 +51,8 @@ pub(super) struct Asked {
 impl Asked {
     /// Refuses what cannot be done with so many shoots.
     pub(super) fn check(&self, routes: usize) -> Result<()> {
-        ensure!(
-            (1..=MAX_GATEWAYS).contains(&self.gateways),
-            "--gateways: from 1 to {MAX_GATEWAYS}"
-        );
+        let within = (1..=MAX_GATEWAYS).contains(&self.gateways);
+        ensure!(within, "--gateways: from 1 to {MAX_GATEWAYS}");
         ensure!(self.held > 0, "--held: from 1");
         ensure!(
             self.rate > 0 && self.seconds > 0,

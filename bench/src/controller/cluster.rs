@@ -77,12 +77,8 @@ impl<'a> Cluster<'a> {
         for (path, object) in objects {
             let body = object.to_string();
             let answer = connection.request("POST", path, Some(&body))?;
-            ensure!(
-                answer.status == 201,
-                "creating at {path}: {} {}",
-                answer.status,
-                answer.text()
-            );
+            let (status, text) = (answer.status, answer.text());
+            ensure!(status == 201, "creating at {path}: {status} {text}");
         }
         Ok(())
     }
@@ -136,10 +132,8 @@ impl Running {
 pub(crate) fn soon(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let clock = wait::Stopwatch::start();
     while !condition()? {
-        ensure!(
-            clock.elapsed() < Duration::from_secs(10),
-            "waited 10 s in vain for {what}"
-        );
+        let late = clock.elapsed() >= Duration::from_secs(10);
+        ensure!(!late, "waited 10 s in vain for {what}");
         wait::pause(Duration::from_millis(1));
     }
     Ok(())

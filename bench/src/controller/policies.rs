@@ -68,10 +68,8 @@ fn services(spaces: usize) -> Vec<(String, Value)> {
                 "ports": [{ "name": "https", "port": 443, "targetPort": 8443 }],
             },
         });
-        (
-            format!("/api/v1/namespaces/{}/services", namespace(index)),
-            object,
-        )
+        let path = format!("/api/v1/namespaces/{}/services", namespace(index));
+        (path, object)
     })
     .collect()
 }

@@ -73,10 +73,8 @@ fn sync(lab: &mut Lab<'_>, controller: &Running, xds: SocketAddr) -> Result<Gate
 fn change(lab: &mut Lab<'_>, controller: &Running, gateway: &Gateway, spaces: usize) -> Result<()> {
     let mut connection = lab.cluster.connection()?;
     let before = controller.sum(PUSHED, &[])?;
-    let (ours, theirs) = (
-        controller.child.usage()?.cpu_time,
-        gateway.child.usage()?.cpu_time,
-    );
+    let ours = controller.child.usage()?.cpu_time;
+    let theirs = gateway.child.usage()?.cpu_time;
     let mut delays = Latencies::default();
     for turn in 0..lab.changes {
         let (index, own) = (turn % spaces, turn / spaces % shoots::EACH);

@@ -51,10 +51,8 @@ impl Chosen {
             let found = known.iter().find(|profile| profile.name == *name);
             found.cloned().with_context(|| {
                 let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
-                format!(
-                    "no profile is called {name:?}; there are {}",
-                    names.join(", ")
-                )
+                let names = names.join(", ");
+                format!("no profile is called {name:?}; there are {names}")
             })
         });
         chosen.collect()

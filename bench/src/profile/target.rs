@@ -181,10 +181,8 @@ impl Target {
         if let Some((socket, words)) = &change.words {
             let answer = say(socket, words)?;
             let name = &self.profile.name;
-            ensure!(
-                answer.trim().is_empty(),
-                "{name} answers to {words:?}: {answer}"
-            );
+            let silent = answer.trim().is_empty();
+            ensure!(silent, "{name} answers to {words:?}: {answer}");
         }
         Ok(())
     }
@@ -211,11 +209,8 @@ impl Target {
     }
 
     fn fill(&self, what: &str, template: &str) -> Result<String> {
-        render(
-            &format!("{}: {what}", self.profile.name),
-            template,
-            &self.facts,
-        )
+        let what = format!("{}: {what}", self.profile.name);
+        render(&what, template, &self.facts)
     }
 }
 

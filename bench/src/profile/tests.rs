@@ -61,10 +61,8 @@ fn profiles_render_for_each_listener() {
                 Listener::Sni => route.name,
             };
             let one_backend = profile.name == "copy-loop" && all.contains(&backend().to_string());
-            assert!(
-                profile.is_direct() || one_backend || all.contains(&key),
-                "{what}: {all}"
-            );
+            let routed = profile.is_direct() || one_backend || all.contains(&key);
+            assert!(routed, "{what}: {all}");
         }
     }
 }
@@ -85,10 +83,8 @@ fn profile_inherits_from_extended_one() {
     assert_eq!(mine.args, envoy.args);
     let context = context(&mine, Listener::Sni);
     let text = render("x", &mine.files[2].text, &context).unwrap();
-    assert!(
-        text.contains("\"per_connection_buffer_limit_bytes\":65536"),
-        "{text}"
-    );
+    let buffer = "\"per_connection_buffer_limit_bytes\":65536";
+    assert!(text.contains(buffer), "{text}");
 }
 
 #[test]

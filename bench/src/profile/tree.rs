@@ -70,12 +70,11 @@ fn resident_kib(pid: u32) -> Result<u64> {
         let map = rollup.memory_map_rollup.iter().next()?;
         map.extension.map.get("Rss").copied()
     });
-    let kib = bytes.map(|bytes| bytes / 1024);
-    kib.map_or_else(
-        || process.status().map(|status| status.vmrss),
-        |kib| Ok(Some(kib)),
-    )?
-    .with_context(|| format!("process {pid} has no memory"))
+    let kib = match bytes {
+        Some(bytes) => Some(bytes / 1024),
+        None => process.status()?.vmrss,
+    };
+    kib.with_context(|| format!("process {pid} has no memory"))
 }
 
 fn process(pid: u32) -> Result<Process> {

@@ -76,10 +76,8 @@ impl Tls {
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(self.in_flight > 0, "--in-flight 0 connects nothing");
         ensure!(self.names > 0, "--names 0 leads nowhere");
-        ensure!(
-            !self.connections.contains(&0) && !self.connections.is_empty(),
-            "--connections 0 moves nothing"
-        );
+        let none = self.connections.is_empty() || self.connections.contains(&0);
+        ensure!(!none, "--connections 0 moves nothing");
         Ok(())
     }
 

@@ -63,11 +63,8 @@ fn fill(way: Way<'_>, count: usize) -> Result<(f64, Vec<TcpStream>)> {
     wait::pause(REST);
     let before = resident(way.meter)?;
     let connections = open(way, count)?;
-    ensure!(
-        backend.open() == count,
-        "{} of {count} connections arrived",
-        backend.open()
-    );
+    let open = backend.open();
+    ensure!(open == count, "{open} of {count} connections arrived");
     wait::pause(REST);
     Ok((before, connections))
 }

@@ -167,11 +167,8 @@ mod tests {
         let direct = words(None);
         assert!(direct.first.starts_with(&[22, 3, 1]) && direct.first.ends_with(b"E!"));
         assert_eq!(direct, words(Some(Listener::Sni)));
-        assert!(
-            (200..300).contains(&direct.first.len()),
-            "{}",
-            direct.first.len()
-        );
+        let length = direct.first.len();
+        assert!((200..300).contains(&length), "{length}");
         let proxy = words(Some(Listener::Proxy)).first;
         assert!(proxy.starts_with(b"\r\n\r\n\0\r\nQUIT\n\x21\x11") && proxy.ends_with(b"E!"));
         assert_eq!(proxy[20..24], [10, 0, 0, 7]);

@@ -166,26 +166,18 @@ mod tests {
         assert!((quiet.proxy_percent().unwrap() - 95.0).abs() < 1e-6);
         // The proxy had only half of its processor, and another process the other half.
         let busy = reading(3.0, 6.0, 9.0, 100.0, 0.0).since(&before);
-        assert!(
-            busy.is_disturbed() && (busy.others - 0.5).abs() < 1e-6,
-            "{busy:?}"
-        );
+        let half = (busy.others - 0.5).abs() < 1e-6;
+        assert!(busy.is_disturbed() && half, "{busy:?}");
         // Half of it was the host's.
-        assert!(
-            reading(3.0, 6.0, 9.0, 100.0, 1.0)
-                .since(&before)
-                .is_disturbed()
-        );
+        let stolen = reading(3.0, 6.0, 9.0, 100.0, 1.0).since(&before);
+        assert!(stolen.is_disturbed());
     }
 
     #[test]
     fn unknown_processes_have_no_time() {
-        let mut readings = [
-            reading(0.0, 0.0, 0.0, 0.0, 0.0),
-            reading(1.0, 0.0, 1.0, 1.0, 0.0),
-        ];
-        readings[0].proxy = None;
-        let spent = readings[1].since(&readings[0]);
+        let mut before = reading(0.0, 0.0, 0.0, 0.0, 0.0);
+        before.proxy = None;
+        let spent = reading(1.0, 0.0, 1.0, 1.0, 0.0).since(&before);
         assert_eq!((spent.proxy, spent.proxy_percent()), (None, None));
     }
 }

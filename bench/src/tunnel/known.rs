@@ -105,14 +105,10 @@ mod tests {
     #[test]
     fn peer_of_run_precedes_recorded_figure() {
         use Setup::{OpenvpnTcp, OpenvpnTcpBbr, RhizomeTcp, RhizomeUdp, WireguardGo2023};
+        let go = (WireguardGo2023, 1000.0);
         for (setup, case, measured, expected) in [
             (RhizomeUdp, BULK_1, None, Some(1.1 * 3090.0)),
-            (
-                RhizomeUdp,
-                BULK_1,
-                Some((WireguardGo2023, 1000.0)),
-                Some(1.1 * 1000.0),
-            ),
+            (RhizomeUdp, BULK_1, Some(go), Some(1.1 * 1000.0)),
             // Over a line that loses, a recorded target is not lowered.
             (RhizomeTcp, LOSS_1, Some((OpenvpnTcpBbr, 30.0)), Some(42.0)),
             // Peers are not judged.

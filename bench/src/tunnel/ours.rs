@@ -74,12 +74,8 @@ pub(super) fn prepare(
     let server = start(&network.server, &programs.server, "server-0", SERVER_PROBES)?;
     let mut running = vec![(Role::Server, server)];
     if gateway {
-        let guard = start(
-            &network.gateway,
-            &programs.gateway,
-            "gateway",
-            GATEWAY_PROBES,
-        )?;
+        let (place, program) = (&network.gateway, &programs.gateway);
+        let guard = start(place, program, "gateway", GATEWAY_PROBES)?;
         running.push((Role::Gateway, guard));
     }
     let command = with_config(&network.client, &programs.client, dir, "client-0");
@@ -87,19 +83,14 @@ pub(super) fn prepare(
         address: POD,
         device: Some("rhizome0"),
     };
-    Ok(Parts::new(
-        running,
-        inner,
-        command,
-        dir.join("client-0.log"),
-    ))
+    let log = dir.join("client-0.log");
+    Ok(Parts::new(running, inner, command, log))
 }
 
 fn with_config(namespace: &Namespace, program: &Path, dir: &TempDir, name: &str) -> Command {
     let mut command = namespace.command(program);
-    command
-        .arg("--config")
-        .arg(dir.join(format!("{name}.yaml")));
+    let config = dir.join(format!("{name}.yaml"));
+    command.arg("--config").arg(config);
     command
 }
 
