@@ -128,10 +128,8 @@ mod tests {
     fn values_are_found_by_some_labels_and_summed() {
         let metrics = Metrics::parse(TEXT).unwrap();
         assert_eq!(metrics.value("a_total", &[("side", "x")]), Some(3.0));
-        assert_eq!(
-            metrics.value("a_total", &[("cluster", "outbound|443||k\"q")]),
-            Some(3.0)
-        );
+        let escaped = [("cluster", "outbound|443||k\"q")];
+        assert_eq!(metrics.value("a_total", &escaped), Some(3.0));
         assert_eq!(metrics.value("a_total", &[]), Some(7.0));
         assert_eq!(metrics.value("b", &[]), Some(1500.0));
         assert_eq!(metrics.value("c", &[]), Some(f64::INFINITY));

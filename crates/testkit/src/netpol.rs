@@ -161,17 +161,11 @@ impl Cluster {
         for object in policies {
             let policy = Policy::parse(object)
                 .with_context(|| format!("reading the NetworkPolicy {object}"))?;
-            ensure!(
-                cluster.namespaces.contains_key(&policy.metadata.namespace),
-                "{} is in no namespace",
-                policy.title()
-            );
-            let same = |own: &Policy| own.title() == policy.title();
-            ensure!(
-                !cluster.policies.iter().any(same),
-                "there are two {}",
-                policy.title()
-            );
+            let (title, namespace) = (policy.title(), &policy.metadata.namespace);
+            let known = cluster.namespaces.contains_key(namespace);
+            ensure!(known, "{title} is in no namespace");
+            let twice = cluster.policies.iter().any(|own| own.title() == title);
+            ensure!(!twice, "there are two {title}");
             cluster.policies.push(policy);
         }
         Ok(cluster)

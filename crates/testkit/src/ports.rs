@@ -109,9 +109,7 @@ mod tests {
             .map(|listener| (listener.local_addr().unwrap().port(), listener))
             .collect();
         let given = free(8).unwrap();
-        assert!(
-            taken.iter().all(|(port, _)| !given.contains(port)),
-            "{given:?}"
-        );
+        let passed_over = taken.iter().all(|(port, _)| !given.contains(port));
+        assert!(passed_over, "{given:?}");
     }
 }

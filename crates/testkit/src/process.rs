@@ -93,11 +93,9 @@ impl ChildGuard {
     /// Waits until a socket listens on `addr` in the process's network namespace, without a
     /// connection to it.
     pub fn wait_listening(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
-        self.wait_for(
-            &format!("a socket that listens on {addr}"),
-            limit,
-            |child| listens(child.pid(), addr).then_some(()),
-        )
+        let what = format!("a socket that listens on {addr}");
+        let probe = |child: &Self| listens(child.pid(), addr).then_some(());
+        self.wait_for(&what, limit, probe)
     }
 
     /// Waits for a log line that contains `needle`, and returns the first one.

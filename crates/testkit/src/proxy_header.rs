@@ -88,10 +88,8 @@ mod tests {
     fn version_2_has_the_lengths_of_section_2_2() {
         let v4 = v2(at("10.0.0.1:1"), at("10.0.0.2:443"), &[(0x04, b"xy")]);
         assert_eq!(&v4[..16], b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x11");
-        assert_eq!(
-            &v4[16..],
-            b"\x0a\0\0\x01\x0a\0\0\x02\0\x01\x01\xbb\x04\0\x02xy"
-        );
+        let body = b"\x0a\0\0\x01\x0a\0\0\x02\0\x01\x01\xbb\x04\0\x02xy";
+        assert_eq!(&v4[16..], body);
         let v6 = v2(at("[fd00::1]:1"), at("10.0.0.2:443"), &[]);
         assert_eq!((v6[13], v6[15], v6.len()), (0x21, 36, 52));
     }

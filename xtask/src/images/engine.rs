@@ -15,7 +15,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use testkit::command;
 use testkit::netns::privileges;
-use testkit::peers::packages::{self, Need};
+use testkit::peers::packages::{self, Need, need};
 
 use crate::workspace;
 
@@ -122,12 +122,6 @@ impl Buildah {
 
 /// What Debian has for that; `chroot` is everywhere.
 const BUILDAH: &[Need] = &[
-    Need {
-        probe: "buildah",
-        packages: &["buildah"],
-    },
-    Need {
-        probe: "setpriv",
-        packages: &["util-linux"],
-    },
+    need("buildah", &["buildah"]),
+    need("setpriv", &["util-linux"]),
 ];

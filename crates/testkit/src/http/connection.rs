@@ -81,10 +81,9 @@ impl Connection {
 
     /// Asks at `path` to speak `protocol` from there on, whatever that is.
     pub fn upgrade(mut self, path: &str, protocol: &str) -> Result<Upgraded> {
-        self.headers.extend([
-            ("Connection".to_owned(), "Upgrade".to_owned()),
-            ("Upgrade".to_owned(), protocol.to_owned()),
-        ]);
+        let pairs = [("Connection", "Upgrade"), ("Upgrade", protocol)];
+        let owned = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        self.headers.extend(owned);
         let head = self.ask("GET", path, None)?;
         if head.status != 101 {
             return Err(self.refused(head, &format!("no upgrade at {path}")));

@@ -22,10 +22,8 @@ impl Response {
 
     pub fn json(&self) -> Result<serde_json::Value> {
         serde_json::from_slice(&self.body).with_context(|| {
-            format!(
-                "reading JSON from {:?}",
-                self.text().chars().take(200).collect::<String>()
-            )
+            let start: String = self.text().chars().take(200).collect();
+            format!("reading JSON from {start:?}")
         })
     }
 
@@ -52,10 +50,8 @@ impl Response {
         loop {
             let line = read_line(stream)?;
             bytes += line.len() as u64;
-            ensure!(
-                bytes <= MAX_HEAD_BYTES,
-                "a head above {MAX_HEAD_BYTES} bytes"
-            );
+            let fits = bytes <= MAX_HEAD_BYTES;
+            ensure!(fits, "a head above {MAX_HEAD_BYTES} bytes");
             if line.is_empty() {
                 let body = Vec::new();
                 return Ok(Self {
@@ -73,11 +69,8 @@ impl Response {
         if self.is_chunked() {
             while let Some(chunk) = read_chunk(stream)? {
                 self.body.extend(chunk);
-                let length = self.body.len();
-                ensure!(
-                    length <= MAX_BODY_BYTES,
-                    "a body above {MAX_BODY_BYTES} bytes"
-                );
+                let fits = self.body.len() <= MAX_BODY_BYTES;
+                ensure!(fits, "a body above {MAX_BODY_BYTES} bytes");
             }
         } else if let Some(length) = self.header("content-length") {
             let length = length.parse().context("reading a content length")?;
@@ -118,11 +111,8 @@ impl Watch {
                 Some(chunk) => self.pending.extend(chunk),
                 None => return Ok(None),
             }
-            let length = self.pending.len();
-            ensure!(
-                length <= MAX_BODY_BYTES,
-                "an event above {MAX_BODY_BYTES} bytes"
-            );
+            let fits = self.pending.len() <= MAX_BODY_BYTES;
+            ensure!(fits, "an event above {MAX_BODY_BYTES} bytes");
         }
     }
 }
@@ -164,10 +154,8 @@ fn read_chunk(stream: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
 }
 
 fn read_exactly(stream: &mut impl BufRead, length: usize) -> Result<Vec<u8>> {
-    ensure!(
-        length <= MAX_BODY_BYTES,
-        "{length} bytes are more than {MAX_BODY_BYTES}"
-    );
+    let fits = length <= MAX_BODY_BYTES;
+    ensure!(fits, "{length} bytes are more than {MAX_BODY_BYTES}");
     let mut bytes = Vec::new();
     stream
         .take(length as u64)

@@ -116,12 +116,8 @@ fn connect_with(target: &AgentTarget, metadata: &AgentMetadata, control: Control
     let engine = Engine::start("agent-wire")?;
     let opened = engine.wait(LIMIT, open(target, metadata, control));
     let opened = opened.context("connecting an agent takes too long")??;
-    Ok(Wire::client(
-        &engine,
-        opened.control,
-        opened.outgoing,
-        opened.response,
-    ))
+    let (control, outgoing) = (opened.control, opened.outgoing);
+    Ok(Wire::client(&engine, control, outgoing, opened.response))
 }
 
 /// A running agent. Dropping it closes all its sockets.
@@ -165,11 +161,8 @@ impl FakeAgent {
         let opened = opened.context("connecting an agent takes too long")??;
         let answer = engine.wait(LIMIT, opened.response);
         let (parts, body) = answer.context("no answer to an agent")??.into_parts();
-        ensure!(
-            End::of(&parts.headers).is_none(),
-            "refused: {:?}",
-            parts.headers
-        );
+        let head = &parts.headers;
+        ensure!(End::of(head).is_none(), "refused: {head:?}");
         let (out, queue) = mpsc::channel(QUEUE);
         engine.spawn(send(opened.outgoing, queue, frame));
         let tunnels = Arc::new(Tunnels::new(out.clone()));
@@ -280,11 +273,8 @@ async fn open(target: &AgentTarget, metadata: &AgentMetadata, control: Control) 
         chosen.as_deref() == Some(b"h2") || !target.alpn.iter().any(|name| name == "h2"),
         "the server chose {chosen:?}"
     );
-    let uri = format!(
-        "https://{}:{}/AgentService/Connect",
-        target.server_name,
-        target.addr.port()
-    );
+    let (host, port) = (&target.server_name, target.addr.port());
+    let uri = format!("https://{host}:{port}/AgentService/Connect");
     let request = stream::request(&uri, &metadata.0)?;
     let (response, outgoing) = requests
         .send_request(request, false)

@@ -81,10 +81,8 @@ struct Shared {
 impl FakeServer {
     /// Binds a free port of `127.0.0.1`.
     pub fn start(options: &ServerOptions) -> Result<Self> {
-        Self::serve(
-            TcpListener::bind("127.0.0.1:0").context("binding a port")?,
-            options,
-        )
+        let listener = TcpListener::bind("127.0.0.1:0").context("binding a port")?;
+        Self::serve(listener, options)
     }
 
     /// Serves on a socket that is bound already.

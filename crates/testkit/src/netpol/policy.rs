@@ -159,10 +159,8 @@ impl Peer {
                 selectors.try_for_each(Selector::check)
             }
             Some(block) => {
-                ensure!(
-                    selectors.next().is_none(),
-                    "an ipBlock goes with no selector"
-                );
+                let alone = selectors.next().is_none();
+                ensure!(alone, "an ipBlock goes with no selector");
                 let cidr = block.cidr;
                 let part = |except: &&Cidr| cidr.0.contains(&except.0) && cidr != **except;
                 let whole = block.except.iter().find(|except| !part(except));

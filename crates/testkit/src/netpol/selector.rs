@@ -76,10 +76,8 @@ fn check_key(key: &str) -> Result<()> {
     let name = match key.split_once('/') {
         None => key,
         Some((prefix, name)) => {
-            ensure!(
-                is_subdomain(prefix),
-                "{key:?} does not begin with a DNS subdomain"
-            );
+            let begins = is_subdomain(prefix);
+            ensure!(begins, "{key:?} does not begin with a DNS subdomain");
             name
         }
     };

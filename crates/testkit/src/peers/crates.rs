@@ -39,13 +39,8 @@ impl Program {
 
     fn build(&self, path: &Path, say: &dyn Fn(&str)) -> Result<()> {
         let root = path.ancestors().nth(2).context("a directory")?;
-        let Self {
-            package, version, ..
-        } = self;
-        say(&format!(
-            "building {package} {version} into {} (once)",
-            root.display()
-        ));
+        let (package, version, into) = (self.package, self.version, root.display());
+        say(&format!("building {package} {version} into {into} (once)"));
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut install = Command::new(cargo);
         install

@@ -49,12 +49,10 @@ impl KubeParams {
     /// Has it reach kubelets the way that the file `selector` says ([`Egress::write`]), by their
     /// internal addresses, and verify them by the authority in the file `kubelet_authority`.
     pub fn kubelets(mut self, selector: &Path, kubelet_authority: &Path) -> Self {
+        let authority = kubelet_authority.display();
         self.arguments.extend([
             format!("--egress-selector-config-file={}", selector.display()),
-            format!(
-                "--kubelet-certificate-authority={}",
-                kubelet_authority.display()
-            ),
+            format!("--kubelet-certificate-authority={authority}"),
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
         ]);
         self

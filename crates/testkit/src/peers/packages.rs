@@ -62,7 +62,7 @@ pub(super) const KUBE_BUILD: &[Need] = &[
     need("rsync", &["rsync"]),
 ];
 
-const fn need(probe: &'static str, packages: &'static [&'static str]) -> Need {
+pub const fn need(probe: &'static str, packages: &'static [&'static str]) -> Need {
     Need { probe, packages }
 }
 
@@ -100,10 +100,8 @@ pub fn install(needs: &[Need], say: &dyn Fn(&str)) -> Result<()> {
     apt(&args)?;
     let left: Vec<_> = missing(needs).iter().map(|need| need.probe).collect();
     if !left.is_empty() {
-        bail!(
-            "`apt-get install {list}` ended well but did not bring {}",
-            left.join(", ")
-        );
+        let left = left.join(", ");
+        bail!("`apt-get install {list}` ended well but did not bring {left}");
     }
     Ok(())
 }

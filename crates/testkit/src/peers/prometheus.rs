@@ -38,10 +38,8 @@ impl<'n> Prometheus<'n> {
         let addr = place.free_address()?;
         let mut command = place.command(program);
         command.arg(format!("--config.file={}", path.display()));
-        command.arg(format!(
-            "--storage.tsdb.path={}",
-            dir.join("tsdb").display()
-        ));
+        let data = dir.join("tsdb");
+        command.arg(format!("--storage.tsdb.path={}", data.display()));
         command.arg(format!("--web.listen-address={addr}"));
         for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
             command.env_remove(proxy);
@@ -94,12 +92,8 @@ impl<'n> Prometheus<'n> {
     fn get(&self, path: &str) -> Result<Value> {
         let target = self.target();
         let answer = self.place().run(|| http::get(&target, path))??;
-        ensure!(
-            answer.status == 200,
-            "{path}: {}: {}",
-            answer.status,
-            answer.text()
-        );
+        let (status, text) = (answer.status, answer.text());
+        ensure!(status == 200, "{path}: {status}: {text}");
         answer.json()
     }
 

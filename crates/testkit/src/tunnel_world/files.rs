@@ -237,10 +237,8 @@ fn client_host(index: usize) -> [String; 2] {
 }
 
 fn inner([six, four]: &[String; 2]) -> [String; 2] {
-    [
-        format!("fd8f:6d53:b97a:1::{six}"),
-        format!("192.168.123.{four}"),
-    ]
+    let six = format!("fd8f:6d53:b97a:1::{six}");
+    [six, format!("192.168.123.{four}")]
 }
 
 fn on_network(host: &[String; 2]) -> [String; 2] {

@@ -68,12 +68,8 @@ impl GrpcFrontend {
         let mut requests = ready.context("no stream for 20 s")??;
         let request = stream::request("http://localhost/ProxyService/Proxy", &[])?;
         let (response, outgoing) = requests.send_request(request, false)?;
-        Ok(Wire::client(
-            &self.engine,
-            control,
-            Outgoing(outgoing),
-            response,
-        ))
+        let outgoing = Outgoing(outgoing);
+        Ok(Wire::client(&self.engine, control, outgoing, response))
     }
 
     /// Dials `target`.

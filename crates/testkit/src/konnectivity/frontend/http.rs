@@ -149,10 +149,8 @@ fn body(stream: &mut impl Read, head: &str) -> Result<String> {
     let length = length.transpose().context("a length")?;
     let (mut body, mut rest) = (String::new(), stream.take(length.unwrap_or(u64::MAX)));
     rest.read_to_string(&mut body).context("reading a body")?;
-    ensure!(
-        length.is_none() || rest.limit() == 0,
-        "a body that is cut off: {body:?}"
-    );
+    let whole = length.is_none() || rest.limit() == 0;
+    ensure!(whole, "a body that is cut off: {body:?}");
     Ok(body)
 }
 

@@ -45,17 +45,12 @@ fn build(path: &Path, say: &dyn Fn(&str)) -> Result<()> {
         .status()
         .with_context(|| format!("starting `{}`", command::line(&build)))?;
     if !status.success() {
-        bail!(
-            "building kube-apiserver ended with {status}; see {}",
-            log.display()
-        );
+        let log = log.display();
+        bail!("building kube-apiserver ended with {status}; see {log}");
     }
     fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
-    say(&format!(
-        "built {} in {:.0?}",
-        path.display(),
-        clock.elapsed()
-    ));
+    let took = clock.elapsed();
+    say(&format!("built {} in {took:.0?}", path.display()));
     Ok(())
 }
 
