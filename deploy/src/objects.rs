@@ -73,10 +73,8 @@ impl Objects {
                 "Secret" => decoded(&text(value)),
                 _ => Ok(text(value)),
             };
-            files.insert(
-                file.clone(),
-                value.with_context(|| format!("{kind} {name}: {file}"))?,
-            );
+            let value = value.with_context(|| format!("{kind} {name}: {file}"))?;
+            files.insert(file.clone(), value);
         }
         files.extend(entries("stringData").map(|(file, value)| (file.clone(), text(value))));
         Ok(files)

@@ -109,12 +109,10 @@ impl Sandbox<'_> {
     }
 
     fn write_etc(&self, etc: &Path) -> Result<()> {
+        let resolver = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
         for (name, text) in [
             ("hosts", self.hosts.as_str()),
-            (
-                "resolv.conf",
-                "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
-            ),
+            ("resolv.conf", resolver),
             // The C library asks DNS first where nothing is said, and no server answers here.
             ("nsswitch.conf", "hosts: files dns\n"),
         ] {

@@ -63,11 +63,8 @@ pub(crate) fn write(run: &Run<'_>) -> String {
     for (name, value) in run.environment {
         let _ = write!(text, " {}", quoted(&format!("{name}={value}")));
     }
-    let _ = write!(
-        text,
-        " /usr/bin/setpriv --pdeathsig KILL {}",
-        flags(run.rights, run.fs_group)
-    );
+    let flags = flags(run.rights, run.fs_group);
+    let _ = write!(text, " /usr/bin/setpriv --pdeathsig KILL {flags}");
     let _ = write!(text, " -- {PROGRAM}");
     for word in run.arguments {
         let _ = write!(text, " {}", quoted(word));
@@ -77,10 +74,8 @@ pub(crate) fn write(run: &Run<'_>) -> String {
 }
 
 fn mount_line(text: &mut String, mount: &Mount) {
-    let (source, target) = (
-        quoted(&mount.source.display().to_string()),
-        quoted(mount.target.trim_start_matches('/')),
-    );
+    let source = quoted(&mount.source.display().to_string());
+    let target = quoted(mount.target.trim_start_matches('/'));
     let make = if mount.source.is_dir() {
         format!("mkdir -p {target}")
     } else {

@@ -25,10 +25,8 @@ pub(crate) fn prepare(
         let name = volume["name"].as_str().context("a volume's name")?;
         let path = directory.join(name);
         let put = one(pod, objects, volume, &path, host);
-        all.insert(
-            name.to_owned(),
-            put.with_context(|| format!("volume {name}"))?,
-        );
+        let put = put.with_context(|| format!("volume {name}"))?;
+        all.insert(name.to_owned(), put);
     }
     Ok(all)
 }

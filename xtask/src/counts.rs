@@ -56,11 +56,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let again = callgrind::count(program, &dir)?;
         let differing = differing(&counts, &again);
         ensure!(differing.is_empty(), "two runs differ: {differing:?}");
-        fs::write(
-            &file,
-            serde_json::to_string_pretty(&agreed(&counts))? + "\n",
-        )
-        .with_context(|| format!("writing {FILE}"))?;
+        let text = serde_json::to_string_pretty(&agreed(&counts))? + "\n";
+        fs::write(&file, text).with_context(|| format!("writing {FILE}"))?;
         console.say(&format!("  {FILE} holds {} workloads", counts.len()));
         return Ok(ExitCode::SUCCESS);
     }

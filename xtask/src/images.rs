@@ -77,10 +77,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let context = context(&out, &images, &programs)?;
     console.heading("Images");
     let engine = Buildah::find(&out, &|text| console.say(&format!("  {text}")))?;
-    console.say(&format!(
-        "  built by buildah, in {}",
-        engine.store.display()
-    ));
+    let store = engine.store.display();
+    console.say(&format!("  built by buildah, in {store}"));
     let lists = Lists::make(&console)?;
     for image in images {
         let program = programs.get(image.name)?;
@@ -169,10 +167,8 @@ mod tests {
         }
         let parse = |name| Line::try_parse_from(["images", "--only", name]);
         let error = parse("vpn-sever").unwrap_err().to_string();
-        assert!(
-            error.contains("vpn-sever") && error.contains("vpn-server"),
-            "{error}"
-        );
+        let both = error.contains("vpn-sever") && error.contains("vpn-server");
+        assert!(both, "{error}");
         assert_eq!(parse("vpn-client").unwrap().options.only, ["vpn-client"]);
     }
 

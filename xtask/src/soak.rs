@@ -126,10 +126,8 @@ fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<Stri
     // Reloads under held connections; the last one has other routes.
     for generation in 2..=4 {
         dir.replace("routes.yaml", routes(ROUTES + generation))?;
-        child.wait_log(
-            &format!("generation={generation} "),
-            Duration::from_secs(10),
-        )?;
+        let line = format!("generation={generation} ");
+        child.wait_log(&line, Duration::from_secs(10))?;
     }
     let held = runtime.block_on(still_there(held))?;
     drop(held);
@@ -256,10 +254,8 @@ async fn bulk(addr: SocketAddr, first: impl Fn() -> Vec<u8>) -> Result<()> {
             });
             let all = tokio::io::copy(&mut read, &mut tokio::io::sink()).await?;
             sending.await??;
-            ensure!(
-                all >= BULK_BYTES as u64,
-                "{all} bytes came back of {BULK_BYTES}"
-            );
+            let back = all >= BULK_BYTES as u64;
+            ensure!(back, "{all} bytes came back of {BULK_BYTES}");
             Ok(())
         }));
     }

@@ -34,11 +34,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     for breach in &breaches {
         console.say(&format!("  ✗ {}: {}", breach.place, breach.what));
     }
-    console.say(&format!(
-        "  {} files, {} breaches",
-        files.len(),
-        breaches.len()
-    ));
+    let (all, found) = (files.len(), breaches.len());
+    console.say(&format!("  {all} files, {found} breaches"));
     Ok(ExitCode::from(u8::from(!breaches.is_empty())))
 }
 

@@ -104,10 +104,8 @@ mod tests {
 
     #[test]
     fn a_line_names_a_workload_and_how_often() {
-        assert_eq!(
-            workload("server name of 1\t1000"),
-            Some(("server name of 1", 1000))
-        );
+        let named = workload("server name of 1\t1000");
+        assert_eq!(named, Some(("server name of 1", 1000)));
         assert_eq!(workload("something else"), None);
     }
 }

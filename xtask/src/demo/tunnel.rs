@@ -229,9 +229,7 @@ impl Side {
 
 pub(super) fn lay(seed: &Namespace) -> Result<Namespace> {
     let place = Namespace::new("vpn-server")?;
-    let near = seed.end("pods0");
-    let far = place.end("eth0");
-    cable(near, far)?;
+    cable(seed.end("pods0"), place.end("eth0"))?;
     seed.add_address("pods0", &format!("{SEED}/24"))?;
     place.add_address("eth0", &format!("{SERVER}/24"))?;
     Ok(place)
@@ -268,10 +266,8 @@ pub(super) fn start_client(stage: &Stage, credentials: &Credentials) -> Result<C
 
 /// Returns how the client calls its server in the header of its CONNECT.
 fn destination(shoot: &Shoot) -> String {
-    format!(
-        "outbound|1194||vpn-seed-server.{}.svc.cluster.local",
-        shoot.technical_id
-    )
+    let namespace = &shoot.technical_id;
+    format!("outbound|1194||vpn-seed-server.{namespace}.svc.cluster.local")
 }
 
 pub(super) const POD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(100, 96, 0, 10)), 8443);

@@ -57,10 +57,8 @@ fn build(console: &mut Console, programs: Programs, dir: TempDir) -> Result<Stag
     console.heading("Setting the stage");
     let network = console.step("network namespaces: a seed, two shoots, a user", || {
         let network = Network::lay()?;
-        Ok((
-            network,
-            "the shoots' pods have the same address, 100.96.0.10".to_owned(),
-        ))
+        let detail = "the shoots' pods have the same address, 100.96.0.10".to_owned();
+        Ok((network, detail))
     })?;
     let shoots = console.step("an API server for each shoot, inside the seed", || {
         let seed = &network.seed;
@@ -73,20 +71,16 @@ fn build(console: &mut Console, programs: Programs, dir: TempDir) -> Result<Stag
         let [a, b] = &shoots;
         gateway::write_routes(&dir, &shoots, &[a, b], &[])?;
         let gateway = gateway::start(&programs, &network.seed, &dir)?;
-        Ok((
-            gateway,
-            "ready at 192.0.2.1, ports 443, 8443, 8132 and 51820/udp".to_owned(),
-        ))
+        let detail = "ready at 192.0.2.1, ports 443, 8443, 8132 and 51820/udp".to_owned();
+        Ok((gateway, detail))
     })?;
     let nodes = console.step("a proxy on each shoot's node: apiserver-proxy", || {
         let start = |index: usize| {
             let (shoot, node) = (&shoots[index], &network.shoots[index].node);
             node::start(&programs, node, &dir, shoot, Mode::Proxy)
         };
-        Ok((
-            [start(0)?, start(1)?],
-            "ready at 10.1.2.3 and 10.1.2.4".to_owned(),
-        ))
+        let nodes = [start(0)?, start(1)?];
+        Ok((nodes, "ready at 10.1.2.3 and 10.1.2.4".to_owned()))
     })?;
     Ok(Stage {
         programs,
@@ -182,10 +176,8 @@ fn footprint(console: &mut Console, stage: &Stage) -> Result<()> {
 
 /// Tells whether a socket's time limit was the reason.
 fn timed_out(error: &anyhow::Error) -> bool {
-    matches!(
-        http::error_kind(error),
-        Some(ErrorKind::TimedOut | ErrorKind::WouldBlock)
-    )
+    let kind = http::error_kind(error);
+    matches!(kind, Some(ErrorKind::TimedOut | ErrorKind::WouldBlock))
 }
 
 impl Stage {

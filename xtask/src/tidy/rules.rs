@@ -34,10 +34,8 @@ fn header(path: &str, text: &str) -> Option<Breach> {
 fn length(path: &str, text: &str) -> Option<Breach> {
     let lines = text.lines().count();
     (lines > MAX_LINES).then(|| {
-        breach(
-            path,
-            &format!("has {lines} lines, more than {MAX_LINES}: it holds two concerns"),
-        )
+        let what = format!("has {lines} lines, more than {MAX_LINES}: it holds two concerns");
+        breach(path, &what)
     })
 }
 
@@ -66,10 +64,8 @@ fn dependencies(path: &str, text: &str) -> Vec<Breach> {
         };
         // The fuzz crate is outside the workspace, so it cannot take its versions from there.
         if !line.contains("workspace = true") && !path.starts_with("fuzz/") {
-            breaches.push(breach(
-                path,
-                &format!("{name}: its version belongs into the root"),
-            ));
+            let what = format!("{name}: its version belongs into the root");
+            breaches.push(breach(path, &what));
         }
         if core && section == "[dependencies]" && IMPURE.split(' ').any(|own| own == name) {
             let what =
@@ -165,10 +161,8 @@ mod tests {
         let text = "//! Says what it is for.\n#![forbid(unsafe_code)]\n";
         assert_eq!(all("crates/route/src/lib.rs", text), Vec::<String>::new());
         let manifest = "[dependencies]\ntokio.workspace = true\nrustix = { workspace = true }\n";
-        assert_eq!(
-            all("crates/serve/Cargo.toml", manifest),
-            Vec::<String>::new()
-        );
+        let found = all("crates/serve/Cargo.toml", manifest);
+        assert_eq!(found, Vec::<String>::new());
     }
 
     #[test]
@@ -192,17 +186,13 @@ mod tests {
 
     #[test]
     fn versions_and_sockets_are_found_in_manifests() {
-        let versioned = all(
-            "sni-proxy/Cargo.toml",
-            "[dev-dependencies]\nrcgen = \"0.14\"\n",
-        );
+        let manifest = "[dev-dependencies]\nrcgen = \"0.14\"\n";
+        let versioned = all("sni-proxy/Cargo.toml", manifest);
         assert!(versioned.len() == 1 && versioned[0].contains("rcgen"));
         let impure =
             "[dependencies]\ntokio.workspace = true\n[dev-dependencies]\ntokio.workspace = true\n";
         let impure = all("crates/route/Cargo.toml", impure);
-        assert!(
-            impure.len() == 1 && impure[0].contains("tokio"),
-            "{impure:?}"
-        );
+        let one = impure.len() == 1 && impure[0].contains("tokio");
+        assert!(one, "{impure:?}");
     }
 }

@@ -41,22 +41,18 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
             "{count} served in {took:.1?}; the watch is at event {event}"
         ))
     })?;
-    console.check(
-        "at the end of its time the rest is cut, and it ends",
-        || finish(stage, &watch, clock),
-    )?;
+    let name = "at the end of its time the rest is cut, and it ends";
+    console.check(name, || finish(stage, &watch, clock))?;
     console.check("a gateway is started in its place", || {
         stage.start_gateway()?;
         Ok("ready".to_owned())
     })?;
-    console.check(
-        "users are served again, and pods, whose proxy never stopped",
-        || {
-            stage.ask_by_name(&stage.shoots[0])?;
-            stage.watch_from_pod(1, Mode::Connect)?;
-            Ok("by name and by CONNECT".to_owned())
-        },
-    )
+    let name = "users are served again, and pods, whose proxy never stopped";
+    console.check(name, || {
+        stage.ask_by_name(&stage.shoots[0])?;
+        stage.watch_from_pod(1, Mode::Connect)?;
+        Ok("by name and by CONNECT".to_owned())
+    })
 }
 
 /// Keeps connecting, several clients at a time, until no connection is accepted any more; returns how many

@@ -94,10 +94,8 @@ fn stall(console: &mut Console, stage: &Stage, way: &Target) -> Result<Body> {
         })?;
         let held = konnectivity::metric(seed, "rhizome_konnectivity_buffered_bytes")?;
         let kib = held / 1024.0;
-        Ok((
-            reader,
-            format!("one tunnel is stalled, {kib:.0} KiB held for it"),
-        ))
+        let detail = format!("one tunnel is stalled, {kib:.0} KiB held for it");
+        Ok((reader, detail))
     })?;
     console.check("others do not notice", || {
         let mut took = Vec::new();
@@ -128,10 +126,8 @@ fn end_agent(
         pair(stage)?.agent.signal(Signal::TERM)?;
         is_well(stage, way)?;
         let more = reader.next(LARGE)?;
-        ensure!(
-            more == pattern(2 * LARGE)[LARGE..],
-            "the rest came otherwise"
-        );
+        let good = more == pattern(2 * LARGE)[LARGE..];
+        ensure!(good, "the rest came otherwise");
         ensure!(pair(stage)?.agent.exit_status()?.is_none(), "it has ended");
         Ok("a new request, and the reader who goes on".to_owned())
     })?;

@@ -34,27 +34,21 @@ pub(super) fn show(console: &mut Console, stage: &Stage) -> Result<()> {
         let now = stage.change_routes(&[b], &[])?;
         Ok(format!("in effect, generation {now}"))
     })?;
-    console.check(
-        "a new connection to shoot a by name finds none",
-        || match stage.ask_by_name(a) {
-            Ok(detail) => bail!("{detail}, though its route is gone"),
-            Err(error) if super::timed_out(&error) => Err(error.context("it is left hanging")),
-            Err(_) => Ok(format!("closed; shoot b: {}", stage.ask_by_name(b)?)),
-        },
-    )?;
+    let name = "a new connection to shoot a by name finds none";
+    console.check(name, || match stage.ask_by_name(a) {
+        Ok(detail) => bail!("{detail}, though its route is gone"),
+        Err(error) if super::timed_out(&error) => Err(error.context("it is left hanging")),
+        Err(_) => Ok(format!("closed; shoot b: {}", stage.ask_by_name(b)?)),
+    })?;
     console.check("the watches have not noticed", || watches.go_on())?;
     console.check("a broken file of routes is refused whole", || {
         // Absent until the first refusal, or zero.
         let before = gateway::metric(seed, REFUSED).unwrap_or_default();
-        gateway::replace_routes(
-            &stage.dir,
-            "routes: [{ serverNames: [x], cluster: nowhere }]\n",
-        )?;
+        let broken = "routes: [{ serverNames: [x], cluster: nowhere }]\n";
+        gateway::replace_routes(&stage.dir, broken)?;
         gateway::wait_metric(seed, REFUSED, |value| value > before)?;
-        Ok(format!(
-            "the last good one stays; shoot b: {}",
-            stage.ask_by_name(b)?
-        ))
+        let other = stage.ask_by_name(b)?;
+        Ok(format!("the last good one stays; shoot b: {other}"))
     })?;
     console.check("the route is back, shoot a is served again", || {
         stage.change_routes(&[a, b], &[])?;

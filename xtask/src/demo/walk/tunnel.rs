@@ -107,10 +107,8 @@ fn reach(console: &mut Console, stage: &Stage, transport: &str) -> Result<()> {
         expect(node(stage), &transport.to_lowercase())?;
         let answer: serde_json::Value = serde_json::from_str(&curl(stage, POD, "/version")?)?;
         let (who, peer) = (answer["shoot"].as_str(), answer["peer"].as_str());
-        ensure!(
-            who == Some(tunnel::POD_NAME),
-            "another server answered: {answer}"
-        );
+        let right = who == Some(tunnel::POD_NAME);
+        ensure!(right, "another server answered: {answer}");
         let peer: SocketAddr = peer.context("no peer in the answer")?.parse()?;
         ensure!(peer.ip() == KUBELET.ip(), "it was asked by {peer}");
         let large = curl(stage, POD, &format!("/big?bytes={LARGE}"))?;
@@ -139,10 +137,8 @@ fn without_certificate(console: &mut Console, stage: &Stage) -> Result<()> {
         curl.args(["--write-out", "%{http_connect}", "--output", "/dev/null"]);
         let output = command::output(curl.arg(format!("https://{elsewhere}/version")))?;
         let status = String::from_utf8_lossy(&output.stdout).into_owned();
-        ensure!(
-            status == "403",
-            "CONNECT {elsewhere} was answered with {status}"
-        );
+        let refused = status == "403";
+        ensure!(refused, "CONNECT {elsewhere} was answered with {status}");
         Ok(format!("a failed handshake; CONNECT {elsewhere}: {status}"))
     })
 }
@@ -253,10 +249,8 @@ fn credentials(stage: &Stage) -> Result<&Credentials> {
 }
 
 fn expect(node: &Namespace, transport: &str) -> Result<()> {
-    ensure!(
-        Side::Client.uses(node, transport),
-        "the client does not use {transport}"
-    );
+    let uses = Side::Client.uses(node, transport);
+    ensure!(uses, "the client does not use {transport}");
     Ok(())
 }
 

@@ -99,10 +99,8 @@ mod tests {
             concat!("ip.oct", "ets() of application/oct", "et-stream"),
             concat!("No", "body knows"),
         ];
-        assert_eq!(
-            found(&text.join("\n")),
-            ["a/b.rs:1", "a/b.rs:3", "a/b.rs:5"]
-        );
+        let places = found(&text.join("\n"));
+        assert_eq!(places, ["a/b.rs:1", "a/b.rs:3", "a/b.rs:5"]);
     }
 
     #[test]
