@@ -243,7 +243,7 @@ pub struct TcpOptions {
     pub keepalive_probes: u32,
     /// Longest time that sent data may stay unacknowledged (`TCP_USER_TIMEOUT`).
     pub user_timeout: Duration,
-    /// Congestion control algorithm (`TCP_CONGESTION`).
+    /// Congestion control algorithm (`TCP_CONGESTION`), or [`AUTO`](Self::AUTO).
     pub congestion: String,
     /// Unsent bytes above which a socket is not writable (`TCP_NOTSENT_LOWAT`).
     pub notsent_lowat: u32,
@@ -252,6 +252,11 @@ pub struct TcpOptions {
     /// Bytes of the largest segment, both ways (`TCP_MAXSEG`), on sockets that are dialed; zero =
     /// what the device carries.
     pub max_segment: u32,
+}
+
+impl TcpOptions {
+    /// BBR where the kernel has it and lets us, else its default.
+    pub const AUTO: &str = "auto";
 }
 
 impl Default for TcpOptions {

@@ -4,9 +4,19 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
 
 use route::TcpOptions;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+/// Whether this host has BBR and lets us use it. Asked once: a kernel without it looks for a module.
+static HAS_BBR: LazyLock<bool> = LazyLock::new(|| {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
+        .is_ok_and(|socket| socket.set_tcp_congestion(BBR).is_ok())
+});
+
+/// Does not take every lost packet for congestion, which on long paths is what decides.
+const BBR: &[u8] = b"bbr";
 
 /// Sets `options` on a TCP socket; accepted sockets inherit what their listener has.
 ///
@@ -37,10 +47,14 @@ pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Resul
             .set_tcp_user_timeout(timeout)
             .map_err(named("TCP_USER_TIMEOUT"))?;
     }
-    if !options.congestion.is_empty() {
-        let name = options.congestion.as_bytes();
+    let congestion = match options.congestion.as_str() {
+        TcpOptions::AUTO if *HAS_BBR => BBR,
+        TcpOptions::AUTO => &[],
+        named => named.as_bytes(),
+    };
+    if !congestion.is_empty() {
         socket
-            .set_tcp_congestion(name)
+            .set_tcp_congestion(congestion)
             .map_err(named("TCP_CONGESTION"))?;
     }
     if options.max_segment > 0 {
@@ -84,5 +98,27 @@ pub fn unmapped(addr: SocketAddr) -> SocketAddr {
             None => addr,
         },
         IpAddr::V4(_) => addr,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_bbr_where_the_kernel_has_it() {
+        let fresh = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        let (named, auto, plain) = (fresh(), fresh(), fresh());
+        let expected = match named.set_tcp_congestion(b"bbr") {
+            Ok(()) => &named,
+            Err(_) => &plain,
+        };
+        let options = TcpOptions {
+            congestion: TcpOptions::AUTO.to_owned(),
+            ..TcpOptions::default()
+        };
+        apply_tcp_options(SockRef::from(&auto), &options).unwrap();
+        let of = |socket: &Socket| socket.tcp_congestion().unwrap();
+        assert_eq!(of(&auto), of(expected));
     }
 }

@@ -19,7 +19,8 @@ pub struct TcpSettings {
     /// How long sent data may stay unacknowledged; 0 leaves it to the kernel's retransmissions.
     /// Also cuts peers that are alive but do not read.
     pub user_timeout: HumanDuration,
-    /// Congestion control by the kernel's name, such as `bbr`; empty for the kernel's default.
+    /// Congestion control by the kernel's name, such as `bbr`; empty for the kernel's default, `auto`
+    /// for `bbr` where the kernel has it and lets us.
     pub congestion: String,
     /// Unsent data the kernel holds before the socket stops being writable; 0 for no limit.
     pub notsent_lowat: ByteSize,

@@ -21,7 +21,6 @@ use ::settings::{ByteSize, ConfigErrors, HumanDuration, TcpOverrides, TcpSetting
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Protocol, Socket, Type};
 use tunnel_proto::codel;
 
 pub use address::{AddressError, Cidr, DeviceName, TunnelAddress};
@@ -216,38 +215,19 @@ impl Default for Offloads {
     }
 }
 
-/// `congestion: auto`: `bbr` where this kernel has it and lets us, else the kernel's default.
-pub const AUTO: &str = "auto";
-
-/// Does not take every lost packet for congestion, which on long paths is what decides.
-const BBR: &str = "bbr";
-
 /// Returns the `tcp` block that is in effect for a tunnel's streams: `overrides` over our defaults
 /// for them, which are `congestion: auto`, `notsentLowat: 64KiB`, `userTimeout: 10s` and no keepalive,
-/// since probes go through the tunnel. Nothing is resolved or checked yet.
+/// since probes go through the tunnel. Nothing is checked yet.
 #[must_use]
 pub fn tcp(overrides: &TcpOverrides) -> TcpSettings {
     let defaults = TcpSettings {
         keepalive: HumanDuration::default(),
         user_timeout: HumanDuration::from_secs(10),
-        congestion: AUTO.to_owned(),
+        congestion: "auto".to_owned(),
         notsent_lowat: ByteSize(64 << 10),
         ..TcpSettings::default()
     };
     overrides.over(&defaults)
-}
-
-/// Replaces `congestion: auto` by what this host has, which it is asked for.
-pub fn resolve_congestion(tcp: &mut TcpSettings) {
-    if tcp.congestion != AUTO {
-        return;
-    }
-    tcp.congestion.clear();
-    if let Ok(socket) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
-        && socket.set_tcp_congestion(BBR.as_bytes()).is_ok()
-    {
-        BBR.clone_into(&mut tcp.congestion);
-    }
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@ use serve::Family;
 use settings::{ConfigError, ConfigErrors, HumanDuration, RelPath, TcpSettings};
 use tunnel::path::{self, Mode, ProbeParams};
 use tunnel::settings::{
-    resolve_congestion, route_id, tcp, validate_addresses, validate_mtu, validate_name,
-    validate_private_keys,
+    route_id, tcp, validate_addresses, validate_mtu, validate_name, validate_private_keys,
 };
 
 use super::file::{FamilyFile, File, PathFile, ServerEndpointFile, ServerFile, TransportFile};
@@ -35,9 +34,7 @@ const MAX_STANDBY: Duration = Duration::from_secs(25);
 impl File {
     /// Puts the TCP options in effect where the file's were.
     pub(super) fn fill_tcp(&mut self) {
-        let mut options = tcp(&self.tcp);
-        resolve_congestion(&mut options);
-        self.tcp = options.into();
+        self.tcp = tcp(&self.tcp).into();
     }
 
     /// Returns the checked configuration, unless `errors` has the reasons why not. `origin` is the

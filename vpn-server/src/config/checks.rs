@@ -10,8 +10,7 @@ use ipnet::IpNet;
 use route::TcpOptions;
 use settings::{ConfigErrors, TcpOverrides, TcpSettings};
 use tunnel::settings::{
-    TunnelAddress, resolve_congestion, route_id, tcp, validate_addresses, validate_mtu,
-    validate_private_keys,
+    TunnelAddress, route_id, tcp, validate_addresses, validate_mtu, validate_private_keys,
 };
 
 use super::file::{Config, KeyFiles};
@@ -28,9 +27,7 @@ const MAX_KEYS: usize = 16;
 impl Config {
     /// Puts the TCP options in effect where the file's were.
     pub(super) fn fill_tcp(&mut self) {
-        let mut tunnels = tcp(&self.tcp);
-        resolve_congestion(&mut tunnels);
-        self.tcp = tunnels.into();
+        self.tcp = tcp(&self.tcp).into();
         self.proxy.tcp = self.proxy.tcp.over(&TcpSettings::default()).into();
     }
 

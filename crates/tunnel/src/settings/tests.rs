@@ -208,8 +208,8 @@ fn queue_with_impossible_values_is_refused() {
 }
 
 #[test]
-fn tcp_defaults_apply_and_auto_is_resolved() {
-    let mut settings = tcp(&TcpOverrides::default());
+fn tcp_defaults_apply_where_file_is_silent() {
+    let settings = tcp(&TcpOverrides::default());
     assert_eq!(settings.congestion, "auto");
     assert_eq!(settings.notsent_lowat, ByteSize(65_536));
     assert_eq!(settings.user_timeout, HumanDuration::from_secs(10));
@@ -217,10 +217,6 @@ fn tcp_defaults_apply_and_auto_is_resolved() {
     let streams = crate::stream::StreamParams::default();
     assert_eq!(settings.notsent_lowat.0, u64::from(streams.notsent_lowat));
     assert!(findings(|errors| settings.validate("tcp", errors)).is_empty());
-    resolve_congestion(&mut settings);
-    assert!(["", "bbr"].contains(&settings.congestion.as_str()));
-
-    let mut named = tcp(&read("{ congestion: cubic }").unwrap());
-    resolve_congestion(&mut named);
+    let named = tcp(&read("{ congestion: cubic }").unwrap());
     assert_eq!(named.congestion, "cubic");
 }
