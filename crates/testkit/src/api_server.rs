@@ -143,10 +143,8 @@ mod tests {
     #[test]
     fn watch_counts_from_one_without_gaps() {
         let (_server, target) = shoot();
-        let mut watch = Connection::open(&target)
-            .unwrap()
-            .watch("/api/v1/pods?watch=1")
-            .unwrap();
+        let connection = Connection::open(&target).unwrap();
+        let mut watch = connection.watch("/api/v1/pods?watch=1").unwrap();
         for expected in 1..=3 {
             let event = watch.next_event().unwrap().unwrap();
             assert_eq!(event["sequence"], expected);

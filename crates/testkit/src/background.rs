@@ -27,10 +27,8 @@ impl Background {
         F: Future<Output = ()>,
         M: FnOnce() -> F + Send + 'static,
     {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("building a runtime")?;
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().context("building a runtime")?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = Joined::spawn(name, move || {

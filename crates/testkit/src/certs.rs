@@ -45,10 +45,8 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let pem = params
-            .self_signed(&key)
-            .context("signing the authority")?
-            .pem();
+        let signed = params.self_signed(&key);
+        let pem = signed.context("signing the authority")?.pem();
         Ok(Self {
             issuer: Issuer::new(params, key),
             pem,
@@ -90,9 +88,8 @@ impl Authority {
     fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().context("making a key")?;
-        let cert = params
-            .signed_by(&key, &self.issuer)
-            .context("signing a certificate")?;
+        let cert = params.signed_by(&key, &self.issuer);
+        let cert = cert.context("signing a certificate")?;
         Ok(Identity {
             cert_pem: cert.pem(),
             key_pem: key.serialize_pem(),
@@ -130,11 +127,10 @@ pub fn client_config(authority_pem: &str) -> Result<Arc<ClientConfig>> {
 
 fn client_params(name: &str, groups: &[&str], uris: &[&str]) -> Result<CertificateParams> {
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, name);
+    let names = &mut params.distinguished_name;
+    names.push(DnType::CommonName, name);
     for group in groups {
-        params
-            .distinguished_name
-            .push(DnType::OrganizationName, *group);
+        names.push(DnType::OrganizationName, *group);
     }
     for uri in uris {
         let uri = (*uri)
@@ -167,9 +163,8 @@ pub fn mutual_server_config(
         None => builder.with_no_client_auth(),
     };
     let (chain, key) = identity.parse()?;
-    let mut config = builder
-        .with_single_cert(chain, key)
-        .context("using a certificate")?;
+    let config = builder.with_single_cert(chain, key);
+    let mut config = config.context("using a certificate")?;
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     Ok(Arc::new(config))
 }
@@ -188,9 +183,8 @@ pub fn mutual_client_config(
     let mut config = match identity {
         Some(identity) => {
             let (chain, key) = identity.parse()?;
-            builder
-                .with_client_auth_cert(chain, key)
-                .context("using a certificate")?
+            let config = builder.with_client_auth_cert(chain, key);
+            config.context("using a certificate")?
         }
         None => builder.with_no_client_auth(),
     };
@@ -201,17 +195,15 @@ pub fn mutual_client_config(
 fn roots(pem: &str) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for cert in certificates(pem)? {
-        roots
-            .add(cert)
-            .context("trusting a certificate authority")?;
+        let added = roots.add(cert);
+        added.context("trusting a certificate authority")?;
     }
     Ok(roots)
 }
 
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
-    CertificateDer::pem_slice_iter(pem.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .context("reading a certificate")
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    all.context("reading a certificate")
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {

@@ -42,10 +42,8 @@ impl ClientHello {
     /// Returns the bytes on the wire: one handshake message in as many records as it takes.
     pub fn encode(&self) -> Vec<u8> {
         let message = self.message();
-        message
-            .chunks(self.record_bytes.clamp(1, 16_384))
-            .flat_map(record)
-            .collect()
+        let fragments = message.chunks(self.record_bytes.clamp(1, 16_384));
+        fragments.flat_map(record).collect()
     }
 
     /// Returns the handshake message without records: type, 3 bytes of length, body.
@@ -77,11 +75,8 @@ impl ClientHello {
         all.extend(extension(10, &[0, 2, 0x00, 0x1d])); // supported_groups: x25519
         all.extend(extension(13, &[0, 4, 0x04, 0x03, 0x08, 0x04])); // signature_algorithms
         if !self.alpn.is_empty() {
-            let names: Vec<u8> = self
-                .alpn
-                .iter()
-                .flat_map(|name| vector8(name.as_bytes()))
-                .collect();
+            let names = self.alpn.iter().map(|name| vector8(name.as_bytes()));
+            let names = names.collect::<Vec<_>>().concat();
             all.extend(extension(16, &vector16(&names)));
         }
         let mut share = vec![0x00, 0x1d];
@@ -96,15 +91,11 @@ impl ClientHello {
 
 /// Wraps a fragment into a handshake record (RFC 8446 section 5.1).
 fn record(fragment: &[u8]) -> Vec<u8> {
-    let mut record = vec![22, 0x03, 0x01];
-    record.extend(vector16(fragment));
-    record
+    [&[22_u8, 0x03, 0x01][..], &vector16(fragment)].concat()
 }
 
 fn extension(kind: u16, data: &[u8]) -> Vec<u8> {
-    let mut extension = kind.to_be_bytes().to_vec();
-    extension.extend(vector16(data));
-    extension
+    [&kind.to_be_bytes()[..], &vector16(data)].concat()
 }
 
 fn vector8(data: &[u8]) -> Vec<u8> {
@@ -114,12 +105,8 @@ fn vector8(data: &[u8]) -> Vec<u8> {
 }
 
 fn vector16(data: &[u8]) -> Vec<u8> {
-    let mut vector = u16::try_from(data.len())
-        .unwrap_or(u16::MAX)
-        .to_be_bytes()
-        .to_vec();
-    vector.extend(data);
-    vector
+    let length = u16::try_from(data.len()).unwrap_or(u16::MAX);
+    [&length.to_be_bytes()[..], data].concat()
 }
 
 #[cfg(test)]
@@ -136,10 +123,8 @@ mod tests {
             if let Some(accepted) = acceptor.accept().map_err(|(error, _)| error).unwrap() {
                 let hello = accepted.client_hello();
                 let alpn = hello.alpn().into_iter().flatten();
-                let alpn = alpn
-                    .map(|name| String::from_utf8_lossy(name).into_owned())
-                    .collect();
-                return (hello.server_name().map(str::to_owned), alpn);
+                let alpn = alpn.map(|name| String::from_utf8_lossy(name).into_owned());
+                return (hello.server_name().map(str::to_owned), alpn.collect());
             }
         }
     }

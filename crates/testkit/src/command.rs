@@ -22,19 +22,13 @@ pub fn run(command: &mut Command) -> Result<String> {
 
 /// Runs `command` with no input and returns what it printed, whatever its status.
 pub fn output(command: &mut Command) -> Result<Output> {
-    command.stdin(Stdio::null());
-    command
-        .output()
-        .with_context(|| format!("starting `{}`", line(command)))
+    let output = command.stdin(Stdio::null()).output();
+    output.with_context(|| format!("starting `{}`", line(command)))
 }
 
 pub fn line(command: &Command) -> String {
-    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
-    words.extend(
-        command
-            .get_args()
-            .map(|word| word.to_string_lossy().into_owned()),
-    );
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
     words.join(" ")
 }
 

@@ -30,8 +30,7 @@ pub fn get(target: &Target, path: &str) -> Result<Response> {
 
 /// Returns the reason a socket gave, wherever it is in the chain: refused and reset differ.
 pub fn error_kind(error: &anyhow::Error) -> Option<io::ErrorKind> {
-    error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<io::Error>())
-        .map(io::Error::kind)
+    let mut causes = error.chain();
+    let found = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
+    found.map(io::Error::kind)
 }

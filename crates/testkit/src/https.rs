@@ -79,13 +79,8 @@ impl Server {
         let thread = Background::spawn(name, move || {
             background::accept(listener, move |stream, peer| {
                 shared.accepted.fetch_add(1, Ordering::Relaxed);
-                serve(
-                    stream,
-                    peer,
-                    acceptor.clone(),
-                    Open::count(&shared),
-                    answer.clone(),
-                )
+                let (acceptor, open) = (acceptor.clone(), Open::count(&shared));
+                serve(stream, peer, acceptor, open, answer.clone())
             })
         })?;
         Ok(Self {
@@ -183,9 +178,8 @@ fn response(status: u16, kind: &str, body: UnsyncBoxBody<Bytes, Infallible>) -> 
     let mut response = http::Response::new(body);
     *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or_default();
     if let Ok(kind) = kind.parse() {
-        response
-            .headers_mut()
-            .insert(http::header::CONTENT_TYPE, kind);
+        let headers = response.headers_mut();
+        headers.insert(http::header::CONTENT_TYPE, kind);
     }
     response
 }
@@ -194,9 +188,8 @@ fn response(status: u16, kind: &str, body: UnsyncBoxBody<Bytes, Infallible>) -> 
 pub(crate) fn parameter<'a>(request: &'a Request, name: &str) -> &'a str {
     let query = request.uri().query().unwrap_or_default();
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs
-        .find_map(|(key, value)| (key == name).then_some(value))
-        .unwrap_or_default()
+    let found = pairs.find_map(|(key, value)| (key == name).then_some(value));
+    found.unwrap_or_default()
 }
 
 /// Returns a number from the query, 0 when it is absent or none.

@@ -72,9 +72,8 @@ fn sample(line: &str) -> Result<Sample> {
         None => (BTreeMap::new(), rest),
     };
     let word = rest.split_whitespace().next().context("no value")?;
-    let value = word
-        .parse()
-        .with_context(|| format!("{word:?} is no number"))?;
+    let value = word.parse::<f64>();
+    let value = value.with_context(|| format!("{word:?} is no number"))?;
     Ok(Sample {
         name: name.to_owned(),
         labels,

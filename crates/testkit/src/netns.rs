@@ -68,9 +68,8 @@ impl Namespace {
 
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &self.name])
-            .arg(program.as_ref());
+        command.args(["netns", "exec", &self.name]);
+        command.arg(program.as_ref());
         command
     }
 
@@ -174,13 +173,10 @@ fn delete(chosen: impl Fn(u32) -> bool) {
     let Ok(entries) = fs::read_dir(DIRECTORY) else {
         return;
     };
-    for name in entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-    {
-        let pid = name
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.split('-').next());
+    let names = entries.flatten().map(|entry| entry.file_name());
+    for name in names.filter_map(|name| name.into_string().ok()) {
+        let own = name.strip_prefix(PREFIX);
+        let pid = own.and_then(|rest| rest.split('-').next());
         if pid.and_then(|pid| pid.parse().ok()).is_some_and(&chosen) {
             let _ = ip(&["netns", "del", &name]);
         }

@@ -230,12 +230,10 @@ impl Cluster {
             }
             (None, End::Address(_)) => false,
             (None, End::Pod(pod)) => {
+                let labels = self.namespaces.get(&pod.namespace);
                 let in_namespace = match &peer.namespace_selector {
                     None => pod.namespace == namespace,
-                    Some(selector) => self
-                        .namespaces
-                        .get(&pod.namespace)
-                        .is_some_and(|labels| selector.matches(labels)),
+                    Some(selector) => labels.is_some_and(|own| selector.matches(own)),
                 };
                 let pods = peer.pod_selector.as_ref();
                 in_namespace && pods.is_none_or(|own| own.matches(&pod.labels))

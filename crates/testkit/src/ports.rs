@@ -68,11 +68,8 @@ impl Turn {
 
     fn next(&mut self) -> u16 {
         let next = self.last.saturating_add(1);
-        self.last = if RANGE.contains(&next) {
-            next
-        } else {
-            RANGE.start
-        };
+        let fits = RANGE.contains(&next);
+        self.last = if fits { next } else { RANGE.start };
         self.last
     }
 
@@ -89,9 +86,7 @@ mod tests {
 
     #[test]
     fn ports_are_given_once() {
-        let askers: Vec<_> = (0..8)
-            .map(|_| std::thread::spawn(|| free(4).unwrap()))
-            .collect();
+        let askers = [(); 8].map(|()| std::thread::spawn(|| free(4).unwrap()));
         let mut ports: Vec<u16> = askers.into_iter().flat_map(|a| a.join().unwrap()).collect();
         assert!(ports.iter().all(|port| RANGE.contains(port)));
         ports.sort_unstable();

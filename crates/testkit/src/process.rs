@@ -9,7 +9,6 @@ mod usage;
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -81,9 +80,8 @@ impl ChildGuard {
 
     /// Returns how the process ended, `None` while it runs.
     pub fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
-        self.child
-            .try_wait()
-            .with_context(|| format!("asking after {}", self.name))
+        let status = self.child.try_wait();
+        status.with_context(|| format!("asking after {}", self.name))
     }
 
     pub fn wait_ready(&mut self, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
@@ -101,11 +99,9 @@ impl ChildGuard {
     /// Waits for a log line that contains `needle`, and returns the first one.
     pub fn wait_log(&mut self, needle: &str, limit: Duration) -> Result<String> {
         self.wait_for(&format!("the log line {needle:?}"), limit, |child| {
-            child
-                .log()
-                .lines()
-                .find(|line| line.contains(needle))
-                .map(str::to_owned)
+            let log = child.log();
+            let found = log.lines().find(|line| line.contains(needle));
+            found.map(str::to_owned)
         })
     }
 
@@ -142,12 +138,10 @@ impl ChildGuard {
 
     /// Kills the process (SIGKILL) and returns how it ended.
     pub fn kill(&mut self) -> Result<ExitStatus> {
-        self.child
-            .kill()
-            .with_context(|| format!("killing {}", self.name))?;
-        self.child
-            .wait()
-            .with_context(|| format!("waiting for {}", self.name))
+        let killed = self.child.kill();
+        killed.with_context(|| format!("killing {}", self.name))?;
+        let ended = self.child.wait();
+        ended.with_context(|| format!("waiting for {}", self.name))
     }
 
     pub fn usage(&self) -> Result<Usage> {
@@ -209,19 +203,14 @@ impl Drop for ChildGuard {
     }
 }
 
-pub fn ended_by(status: ExitStatus, signal: Signal) -> bool {
-    status.signal() == Some(signal.as_raw())
-}
-
 /// Returns the same command, to be killed by the kernel when we die. Where `setpriv` is missing it
 /// is the command unchanged.
 fn bound_to_us(command: &Command) -> Command {
     let mut bound = match command::find("setpriv") {
         Some(setpriv) => {
             let mut bound = Command::new(setpriv);
-            bound
-                .args(["--pdeathsig", "KILL", "--"])
-                .arg(command.get_program());
+            bound.args(["--pdeathsig", "KILL", "--"]);
+            bound.arg(command.get_program());
             bound
         }
         None => Command::new(command.get_program()),
@@ -247,6 +236,8 @@ const TAIL: usize = 30;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
     use crate::tempdir::TempDir;
 
@@ -273,10 +264,8 @@ mod tests {
     fn a_child_that_ends_early_shows_its_log() {
         let dir = TempDir::new("process").unwrap();
         let mut child = shell("echo because; exit 64", &dir);
-        let error = child
-            .wait_ready(Duration::from_secs(20), || false)
-            .unwrap_err()
-            .to_string();
+        let ready = child.wait_ready(Duration::from_secs(20), || false);
+        let error = ready.unwrap_err().to_string();
         assert!(error.contains("64") && error.contains("because"), "{error}");
     }
 
@@ -284,14 +273,12 @@ mod tests {
     fn a_child_started_from_a_short_thread_lives_on() {
         let dir = TempDir::new("process").unwrap();
         let mut child = std::thread::scope(|scope| {
-            scope
-                .spawn(|| shell("echo up; exec sleep 60", &dir))
-                .join()
-                .unwrap()
+            let started = scope.spawn(|| shell("echo up; exec sleep 60", &dir));
+            started.join().unwrap()
         });
         child.wait_log("up", Duration::from_secs(20)).unwrap();
         assert!(child.exit_status().unwrap().is_none());
         let status = child.stop(Duration::from_secs(20)).unwrap();
-        assert!(ended_by(status, Signal::TERM), "{status}");
+        assert_eq!(status.signal(), Some(Signal::TERM.as_raw()), "{status}");
     }
 }

@@ -74,9 +74,8 @@ impl Upstream {
 
     /// Serves on a socket that is bound already, in whatever namespace.
     pub fn serve(listener: TcpListener, behavior: Behavior) -> Result<Self> {
-        let addr = listener
-            .local_addr()
-            .context("reading a socket's address")?;
+        let addr = listener.local_addr();
+        let addr = addr.context("reading a socket's address")?;
         let seen = Arc::new(Seen::default());
         let shared = Arc::clone(&seen);
         let thread = Background::spawn("upstream", move || {
@@ -119,9 +118,8 @@ impl Upstream {
     }
 
     pub fn wait_accepted(&self, count: usize, limit: Duration) -> Result<()> {
-        wait::until(&format!("{count} connections"), limit, || {
-            self.accepted() >= count
-        })
+        let accepted = || self.accepted() >= count;
+        wait::until(&format!("{count} connections"), limit, accepted)
     }
 
     /// Has the connections reset that wait for it, and those that come.

@@ -182,10 +182,9 @@ fn connect(
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     text.push_str("\r\n");
-    stream
-        .write_all(text.as_bytes())
-        .context("sending CONNECT")?;
-    stream.flush().context("sending CONNECT")?;
+    let sent = stream.write_all(text.as_bytes());
+    let sent = sent.and_then(|()| stream.flush());
+    sent.context("sending CONNECT")?;
     // One byte at a time: what follows the head is not ours to take.
     let head = Response::read_head(&mut BufReader::with_capacity(1, stream));
     match head.context("reading the answer")?.status {
@@ -200,9 +199,8 @@ fn handshake(stream: Stream, target: &Target, tls: &Tls) -> Result<Stream> {
             .with_context(|| format!("reading the server name {name}"))?,
         // Behind that proxy, the server is whom the CONNECT named.
         (None, Proxy::ConnectTls { authority, .. }) => {
-            let addr: SocketAddr = authority
-                .parse()
-                .with_context(|| format!("reading the address {authority}"))?;
+            let addr = authority.parse::<SocketAddr>();
+            let addr = addr.with_context(|| format!("reading the address {authority}"))?;
             ServerName::IpAddress(addr.ip().into())
         }
         (None, _) => ServerName::IpAddress(target.addr.ip().into()),
@@ -219,10 +217,8 @@ fn shake_hands(
     let session = ClientConnection::new(config, name).context("preparing TLS")?;
     let mut stream = StreamOwned::new(session, stream);
     while stream.conn.is_handshaking() {
-        stream
-            .conn
-            .complete_io(&mut stream.sock)
-            .context("shaking hands")?;
+        let moved = stream.conn.complete_io(&mut stream.sock);
+        moved.context("shaking hands")?;
     }
     Ok(Box::new(stream))
 }
@@ -237,10 +233,8 @@ impl<S: Read + Write + Debug + Send + Sync> Socket for S {}
 /// Reads one line without its end.
 pub(super) fn read_line(stream: &mut impl BufRead) -> Result<String> {
     let mut line = Vec::new();
-    let mut limited = stream.take(MAX_HEAD_BYTES);
-    limited
-        .read_until(b'\n', &mut line)
-        .context("reading a line")?;
+    let read = stream.take(MAX_HEAD_BYTES).read_until(b'\n', &mut line);
+    read.context("reading a line")?;
     if line.pop() != Some(b'\n') {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof)).context("reading a line");
     }

@@ -103,9 +103,8 @@ impl Watch {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.pending.drain(..=end).collect();
-                return serde_json::from_slice(&line)
-                    .map(Some)
-                    .context("reading an event");
+                let event = serde_json::from_slice(&line);
+                return event.map(Some).context("reading an event");
             }
             match read_chunk(&mut self.stream).context("reading a watch")? {
                 Some(chunk) => self.pending.extend(chunk),
@@ -157,10 +156,8 @@ fn read_exactly(stream: &mut impl BufRead, length: usize) -> Result<Vec<u8>> {
     let fits = length <= MAX_BODY_BYTES;
     ensure!(fits, "{length} bytes are more than {MAX_BODY_BYTES}");
     let mut bytes = Vec::new();
-    stream
-        .take(length as u64)
-        .read_to_end(&mut bytes)
-        .context("reading a body")?;
+    let read = stream.take(length as u64).read_to_end(&mut bytes);
+    read.context("reading a body")?;
     if bytes.len() < length {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof))
             .context("a body that is cut off");

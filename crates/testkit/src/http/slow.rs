@@ -43,9 +43,8 @@ fn open(addr: SocketAddr, request: &str) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
     socket.set_recv_buffer_size(4096)?;
     socket.set_tcp_mss(536)?;
-    socket
-        .connect_timeout(&addr.into(), Duration::from_secs(5))
-        .with_context(|| format!("connecting to {addr}"))?;
+    let connected = socket.connect_timeout(&addr.into(), Duration::from_secs(5));
+    connected.with_context(|| format!("connecting to {addr}"))?;
     let mut stream = TcpStream::from(socket);
     stream.write_all(request.as_bytes())?;
     // The first byte of the answer, if it comes soon: this one then occupies the server.

@@ -122,11 +122,8 @@ fn rate_spaces_packets_with_bounded_queue() {
     assert_eq!(burst, expected);
     assert_eq!(line.counts().overflowed, 5);
     let paced = sent(&mut Line::new(1), 100, millis(2), &how);
-    assert!(
-        paced
-            .iter()
-            .all(|(n, due)| *due == millis(6 + 2 * u64::from(*n)))
-    );
+    let mut paced = paced.iter();
+    assert!(paced.all(|(n, due)| *due == millis(6 + 2 * u64::from(*n))));
 }
 
 #[test]

@@ -191,9 +191,8 @@ impl FakeAgent {
     }
 
     pub fn wait_dials(&self, count: usize, limit: Duration) -> Result<()> {
-        wait::until(&format!("{count} dials"), limit, || {
-            locked(&self.tunnels.dials).len() >= count
-        })
+        let dialed = || locked(&self.tunnels.dials).len() >= count;
+        wait::until(&format!("{count} dials"), limit, dialed)
     }
 
     pub fn tunnels(&self) -> usize {
@@ -239,11 +238,9 @@ impl FakeAgent {
     }
 
     pub fn send(&self, packet: Packet) -> Result<()> {
-        self.engine
-            .wait(LIMIT, self.out.send(packet))
-            .context("a stream takes nothing")?
-            .ok()
-            .context("the stream has ended")
+        let sent = self.engine.wait(LIMIT, self.out.send(packet));
+        let sent = sent.context("a stream takes nothing")?;
+        sent.ok().context("the stream has ended")
     }
 }
 
@@ -258,9 +255,8 @@ async fn open(target: &AgentTarget, metadata: &AgentMetadata, control: Control) 
     let alpn: Vec<_> = target.alpn.iter().map(String::as_str).collect();
     let config =
         certs::mutual_client_config(&target.authority_pem, target.identity.as_ref(), &alpn)?;
-    let tcp = TcpStream::connect(target.addr)
-        .await
-        .context("connecting")?;
+    let tcp = TcpStream::connect(target.addr).await;
+    let tcp = tcp.context("connecting")?;
     tcp.set_nodelay(true)?;
     let name = ServerName::try_from(target.server_name.clone())?;
     let tls = TlsConnector::from(config).connect(name, tcp).await;
@@ -276,9 +272,8 @@ async fn open(target: &AgentTarget, metadata: &AgentMetadata, control: Control) 
     let (host, port) = (&target.server_name, target.addr.port());
     let uri = format!("https://{host}:{port}/AgentService/Connect");
     let request = stream::request(&uri, &metadata.0)?;
-    let (response, outgoing) = requests
-        .send_request(request, false)
-        .context("asking for a stream")?;
+    let asked = requests.send_request(request, false);
+    let (response, outgoing) = asked.context("asking for a stream")?;
     Ok(Opened {
         control,
         outgoing: Outgoing(outgoing),

@@ -40,8 +40,7 @@ impl Engine {
 
     /// Blocks the calling thread, which must not be the runtime's own.
     pub(super) fn wait<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
-        self.handle
-            .block_on(async { tokio::time::timeout(limit, future).await })
-            .ok()
+        let bounded = async { tokio::time::timeout(limit, future).await };
+        self.handle.block_on(bounded).ok()
     }
 }

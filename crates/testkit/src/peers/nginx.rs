@@ -19,11 +19,9 @@ pub fn start(
     server: SocketAddr,
 ) -> Result<ChildGuard> {
     let nginx = command::require("nginx")?;
-    let module = if Path::new(STREAM_MODULE).exists() {
-        format!("load_module {STREAM_MODULE};\n")
-    } else {
-        String::new()
-    };
+    let there = Path::new(STREAM_MODULE).exists();
+    let module = there.then(|| format!("load_module {STREAM_MODULE};\n"));
+    let module = module.unwrap_or_default();
     let pid = dir.join(format!("nginx-{}.pid", listen.port()));
     let config = format!(
         "{module}daemon off;\nmaster_process off;\npid {};\nerror_log stderr notice;\n\
@@ -35,11 +33,8 @@ pub fn start(
     let path = dir.join(format!("nginx-{}.conf", listen.port()));
     std::fs::write(&path, config).with_context(|| format!("writing {}", path.display()))?;
     let mut command = place.command(nginx);
-    command
-        .args(["-e", "stderr", "-p"])
-        .arg(dir)
-        .arg("-c")
-        .arg(&path);
+    command.args(["-e", "stderr", "-p"]).arg(dir);
+    command.arg("-c").arg(&path);
     let mut child = ChildGuard::spawn("nginx", &command, &path.with_extension("log"))?;
     child.wait_listening(listen, Duration::from_secs(20))?;
     Ok(child)

@@ -67,20 +67,14 @@ pub const fn need(probe: &'static str, packages: &'static [&'static str]) -> Nee
 }
 
 pub fn missing(needs: &[Need]) -> Vec<Need> {
-    needs
-        .iter()
-        .filter(|need| !is_there(need.probe))
-        .copied()
-        .collect()
+    let missing = needs.iter().filter(|need| !is_there(need.probe));
+    missing.copied().collect()
 }
 
 /// Installs what is missing of `needs`, as root on Debian.
 pub fn install(needs: &[Need], say: &dyn Fn(&str)) -> Result<()> {
-    let packages: Vec<&str> = missing(needs)
-        .iter()
-        .flat_map(|need| need.packages)
-        .copied()
-        .collect();
+    let packages = missing(needs).into_iter().flat_map(|need| need.packages);
+    let packages: Vec<&str> = packages.copied().collect();
     if packages.is_empty() {
         return Ok(());
     }

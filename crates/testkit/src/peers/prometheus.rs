@@ -17,14 +17,14 @@ use serde_json::Value;
 
 use crate::command;
 use crate::http::{self, Target};
-use crate::netns::{Namespace, Place};
+use crate::netns::Place;
 use crate::process::ChildGuard;
 
 /// A running Prometheus. Dropping it stops it.
 #[derive(Debug)]
 pub struct Prometheus<'n> {
     child: ChildGuard,
-    namespace: Option<&'n Namespace>,
+    place: Place<'n>,
     addr: SocketAddr,
 }
 
@@ -46,13 +46,10 @@ impl<'n> Prometheus<'n> {
         }
         let mut this = Self {
             child: ChildGuard::spawn("prometheus", &command, &dir.join("prometheus.log"))?,
-            namespace: match place {
-                Place::Here => None,
-                Place::In(namespace) => Some(namespace),
-            },
+            place,
             addr,
         };
-        let (target, place) = (this.target(), this.place());
+        let target = this.target();
         let ready = || place.is_ok(&target, "/-/ready");
         this.child.wait_ready(Duration::from_secs(30), ready)?;
         Ok(this)
@@ -91,7 +88,7 @@ impl<'n> Prometheus<'n> {
 
     fn get(&self, path: &str) -> Result<Value> {
         let target = self.target();
-        let answer = self.place().run(|| http::get(&target, path))??;
+        let answer = self.place.run(|| http::get(&target, path))??;
         let (status, text) = (answer.status, answer.text());
         ensure!(status == 200, "{path}: {status}: {text}");
         answer.json()
@@ -99,10 +96,6 @@ impl<'n> Prometheus<'n> {
 
     fn target(&self) -> Target {
         Target::plain(self.addr).timeout(Duration::from_secs(10))
-    }
-
-    fn place(&self) -> Place<'n> {
-        self.namespace.map_or(Place::Here, Place::In)
     }
 }
 

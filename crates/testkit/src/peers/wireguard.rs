@@ -174,9 +174,8 @@ fn listens(namespace: &Namespace, device: &str) -> bool {
         return false;
     };
     let socket = format!("/{device}.sock");
-    table
-        .lines()
-        .any(|line| line.ends_with(&socket) && line.split_whitespace().nth(3) == Some("00010000"))
+    let mut lines = table.lines().filter(|line| line.ends_with(&socket));
+    lines.any(|line| line.split_whitespace().nth(3) == Some("00010000"))
 }
 
 const FILE_2023: &str = "wireguard-go-0.0.20231211";

@@ -105,9 +105,8 @@ impl Network {
     pub(super) fn lay(params: &Params) -> Result<Self> {
         let addresses = Addresses::of(params);
         let several = |label: &str, count| -> Result<Vec<Namespace>> {
-            (0..count)
-                .map(|index| Namespace::new(&format!("{label}-{index}")))
-                .collect()
+            let all = (0..count).map(|index| Namespace::new(&format!("{label}-{index}")));
+            all.collect()
         };
         let mut network = Self {
             links: Vec::new(),

@@ -121,9 +121,8 @@ impl GrpcFrontend {
             let (requests, _, control) = stream::connect(socket, Control::default()).await?;
             Ok((requests, control))
         };
-        self.engine
-            .wait(LIMIT, connect)
-            .context("the server does not answer")?
+        let connected = self.engine.wait(LIMIT, connect);
+        connected.context("the server does not answer")?
     }
 }
 

@@ -204,9 +204,8 @@ fn bridge(
         let tls = TlsConnector::from(config).connect(name, tcp).await;
         tls.context("the TLS handshake")
     };
-    let mut tls = engine
-        .wait(LIMIT, handshake)
-        .context("the TLS handshake takes too long")??;
+    let tls = engine.wait(LIMIT, handshake);
+    let mut tls = tls.context("the TLS handshake takes too long")??;
     let (ours, theirs) = UnixStream::pair().context("making a pair of sockets")?;
     theirs.set_nonblocking(true)?;
     let bridge = Arc::new(Bridge::default());

@@ -36,23 +36,20 @@ pub enum GatewayListener {
 impl Gateway {
     /// Returns the value of `static_resources`.
     pub fn resources(&self) -> Value {
-        let clusters: Vec<Value> = self
-            .clusters
-            .iter()
-            .map(|(name, endpoints)| {
-                json!({
-                    "name": name,
-                    "type": "STATIC",
-                    "connect_timeout": "10s",
-                    "lb_policy": "LEAST_REQUEST",
-                    "per_connection_buffer_limit_bytes": 32_768,
-                    "load_assignment": load_assignment(name, endpoints),
-                    "upstream_connection_options": {
-                        "tcp_keepalive": { "keepalive_time": 7200, "keepalive_interval": 75 },
-                    },
-                })
+        let cluster = |(name, endpoints): &(String, Vec<SocketAddr>)| {
+            json!({
+                "name": name,
+                "type": "STATIC",
+                "connect_timeout": "10s",
+                "lb_policy": "LEAST_REQUEST",
+                "per_connection_buffer_limit_bytes": 32_768,
+                "load_assignment": load_assignment(name, endpoints),
+                "upstream_connection_options": {
+                    "tcp_keepalive": { "keepalive_time": 7200, "keepalive_interval": 75 },
+                },
             })
-            .collect();
+        };
+        let clusters: Vec<Value> = self.clusters.iter().map(cluster).collect();
         let listeners: Vec<Value> = self.listeners.iter().map(listener).collect();
         json!({ "listeners": listeners, "clusters": clusters })
     }

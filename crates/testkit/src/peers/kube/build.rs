@@ -34,16 +34,10 @@ fn build(path: &Path, say: &dyn Fn(&str)) -> Result<()> {
     let output = fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
     let errors = output.try_clone().context("sharing a log")?;
     let mut build = Command::new("bash");
-    build
-        .arg(&script)
-        .arg(&work)
-        .arg(path)
-        .arg(apt::archive()?)
-        .stdout(output)
-        .stderr(errors);
-    let status = build
-        .status()
-        .with_context(|| format!("starting `{}`", command::line(&build)))?;
+    build.arg(&script).arg(&work).arg(path);
+    build.arg(apt::archive()?).stdout(output).stderr(errors);
+    let status = build.status();
+    let status = status.with_context(|| format!("starting `{}`", command::line(&build)))?;
     if !status.success() {
         let log = log.display();
         bail!("building kube-apiserver ended with {status}; see {log}");
