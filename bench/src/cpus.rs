@@ -35,22 +35,16 @@ impl std::str::FromStr for Cpus {
     fn from_str(text: &str) -> Result<Self> {
         let mut by_role = BTreeMap::new();
         for part in text.split(',') {
-            let (name, cpus) = part
-                .split_once('=')
-                .with_context(|| format!("{part:?} is not ROLE=CPU"))?;
+            let pair = part.split_once('=');
+            let (name, cpus) = pair.with_context(|| format!("{part:?} is not ROLE=CPU"))?;
             let Ok(role) = Role::from_str(name, false) else {
                 bail!("{name:?} is none of server, agent, proxy, load");
             };
-            let cpus = cpus
-                .split('+')
-                .map(|cpu| {
-                    cpu.parse()
-                        .ok()
-                        .filter(|cpu| *cpu < CpuSet::MAX_CPU)
-                        .with_context(|| format!("{cpu:?} is no processor"))
-                })
-                .collect::<Result<Vec<_>>>()?;
-            by_role.insert(role, cpus);
+            let cpus = cpus.split('+').map(|cpu| {
+                let number = cpu.parse().ok().filter(|cpu| *cpu < CpuSet::MAX_CPU);
+                number.with_context(|| format!("{cpu:?} is no processor"))
+            });
+            by_role.insert(role, cpus.collect::<Result<Vec<_>>>()?);
         }
         Ok(Self { by_role })
     }

@@ -85,9 +85,8 @@ impl Held {
     /// A whole turn that began after now.
     fn turn(&self) -> Result<()> {
         let before = self.turns();
-        wait::until("all held connections to be pinged", TURN_LIMIT, || {
-            self.turns() >= before + 2
-        })
+        let turned = || self.turns() >= before + 2;
+        wait::until("all held connections to be pinged", TURN_LIMIT, turned)
     }
 }
 

@@ -26,9 +26,8 @@ pub(crate) fn watch() -> Result<()> {
         });
     }
     drop(inside);
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || runtime.block_on(std::future::pending::<()>()))
-        .context("starting a thread")?;
+    let forever = move || runtime.block_on(std::future::pending::<()>());
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(forever).context("starting a thread")?;
     Ok(())
 }

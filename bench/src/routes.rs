@@ -78,11 +78,8 @@ pub(crate) fn run(asked: &Routes, output: &Output) -> Result<ExitCode> {
 }
 
 fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) -> Result<ExitCode> {
-    let cpus = asked
-        .cpus
-        .clone()
-        .map_or_else(Cpus::apart, Ok)?
-        .bind_load()?;
+    let cpus = asked.cpus.clone().map_or_else(Cpus::apart, Ok)?;
+    let cpus = cpus.bind_load()?;
     let backend = Backend::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let most = limits::proxied(limits::descriptors());
     let lab = Lab {
@@ -112,9 +109,8 @@ const MAX_NAMES: u32 = 100_000;
 
 fn rounds(lab: &Lab<'_>, asked: &Routes, profiles: &[Profile], run: &mut Run) -> Vec<String> {
     let sizes = asked.names.iter();
-    let mut tables: Vec<(u32, &Profile)> = sizes
-        .flat_map(|names| profiles.iter().map(|profile| (*names, profile)))
-        .collect();
+    let tables = sizes.flat_map(|names| profiles.iter().map(|profile| (*names, profile)));
+    let mut tables: Vec<(u32, &Profile)> = tables.collect();
     let mut users: Vec<&Profile> = profiles.iter().collect();
     let mut progress = Progress::new((tables.len() + users.len()) * asked.rounds);
     for _ in 0..asked.rounds {
@@ -158,10 +154,8 @@ fn compare(run: &mut Run, names: &[u32]) {
         let Some(base) = median(*first).filter(|base| *base > 0.0) else {
             continue;
         };
-        let found: Vec<(u32, f64)> = rest
-            .iter()
-            .filter_map(|names| Some((*names, (median(*names)? / base - 1.0) * 100.0)))
-            .collect();
+        let more = |names: &u32| Some((*names, (median(*names)? / base - 1.0) * 100.0));
+        let found: Vec<(u32, f64)> = rest.iter().filter_map(more).collect();
         for (names, percent) in found {
             run.add(&setup, &case(names), figure::IDLE_MORE, percent);
         }

@@ -113,9 +113,8 @@ impl Running {
     pub(crate) fn wait_ready(&self) -> Result<()> {
         let target = Target::plain(self.probes);
         let limit = Duration::from_secs(120);
-        wait::until("the controller to be ready", limit, || {
-            Place::Here.is_ok(&target, "/readyz")
-        })
+        let ready = || Place::Here.is_ok(&target, "/readyz");
+        wait::until("the controller to be ready", limit, ready)
     }
 
     fn metrics(&self) -> Result<Metrics> {

@@ -68,10 +68,8 @@ impl Gateway {
 
     pub(super) fn generation(&self) -> u64 {
         let log = self.child.log();
-        let last = log
-            .lines()
-            .rev()
-            .find_map(|line| line.split_once("generation="));
+        let mut lines = log.lines().rev();
+        let last = lines.find_map(|line| line.split_once("generation="));
         let text = last.map_or("0", |(_, rest)| rest.split(' ').next().unwrap_or("0"));
         text.parse().unwrap_or(0)
     }

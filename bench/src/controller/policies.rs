@@ -88,9 +88,8 @@ fn converge(lab: &mut Lab<'_>, spaces: usize) -> Result<Running> {
     let controller = lab.cluster.controller(&lab.controller, CONTROLLERS)?;
     let due = spaces * EACH * POLICIES;
     wait::until("all policies", Duration::from_secs(300), || {
-        controller
-            .sum(WRITES, &[])
-            .is_ok_and(|writes| writes >= due as f64)
+        let writes = controller.sum(WRITES, &[]);
+        writes.is_ok_and(|writes| writes >= due as f64)
     })?;
     let took = clock.elapsed().as_secs_f64();
     let theirs = lab.cluster.processor_time()?.saturating_sub(before);

@@ -83,9 +83,8 @@ fn change(lab: &mut Lab<'_>, controller: &Running, gateway: &Gateway, spaces: us
         let clock = Stopwatch::start();
         let answer = connection.request("PATCH", &path, Some(&object.to_string()))?;
         ensure!(answer.status == 200, "{} {}", answer.status, answer.text());
-        soon("the change to be in effect", || {
-            Ok(gateway.generation() > generation)
-        })?;
+        let changed = || Ok(gateway.generation() > generation);
+        soon("the change to be in effect", changed)?;
         delays.record(clock.elapsed());
     }
     let changes = lab.changes as f64;
@@ -115,9 +114,8 @@ fn come(lab: &mut Lab<'_>, controller: &Running, gateway: &Gateway, spaces: usiz
     for object in objects {
         lab.cluster.fill(&[object])?;
     }
-    soon("the route to be in effect", || {
-        Ok(gateway.generation() > generation)
-    })?;
+    let changed = || Ok(gateway.generation() > generation);
+    soon("the route to be in effect", changed)?;
     let took = clock.elapsed().as_secs_f64() * 1e3;
     wait::pause(Duration::from_millis(500));
     let bytes = controller.sum(PUSHED, &[])? - before;

@@ -28,9 +28,8 @@ pub(super) fn fill(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     let all = || (0..spaces).flat_map(|index| (0..EACH).map(move |own| (index, own)));
     let namespaces: Vec<_> = (0..spaces).map(space).collect();
     let services: Vec<_> = all().map(|(index, own)| routed(index, own)).collect();
-    let endpoints: Vec<_> = all()
-        .map(|(index, own)| backends(index, own, FIRST, gateways))
-        .collect();
+    let endpoints = all().map(|(index, own)| backends(index, own, FIRST, gateways));
+    let endpoints: Vec<_> = endpoints.collect();
     lab.cluster.fill(&namespaces)?;
     lab.cluster.fill(&services)?;
     lab.cluster.fill(&endpoints)?;

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
-use http::{Method, Request, Version};
+use http::{Request, Version};
 use knp_proto::frame::{Deframer, HEAD, put_head};
 use knp_proto::packet::{MAX_MESSAGE, encode_data_head};
 use knp_proto::{ConnectId, DialId, Packet};
@@ -48,9 +48,8 @@ where
     tasks.spawn(connection);
     let mut client = client.ready().await.map_err(io::Error::other)?;
     let request = request(authority)?;
-    let (response, send) = client
-        .send_request(request, false)
-        .map_err(io::Error::other)?;
+    let asked = client.send_request(request, false);
+    let (response, send) = asked.map_err(io::Error::other)?;
     let mut packets = Packets {
         send,
         receive: None,
@@ -120,10 +119,8 @@ impl AsyncWrite for GrpcTunnel {
         put_head(head.len() + len, &mut message);
         message.put(head);
         message.put_slice(&buf[..len]);
-        self.packets
-            .send
-            .send_data(message.freeze(), false)
-            .map_err(io::Error::other)?;
+        let sent = self.packets.send.send_data(message.freeze(), false);
+        sent.map_err(io::Error::other)?;
         Poll::Ready(Ok(len))
     }
 
@@ -160,9 +157,8 @@ impl Packets {
         let mut message = BytesMut::with_capacity(HEAD + body.len());
         put_head(body.len(), &mut message);
         message.put(body);
-        self.send
-            .send_data(message.freeze(), false)
-            .map_err(io::Error::other)
+        let sent = self.send.send_data(message.freeze(), false);
+        sent.map_err(io::Error::other)
     }
 
     /// Waits until the peer takes `len` bytes.
@@ -190,10 +186,8 @@ impl Packets {
                 None => return Poll::Ready(Ok(None)),
                 Some(piece) => {
                     let piece = piece.map_err(io::Error::other)?;
-                    receive
-                        .flow_control()
-                        .release_capacity(piece.len())
-                        .map_err(io::Error::other)?;
+                    let taken = receive.flow_control().release_capacity(piece.len());
+                    taken.map_err(io::Error::other)?;
                     self.deframer.push(piece);
                 }
             }
@@ -222,10 +216,8 @@ impl Packets {
 }
 
 fn request(authority: &str) -> io::Result<Request<()>> {
-    Request::builder()
-        .method(Method::POST)
+    Request::post(format!("http://{authority}/ProxyService/Proxy"))
         .version(Version::HTTP_2)
-        .uri(format!("http://{authority}/ProxyService/Proxy"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .header("user-agent", "rhizome-bench")

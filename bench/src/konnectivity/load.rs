@@ -72,10 +72,9 @@ impl Outcome {
 }
 
 pub(crate) async fn dial(frontend: &Frontend, target: SocketAddr) -> Result<Tunnel> {
-    timeout(DIAL_LIMIT, frontend.dial(target))
-        .await
-        .with_context(|| format!("dialing {target} within {DIAL_LIMIT:?}"))?
-        .with_context(|| format!("dialing {target}"))
+    let dialed = timeout(DIAL_LIMIT, frontend.dial(target)).await;
+    let dialed = dialed.with_context(|| format!("dialing {target} within {DIAL_LIMIT:?}"))?;
+    dialed.with_context(|| format!("dialing {target}"))
 }
 
 pub(crate) async fn hold(
@@ -162,9 +161,8 @@ async fn receive(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
         match tunnel.read(&mut buf).await.context("receiving")? {
             0 => bail!("the tunnel ended {left} bytes too early"),
             read => {
-                left = left
-                    .checked_sub(read as u64)
-                    .context("more bytes than asked for")?;
+                let rest = left.checked_sub(read as u64);
+                left = rest.context("more bytes than asked for")?;
             }
         }
     }

@@ -36,23 +36,16 @@ pub(super) fn latencies(run: &Run) -> Result<Vec<String>> {
 
 /// Returns what several setups have of each figure; lengths are percent of the width.
 pub(super) fn bars(run: &Run) -> Vec<Value> {
-    let figures = unique(
-        run.rows
-            .iter()
-            .map(|row| (&row.case, &row.figure, &row.unit)),
-    );
+    let rows = run.rows.iter();
+    let figures = unique(rows.map(|row| (&row.case, &row.figure, &row.unit)));
     let bars = figures.into_iter().filter_map(|(case, figure, unit)| {
         let same = |row: &&Row| &row.case == case && &row.figure == figure && row.at.is_none();
         let rows: Vec<&Row> = run.rows.iter().filter(same).collect();
-        let bound = |row: &Row| {
-            row.must
-                .map(|(Bound::AtLeast(bound) | Bound::AtMost(bound))| bound)
-        };
+        let value = |(Bound::AtLeast(bound) | Bound::AtMost(bound))| bound;
+        let bound = |row: &Row| row.must.map(value);
         let longest = rows.iter().map(|row| row.high()).fold(0.0, f64::max);
-        let high = rows
-            .iter()
-            .filter_map(|row| bound(row))
-            .fold(longest, f64::max);
+        let bounds = rows.iter().filter_map(|row| bound(row));
+        let high = bounds.fold(longest, f64::max);
         let percent = |value: f64| value / high * 100.0;
         let bar = |row: &&Row| {
             let (low, end) = row.range.unwrap_or((row.median, row.median));

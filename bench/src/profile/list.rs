@@ -45,17 +45,13 @@ pub(crate) fn run(asked: &Profiles) -> Result<ExitCode> {
 }
 
 fn list(profile: &Profile, given: &[Given], out: &mut impl Write) -> Result<bool> {
-    let listeners: Vec<String> = profile
-        .listeners
-        .iter()
-        .map(|one| value_name(*one))
-        .collect();
+    let listeners = profile.listeners.iter().map(|one| value_name(*one));
     let (state, good) = match profile.binary(given) {
         Ok(_) => (profile.version(given).unwrap_or_default(), true),
         Err(error) => (format!("missing: {error:#}"), false),
     };
     let (name, about) = (&profile.name, &profile.about);
-    let listeners = listeners.join(",");
+    let listeners = listeners.collect::<Vec<_>>().join(",");
     writeln!(out, "{name:15} {listeners:18} {about}").context("writing")?;
     if !state.is_empty() {
         writeln!(out, "{:34} {state}", "").context("writing")?;

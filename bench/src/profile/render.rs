@@ -26,7 +26,6 @@ pub(super) fn render(what: &str, template: &str, facts: &Value) -> Result<String
     syntax.trim_blocks(true).lstrip_blocks(true);
     environment.set_syntax(syntax.build().context("setting up templates")?);
     environment.add_function("exists", |path: String| Path::new(&path).exists());
-    environment
-        .render_named_str(what, template, Serde(facts))
-        .with_context(|| format!("filling in {what}"))
+    let filled = environment.render_named_str(what, template, Serde(facts));
+    filled.with_context(|| format!("filling in {what}"))
 }

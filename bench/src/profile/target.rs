@@ -250,15 +250,12 @@ fn fresh(path: &str) -> String {
 fn say(socket: &Path, words: &str) -> Result<String> {
     let what = || format!("talking to {}", socket.display());
     let mut stream = UnixStream::connect(socket).with_context(what)?;
-    stream
-        .set_read_timeout(Some(SAY_LIMIT))
-        .with_context(what)?;
+    let limited = stream.set_read_timeout(Some(SAY_LIMIT));
+    limited.with_context(what)?;
     stream.write_all(words.as_bytes()).with_context(what)?;
     let mut answer = String::new();
-    stream
-        .take(MAX_ANSWER)
-        .read_to_string(&mut answer)
-        .with_context(what)?;
+    let read = stream.take(MAX_ANSWER).read_to_string(&mut answer);
+    read.with_context(what)?;
     Ok(answer)
 }
 

@@ -48,10 +48,8 @@ fn profiles_render_for_each_listener() {
                 all.push_str(&render(&what, argument, &context).unwrap());
             }
             let apply = profile.apply.iter();
-            for word in apply
-                .flat_map(|apply| [&apply.socket, &apply.send])
-                .flatten()
-            {
+            let words = apply.flat_map(|apply| [&apply.socket, &apply.send]);
+            for word in words.flatten() {
                 render(&what, word, &context).unwrap();
             }
             let route = Route::numbered(2, backend());

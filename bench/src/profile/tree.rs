@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
-use procfs::process::Process;
+use testkit::process::process;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tree {
@@ -75,10 +75,6 @@ fn resident_kib(pid: u32) -> Result<u64> {
         None => process.status()?.vmrss,
     };
     kib.with_context(|| format!("process {pid} has no memory"))
-}
-
-fn process(pid: u32) -> Result<Process> {
-    Process::new(i32::try_from(pid)?).with_context(|| format!("reading /proc/{pid}"))
 }
 
 #[cfg(test)]

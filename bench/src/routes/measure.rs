@@ -174,9 +174,8 @@ fn more(sizes: &[u32], costs: &[(u32, f64)]) -> Vec<(u32, f64)> {
     let of = |size: &u32| costs.iter().find(|(names, _)| names == size);
     let first = sizes.first().and_then(of).filter(|(_, cost)| *cost > 0.0);
     let others = sizes.iter().skip(1).filter_map(of);
-    others
-        .filter_map(|(names, cost)| Some((*names, (cost / first?.1 - 1.0) * 100.0)))
-        .collect()
+    let more = |(names, cost): &(u32, f64)| Some((*names, (cost / first?.1 - 1.0) * 100.0));
+    others.filter_map(more).collect()
 }
 
 /// Also returns what each cost, of a process that is known.

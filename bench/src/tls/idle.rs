@@ -84,9 +84,8 @@ fn open(way: Way<'_>, count: usize) -> Result<Vec<TcpStream>> {
 }
 
 fn all_closed(backend: &Backend) -> Result<()> {
-    wait::until("all connections to be closed", CLOSE_LIMIT, || {
-        backend.open() == 0
-    })
+    let closed = || backend.open() == 0;
+    wait::until("all connections to be closed", CLOSE_LIMIT, closed)
 }
 
 const FIRST: usize = 50;

@@ -186,11 +186,8 @@ impl Lab<'_> {
             return Ok(first);
         }
         let second = run()?;
-        let better = if second.1.others < first.1.others {
-            second
-        } else {
-            first
-        };
+        let improved = second.1.others < first.1.others;
+        let better = if improved { second } else { first };
         if better.1.is_disturbed() {
             let (setup, percent) = (through.setup(), better.1.others * 100.0);
             self.disturbed

@@ -16,10 +16,8 @@ use crate::latency::Latencies;
 
 pub(crate) fn run(way: Way<'_>, warm_up: Duration, length: Duration) -> Result<(Latencies, Spent)> {
     let meter = way.meter;
-    let mut stream = way
-        .opening
-        .canned(Command::Block, b"")
-        .dial(way.address, LIMIT)?;
+    let words = way.opening.canned(Command::Block, b"");
+    let mut stream = words.dial(way.address, LIMIT)?;
     let mut ping = [0; BYTES];
     let mut pong = [0; BYTES];
     let mut turn = |number: u64| -> Result<()> {

@@ -106,21 +106,16 @@ fn steps_follow_listeners_then_cases() {
     ];
     let listeners = [Listener::Sni, Listener::Proxy];
     let steps = steps(&listeners, &[Case::Conns, Case::Rtt], &profiles);
-    let steps: Vec<String> = steps
-        .iter()
-        .map(|(subject, case)| {
-            let listener = value_name(subject.listener);
-            format!("{} {listener} {case:?}", subject.profile.name)
-        })
-        .collect();
-    assert_eq!(
-        steps,
-        [
-            "a sni Conns",
-            "a sni Rtt",
-            "b sni Rtt",
-            "a proxy Conns",
-            "a proxy Rtt"
-        ]
-    );
+    let steps = steps.iter().map(|(subject, case)| {
+        let listener = value_name(subject.listener);
+        format!("{} {listener} {case:?}", subject.profile.name)
+    });
+    let expected = [
+        "a sni Conns",
+        "a sni Rtt",
+        "b sni Rtt",
+        "a proxy Conns",
+        "a proxy Rtt",
+    ];
+    assert_eq!(steps.collect::<Vec<_>>(), expected);
 }

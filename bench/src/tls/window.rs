@@ -82,12 +82,10 @@ impl Meter {
 impl Reading {
     pub(crate) fn since(&self, before: &Self) -> Spent {
         let wall = self.at.saturating_sub(before.at);
-        let proxy = self
-            .proxy
-            .zip(before.proxy)
-            .map(|(after, before)| after.saturating_sub(before));
         let machine = &self.machine;
         let passed = |after: Duration, before: Duration| after.saturating_sub(before);
+        let proxy = self.proxy.zip(before.proxy);
+        let proxy = proxy.map(|(after, before)| passed(after, before));
         let idle = passed(machine.idle, before.machine.idle);
         let stolen = passed(machine.stolen, before.machine.stolen);
         let busy = (wall * machine.processors).saturating_sub(idle + stolen);

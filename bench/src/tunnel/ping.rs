@@ -133,9 +133,8 @@ impl Pinger {
         let Ok(length) = (&self.socket).read(&mut buffer) else {
             return Ok(());
         };
-        let answer = buffer
-            .get(..length)
-            .and_then(|packet| number(packet, self.id));
+        let packet = buffer.get(..length);
+        let answer = packet.and_then(|packet| number(packet, self.id));
         if let Some(due) = answer.and_then(|number| due.get(usize::from(number))) {
             pings.latencies.record(clock.elapsed().saturating_sub(*due));
         }

@@ -127,9 +127,8 @@ impl Tunnel {
         let near = near.transpose()?.map(|guard| (Role::Client, guard));
         self.parts.running.splice(0..0, near);
         let pinger = Pinger::open(&network.server, self.parts.inner)?;
-        pinger
-            .first(clock, DIAL_LIMIT)
-            .map_err(|error| self.explain(error))
+        let took = pinger.first(clock, DIAL_LIMIT);
+        took.map_err(|error| self.explain(error))
     }
 
     pub(crate) fn inner(&self) -> Inner {
@@ -151,9 +150,8 @@ impl Tunnel {
     /// Returns the resident memory of `role`'s process, MiB; `None` when there is none.
     pub(crate) fn resident(&mut self, role: Role) -> Result<Option<f64>> {
         let found = self.parts.running.iter_mut().find(|(of, _)| *of == role);
-        found
-            .map(|(_, guard)| Ok(guard.child().usage()?.rss_kib as f64 / 1024.0))
-            .transpose()
+        let usage = found.map(|(_, guard)| guard.child().usage()).transpose()?;
+        Ok(usage.map(|usage| usage.rss_kib as f64 / 1024.0))
     }
 
     pub(crate) fn has_gateway(&self) -> bool {

@@ -84,11 +84,8 @@ impl Setup {
 
     /// Returns the congestion control of outer sockets that do not choose one themselves.
     pub(crate) fn congestion(self) -> &'static str {
-        if self == Self::OpenvpnTcpBbr {
-            "bbr"
-        } else {
-            "reno"
-        }
+        let bbr = self == Self::OpenvpnTcpBbr;
+        if bbr { "bbr" } else { "reno" }
     }
 
     /// Tells what is missing on this machine for it.

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Resource, Rlimit, kill_process};
 use crate::{command, wait};
 
 pub use rustix::process::Signal;
-pub use usage::{Usage, listens, usage};
+pub use usage::{Usage, listens, process, usage};
 
 /// A running child with both outputs in a file. Dropping it stops it: SIGTERM, a second SIGTERM,
 /// SIGKILL, within about a second.

@@ -99,10 +99,8 @@ impl New {
                 break;
             }
             let once = || {
-                words
-                    .dial(gateway, LIMIT)?
-                    .read_exact(&mut [0])
-                    .context("a byte")
+                let mut stream = words.dial(gateway, LIMIT)?;
+                stream.read_exact(&mut [0]).context("a byte")
             };
             match once() {
                 Ok(()) => new.done += 1,

@@ -25,10 +25,8 @@ impl Load {
     pub(super) fn start(place: Place<'_>, hold: &Hold) -> Result<Self> {
         let own = std::env::current_exe().context("asking where we are")?;
         let mut command = place.command(own);
-        command
-            .arg("hold")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+        command.arg("hold");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("starting a process of load")?;
         let output = child.stdout.take().context("a process without output")?;
         let mut load = Self {

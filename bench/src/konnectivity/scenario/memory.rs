@@ -18,9 +18,8 @@ pub(crate) fn idle(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     // Code that is touched for the first time is not memory of a tunnel.
     lab.warm_up(target, WARM_UP, 1)?;
     let before = target.usage()?;
-    let tunnels = lab
-        .runtime
-        .block_on(load::hold(&target.frontend, echo, count))?;
+    let held = load::hold(&target.frontend, echo, count);
+    let tunnels = lab.runtime.block_on(held)?;
     lab.rest(CALM);
     let [server, agent] = target.usage()?.growth_since(&before);
     let each = |grown: Option<f64>| Some(grown? / count as f64);

@@ -61,7 +61,7 @@ pub(super) fn is_stopped(pid: u32) -> bool {
     })
 }
 
-fn process(pid: u32) -> Result<Process> {
+pub fn process(pid: u32) -> Result<Process> {
     Process::new(i32::try_from(pid)?).with_context(|| format!("reading /proc/{pid}"))
 }
 
