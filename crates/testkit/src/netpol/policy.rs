@@ -140,11 +140,8 @@ impl Policy {
 impl Rule {
     /// Empty for everyone.
     pub(super) fn peers(&self) -> &[Peer] {
-        if self.from.is_empty() {
-            &self.to
-        } else {
-            &self.from
-        }
+        let from = !self.from.is_empty();
+        if from { &self.from } else { &self.to }
     }
 }
 
