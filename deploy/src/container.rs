@@ -58,9 +58,8 @@ impl<'a> Container<'a> {
         let image = self.spec["image"].as_str().unwrap_or_default();
         let name = image.strip_prefix("rhizome/");
         let name = name.and_then(|rest| rest.split_once(':'));
-        Ok(name
-            .with_context(|| format!("{image} is no image of ours"))?
-            .0)
+        let (program, _) = name.with_context(|| format!("{image} is no image of ours"))?;
+        Ok(program)
     }
 
     /// Returns its environment, with what ConfigMaps among `objects` and the pod say.
@@ -114,11 +113,8 @@ impl<'a> Container<'a> {
         let own = &self.spec["securityContext"];
         let pods = &self.pod.spec["securityContext"];
         let either = |key: &str| {
-            if own[key].is_null() {
-                &pods[key]
-            } else {
-                &own[key]
-            }
+            let unsaid = own[key].is_null();
+            if unsaid { &pods[key] } else { &own[key] }
         };
         let privileged = own["privileged"] == true;
         let dropped = list(&own["capabilities"]["drop"]).any(|name| name == "ALL");
@@ -132,6 +128,7 @@ impl<'a> Container<'a> {
         if either("runAsNonRoot") == true && uid == 0 {
             bail!("{} shall not be root, and is", self.name());
         }
+        let seccomp = either("seccompProfile")["type"].as_str();
         Ok(Rights {
             uid,
             gid: either("runAsGroup").as_u64().unwrap_or(0),
@@ -139,10 +136,7 @@ impl<'a> Container<'a> {
             capabilities,
             no_new_privileges: own["allowPrivilegeEscalation"] == false,
             read_only: own["readOnlyRootFilesystem"] == true,
-            seccomp: either("seccompProfile")["type"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
+            seccomp: seccomp.unwrap_or_default().to_owned(),
         })
     }
 

@@ -53,9 +53,8 @@ impl Objects {
     }
 
     pub fn get(&self, kind: &str, name: &str) -> Result<&Value> {
-        let mut found = self
-            .of_kind(kind)
-            .filter(|object| object["metadata"]["name"] == name);
+        let all = self.of_kind(kind);
+        let mut found = all.filter(|object| object["metadata"]["name"] == name);
         match (found.next(), found.next()) {
             (Some(object), None) => Ok(object),
             (None, _) => bail!("no {kind} {name}"),

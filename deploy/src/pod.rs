@@ -19,11 +19,10 @@ impl Pod {
     pub fn of(objects: &Objects, kind: &str, workload: &str, name: &str) -> Result<Self> {
         let object = objects.get(kind, workload)?;
         let namespace = object["metadata"]["namespace"].as_str();
+        let namespace = namespace.with_context(|| format!("{kind} {workload} has no namespace"))?;
         Ok(Self {
             name: name.to_owned(),
-            namespace: namespace
-                .with_context(|| format!("{kind} {workload} has no namespace"))?
-                .to_owned(),
+            namespace: namespace.to_owned(),
             spec: object["spec"]["template"]["spec"].clone(),
             metadata: object["spec"]["template"]["metadata"].clone(),
         })
@@ -43,9 +42,8 @@ impl Pod {
 
     pub fn has_token(&self, objects: &Objects) -> bool {
         let asked = |object: &Value| object["automountServiceAccountToken"].as_bool();
-        let account = self.spec["serviceAccountName"]
-            .as_str()
-            .unwrap_or("default");
+        let account = self.spec["serviceAccountName"].as_str();
+        let account = account.unwrap_or("default");
         let of_account = || objects.get("ServiceAccount", account).ok().and_then(asked);
         asked(&self.spec).or_else(of_account).unwrap_or(true)
     }

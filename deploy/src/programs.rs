@@ -11,10 +11,8 @@ use testkit::command;
 pub fn program(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding our own program")?;
     // TARGET/PROFILE/deps/TEST
-    let profile = own
-        .ancestors()
-        .nth(2)
-        .context("no directory of a profile")?;
+    let profile = own.ancestors().nth(2);
+    let profile = profile.context("no directory of a profile")?;
     let path = profile.join(name);
     if !path.is_file() {
         let package = match name {
@@ -29,9 +27,8 @@ pub fn program(name: &str) -> Result<PathBuf> {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
         cargo.args(["build", "--package", package, "--bins", "--profile", named]);
-        cargo
-            .arg("--target-dir")
-            .arg(profile.parent().context("no target")?);
+        let target = profile.parent().context("no target")?;
+        cargo.arg("--target-dir").arg(target);
         command::run(&mut cargo)?;
     }
     Ok(path)

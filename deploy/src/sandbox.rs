@@ -58,9 +58,8 @@ impl Sandbox<'_> {
         let mut mounts = Vec::new();
         for mount in list(&container.spec["volumeMounts"]) {
             let name = mount["name"].as_str().unwrap_or_default();
-            let source = volumes
-                .get(name)
-                .with_context(|| format!("no volume {name}"))?;
+            let source = volumes.get(name);
+            let source = source.with_context(|| format!("no volume {name}"))?;
             let target = mount["mountPath"].as_str().context("a mount's path")?;
             mounts.push(Mount::new(source, target, mount["readOnly"] == true));
         }
@@ -86,9 +85,8 @@ impl Sandbox<'_> {
         let path = own.join(format!("{}.sh", container.name()));
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         let mut command = self.place.command(command::require("unshare")?);
-        command
-            .args(["--mount", "--propagation", "private", "sh"])
-            .arg(&path);
+        command.args(["--mount", "--propagation", "private", "sh"]);
+        command.arg(&path);
         Ok(command)
     }
 

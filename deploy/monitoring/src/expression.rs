@@ -46,11 +46,8 @@ pub fn selectors(expression: &str) -> Vec<Selector> {
     let mut all = Vec::new();
     for found in selector.captures_iter(expression) {
         let Some(name) = found.get(1) else { continue };
-        let before = quoted.find_iter(expression);
-        if before
-            .into_iter()
-            .any(|text| text.range().contains(&name.start()))
-        {
+        let mut before = quoted.find_iter(expression);
+        if before.any(|text| text.range().contains(&name.start())) {
             continue;
         }
         let braces = found.get(2).map_or("", |braces| braces.as_str());

@@ -112,16 +112,12 @@ pub fn panels() -> Result<Vec<Panel>> {
         let text = fs::read_to_string(&path)?;
         let dashboard: Value =
             serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_name().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         for panel in list(&dashboard["panels"]) {
-            let title = panel["title"]
-                .as_str()
-                .with_context(|| format!("{name}: a title"))?;
+            let title = panel["title"].as_str();
+            let title = title.with_context(|| format!("{name}: a title"))?;
             for target in list(&panel["targets"]) {
                 let expr = target["expr"].as_str();
                 let expr = expr.with_context(|| format!("{name}: {title}: an expression"))?;

@@ -73,9 +73,8 @@ impl Target {
 
     fn group(&self) -> Value {
         let labels = self.labels.iter();
-        let labels: BTreeMap<String, &String> = labels
-            .map(|(name, value)| (format!("__meta_kubernetes_{name}"), value))
-            .collect();
+        let labels = labels.map(|(name, value)| (format!("__meta_kubernetes_{name}"), value));
+        let labels: BTreeMap<String, &String> = labels.collect();
         json!({ "targets": [self.address], "labels": labels })
     }
 }
@@ -100,10 +99,8 @@ pub fn scrape_config(
     for job in jobs.with_context(|| format!("{name}: jobs"))? {
         let role = job["kubernetes_sd_configs"][0]["role"].as_str();
         let role = role.with_context(|| format!("{name}: a role"))?.to_owned();
-        let groups: Vec<Value> = { targets.iter() }
-            .filter(|target| target.role == role)
-            .map(Target::group)
-            .collect();
+        let own = targets.iter().filter(|target| target.role == role);
+        let groups: Vec<Value> = own.map(Target::group).collect();
         let file = dir.join(format!("{role}-targets.json"));
         fs::write(&file, Value::from(groups).to_string())?;
         let job = job.as_object_mut().context("a job")?;

@@ -57,12 +57,10 @@ fn add(all: &mut BTreeMap<String, Documented>, text: &str, programs: &[String]) 
         let (kind, help) = rest.split_once(": ").with_context(|| line.to_owned())?;
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
         let labels = labels.trim_end_matches('}').split(',');
+        let labels = labels.filter(|own| !own.is_empty()).map(str::to_owned);
         let own = Documented {
             kind: kind.to_owned(),
-            labels: labels
-                .filter(|own| !own.is_empty())
-                .map(str::to_owned)
-                .collect(),
+            labels: labels.collect(),
             help: help.to_owned(),
             programs: programs.to_vec(),
         };
