@@ -91,17 +91,14 @@ impl Part {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     console.heading("The standard suite");
-    let parts: Vec<Part> = Part::value_variants()
-        .iter()
-        .filter(|part| options.only.is_empty() || options.only.contains(part))
-        .copied()
-        .collect();
+    let wanted = |part: &&Part| options.only.is_empty() || options.only.contains(part);
+    let parts = Part::value_variants().iter().filter(wanted);
     look(&console, options.anyway)?;
     peers::install(&|text| console.say(&format!("  {text}")))?;
     let programs = workspace::build(&Vec::from_iter(PACKAGES.split(' ')))?;
     let bench = programs.get("rhizome-bench")?;
     for part in parts {
-        measure(&mut console, bench, part);
+        measure(&mut console, bench, *part);
     }
     Ok(ExitCode::from(u8::from(!console.result())))
 }
@@ -119,9 +116,8 @@ fn look(console: &Console, anyway: bool) -> Result<()> {
         anyway,
         "the machine is not quiet: {busy}; wait, or use --anyway"
     );
-    console.say(&format!(
-        "  THE MACHINE IS NOT QUIET: {busy}; measured anyway"
-    ));
+    let warning = format!("  THE MACHINE IS NOT QUIET: {busy}; measured anyway");
+    console.say(&warning);
     Ok(())
 }
 

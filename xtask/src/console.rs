@@ -67,9 +67,8 @@ impl Console {
         };
         let clear = if self.terminal { "\x1b[2K" } else { "" };
         let time = self.paint(DIM, &format!("{time:>9}"));
-        self.say(&format!(
-            "{clear}  {mark} {name:NAME_WIDTH$} {time}  {detail}"
-        ));
+        let line = format!("{clear}  {mark} {name:NAME_WIDTH$} {time}  {detail}");
+        self.say(&line);
         Ok(outcome?.0)
     }
 

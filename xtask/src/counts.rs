@@ -39,11 +39,10 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     console.heading("Instructions of the hot paths");
-    if std::env::consts::ARCH != ARCHITECTURE {
-        console.say(&format!(
-            "  not counted: what is agreed on is for {ARCHITECTURE}, this is {}",
-            std::env::consts::ARCH
-        ));
+    let here = std::env::consts::ARCH;
+    if here != ARCHITECTURE {
+        let why = format!("what is agreed on is for {ARCHITECTURE}, this is {here}");
+        console.say(&format!("  not counted: {why}"));
         return Ok(ExitCode::SUCCESS);
     }
     packages::install(packages::COUNTS, &|text| console.say(&format!("  {text}")))?;
@@ -74,9 +73,8 @@ fn compare(console: &Console, counts: &[Count], ceilings: &Ceilings) -> ExitCode
         good &= breach.is_none();
         let mark = if breach.is_none() { "✓" } else { "✗" };
         let (name, each, breach) = (&count.name, count.each(), breach.unwrap_or_default());
-        console.say(&format!(
-            "  {mark} {name:46} {each:>9.1} instructions{breach}"
-        ));
+        let line = format!("  {mark} {name:46} {each:>9.1} instructions{breach}");
+        console.say(&line);
     }
     for name in gone(counts, ceilings) {
         good = false;

@@ -52,15 +52,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let programs = workspace::build_as_tested()?;
     packages::install(packages::NAMESPACES, &say)?;
     packages::install(packages::DEMO, &say)?;
-    match privileges::acquire()? {
-        privileges::Privileges::Here => {}
-        privileges::Privileges::Elsewhere(status) => {
-            let code = status
-                .code()
-                .and_then(|code| u8::try_from(code).ok())
-                .unwrap_or(1);
-            return Ok(ExitCode::from(code));
-        }
+    if let privileges::Privileges::Elsewhere(status) = privileges::acquire()? {
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        return Ok(ExitCode::from(code.unwrap_or(1)));
     }
     let outcome = show_until_signal(*options, programs, TempDir::new("demo")?);
     netns::delete_ours();

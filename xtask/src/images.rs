@@ -152,10 +152,8 @@ mod tests {
             }
         }
         found.sort();
-        let expected = IMAGES
-            .iter()
-            .map(|one| (one.name.to_owned(), one.user.to_owned()));
-        assert_eq!(found, expected.collect::<Vec<_>>());
+        let expected = IMAGES.map(|one| (one.name.to_owned(), one.user.to_owned()));
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -83,22 +83,17 @@ fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<Stri
     let (tls, node) = (Place::Here.free_address()?, Place::Here.free_address()?);
     let routes = |count: usize| {
         let cluster = |i: usize| format!("outbound|443||kube-apiserver.shoot--p{}--s{i}", i % 100);
-        let clusters: String = (0..count)
-            .map(|i| {
-                let name = cluster(i);
-                format!("- {{ name: \"{name}\", endpoints: [{{ address: \"{echo}\" }}] }}\n")
-            })
-            .collect();
-        let routes: String = (0..count)
-            .map(|i| {
-                let (name, cluster) = (server_name(i), cluster(i));
-                format!("- {{ serverNames: [\"{name}\"], cluster: \"{cluster}\" }}\n")
-            })
-            .collect();
-        let node = format!(
-            "- {{ destinations: [\"10.1.2.3\"], port: 443, cluster: \"{}\" }}\n",
-            cluster(0)
-        );
+        let clusters = (0..count).map(|i| {
+            let name = cluster(i);
+            format!("- {{ name: \"{name}\", endpoints: [{{ address: \"{echo}\" }}] }}\n")
+        });
+        let routes = (0..count).map(|i| {
+            let (name, cluster) = (server_name(i), cluster(i));
+            format!("- {{ serverNames: [\"{name}\"], cluster: \"{cluster}\" }}\n")
+        });
+        let (clusters, routes): (String, String) = (clusters.collect(), routes.collect());
+        let one = cluster(0);
+        let node = format!("- {{ destinations: [\"10.1.2.3\"], port: 443, cluster: \"{one}\" }}\n");
         format!("clusters:\n{clusters}routes:\n{routes}{node}")
     };
     dir.write("routes.yaml", routes(ROUTES))?;
@@ -146,10 +141,8 @@ fn server_name(i: usize) -> String {
 
 fn start(program: &Path, dir: &TempDir, config: &str, listens: SocketAddr) -> Result<ChildGuard> {
     let mut command = std::process::Command::new(program);
-    command
-        .arg("--config")
-        .arg(dir.join(config))
-        .env("RUST_LOG", "info");
+    command.arg("--config").arg(dir.join(config));
+    command.env("RUST_LOG", "info");
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let mut child = ChildGuard::spawn(&name, &command, &dir.join("log"))?;
     child.wait_listening(listens, Duration::from_secs(10))?;
@@ -187,9 +180,8 @@ fn connections(told: &mut Vec<String>, before: Usage, held: Usage) -> Result<()>
 fn descriptors(told: &mut Vec<String>, child: &ChildGuard, before: Usage) -> Result<()> {
     let limit = Duration::from_secs(40);
     wait::until("descriptors are given back", limit, || {
-        child
-            .usage()
-            .is_ok_and(|now| now.descriptors <= before.descriptors)
+        let now = child.usage();
+        now.is_ok_and(|now| now.descriptors <= before.descriptors)
     })
     .with_context(|| format!("{:?} before, now {:?}", before.descriptors, child.usage()))?;
     told.push(format!("descriptors back to {}", before.descriptors));

@@ -65,9 +65,8 @@ fn as_root(command: Command) -> Result<Command> {
 }
 
 pub(crate) fn status(command: &mut Command) -> Result<bool> {
-    let status = command
-        .status()
-        .with_context(|| format!("starting `{}`", command::line(command)))?;
+    let status = command.status();
+    let status = status.with_context(|| format!("starting `{}`", command::line(command)))?;
     Ok(status.success())
 }
 

@@ -57,8 +57,7 @@ fn files(root: &Path) -> Result<Vec<String>> {
     let words = "ls-files --cached --others --exclude-standard -z";
     git.current_dir(root).args(words.split(' '));
     let list = command::run(&mut git).context("listing the project's files")?;
-    let files = list
-        .split('\0')
-        .filter(|path| !path.is_empty() && root.join(path).is_file());
+    let paths = list.split('\0');
+    let files = paths.filter(|path| !path.is_empty() && root.join(path).is_file());
     Ok(files.map(str::to_owned).collect())
 }

@@ -17,17 +17,15 @@ use crate::workspace::Programs;
 
 pub(super) fn start(programs: &Programs, seed: &Namespace, dir: &TempDir) -> Result<ChildGuard> {
     let program = programs.get("sni-proxy")?;
-    process::start((seed, dir), ("sni-proxy", program), CONFIG, || {
-        process::is_ok(seed, PROBES, "/readyz")
-    })
+    let ready = || process::is_ok(seed, PROBES, "/readyz");
+    process::start((seed, dir), ("sni-proxy", program), CONFIG, ready)
 }
 
 /// Waits until a metric has a value that `good` accepts.
 pub(super) fn wait_metric(seed: &Namespace, name: &str, good: impl Fn(f64) -> bool) -> Result<f64> {
     let what = format!("the metric {name} to change");
-    wait::until_some(&what, RELOAD_LIMIT, || {
-        metric(seed, name).ok().filter(|value| good(*value))
-    })
+    let value = || metric(seed, name).ok().filter(|value| good(*value));
+    wait::until_some(&what, RELOAD_LIMIT, value)
 }
 
 /// Returns a metric's value, summed over its labels; 0 where there is none.

@@ -117,9 +117,8 @@ pub(super) fn start_server(
     command.arg(format!("--server-bind-address={address}"));
     command.arg(format!("--agent-bind-address={address}"));
     command.arg(format!("--health-bind-address={address}"));
-    process::spawn(&stage.dir, "konnectivity-server", &command, || {
-        process::is_ok(seed, PROBES, "/healthz")
-    })
+    let ready = || process::is_ok(seed, PROBES, "/healthz");
+    process::spawn(&stage.dir, "konnectivity-server", &command, ready)
 }
 
 /// Starts the agent on the node, towards `host` at the gateway; returns when the server has it.
@@ -146,9 +145,8 @@ pub(super) fn start_agent(
     command.arg(format!("--proxy-server-host={host}"));
     command.arg(format!("--proxy-server-port={}", gateway::TLS.port()));
     command.arg(format!("--allow-destinations={NODE}/32:{}", KUBELET.port()));
-    process::spawn(&stage.dir, "konnectivity-agent", &command, || {
-        process::is_ok(&stage.network.seed, PROBES, "/readyz/a")
-    })
+    let ready = || process::is_ok(&stage.network.seed, PROBES, "/readyz/a");
+    process::spawn(&stage.dir, "konnectivity-agent", &command, ready)
 }
 
 pub(super) fn metric(seed: &Namespace, name: &str) -> Result<f64> {

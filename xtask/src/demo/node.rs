@@ -60,9 +60,8 @@ pub(super) fn start(
     });
     let name = format!("apiserver-proxy-{}", shoot.letter);
     let program = programs.get("apiserver-proxy")?;
-    process::start((node, dir), (&name, program), config, || {
-        process::is_ok(node, PROBES, "/readyz")
-    })
+    let ready = || process::is_ok(node, PROBES, "/readyz");
+    process::start((node, dir), (&name, program), config, ready)
 }
 
 const PROBES: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 16910);

@@ -222,8 +222,8 @@ impl Side {
 
     pub(super) fn uses(self, place: &Namespace, transport: &str) -> bool {
         let labels = [("transport", transport)];
-        self.metric(place, "rhizome_tunnel_peer_transport", &labels)
-            .is_ok_and(|uses| uses == 1.0)
+        let uses = self.metric(place, "rhizome_tunnel_peer_transport", &labels);
+        uses.is_ok_and(|uses| uses == 1.0)
     }
 }
 
@@ -249,9 +249,8 @@ pub(super) fn start_server(
 ) -> Result<ChildGuard> {
     let config = credentials.server_config(&stage.dir)?;
     let program = ("vpn-server", stage.programs.get("vpn-server")?);
-    process::start((place, &stage.dir), program, config, || {
-        Side::Server.ready(place).is_ok()
-    })
+    let runs = || Side::Server.ready(place).is_ok();
+    process::start((place, &stage.dir), program, config, runs)
 }
 
 /// Starts the client on the node of shoot a; returns when a probe came back through the tunnel.
@@ -259,9 +258,8 @@ pub(super) fn start_client(stage: &Stage, credentials: &Credentials) -> Result<C
     let config = credentials.client_config(&stage.shoots[0]);
     let node = &stage.network.shoots[0].node;
     let program = ("vpn-client", stage.programs.get("vpn-client")?);
-    process::start((node, &stage.dir), program, config, || {
-        matches!(Side::Client.ready(node), Ok(200))
-    })
+    let ready = || matches!(Side::Client.ready(node), Ok(200));
+    process::start((node, &stage.dir), program, config, ready)
 }
 
 /// Returns how the client calls its server in the header of its CONNECT.

@@ -101,9 +101,8 @@ fn by_server_name(console: &mut Console, stage: &Stage) -> Result<()> {
         console.check(&name, || stage.ask_by_name(shoot))?;
     }
     console.check("user → api.unknown.example.com is closed at once", || {
-        let target = stage.shoots[0]
-            .target(gateway::TLS)
-            .server_name("api.unknown.example.com");
+        let target = stage.shoots[0].target(gateway::TLS);
+        let target = target.server_name("api.unknown.example.com");
         match stage.network.user.run(|| http::get(&target, "/version"))? {
             Ok(answer) => bail!("a server answered: {}", answer.text()),
             Err(error) if timed_out(&error) => Err(error.context("it is left hanging")),

@@ -50,9 +50,8 @@ fn safety(path: &str, text: &str) -> Option<Breach> {
 
 /// Versions are named once, at the workspace's root; and what must know no sockets has none.
 fn dependencies(path: &str, text: &str) -> Vec<Breach> {
-    let core = CORES
-        .split(' ')
-        .any(|name| path == format!("crates/{name}/Cargo.toml"));
+    let mut cores = CORES.split(' ');
+    let core = cores.any(|name| path == format!("crates/{name}/Cargo.toml"));
     let mut section = "";
     let mut breaches = Vec::new();
     for line in text.lines().map(str::trim) {

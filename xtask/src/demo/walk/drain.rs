@@ -27,9 +27,8 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     console.check("SIGTERM: unready at once", || {
         stage.gateway.signal(Signal::TERM)?;
         let seed = &stage.network.seed;
-        wait::until("the gateway to be unready", delay, || {
-            gateway::probe(seed, "/readyz").is_ok_and(|status| status == 503)
-        })?;
+        let unready = || matches!(gateway::probe(seed, "/readyz"), Ok(503));
+        wait::until("the gateway to be unready", delay, unready)?;
         Ok("/readyz answers 503".to_owned())
     })?;
     console.check("new clients are served, then refused, never reset", || {
@@ -37,9 +36,8 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
         let took = clock.elapsed();
         let event = watch.wait_more(1);
         let event = event.context("the watch, after the port was closed")?;
-        Ok(format!(
-            "{count} served in {took:.1?}; the watch is at event {event}"
-        ))
+        let served = format!("{count} served in {took:.1?}");
+        Ok(format!("{served}; the watch is at event {event}"))
     })?;
     let name = "at the end of its time the rest is cut, and it ends";
     console.check(name, || finish(stage, &watch, clock))?;
@@ -100,9 +98,8 @@ fn finish(stage: &mut Stage, watch: &Watcher, clock: Stopwatch) -> Result<String
     if took < delay + timeout {
         bail!("the watch was cut after {took:.1?}, before its time");
     }
-    Ok(format!(
-        "after {took:.1?}; the watch got {events} events, none missing"
-    ))
+    let got = format!("the watch got {events} events, none missing");
+    Ok(format!("after {took:.1?}; {got}"))
 }
 
 const CLIENTS: usize = 4;

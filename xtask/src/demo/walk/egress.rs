@@ -72,12 +72,10 @@ fn answers(stage: &Stage, way: &Target) -> Result<String> {
     let took = clock.elapsed();
     let large = ask(stage, way, &format!("/big?bytes={LARGE}"))?;
     ensure!(large == pattern(LARGE), "10 MiB came otherwise");
-    wait::until("three tunnels to have ended", LIMIT, || {
-        konnectivity::metric(seed, name).is_ok_and(|now| now >= before + 3.0)
-    })?;
-    Ok(format!(
-        "ok after {took:.1?}; 10 MiB, every byte; 3 tunnels"
-    ))
+    let ended = || konnectivity::metric(seed, name).is_ok_and(|now| now >= before + 3.0);
+    wait::until("three tunnels to have ended", LIMIT, ended)?;
+    let told = format!("ok after {took:.1?}; 10 MiB, every byte; 3 tunnels");
+    Ok(told)
 }
 
 /// Stops reading in the middle of an answer, and shows that others are served meanwhile.

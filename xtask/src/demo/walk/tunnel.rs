@@ -83,9 +83,8 @@ fn start(console: &mut Console, stage: &mut Stage) -> Result<Firewall> {
         let client = tunnel::start_client(stage, &credentials)?;
         let took = clock.elapsed();
         expect(node, "tcp")?;
-        wait::until("the server to be ready", LIMIT, || {
-            Side::Server.ready(&place).is_ok_and(|status| status == 200)
-        })?;
+        let ready = || matches!(Side::Server.ready(&place), Ok(200));
+        wait::until("the server to be ready", LIMIT, ready)?;
         let detail = format!("{took:.1?} from its start to a tunnel, by TCP");
         Ok((client, detail))
     })?;
@@ -128,9 +127,8 @@ fn without_certificate(console: &mut Console, stage: &Stage) -> Result<()> {
         ensure!(!output.status.success(), "a stranger was let in");
         let failed = "rhizome_vpn_proxy_handshakes_failed_total";
         wait::until("the failed handshake to be counted", LIMIT, || {
-            Side::Server
-                .metric(&tunnel.place, failed, &[])
-                .is_ok_and(|count| count >= 1.0)
+            let count = Side::Server.metric(&tunnel.place, failed, &[]);
+            count.is_ok_and(|count| count >= 1.0)
         })?;
         let elsewhere = stage.shoots[0].endpoint;
         let mut curl = tunnel.credentials.curl(seed, true)?;
@@ -158,9 +156,8 @@ fn kill_gateway(
         let ready = clock.elapsed();
         watch.wait_more(1)?;
         let next = clock.elapsed();
-        wait::until("the same transport", LIMIT, || {
-            Side::Client.uses(node(stage), transport)
-        })?;
+        let uses = || Side::Client.uses(node(stage), transport);
+        wait::until("the same transport", LIMIT, uses)?;
         let events = watch.wait_more(MORE)?;
         Ok(format!(
             "a gateway after {ready:.1?}, the next event after {next:.1?}; {events} events, \
@@ -181,15 +178,13 @@ fn move_to(
         let before = watch.events()?;
         change()?;
         let clock = Stopwatch::start();
-        wait::until("the tunnel to move", MOVE_LIMIT, || {
-            Side::Client.uses(node(stage), transport)
-        })?;
+        let uses = || Side::Client.uses(node(stage), transport);
+        wait::until("the tunnel to move", MOVE_LIMIT, uses)?;
         let took = clock.elapsed();
         let events = watch.wait_more(MORE)?;
         let more = events - before;
-        Ok(format!(
-            "after {took:.1?}; {more} more events of the same watch, none missing"
-        ))
+        let events = format!("{more} more events of the same watch, none missing");
+        Ok(format!("after {took:.1?}; {events}"))
     })
 }
 
@@ -199,9 +194,8 @@ fn not_backwards(console: &mut Console, stage: &Stage) -> Result<()> {
     console.check("the shoot reaches no address in the seed by it", || {
         let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
         let own = SocketAddr::new(tunnel::SERVER_INSIDE, tunnel::PROXY.port());
-        drops(Side::Server, &tunnel.place, "filter_opening", || {
-            knock(node, own)
-        })?;
+        let inside = || knock(node, own);
+        drops(Side::Server, &tunnel.place, "filter_opening", inside)?;
         let elsewhere = stage.shoots[0].endpoint;
         let route = elsewhere.ip().to_string();
         drops(Side::Client, node, "no_peer", || {
@@ -210,9 +204,8 @@ fn not_backwards(console: &mut Console, stage: &Stage) -> Result<()> {
             node.ip(&["route", "del", &route, "dev", tunnel::DEVICE])?;
             knocked
         })?;
-        Ok(format!(
-            "{own}: the server drops it; {elsewhere}: the client drops it"
-        ))
+        let told = format!("{own}: the server drops it; {elsewhere}: the client drops it");
+        Ok(told)
     })
 }
 
@@ -227,9 +220,8 @@ fn drops(
     let count = || side.metric(place, "rhizome_tunnel_dropped_total", &reason);
     let before = count()?;
     knock()?;
-    wait::until("the drop to be counted", LIMIT, || {
-        count().is_ok_and(|now| now > before)
-    })
+    let dropped = || count().is_ok_and(|now| now > before);
+    wait::until("the drop to be counted", LIMIT, dropped)
 }
 
 fn knock(node: &Namespace, addr: SocketAddr) -> Result<()> {
