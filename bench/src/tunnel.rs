@@ -78,7 +78,7 @@ fn rounds(lab: &mut Lab, asked: &Tunnel, setups: &[Setup]) -> Vec<String> {
         let idle = [Case::Idle, Case::Bulk]
             .into_iter()
             .find(|case| wants(*case));
-        let rest = [Case::Blocked, Case::Long, Case::Loss];
+        let rest = [Case::Blocked, Case::Long, Case::Loss, Case::Rate];
         let rest = rest.into_iter().filter(|case| wants(*case));
         steps.extend(idle.into_iter().chain(rest).map(|case| (*setup, case)));
     }
@@ -102,5 +102,6 @@ fn measure(lab: &mut Lab, asked: &Tunnel, setup: Setup, case: Case) -> Result<()
         Case::Blocked => lab.blocked(setup),
         Case::Long => lab.long(asked, setup, false),
         Case::Loss => lab.long(asked, setup, true),
+        Case::Rate => lab.rates(asked, setup),
     }
 }

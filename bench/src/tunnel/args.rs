@@ -26,15 +26,15 @@ pub(crate) struct Tunnel {
     /// Seconds of one transfer over the long line.
     #[arg(long, default_value_t = 8)]
     long_seconds: u32,
-    /// Mb/s of the long line, each way. Only one stream is measured then.
-    #[arg(long)]
-    pub(crate) rate: Option<u64>,
-    /// Milliseconds that a packet may wait where the long line has a rate.
-    #[arg(long, default_value_t = 600, requires = "rate")]
+    /// Mb/s of long lines with a rate, each way.
+    #[arg(long, value_delimiter = ',', default_values_t = [4, 20, 100])]
+    pub(crate) rate: Vec<u64>,
+    /// Milliseconds that a packet may wait where a line has a rate.
+    #[arg(long, default_value_t = 600)]
     pub(crate) buffer: u64,
-    /// A plain BBR connection shares the line with the tunnel.
-    #[arg(long, requires = "rate")]
-    pub(crate) neighbor: bool,
+    /// Who shares a line that has a rate: the congestion control of a plain connection, or `none`.
+    #[arg(long, value_delimiter = ',', default_values = [ALONE, "bbr"])]
+    pub(crate) neighbor: Vec<String>,
     /// Repetitions.
     #[arg(long, default_value_t = 3)]
     pub(crate) rounds: usize,
@@ -56,6 +56,9 @@ pub(crate) struct Tunnel {
     set: Value,
 }
 
+/// No neighbor.
+pub(super) const ALONE: &str = "none";
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Case {
@@ -69,6 +72,8 @@ pub(crate) enum Case {
     Long,
     /// The same with one packet of a hundred lost.
     Loss,
+    /// The same with a rate and a buffer: four streams, alone and beside a plain connection.
+    Rate,
 }
 
 impl Tunnel {

@@ -3,7 +3,7 @@
 //! ```text
 //!   short network: start, first ping, idle pings, memory, ×1, ×8
 //!   long network:  UDP blocked: start, first ping    25 ms each way: ×1, ×8    1 % lost: ×1, ×8
-//!                  with a rate and a buffer: ×1, beside a plain BBR connection
+//!                  with a rate and a buffer: ×4, alone and beside a plain connection
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +13,8 @@ use anyhow::{Context, Result, anyhow};
 use testkit::impair::{BlackHole, Impairment};
 use testkit::wait::Stopwatch;
 
-use super::args::{Case, Tunnel as Asked};
-use super::iperf::{self, Bulk};
+use super::args::{ALONE, Case, Tunnel as Asked};
+use super::iperf::{self, Bulk, Moved};
 use super::network::Network;
 use super::ours::Programs;
 use super::ping::{Pinger, Pings};
@@ -37,6 +37,11 @@ pub(crate) fn fits(setup: Setup, case: Case) -> bool {
         Case::Idle => setup != Setup::OpenvpnTcpBbr,
         // As it chooses is what one of the others is.
         Case::Bulk => setup != Setup::OpenvpnTcpBbr && setup != Setup::RhizomeAuto,
+        // The others would only take time: by UDP, or the same program.
+        Case::Rate => matches!(
+            setup,
+            Setup::Direct | Setup::RhizomeTcp | Setup::RhizomeUdpGateway | Setup::OpenvpnTcpBbr
+        ),
         Case::Long | Case::Loss => setup != Setup::RhizomeAuto && (ours || wide(setup)),
     }
 }
@@ -103,9 +108,6 @@ impl Lab {
     }
 
     pub(crate) fn long(&mut self, asked: &Asked, setup: Setup, lossy: bool) -> Result<()> {
-        if let Some(rate) = asked.rate {
-            return self.narrow(asked, setup, rate);
-        }
         let (start, cases, loss) = if lossy {
             let cases = [(known::LOSS_1, 1), (known::LOSS_8, 8)];
             (known::LOSS, cases, 0.01)
@@ -127,8 +129,17 @@ impl Lab {
         Ok(())
     }
 
-    /// Measures a stream over a long line of `rate` Mb/s, beside a neighbor if one is asked for.
-    fn narrow(&mut self, asked: &Asked, setup: Setup, rate: u64) -> Result<()> {
+    /// Measures four streams over each long line with a rate, beside each neighbor.
+    pub(crate) fn rates(&mut self, asked: &Asked, setup: Setup) -> Result<()> {
+        for rate in &asked.rate {
+            for neighbor in &asked.neighbor {
+                self.narrow(asked, setup, *rate, neighbor)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn narrow(&mut self, asked: &Asked, setup: Setup, rate: u64, neighbor: &str) -> Result<()> {
         self.impair(Impairment {
             rate: Some(rate * 1_000_000),
             buffer: Duration::from_millis(asked.buffer),
@@ -137,31 +148,32 @@ impl Lab {
         })?;
         let mut tunnel = Tunnel::prepare(setup, &self.long, &self.programs)?;
         tunnel.dial(&self.long)?;
-        let case = format!("{rate} Mb/s, 50 ms, {} ms buffer ×1", asked.buffer);
-        let mut load = load(asked, 1, asked.long_length());
-        let beside = Bulk {
-            congestion: "bbr",
+        let alone = neighbor == ALONE;
+        let beside = if alone { "alone" } else { neighbor };
+        let case = known::rate(rate, asked.buffer, beside);
+        let mut load = load(asked, 4, asked.long_length());
+        if setup == Setup::Direct {
+            // What the tunnel is to the line: one connection.
+            (load.streams, load.congestion) = (1, "bbr");
+        }
+        let plain = Bulk {
+            streams: 1,
+            congestion: neighbor,
             ..load
         };
-        if setup == Setup::Direct {
-            load.congestion = "bbr"; // two of a kind
-        }
         let dir = tunnel.dir.path().to_owned();
         let (run, network) = (&mut self.run, &self.long);
-        let moved = std::thread::scope(|scope| {
-            let neighbor = asked
-                .neighbor
-                .then(|| scope.spawn(|| iperf::run_beside(network, &dir, beside)));
-            bulk_load(run, network, &mut tunnel, &case, load)?;
-            let moved = neighbor.map(std::thread::ScopedJoinHandle::join);
-            moved
-                .transpose()
-                .map_err(|_| anyhow!("the neighbor"))?
-                .transpose()
+        let (ours, plain) = std::thread::scope(|scope| {
+            let plain = (!alone).then(|| scope.spawn(|| iperf::run_beside(network, &dir, plain)));
+            let ours = bulk_load(run, network, &mut tunnel, &case, load);
+            let plain = plain.map(std::thread::ScopedJoinHandle::join);
+            (ours, plain.unwrap_or_else(|| Ok(Ok(Moved::default()))))
         });
-        if let Some(moved) = moved.map_err(|error| tunnel.explain(error))? {
-            let (name, figure) = (setup.name(), figure::NEIGHBOR);
-            self.run.add(name, &case, figure, moved.rate / 1e6);
+        let ours = ours.map_err(|error| tunnel.explain(error))?;
+        let plain = plain.map_err(|_| anyhow!("the neighbor"))??;
+        if !alone {
+            let share = 100.0 * ours.bytes / (ours.bytes + plain.bytes);
+            run.add(setup.name(), &case, figure::SHARE, share);
         }
         Ok(())
     }
@@ -173,7 +185,7 @@ impl Lab {
     }
 }
 
-fn load(asked: &Asked, streams: u32, length: Duration) -> Bulk {
+fn load(asked: &Asked, streams: u32, length: Duration) -> Bulk<'static> {
     Bulk {
         streams,
         length,
@@ -188,8 +200,8 @@ fn bulk_load(
     network: &Network,
     tunnel: &mut Tunnel,
     case: &str,
-    load: Bulk,
-) -> Result<()> {
+    load: Bulk<'_>,
+) -> Result<Moved> {
     let pinger = Pinger::open(&network.server, tunnel.inner())?;
     let over = AtomicBool::new(false);
     let ends = [Role::Client, Role::Server];
@@ -225,7 +237,7 @@ fn bulk_load(
     let figures = [figure::LOADED_P50, figure::LOADED_P99, figure::LOADED_MAX];
     let part = (case, Some("pings beside"));
     run.add_latencies(name, part, figures, 1e3, &pings.latencies);
-    Ok(())
+    Ok(moved)
 }
 
 fn micros(pings: &Pings, quantile: f64) -> f64 {

@@ -17,14 +17,14 @@ use super::network::{CLIENT, Network};
 use super::running::Inner;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bulk {
+pub(crate) struct Bulk<'a> {
     pub(crate) streams: u32,
     pub(crate) length: Duration,
     pub(crate) reverse: bool,
-    pub(crate) congestion: &'static str,
+    pub(crate) congestion: &'a str,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Moved {
     pub(crate) bytes: f64,
     /// Bits a second, as the receiver saw them.
@@ -33,12 +33,12 @@ pub(crate) struct Moved {
     pub(crate) retransmits: f64,
 }
 
-pub(crate) fn run(network: &Network, inner: Inner, dir: &Path, bulk: Bulk) -> Result<Moved> {
+pub(crate) fn run(network: &Network, inner: Inner, dir: &Path, bulk: Bulk<'_>) -> Result<Moved> {
     between([&network.server, &network.client], inner, PORT, dir, bulk)
 }
 
 /// Moves bytes from the gateway to the client without a tunnel.
-pub(crate) fn run_beside(network: &Network, dir: &Path, bulk: Bulk) -> Result<Moved> {
+pub(crate) fn run_beside(network: &Network, dir: &Path, bulk: Bulk<'_>) -> Result<Moved> {
     let ends = [&network.gateway, &network.client];
     between(ends, Inner::routed(CLIENT), PORT + 1, dir, bulk)
 }
@@ -48,7 +48,7 @@ fn between(
     inner: Inner,
     port: u16,
     dir: &Path,
-    bulk: Bulk,
+    bulk: Bulk<'_>,
 ) -> Result<Moved> {
     let iperf = command::require("iperf3")?;
     let (address, port) = (inner.address.to_string(), port.to_string());

@@ -38,6 +38,18 @@ fn peer(ours: Setup, case: &str) -> Setup {
 fn must(ours: Setup, case: &str, figure: Figure, peer: Option<f64>) -> Option<Bound> {
     let tcp = ours == Setup::RhizomeTcp;
     let long = case.starts_with(LONG) || case.starts_with(LOSS);
+    let rate = case
+        .split_once(" Mb/s")
+        .map(|(rate, _)| rate.parse::<f64>());
+    if let Some(Ok(rate)) = rate {
+        return Some(match figure {
+            of::THROUGHPUT if case.ends_with("alone") => Bound::AtLeast(0.8 * rate),
+            // Eight round trips.
+            of::LOADED_P99 if case.ends_with("alone") => Bound::AtMost(400.0),
+            of::SHARE if case.ends_with("bbr") => Bound::AtMost(60.0),
+            _ => return None,
+        });
+    }
     Some(match figure {
         of::CONNECT => Bound::AtMost(1000.0),
         of::SERVER_IDLE => Bound::AtMost(10.0),
@@ -82,6 +94,11 @@ pub(super) const LONG_8: &str = "50 ms ×8";
 pub(super) const LOSS: &str = "50 ms, 1 % lost";
 pub(super) const LOSS_1: &str = "50 ms, 1 % lost ×1";
 pub(super) const LOSS_8: &str = "50 ms, 1 % lost ×8";
+
+/// Names the case of a line with a rate.
+pub(super) fn rate(rate: u64, buffer: u64, beside: &str) -> String {
+    format!("{rate} Mb/s, 50 ms, {buffer} ms buffer ×4, {beside}")
+}
 
 const OURS: [Setup; 4] = [
     Setup::RhizomeUdp,
