@@ -39,6 +39,7 @@ use crate::machine;
 use crate::output::Output;
 use crate::programs::{program, value_name};
 use crate::progress::Progress;
+use crate::report::Run;
 use crate::tls::bulk::Direction;
 
 /// Load through a konnectivity server and its agent, which are started for it.
@@ -110,6 +111,24 @@ pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
     facts.push(("agent", machine::version(&programs.agent)));
     let failures = measure(&mut lab, &programs, asked)?;
     output.finish(&mut lab.run, facts, &failures, "", known::known)
+}
+
+/// Measures what floods of an agent do to others, over a UNIX socket; of none first, to compare.
+pub(crate) fn floods(server: Option<&PathBuf>, agent: Option<&PathBuf>) -> Result<Run> {
+    let mut lab = Lab::new()?;
+    let programs = Programs {
+        agent: program(agent, "konnectivity-agent")?,
+        agent_args: Vec::new(),
+        cpus: Cpus::default().bind_load()?,
+        server: program(server, "konnectivity-server")?,
+        server_args: Vec::new(),
+    };
+    let target = Target::start(&programs, Transport::HttpUds)?;
+    let work = harm::stall(&mut lab, &target, Stalled::Reader, 0, STALL)
+        .and_then(|()| harm::flood(&mut lab, &target, false, STALL))
+        .and_then(|()| harm::flood(&mut lab, &target, true, STALL));
+    work.map_err(|error| target.explain(error))?;
+    Ok(lab.run)
 }
 
 impl Suite {

@@ -5,6 +5,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod abuse;
 mod backend;
 mod controller;
 mod copy_loop;
@@ -43,6 +44,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Abuse(Box<abuse::Abuse>),
     Controller(Box<controller::Controller>),
     #[command(hide = true)]
     CopyLoop(copy_loop::CopyLoop),
@@ -59,6 +61,7 @@ enum Command {
 fn main() -> Result<ExitCode> {
     let Arguments { output, command } = Arguments::parse();
     match command {
+        Command::Abuse(asked) => abuse::run(&asked, &output),
         Command::Controller(asked) => controller::run(&asked, &output),
         Command::CopyLoop(asked) => copy_loop::run(&asked),
         Command::Hold => controller::hold(),

@@ -23,6 +23,7 @@ use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use testkit::certs::{self, Authority};
 use testkit::http;
+use testkit::konnectivity::AgentTarget;
 use testkit::netns::Place;
 use testkit::process::{ChildGuard, Signal};
 use testkit::tempdir::TempDir;
@@ -41,6 +42,8 @@ pub(crate) struct Programs {
 }
 
 pub(crate) struct Pair {
+    /// Where agents connect, and as whom.
+    pub(crate) agents: AgentTarget,
     agent: ChildGuard,
     server: ChildGuard,
     _dir: TempDir,
@@ -50,8 +53,8 @@ impl Pair {
     /// Starts both, waits until a dial can succeed, and returns them as a target.
     pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Target> {
         let dir = TempDir::new("bench-knp")?;
-        let config = credentials(&dir, transport.is_grpc())?;
         let plan = Plan::new(&dir, transport)?;
+        let (config, agents) = credentials(&dir, transport.is_grpc(), plan.agents)?;
         let health = http::Target::plain(plan.server_health).timeout(Duration::from_secs(5));
         let command = plan.server(programs)?;
         let mut server = ChildGuard::spawn("the server", &command, &dir.join("server.log"))?;
@@ -71,6 +74,7 @@ impl Pair {
             server: side(&server, plan.server_health),
             agent: side(&agent, plan.agent_health),
             pair: Some(Self {
+                agents,
                 agent,
                 server,
                 _dir: dir,
@@ -101,14 +105,20 @@ impl Drop for Pair {
     }
 }
 
-/// Writes what both programs show and trust, and returns the TLS settings of a frontend's client.
-fn credentials(dir: &TempDir, grpc: bool) -> Result<Arc<ClientConfig>> {
+/// Writes what both programs show and trust, and returns the TLS settings of a frontend's client, and
+/// an agent's.
+fn credentials(
+    dir: &TempDir,
+    grpc: bool,
+    port: SocketAddr,
+) -> Result<(Arc<ClientConfig>, AgentTarget)> {
     let (path, names) = (dir.path(), ["localhost", "127.0.0.1"]);
     let agents = Authority::new("bench-agents")?;
     agents.write(&dir.join("agents-ca.crt"))?;
     agents.server(&names)?.write(path, "cluster")?;
     let agent = agents.client("konnectivity-agent", &[], &[])?;
     agent.write(path, "agent")?;
+    let agents = AgentTarget::new(port, agents.pem(), Some(&agent));
     let frontends = Authority::new("bench-frontends")?;
     frontends.write(&dir.join("frontend-ca.crt"))?;
     frontends.server(&names)?.write(path, "frontend")?;
@@ -118,7 +128,7 @@ fn credentials(dir: &TempDir, grpc: bool) -> Result<Arc<ClientConfig>> {
     let mut config = Arc::unwrap_or_clone(config);
     // As kube-apiserver resumes none.
     config.resumption = Resumption::disabled();
-    Ok(Arc::new(config))
+    Ok((Arc::new(config), agents))
 }
 
 struct Plan<'a> {

@@ -4,12 +4,17 @@
 //! stall     n tunnels are not read from ──▶ round trips and dials of the others go on?
 //! abandon   a frozen agent, dials given up ──▶ nothing is left once it goes on?
 //! soak      very many dials ──▶ descriptors, tunnels and memory as before?
+//! flood     an agent sends what belongs to no tunnel ──▶ round trips of the others go on?
 //! ```
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use testkit::konnectivity::{AgentMetadata, Packet, connect};
+use testkit::wait;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
@@ -180,6 +185,71 @@ pub(crate) fn soak(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     leftovers(lab, target, &case, &before)
 }
 
+/// Lets a second agent of the same cluster send data of no tunnel without a pause, or junk over and
+/// over again, while others exchange 64 bytes.
+pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration) -> Result<()> {
+    let echo = lab.backend.address();
+    lab.warm_up(target, WARM_UP, 2)?;
+    let pair = target.pair.as_ref().context("no agents' port is known")?;
+    let sent = if junk {
+        vec![0xff; PIECE]
+    } else {
+        let data = Packet::data(1 << 40, vec![0; PIECE]).encode();
+        [&[0], &u32::try_from(data.len())?.to_be_bytes()[..], &data].concat()
+    };
+    let send = |over: &AtomicBool| -> Result<(u64, u64)> {
+        wait::pause(BEFORE_FLOOD);
+        let (mut links, mut pieces) = (0, 0);
+        while !over.load(Ordering::Relaxed) {
+            let wire = connect(&pair.agents, &AgentMetadata::new("hostile"))?;
+            links += 1;
+            while !over.load(Ordering::Relaxed)
+                && wire.send_bytes(std::slice::from_ref(&sent)).is_ok()
+            {
+                pieces += 1;
+                if wire.wait_room(2 * PIECE).is_err() {
+                    break;
+                }
+            }
+        }
+        Ok((links, pieces))
+    };
+    let load = Load {
+        connections: 4,
+        warm_up: BEFORE_FLOOD * 2,
+        length,
+        interval: Some(Duration::from_millis(2)),
+    };
+    let (before, over) = (target.usage()?, AtomicBool::new(false));
+    let (pings, flooded) = thread::scope(|scope| {
+        let flood = scope.spawn(|| send(&over));
+        let pings = load::pings(&target.frontend, echo, load);
+        let pings = lab.runtime.block_on(pings);
+        over.store(true, Ordering::Relaxed);
+        (pings, flood.join())
+    });
+    let (links, pieces) = flooded.map_err(|_| anyhow!("the flood"))??;
+    let after = target.usage()?;
+    let case = if junk { "flood: junk" } else { "flood: data" };
+    let others = [of::OTHERS_P50, of::OTHERS_P99, of::OTHERS_MAX];
+    lab.add_latencies(
+        target,
+        (case, Some("others' rtt")),
+        others,
+        &pings?.latencies,
+    );
+    lab.add(
+        target,
+        case,
+        of::FLOOD,
+        pieces as f64 / length.as_secs_f64(),
+    );
+    lab.add(target, case, of::LINKS, links as f64);
+    lab.add_some(target, case, of::CPU_BOTH, after.cpu_since(&before));
+    lab.add_growth(target, case, &after, &before);
+    Ok(())
+}
+
 /// Returns how many descriptors each program has more than `before`.
 fn descriptors(now: &Usages, before: &Usages) -> [Option<f64>; 2] {
     now.more_than(before, |usage| usage.descriptors as f64)
@@ -216,4 +286,7 @@ const WARM_UP: usize = 50;
 const AT_ONCE: usize = 16;
 /// Before it is looked whether the pair is still busy.
 const FILLING: Duration = Duration::from_millis(1000);
+/// Tunnels are dialed before a second agent is there, which answers no dial.
+const BEFORE_FLOOD: Duration = Duration::from_millis(500);
+const PIECE: usize = 4096;
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -1,0 +1,243 @@
+//! `rhizome-bench abuse`: what strangers cost a gateway, and a hostile agent a konnectivity-server.
+//!
+//! ```text
+//! connections: silent, half an opening, junk ──▶ gateways of profiles
+//! datagrams: junk, handshakes of no key, data of no client ──▶ sni-proxy
+//! agent: data of no tunnel, junk ──▶ konnectivity-server ◀── round trips of others
+//! ```
+//!
+//! CPU time and memory are those of the program under test alone, divided by what was sent.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use testkit::netns::Place;
+use testkit::process::ChildGuard;
+use testkit::tempdir::TempDir;
+use testkit::wait::{self, Stopwatch};
+
+use crate::backend::{Backend, Command};
+use crate::cpus::{Bound, Cpus};
+use crate::output::Output;
+use crate::profile::{Case, Chosen, Listener, Profile, Route, Setting, Target, Tree};
+use crate::programs::{program, value_name};
+use crate::progress::Progress;
+use crate::report::{Figure, Known, Run};
+use crate::tls::opening::{LIMIT, Opening};
+use crate::tls::{network, present};
+use crate::{interrupt, konnectivity, limits, machine};
+
+/// What strangers cost: connections, datagrams, an agent's flood.
+#[derive(Args, Debug)]
+pub(crate) struct Abuse {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Connections of each kind.
+    #[arg(long, default_value_t = 2000)]
+    connections: usize,
+    /// Datagrams of each kind.
+    #[arg(long, default_value_t = 40_000)]
+    datagrams: u32,
+    /// `konnectivity-server`; by default the one beside this program.
+    #[arg(long)]
+    server: Option<PathBuf>,
+    /// `konnectivity-agent`.
+    #[arg(long)]
+    agent: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stranger {
+    Silent,
+    /// Says half of what opens a connection.
+    Half,
+    Junk,
+}
+
+pub(crate) fn run(asked: &Abuse, output: &Output) -> Result<ExitCode> {
+    limits::raise()?;
+    interrupt::watch()?;
+    network::inside(|place, network| measured(asked, output, place, network))
+}
+
+fn measured(asked: &Abuse, output: &Output, place: Place<'_>, network: &str) -> Result<ExitCode> {
+    let mut facts = machine::facts();
+    let cpus = Cpus::apart()?.bind_load()?;
+    facts.push(("network", network.to_owned()));
+    let profiles = asked.chosen.profiles()?;
+    let profiles = profiles
+        .into_iter()
+        .filter(|one| !one.is_direct())
+        .collect();
+    let profiles = present(profiles, &asked.chosen.program, &mut facts);
+    let mut run = Run::default();
+    let mut progress = Progress::new(profiles.len() * 9 + 2);
+    for profile in &profiles {
+        for listener in [Listener::Sni, Listener::Proxy, Listener::Connect] {
+            for kind in [Stranger::Silent, Stranger::Half, Stranger::Junk] {
+                if profile.supports(listener, Case::Conns) {
+                    let what = format!("{}: {}, {kind:?}", profile.name, value_name(listener));
+                    progress.run(&what, || {
+                        connections(asked, place, &cpus, (profile, listener, kind), &mut run)
+                    });
+                }
+            }
+        }
+    }
+    progress.run("datagrams", || datagrams(asked, place, &mut run));
+    progress.run("an agent", || {
+        let floods = konnectivity::floods(asked.server.as_ref(), asked.agent.as_ref())?;
+        run.rows.extend(floods.rows);
+        Ok(())
+    });
+    let failures = std::mem::take(&mut progress.failures);
+    let compared = "nothing";
+    output.finish(&mut run, facts, &failures, compared, |_, _, _, _| {
+        Known::default()
+    })
+}
+
+/// Opens connections that no client of ours would, and looks at what they cost.
+fn connections(
+    asked: &Abuse,
+    place: Place<'_>,
+    cpus: &Bound,
+    (profile, listener, kind): (&Profile, Listener, Stranger),
+    run: &mut Run,
+) -> Result<()> {
+    let backend = Backend::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    let route = Route::numbered(0, backend.address());
+    let words = Opening::new(Some(listener), &route, false).canned(Command::Echo, b"!");
+    let said = match kind {
+        Stranger::Silent => Vec::new(),
+        Stranger::Half => words.first[..words.first.len() / 2].to_vec(),
+        Stranger::Junk => vec![b'x'; JUNK],
+    };
+    let setting = Setting {
+        place,
+        cpus,
+        given: &asked.chosen.program,
+        listener,
+        routes: vec![route],
+    };
+    let target = Target::start(profile, &setting)?;
+    let tree = target.tree().context("a program that is not known")?;
+    drop(words.dial(target.address(), LIMIT)?);
+    wait::pause(REST);
+    let (cpu, memory) = (tree.cpu_time()?, tree.resident_kib()?);
+    let mut open = Vec::with_capacity(asked.connections);
+    for _ in 0..asked.connections {
+        let mut stream = TcpStream::connect_timeout(&target.address(), LIMIT)?;
+        stream.write_all(&said)?;
+        open.push(stream);
+    }
+    wait::pause(REST);
+    let count = asked.connections as f64;
+    let cpu = tree.cpu_time()?.saturating_sub(cpu).as_secs_f64() * 1e6 / count;
+    let memory = (tree.resident_kib()? as f64 - memory as f64) / count;
+    let case = format!("{} {kind:?}", value_name(listener)).to_lowercase();
+    run.add(&profile.name, &case, CPU, cpu);
+    run.add(&profile.name, &case, MEMORY, memory);
+    // The last one: from then on it has said nothing.
+    let mut last = open.pop().context("--connections: at least one")?;
+    let silent = Stopwatch::start();
+    ends(&mut last)?;
+    run.add(&profile.name, &case, KEPT, silent.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Waits until the other side ends a connection, for [`PATIENCE`] at most.
+fn ends(stream: &mut TcpStream) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    match stream.read_to_end(&mut Vec::new()) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::ConnectionReset | ErrorKind::WouldBlock
+            ) =>
+        {
+            Ok(())
+        }
+        other => other.map(drop).context("reading"),
+    }
+}
+
+/// Sends datagrams that no client of ours would, from one network and from many.
+fn datagrams(asked: &Abuse, place: Place<'_>, run: &mut Run) -> Result<()> {
+    let dir = TempDir::new("bench-abuse")?;
+    let (listen, probes) = (place.free_address()?, place.free_address()?);
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let keys: Vec<String> = (0..KEYS).map(key).collect();
+    dir.write(
+        "gateway.yaml",
+        format!(
+            "workers: 1\nadmin: {{ address: \"\" }}\nprobes: {{ address: \"{probes}\" }}\n\
+             listeners: [{{ name: wg, address: \"{listen}\", protocol: wireguard }}]\n\
+             routing: {{ file: routes.yaml }}\n"
+        ),
+    )?;
+    dir.write(
+        "routes.yaml",
+        format!(
+            "clusters: [{{ name: c, endpoints: [{{ address: \"{}\" }}] }}]\n\
+             routes: [{{ wireguard: {{ routeId: 1, publicKeys: {keys:?} }}, cluster: c }}]\n",
+            server.local_addr()?
+        ),
+    )?;
+    for (kind, first) in [
+        ("junk", 9),
+        ("handshake of no key", 1),
+        ("data of no client", 4),
+    ] {
+        let mut datagram = [0; 148];
+        (datagram[0], datagram[5]) = (first, 1 << 4);
+        for (from, networks) in [("one network", 1), ("many", NETWORKS)] {
+            let mut command = place.command(program(None, "sni-proxy")?);
+            command.arg("--config").arg(dir.join("gateway.yaml"));
+            let mut gateway = ChildGuard::spawn("sni-proxy", &command, &dir.join("log"))?;
+            gateway.wait_listening(probes, LIMIT)?;
+            let tree = Tree::of(gateway.pid());
+            wait::pause(REST);
+            let (cpu, memory) = (tree.cpu_time()?, tree.resident_kib()?);
+            let bind = |network| UdpSocket::bind((Ipv4Addr::new(127, 1, network, 1), 0));
+            let sockets = (0..networks).map(bind).collect::<Result<Vec<_>, _>>()?;
+            for nth in 0..asked.datagrams {
+                sockets[nth as usize % sockets.len()].send_to(&datagram, listen)?;
+                if nth % BURST == 0 {
+                    wait::pause(Duration::from_millis(1));
+                }
+            }
+            wait::pause(REST);
+            let count = f64::from(asked.datagrams);
+            let cpu = tree.cpu_time()?.saturating_sub(cpu).as_secs_f64() * 1e6 / count;
+            let grown = tree.resident_kib()? as f64 - memory as f64;
+            let case = format!("wireguard {kind}, {from}");
+            run.add("rhizome", &case, CPU, cpu);
+            run.add("rhizome", &case, GROWN, grown / 1024.0);
+        }
+    }
+    Ok(())
+}
+
+/// A public key, 32 bytes in base64, that only counts.
+fn key(nth: usize) -> String {
+    format!("{:A<42}A=", format!("{nth:04}"))
+}
+
+const CPU: Figure = Figure::lower("cpu each", "µs");
+const MEMORY: Figure = Figure::lower("memory each", "KiB");
+const GROWN: Figure = Figure::lower("memory, all", "MiB");
+/// [`PATIENCE`] where it was not ended.
+const KEPT: Figure = Figure::lower("kept", "s");
+const JUNK: usize = 512;
+const KEYS: usize = 64;
+const NETWORKS: u8 = 250;
+/// Datagrams between two pauses: fewer than a socket's buffer holds.
+const BURST: u32 = 64;
+const REST: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(20);
