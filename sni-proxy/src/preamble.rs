@@ -344,15 +344,16 @@ impl Reader<'_> {
     }
 
     async fn read(&mut self) -> io::Result<usize> {
-        self.buf.reserve(READ_BYTES);
         loop {
+            self.buf.reserve(READ_BYTES);
             let room = self.buf.capacity() - self.buf.len();
             match self.stream.try_read_buf(&mut self.buf) {
                 Ok(read) if (1..room).contains(&read) => {
                     relay::not_ready(self.stream, Interest::READABLE);
                     return Ok(read);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // A peer that says nothing, or no more, holds no room for what it may say.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.buf.shrink_to_fit(),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     // The kernel gave the peer up, which is not our deadline.
                     return Err(io::ErrorKind::ConnectionReset.into());
