@@ -12,11 +12,9 @@ use crate::{counts, demo, soak, test, tidy, workspace};
 /// Runs every check, even after one has failed, the tests and the demo last; names what failed.
 pub(crate) fn run() -> Result<ExitCode> {
     let mut console = Console::new();
-    for (name, mut check) in checks(&console)? {
-        console.heading(name);
-        step(&mut console, name, || status(&mut check));
+    for (name, command) in COMMANDS {
+        step(&mut console, name, || status(&mut command()?));
     }
-    console.heading("House rules");
     let mut run = |name: &str, check: &dyn Fn() -> Result<ExitCode>| {
         step(&mut console, name, || Ok(check()? == ExitCode::SUCCESS));
     };
@@ -29,27 +27,34 @@ pub(crate) fn run() -> Result<ExitCode> {
 }
 
 fn step(console: &mut Console, name: &str, check: impl FnOnce() -> Result<bool>) {
+    console.heading(name);
     let _ = console.check(name, || {
         ensure!(check()?, "see above");
         Ok(String::new())
     });
 }
 
-fn checks(console: &Console) -> Result<Vec<(&'static str, Command)>> {
-    let cargo = |words: &str| {
-        let mut command = workspace::cargo();
-        command.args(words.split(' '));
-        command
-    };
-    let lints = "clippy --workspace --all-targets --all-features -- -D warnings";
-    let mut doc = cargo("doc --workspace --no-deps --all-features --quiet");
-    doc.env("RUSTDOCFLAGS", "-D warnings");
-    let mut deny = tools::DENY.command(console)?;
-    deny.args(["check", "bans", "licenses", "sources"]);
-    Ok(vec![
-        ("Format", cargo("fmt --all --check")),
-        ("Lints", cargo(lints)),
-        ("Documentation", doc),
-        ("Dependencies", deny),
-    ])
+type Prepared = fn() -> Result<Command>;
+
+const COMMANDS: [(&str, Prepared); 4] = [
+    ("Format", || cargo("fmt --all --check")),
+    ("Lints", || {
+        cargo("clippy --workspace --all-targets --all-features -- -D warnings")
+    }),
+    ("Documentation", || {
+        let mut doc = cargo("doc --workspace --no-deps --all-features --quiet")?;
+        doc.env("RUSTDOCFLAGS", "-D warnings");
+        Ok(doc)
+    }),
+    ("Dependencies", || {
+        let mut deny = tools::DENY.command(&Console::new())?;
+        deny.args(["check", "bans", "licenses", "sources"]);
+        Ok(deny)
+    }),
+];
+
+fn cargo(words: &str) -> Result<Command> {
+    let mut command = workspace::cargo();
+    command.args(words.split(' '));
+    Ok(command)
 }
