@@ -352,7 +352,7 @@ impl Reader<'_> {
                     relay::not_ready(self.stream, Interest::READABLE);
                     return Ok(read);
                 }
-                // A peer that says nothing, or no more, holds no room for what it may say.
+                // Frees the spare capacity while it waits for the peer.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.buf.shrink_to_fit(),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     // The kernel gave the peer up, which is not our deadline.
@@ -430,5 +430,37 @@ fn head_refusal(error: HeadError) -> Refusal {
         Refusal::answered(Reason::PreambleTooLong, Answer::too_large())
     } else {
         Reason::Malformed.into() // not HTTP: an answer would not be understood
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_peer_holds_no_buffer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut reader = Reader {
+            stream: &stream,
+            buf: Vec::new(),
+            deadline: Instant::now() + Duration::from_secs(60),
+        };
+        let waited = Duration::from_millis(20);
+        assert!(timeout(waited, reader.read()).await.is_err());
+        assert_eq!(reader.buf.capacity(), 0);
+        client.write_all(b"half").await.unwrap();
+        assert_eq!(reader.read().await.unwrap(), 4);
+        assert!(timeout(waited, reader.read()).await.is_err());
+        let capacity = reader.buf.capacity();
+        assert!(capacity < READ_BYTES, "{capacity}");
     }
 }
