@@ -1,28 +1,31 @@
-//! `rhizome-bench abuse`: what strangers cost a gateway, and a hostile agent a konnectivity-server.
+//! `rhizome-bench abuse`: what unauthenticated clients cost a gateway, and a hostile agent a
+//! konnectivity-server.
 //!
 //! ```text
-//! connections: silent, half an opening, junk ──▶ gateways of profiles
+//! connections: silent, half an opening, junk ──▶ gateways of profiles, Envoy among them
 //! datagrams: junk, handshakes of no key, data of no client ──▶ sni-proxy
 //! agent: data of no tunnel, junk ──▶ konnectivity-server ◀── round trips of others
 //! ```
 //!
 //! CPU time and memory are those of the program under test alone, divided by what was sent.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use clap::Args;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, value_parser};
+use testkit::http;
+use testkit::metrics::Metrics;
 use testkit::netns::Place;
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
 use testkit::wait::{self, Stopwatch};
 
 use crate::backend::{Backend, Command};
-use crate::cpus::{Bound, Cpus};
+use crate::cpus::{Bound, Cpus, Role};
 use crate::output::Output;
 use crate::profile::{Case, Chosen, Listener, Profile, Route, Setting, Target, Tree};
 use crate::programs::{program, value_name};
@@ -32,16 +35,16 @@ use crate::tls::opening::{LIMIT, Opening};
 use crate::tls::{network, present};
 use crate::{interrupt, konnectivity, limits, machine};
 
-/// What strangers cost: connections, datagrams, an agent's flood.
+/// What unauthenticated clients cost: connections, datagrams, an agent's flood.
 #[derive(Args, Debug)]
 pub(crate) struct Abuse {
     #[command(flatten)]
     chosen: Chosen,
     /// Connections of each kind.
-    #[arg(long, default_value_t = 2000)]
-    connections: usize,
+    #[arg(long, default_value_t = 2000, value_parser = value_parser!(u32).range(1..=9000))]
+    connections: u32,
     /// Datagrams of each kind.
-    #[arg(long, default_value_t = 40_000)]
+    #[arg(long, default_value_t = 40_000, value_parser = value_parser!(u32).range(1..=10_000_000))]
     datagrams: u32,
     /// `konnectivity-server`; by default the one beside this program.
     #[arg(long)]
@@ -52,9 +55,10 @@ pub(crate) struct Abuse {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stranger {
+enum Sent {
+    /// Nothing.
     Silent,
-    /// Says half of what opens a connection.
+    /// Half of what opens a connection.
     Half,
     Junk,
 }
@@ -79,7 +83,7 @@ fn measured(asked: &Abuse, output: &Output, place: Place<'_>, network: &str) -> 
     let mut progress = Progress::new(profiles.len() * 9 + 2);
     for profile in &profiles {
         for listener in [Listener::Sni, Listener::Proxy, Listener::Connect] {
-            for kind in [Stranger::Silent, Stranger::Half, Stranger::Junk] {
+            for kind in [Sent::Silent, Sent::Half, Sent::Junk] {
                 if profile.supports(listener, Case::Conns) {
                     let what = format!("{}: {}, {kind:?}", profile.name, value_name(listener));
                     progress.run(&what, || {
@@ -89,9 +93,10 @@ fn measured(asked: &Abuse, output: &Output, place: Place<'_>, network: &str) -> 
             }
         }
     }
-    progress.run("datagrams", || datagrams(asked, place, &mut run));
+    progress.run("datagrams", || datagrams(asked, place, &cpus, &mut run));
     progress.run("an agent", || {
-        let floods = konnectivity::floods(asked.server.as_ref(), asked.agent.as_ref())?;
+        let floods =
+            konnectivity::floods(asked.server.as_ref(), asked.agent.as_ref(), cpus.clone())?;
         run.rows.extend(floods.rows);
         Ok(())
     });
@@ -107,16 +112,16 @@ fn connections(
     asked: &Abuse,
     place: Place<'_>,
     cpus: &Bound,
-    (profile, listener, kind): (&Profile, Listener, Stranger),
+    (profile, listener, kind): (&Profile, Listener, Sent),
     run: &mut Run,
 ) -> Result<()> {
     let backend = Backend::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let route = Route::numbered(0, backend.address());
     let words = Opening::new(Some(listener), &route, false).canned(Command::Echo, b"!");
     let said = match kind {
-        Stranger::Silent => Vec::new(),
-        Stranger::Half => words.first[..words.first.len() / 2].to_vec(),
-        Stranger::Junk => vec![b'x'; JUNK],
+        Sent::Silent => Vec::new(),
+        Sent::Half => words.first[..words.first.len() / 2].to_vec(),
+        Sent::Junk => vec![b'x'; JUNK],
     };
     let setting = Setting {
         place,
@@ -130,45 +135,29 @@ fn connections(
     drop(words.dial(target.address(), LIMIT)?);
     wait::pause(REST);
     let (cpu, memory) = (tree.cpu_time()?, tree.resident_kib()?);
-    let mut open = Vec::with_capacity(asked.connections);
+    let mut open = Vec::new();
     for _ in 0..asked.connections {
         let mut stream = TcpStream::connect_timeout(&target.address(), LIMIT)?;
         stream.write_all(&said)?;
-        open.push(stream);
+        open.push((stream, Stopwatch::start()));
     }
     wait::pause(REST);
-    let count = asked.connections as f64;
+    let count = f64::from(asked.connections);
     let cpu = tree.cpu_time()?.saturating_sub(cpu).as_secs_f64() * 1e6 / count;
     let memory = (tree.resident_kib()? as f64 - memory as f64) / count;
     let case = format!("{} {kind:?}", value_name(listener)).to_lowercase();
     run.add(&profile.name, &case, CPU, cpu);
     run.add(&profile.name, &case, MEMORY, memory);
-    // The last one: from then on it has said nothing.
-    let mut last = open.pop().context("--connections: at least one")?;
-    let silent = Stopwatch::start();
-    ends(&mut last)?;
-    run.add(&profile.name, &case, KEPT, silent.elapsed().as_secs_f64());
+    let (mut last, since) = open.pop().context("no connection")?;
+    last.set_read_timeout(Some(PATIENCE))?;
+    while since.elapsed() < PATIENCE && last.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {}
+    let kept = since.elapsed().min(PATIENCE);
+    run.add(&profile.name, &case, CLOSED_AFTER, kept.as_secs_f64());
     Ok(())
 }
 
-/// Waits until the other side ends a connection, for [`PATIENCE`] at most.
-fn ends(stream: &mut TcpStream) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    match stream.read_to_end(&mut Vec::new()) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::ConnectionReset | ErrorKind::WouldBlock
-            ) =>
-        {
-            Ok(())
-        }
-        other => other.map(drop).context("reading"),
-    }
-}
-
 /// Sends datagrams that no client of ours would, from one network and from many.
-fn datagrams(asked: &Abuse, place: Place<'_>, run: &mut Run) -> Result<()> {
+fn datagrams(asked: &Abuse, place: Place<'_>, cpus: &Bound, run: &mut Run) -> Result<()> {
     let dir = TempDir::new("bench-abuse")?;
     let (listen, probes) = (place.free_address()?, place.free_address()?);
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -197,8 +186,12 @@ fn datagrams(asked: &Abuse, place: Place<'_>, run: &mut Run) -> Result<()> {
         let mut datagram = [0; 148];
         (datagram[0], datagram[5]) = (first, 1 << 4);
         for (from, networks) in [("one network", 1), ("many", NETWORKS)] {
-            let mut command = place.command(program(None, "sni-proxy")?);
-            command.arg("--config").arg(dir.join("gateway.yaml"));
+            let bound = cpus.command(Role::Proxy, &program(None, "sni-proxy")?)?;
+            let mut command = place.command(bound.get_program());
+            command
+                .args(bound.get_args())
+                .arg("--config")
+                .arg(dir.join("gateway.yaml"));
             let mut gateway = ChildGuard::spawn("sni-proxy", &command, &dir.join("log"))?;
             gateway.wait_listening(probes, LIMIT)?;
             let tree = Tree::of(gateway.pid());
@@ -216,6 +209,14 @@ fn datagrams(asked: &Abuse, place: Place<'_>, run: &mut Run) -> Result<()> {
             let count = f64::from(asked.datagrams);
             let cpu = tree.cpu_time()?.saturating_sub(cpu).as_secs_f64() * 1e6 / count;
             let grown = tree.resident_kib()? as f64 - memory as f64;
+            let metrics = http::get(&http::Target::plain(probes), "/metrics")?;
+            let metrics = Metrics::parse(&metrics.text())?;
+            let of = |name| metrics.value(name, &[]).unwrap_or_default();
+            let seen = of(DROPPED) + of(FORWARDED);
+            ensure!(
+                seen >= 0.99 * count,
+                "{seen} of {count} datagrams were seen"
+            );
             let case = format!("wireguard {kind}, {from}");
             run.add("rhizome", &case, CPU, cpu);
             run.add("rhizome", &case, GROWN, grown / 1024.0);
@@ -224,16 +225,18 @@ fn datagrams(asked: &Abuse, place: Place<'_>, run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// A public key, 32 bytes in base64, that only counts.
+/// Returns a public key, 32 bytes in base64, that belongs to no server.
 fn key(nth: usize) -> String {
     format!("{:A<42}A=", format!("{nth:04}"))
 }
 
+const DROPPED: &str = "rhizome_wireguard_dropped_total";
+const FORWARDED: &str = "rhizome_wireguard_datagrams_total";
 const CPU: Figure = Figure::lower("cpu each", "µs");
 const MEMORY: Figure = Figure::lower("memory each", "KiB");
-const GROWN: Figure = Figure::lower("memory, all", "MiB");
-/// [`PATIENCE`] where it was not ended.
-const KEPT: Figure = Figure::lower("kept", "s");
+const GROWN: Figure = Figure::lower("memory growth", "MiB");
+/// The whole of [`PATIENCE`] where it was not closed.
+const CLOSED_AFTER: Figure = Figure::lower("closed after", "s");
 const JUNK: usize = 512;
 const KEYS: usize = 64;
 const NETWORKS: u8 = 250;

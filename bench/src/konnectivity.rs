@@ -114,12 +114,16 @@ pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
 }
 
 /// Measures what floods of an agent do to others, over a UNIX socket; of none first, to compare.
-pub(crate) fn floods(server: Option<&PathBuf>, agent: Option<&PathBuf>) -> Result<Run> {
+pub(crate) fn floods(
+    server: Option<&PathBuf>,
+    agent: Option<&PathBuf>,
+    cpus: Bound,
+) -> Result<Run> {
     let mut lab = Lab::new()?;
     let programs = Programs {
         agent: program(agent, "konnectivity-agent")?,
         agent_args: Vec::new(),
-        cpus: Cpus::default().bind_load()?,
+        cpus,
         server: program(server, "konnectivity-server")?,
         server_args: Vec::new(),
     };

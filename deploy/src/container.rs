@@ -113,8 +113,8 @@ impl<'a> Container<'a> {
         let own = &self.spec["securityContext"];
         let pods = &self.pod.spec["securityContext"];
         let either = |key: &str| {
-            let unsaid = own[key].is_null();
-            if unsaid { &pods[key] } else { &own[key] }
+            let inherits = own[key].is_null();
+            if inherits { &pods[key] } else { &own[key] }
         };
         let privileged = own["privileged"] == true;
         let dropped = list(&own["capabilities"]["drop"]).any(|name| name == "ALL");

@@ -246,8 +246,8 @@ async fn bulk(addr: SocketAddr, first: impl Fn() -> Vec<u8>) -> Result<()> {
             });
             let all = tokio::io::copy(&mut read, &mut tokio::io::sink()).await?;
             sending.await??;
-            let back = all >= BULK_BYTES as u64;
-            ensure!(back, "{all} bytes came back of {BULK_BYTES}");
+            let complete = all >= BULK_BYTES as u64;
+            ensure!(complete, "{all} bytes came back of {BULK_BYTES}");
             Ok(())
         }));
     }

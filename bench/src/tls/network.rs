@@ -8,7 +8,7 @@ use testkit::netns::{Namespace, Place, privileges};
 pub(crate) fn make() -> Result<Namespace> {
     let namespace = Namespace::new("bench-tls")?;
     for (name, value) in SETTINGS {
-        namespace.switch(name, value)?;
+        namespace.set_sysctl(name, value)?;
     }
     Ok(namespace)
 }

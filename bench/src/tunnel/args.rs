@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 use serde_json::Value;
 
 use super::ours::Programs;
@@ -27,12 +27,12 @@ pub(crate) struct Tunnel {
     #[arg(long, default_value_t = 8)]
     long_seconds: u32,
     /// Mb/s of long lines with a rate, each way.
-    #[arg(long, value_delimiter = ',', default_values_t = [4, 20, 100])]
+    #[arg(long, value_delimiter = ',', default_values_t = [4, 20, 100], value_parser = value_parser!(u64).range(1..=10_000))]
     pub(crate) rate: Vec<u64>,
     /// Milliseconds that a packet may wait where a line has a rate.
     #[arg(long, default_value_t = 600)]
     pub(crate) buffer: u64,
-    /// Who shares a line that has a rate: the congestion control of a plain connection, or `none`.
+    /// Congestion control of a plain connection that shares a line with a rate, or `none`.
     #[arg(long, value_delimiter = ',', default_values = [ALONE, "bbr"])]
     pub(crate) neighbor: Vec<String>,
     /// Repetitions.

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use testkit::impair::{BlackHole, Impairment};
 use testkit::wait::Stopwatch;
 
@@ -170,9 +170,9 @@ impl Lab {
             (ours, plain.unwrap_or_else(|| Ok(Ok(Moved::default()))))
         });
         let ours = ours.map_err(|error| tunnel.explain(error))?;
-        let plain = plain.map_err(|_| anyhow!("the neighbor"))??;
+        let plain = plain.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         if !alone {
-            let share = 100.0 * ours.bytes / (ours.bytes + plain.bytes);
+            let share = 100.0 * ours.bytes.min(plain.bytes) / (ours.bytes + plain.bytes);
             run.add(setup.name(), &case, figure::SHARE, share);
         }
         Ok(())

@@ -15,8 +15,8 @@ pub(crate) const CLIENT_IDLE: Figure = Figure::lower("client resident", "MiB");
 pub(crate) const GATEWAY_IDLE: Figure = Figure::lower("gateway resident", "MiB");
 /// What arrived, all streams together.
 pub(crate) const THROUGHPUT: Figure = Figure::higher("throughput", "Mb/s");
-/// Of what arrived by the tunnel and its neighbor.
-pub(crate) const SHARE: Figure = Figure::lower("share", "%");
+/// Of what arrived by the tunnel and its neighbor, that of the one who got less.
+pub(crate) const SHARE: Figure = Figure::higher("smaller share", "%");
 pub(crate) const CPU_ENDS: Figure = Figure::lower("cpu of both ends", "s/GB");
 pub(crate) const CPU_ALL: Figure = Figure::lower("cpu with gateway", "s/GB");
 /// Segments of the inner streams that were sent again.

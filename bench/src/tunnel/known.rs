@@ -28,7 +28,7 @@ fn peer(ours: Setup, case: &str) -> Setup {
     if ours != Setup::RhizomeTcp {
         return Setup::WireguardGo2023;
     }
-    if case.starts_with(LOSS) {
+    if case.starts_with(LOSS) || case.contains(RATE) {
         Setup::OpenvpnTcpBbr
     } else {
         Setup::OpenvpnTcp
@@ -38,15 +38,13 @@ fn peer(ours: Setup, case: &str) -> Setup {
 fn must(ours: Setup, case: &str, figure: Figure, peer: Option<f64>) -> Option<Bound> {
     let tcp = ours == Setup::RhizomeTcp;
     let long = case.starts_with(LONG) || case.starts_with(LOSS);
-    let rate = case
-        .split_once(" Mb/s")
-        .map(|(rate, _)| rate.parse::<f64>());
+    let rate = case.split_once(RATE).map(|(rate, _)| rate.parse::<f64>());
     if let Some(Ok(rate)) = rate {
         return Some(match figure {
             of::THROUGHPUT if case.ends_with("alone") => Bound::AtLeast(0.8 * rate),
             // Eight round trips.
             of::LOADED_P99 if case.ends_with("alone") => Bound::AtMost(400.0),
-            of::SHARE if case.ends_with("bbr") => Bound::AtMost(60.0),
+            of::SHARE if case.ends_with("bbr") => Bound::AtLeast(40.0),
             _ => return None,
         });
     }
@@ -95,9 +93,11 @@ pub(super) const LOSS: &str = "50 ms, 1 % lost";
 pub(super) const LOSS_1: &str = "50 ms, 1 % lost ×1";
 pub(super) const LOSS_8: &str = "50 ms, 1 % lost ×8";
 
+const RATE: &str = " Mb/s";
+
 /// Names the case of a line with a rate.
 pub(super) fn rate(rate: u64, buffer: u64, beside: &str) -> String {
-    format!("{rate} Mb/s, 50 ms, {buffer} ms buffer ×4, {beside}")
+    format!("{rate}{RATE}, 50 ms, {buffer} ms buffer ×4, {beside}")
 }
 
 const OURS: [Setup; 4] = [
@@ -118,6 +118,20 @@ const RECORDED: &[(Setup, &str, Figure, f64)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn line_with_rate_sets_targets() {
+        let run = Run::default();
+        let must = |beside, figure| {
+            let case = rate(20, 600, beside);
+            known(&run, Setup::RhizomeTcp.name(), &case, figure).must
+        };
+        assert_eq!(must("alone", of::THROUGHPUT), Some(Bound::AtLeast(16.0)));
+        assert_eq!(must("alone", of::LOADED_P99), Some(Bound::AtMost(400.0)));
+        assert_eq!(must("bbr", of::SHARE), Some(Bound::AtLeast(40.0)));
+        assert_eq!(must("bbr", of::LOADED_P99), None);
+        assert_eq!(must("cubic", of::SHARE), None);
+    }
 
     #[test]
     fn peer_of_run_precedes_recorded_figure() {

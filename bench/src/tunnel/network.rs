@@ -56,7 +56,7 @@ impl Network {
     /// Sets the congestion control of TCP sockets to come that do not choose one themselves.
     pub(crate) fn set_congestion(&self, name: &str) -> Result<()> {
         for namespace in [&self.client, &self.gateway, &self.server] {
-            namespace.switch("ipv4/tcp_congestion_control", name)?;
+            namespace.set_sysctl("ipv4/tcp_congestion_control", name)?;
         }
         Ok(())
     }

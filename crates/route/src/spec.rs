@@ -255,7 +255,7 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// BBR where the kernel has it and lets us, else its default.
+    /// BBR where the kernel has it and permits it, else its default.
     pub const AUTO: &str = "auto";
 }
 

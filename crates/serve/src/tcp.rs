@@ -9,10 +9,12 @@ use std::sync::LazyLock;
 use route::TcpOptions;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-/// Whether this host has BBR and lets us use it. Asked once: a kernel without it looks for a module.
+/// Whether this host has BBR and permits it. Asked once: a kernel without it looks for a module.
 static HAS_BBR: LazyLock<bool> = LazyLock::new(|| {
-    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
-        .is_ok_and(|socket| socket.set_tcp_congestion(BBR).is_ok())
+    let has_bbr = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
+        .is_ok_and(|socket| socket.set_tcp_congestion(BBR).is_ok());
+    tracing::info!(has_bbr, "congestion control `auto`");
+    has_bbr
 });
 
 /// Does not take every lost packet for congestion, which on long paths is what decides.

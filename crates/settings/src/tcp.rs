@@ -20,7 +20,7 @@ pub struct TcpSettings {
     /// Also cuts peers that are alive but do not read.
     pub user_timeout: HumanDuration,
     /// Congestion control by the kernel's name, such as `bbr`; empty for the kernel's default, `auto`
-    /// for `bbr` where the kernel has it and lets us.
+    /// for `bbr` where the kernel has it and permits it.
     pub congestion: String,
     /// Unsent data the kernel holds before the socket stops being writable; 0 for no limit.
     pub notsent_lowat: ByteSize,
@@ -44,6 +44,9 @@ impl Default for TcpSettings {
 }
 
 impl TcpSettings {
+    /// See [`TcpOptions::AUTO`].
+    pub const AUTO: &str = TcpOptions::AUTO;
+
     /// Adds to `errors` what the kernel would not take. `key` is the path of this block.
     pub fn validate(&self, key: &str, errors: &mut ConfigErrors) {
         if self.keepalive.non_zero().is_some() {

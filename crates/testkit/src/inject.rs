@@ -43,7 +43,7 @@ fn trust(namespace: &Namespace, device: &str) -> Result<()> {
         ("ipv4/conf/all/rp_filter".to_owned(), "0"),
         ("ipv6/conf/all/forwarding".to_owned(), "1"),
     ] {
-        namespace.switch(&switch, value)?;
+        namespace.set_sysctl(&switch, value)?;
     }
     Ok(())
 }

@@ -117,11 +117,11 @@ impl Namespace {
     }
 
     pub fn forward_ipv4(&self) -> Result<()> {
-        self.switch("ipv4/ip_forward", "1")
+        self.set_sysctl("ipv4/ip_forward", "1")
     }
 
-    /// Sets a switch of the kernel, by its path below `/proc/sys/net`.
-    pub fn switch(&self, name: &str, value: &str) -> Result<()> {
+    /// Sets a sysctl, by its path below `/proc/sys/net`.
+    pub fn set_sysctl(&self, name: &str, value: &str) -> Result<()> {
         let path = Path::new("/proc/sys/net").join(name);
         let written = self.run(|| fs::write(&path, value))?;
         written.with_context(|| format!("writing {value} to {}", path.display()))

@@ -223,7 +223,7 @@ pub fn tcp(overrides: &TcpOverrides) -> TcpSettings {
     let defaults = TcpSettings {
         keepalive: HumanDuration::default(),
         user_timeout: HumanDuration::from_secs(10),
-        congestion: "auto".to_owned(),
+        congestion: TcpSettings::AUTO.to_owned(),
         notsent_lowat: ByteSize(64 << 10),
         ..TcpSettings::default()
     };

@@ -32,7 +32,7 @@ const MAX_PAIRS: usize = 16;
 const MAX_STANDBY: Duration = Duration::from_secs(25);
 
 impl File {
-    /// Puts the TCP options in effect where the file's were.
+    /// Adds the defaults of a tunnel to the file's TCP options.
     pub(super) fn fill_tcp(&mut self) {
         self.tcp = tcp(&self.tcp).into();
     }

@@ -25,7 +25,7 @@ const MAX_FLOWS: usize = 16 << 20;
 const MAX_KEYS: usize = 16;
 
 impl Config {
-    /// Puts the TCP options in effect where the file's were.
+    /// Adds the defaults of a tunnel to the file's TCP options.
     pub(super) fn fill_tcp(&mut self) {
         self.tcp = tcp(&self.tcp).into();
         self.proxy.tcp = self.proxy.tcp.over(&TcpSettings::default()).into();

@@ -95,7 +95,7 @@ fn port_can_be_left_closed() {
 }
 
 #[test]
-fn congestion_control_comes_from_file_or_kernel() {
+fn congestion_control_comes_from_file() {
     let with =
         |tcp: &str| config(&format!("{SAMPLE}\ntcp: {tcp}\n")).map(|config| config.tcp_options);
     assert_eq!(with("{ congestion: reno }").unwrap().congestion, "reno");

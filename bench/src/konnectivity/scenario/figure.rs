@@ -26,9 +26,9 @@ pub(crate) const DIALS_P99: Figure = Figure::lower("new dials p99", "µs");
 pub(crate) const DIALS_MAX: Figure = Figure::lower("new dials max", "µs");
 pub(crate) const UNANSWERED: Figure = Figure::lower("without answer", "count");
 
-/// Pieces of 4 KiB that a hostile agent could send, and in how many links.
-pub(crate) const FLOOD: Figure = Figure::lower("taken of the flood", "per s");
-pub(crate) const LINKS: Figure = Figure::lower("links of it", "count");
+/// Pieces of 4 KiB that a hostile agent could send, and over how many connections.
+pub(crate) const FLOOD: Figure = Figure::lower("flood accepted", "per s");
+pub(crate) const LINKS: Figure = Figure::lower("flood connections", "count");
 pub(crate) const CPU_BOTH: Figure = Figure::lower("cpu server+agent", "s");
 
 /// Time from the clients' end until the destination had no connection left.

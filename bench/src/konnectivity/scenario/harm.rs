@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use testkit::konnectivity::{AgentMetadata, Packet, connect};
-use testkit::wait;
+use testkit::wait::{self, Stopwatch};
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
@@ -185,8 +185,8 @@ pub(crate) fn soak(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     leftovers(lab, target, &case, &before)
 }
 
-/// Lets a second agent of the same cluster send data of no tunnel without a pause, or junk over and
-/// over again, while others exchange 64 bytes.
+/// Lets a second agent of the same cluster send data of no tunnel, or junk, as fast as the server
+/// takes it, while others exchange 64 bytes. The server's flow control sets the pace.
 pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration) -> Result<()> {
     let echo = lab.backend.address();
     lab.warm_up(target, WARM_UP, 2)?;
@@ -197,22 +197,23 @@ pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration
         let data = Packet::data(1 << 40, vec![0; PIECE]).encode();
         [&[0], &u32::try_from(data.len())?.to_be_bytes()[..], &data].concat()
     };
-    let send = |over: &AtomicBool| -> Result<(u64, u64)> {
+    let send = |over: &AtomicBool| -> Result<(f64, f64, Usages)> {
         wait::pause(BEFORE_FLOOD);
-        let (mut links, mut pieces) = (0, 0);
+        let (mut links, mut pieces) = (0.0, 0.0);
+        let (before, clock) = (target.usage()?, Stopwatch::start());
         while !over.load(Ordering::Relaxed) {
             let wire = connect(&pair.agents, &AgentMetadata::new("hostile"))?;
-            links += 1;
+            links += 1.0;
             while !over.load(Ordering::Relaxed)
                 && wire.send_bytes(std::slice::from_ref(&sent)).is_ok()
             {
-                pieces += 1;
+                pieces += 1.0;
                 if wire.wait_room(2 * PIECE).is_err() {
                     break;
                 }
             }
         }
-        Ok((links, pieces))
+        Ok((links, pieces / clock.elapsed().as_secs_f64(), before))
     };
     let load = Load {
         connections: 4,
@@ -220,7 +221,7 @@ pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration
         length,
         interval: Some(Duration::from_millis(2)),
     };
-    let (before, over) = (target.usage()?, AtomicBool::new(false));
+    let over = AtomicBool::new(false);
     let (pings, flooded) = thread::scope(|scope| {
         let flood = scope.spawn(|| send(&over));
         let pings = load::pings(&target.frontend, echo, load);
@@ -228,7 +229,8 @@ pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration
         over.store(true, Ordering::Relaxed);
         (pings, flood.join())
     });
-    let (links, pieces) = flooded.map_err(|_| anyhow!("the flood"))??;
+    let flooded = flooded.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let (links, rate, before) = flooded?;
     let after = target.usage()?;
     let case = if junk { "flood: junk" } else { "flood: data" };
     let others = [of::OTHERS_P50, of::OTHERS_P99, of::OTHERS_MAX];
@@ -238,13 +240,8 @@ pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration
         others,
         &pings?.latencies,
     );
-    lab.add(
-        target,
-        case,
-        of::FLOOD,
-        pieces as f64 / length.as_secs_f64(),
-    );
-    lab.add(target, case, of::LINKS, links as f64);
+    lab.add(target, case, of::FLOOD, rate);
+    lab.add(target, case, of::LINKS, links);
     lab.add_some(target, case, of::CPU_BOTH, after.cpu_since(&before));
     lab.add_growth(target, case, &after, &before);
     Ok(())

@@ -140,8 +140,8 @@ impl Policy {
 impl Rule {
     /// Empty for everyone.
     pub(super) fn peers(&self) -> &[Peer] {
-        let from = !self.from.is_empty();
-        if from { &self.from } else { &self.to }
+        let has_from = !self.from.is_empty();
+        if has_from { &self.from } else { &self.to }
     }
 }
 

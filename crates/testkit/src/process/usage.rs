@@ -74,8 +74,8 @@ mod tests {
     #[test]
     fn our_own_usage_is_sane() {
         let used = usage(std::process::id()).unwrap();
-        let memory = used.rss_kib > 100 && used.peak_rss_kib >= used.anonymous_kib;
-        assert!(memory, "{used:?}");
+        let is_sane = used.rss_kib > 100 && used.peak_rss_kib >= used.anonymous_kib;
+        assert!(is_sane, "{used:?}");
         assert!(used.descriptors > 2 && used.threads > 0, "{used:?}");
     }
 
