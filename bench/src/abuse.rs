@@ -28,7 +28,7 @@ use crate::backend::{Backend, Command};
 use crate::cpus::{Bound, Cpus, Role};
 use crate::output::Output;
 use crate::profile::{Case, Chosen, Listener, Profile, Route, Setting, Target, Tree};
-use crate::programs::{program, value_name};
+use crate::programs::{given, program, value_name};
 use crate::progress::Progress;
 use crate::report::{Figure, Known, Run};
 use crate::tls::opening::{LIMIT, Opening};
@@ -101,10 +101,8 @@ fn measured(asked: &Abuse, output: &Output, place: Place<'_>, network: &str) -> 
         Ok(())
     });
     let failures = std::mem::take(&mut progress.failures);
-    let compared = "nothing";
-    output.finish(&mut run, facts, &failures, compared, |_, _, _, _| {
-        Known::default()
-    })
+    let known = |_: &Run, _: &str, _: &str, _: Figure| Known::default();
+    output.finish(&mut run, facts, &failures, "", known)
 }
 
 /// Opens connections that no client of ours would, and looks at what they cost.
@@ -162,6 +160,8 @@ fn datagrams(asked: &Abuse, place: Place<'_>, cpus: &Bound, run: &mut Run) -> Re
     let (listen, probes) = (place.free_address()?, place.free_address()?);
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let keys: Vec<String> = (0..KEYS).map(key).collect();
+    let named = given(&asked.chosen.program, &["rhizome", "sni-proxy"]);
+    let gateway = program(named, "sni-proxy")?;
     dir.write(
         "gateway.yaml",
         format!(
@@ -186,15 +186,15 @@ fn datagrams(asked: &Abuse, place: Place<'_>, cpus: &Bound, run: &mut Run) -> Re
         let mut datagram = [0; 148];
         (datagram[0], datagram[5]) = (first, 1 << 4);
         for (from, networks) in [("one network", 1), ("many", NETWORKS)] {
-            let bound = cpus.command(Role::Proxy, &program(None, "sni-proxy")?)?;
+            let bound = cpus.command(Role::Proxy, &gateway)?;
             let mut command = place.command(bound.get_program());
             command
                 .args(bound.get_args())
                 .arg("--config")
                 .arg(dir.join("gateway.yaml"));
-            let mut gateway = ChildGuard::spawn("sni-proxy", &command, &dir.join("log"))?;
-            gateway.wait_listening(probes, LIMIT)?;
-            let tree = Tree::of(gateway.pid());
+            let mut child = ChildGuard::spawn("sni-proxy", &command, &dir.join("log"))?;
+            child.wait_listening(probes, LIMIT)?;
+            let tree = Tree::of(child.pid());
             wait::pause(REST);
             let (cpu, memory) = (tree.cpu_time()?, tree.resident_kib()?);
             let bind = |network| UdpSocket::bind((Ipv4Addr::new(127, 1, network, 1), 0));
