@@ -1,7 +1,7 @@
 //! `cargo xtask images`: one image for each program, tried out, with a list of what is in it.
 //!
 //! ```text
-//!     release build, static ─▶ context ─ Dockerfile, buildah ▶ image ─▶ NAME.tar
+//!     dist build, static ─▶ context ─ Dockerfile, buildah ▶ image ─▶ NAME.tar
 //!              │                                                └ run: --version
 //!              └─ what is linked ─▶ NAME.cdx.json
 //! ```
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let packages: BTreeSet<&str> = images.iter().map(|image| image.package).collect();
     let programs = workspace::build(&Vec::from_iter(packages))?;
     let any = images.first().context("no images")?;
-    // By where cargo put a program: `TARGET/TRIPLE/release/NAME`.
+    // By where cargo put a program: `TARGET/TRIPLE/dist/NAME`.
     let target = programs.get(any.name)?.ancestors().nth(3);
     let out = target.context("no target directory")?.join("images");
     let context = context(&out, &images, &programs)?;

@@ -41,7 +41,7 @@ impl Programs {
 }
 
 /// Builds `packages` as they are shipped, cargo's words on screen, and returns the programs by
-/// name: release profile, one static file each, since images hold nothing else. The target is
+/// name: `dist` profile, one static file each, since images hold nothing else. The target is
 /// named because only then do the flags spare build scripts and macros, which cannot be static.
 pub(crate) fn build(packages: &[&str]) -> Result<Programs> {
     let host = host()?;
@@ -49,7 +49,7 @@ pub(crate) fn build(packages: &[&str]) -> Result<Programs> {
     let target = host.to_uppercase().replace('-', "_");
     let flags = format!("CARGO_TARGET_{target}_RUSTFLAGS");
     command.env(flags, "-C target-feature=+crt-static");
-    command.args(["build", "--release", "--target", &host, "--bins"]);
+    command.args(["build", "--profile", "dist", "--target", &host, "--bins"]);
     for package in packages {
         command.args(["--package", package]);
     }
