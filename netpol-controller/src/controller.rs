@@ -126,7 +126,7 @@ impl Controller {
         let (mut server, mut reloads) = (None, None);
         if let Some(routing) = &config.routing {
             let tls = routing.tls.clone().map(tls::ServerTls::load).transpose()?;
-            let params = crate::publish::server_params(routing, tls.clone());
+            let params = crate::publish::server_params(&routing.gateways, tls.clone());
             let serving = xds::Server::new(params, &registry);
             let address = routing.address;
             let listener = TcpListener::bind(address).await;

@@ -72,12 +72,12 @@ pub(crate) fn access(gateways: &[GatewayEntry]) -> Vec<xds::GatewayAccess> {
 }
 
 pub(crate) fn server_params(
-    routing: &RoutingConfig,
+    gateways: &[GatewayEntry],
     tls: Option<tls::ServerTls>,
 ) -> xds::ServerParams {
     xds::ServerParams {
         tls,
-        gateways: access(&routing.gateways),
+        gateways: access(gateways),
         limits: xds::ServerLimits::default(),
         delta: true,
     }

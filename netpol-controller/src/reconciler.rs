@@ -489,7 +489,7 @@ impl Reconciler {
 
     fn report(&self) {
         let metrics = &self.parts.metrics;
-        metrics.leading.with(&[]).set(i64::from(self.leading));
+        metrics.leading.set(i64::from(self.leading));
         for kind in Kind::ALL {
             let objects = if kind == Kind::NetworkPolicy {
                 self.observed.len()
