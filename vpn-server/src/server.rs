@@ -88,7 +88,7 @@ impl<L: Link> Server<L> {
         let system = |attempt| move |source| ServerError::System { attempt, source };
         let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
             .map_err(system("starting the access log"))?;
-        let instruments = Instruments::register(&registry, &access_log, &log);
+        let instruments = Instruments::new(&registry, &access_log, &log);
         let tls = ServerTls::load(config.tls())?;
         tls.count_in(&instruments.tls, "proxy");
         // Whatever may fail goes before listening: another process on the same ports must not lose

@@ -35,7 +35,7 @@ pub(super) async fn serve(stream: TcpStream, worker: Rc<Worker>, record: ConnRec
         Err(error) => {
             let (peer, reason) = (record.info().peer(), error.reason());
             tracing::debug!(%peer, reason, error = %telemetry::chain(&error), "TLS handshake failed");
-            shared.metrics.handshake_failed(reason);
+            shared.metrics.handshakes.with(&[reason]).inc();
             return record.close(handshake_reason(&error));
         }
     };
@@ -69,7 +69,8 @@ async fn open<S: Stream>(
     let mut exchange = Exchange::new(stream, &params);
     let opened = open_tunnel(&mut exchange, worker, record).await;
     if let Some(status) = exchange.status() {
-        shared.metrics.answered(status);
+        // One of ours, and so from a closed set.
+        shared.metrics.answers.with(&[&status.to_string()]).inc();
     }
     opened
 }

@@ -89,13 +89,11 @@ pub(super) async fn dial(
             wait_for_tunnel(shared, deadline).await?;
             let looked_up = timeout_at(deadline, names.addresses(host)).await;
             let found = looked_up.map_err(|_| {
-                shared.metrics.looked_up("timeout");
+                shared.metrics.lookups.with(&["timeout"]).inc();
                 DialError::Timeout
             })?;
-            shared.metrics.looked_up(match &found {
-                Ok(_) => "found",
-                Err(error) => error.reason(),
-            });
+            let result = found.as_ref().map_or_else(LookupError::reason, |_| "found");
+            shared.metrics.lookups.with(&[result]).inc();
             let found = found.map_err(|error| {
                 if matches!(error, LookupError::Timeout) {
                     DialError::Timeout
