@@ -150,7 +150,7 @@ impl Server {
     /// When the metrics are registered already.
     #[must_use]
     pub fn new(params: ServerParams, registry: &telemetry::Registry) -> Self {
-        let metrics = Arc::new(metrics::Metrics::new(registry));
+        let metrics = Arc::new(metrics::Metrics::register(registry));
         let reloads = tls::Metrics::new(registry);
         if let Some(tls) = &params.tls {
             tls.count_in(&reloads, "xds");

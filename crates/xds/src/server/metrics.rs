@@ -1,57 +1,29 @@
 //! Metrics of the server.
 
-use telemetry::metrics::{Counter, CounterFamily, Gauge, GaugeFamily};
+use telemetry::metrics::{Counter, Gauge};
 
 use crate::resource::ResourceType;
 
-/// The families of one server.
-#[derive(Debug)]
-pub(super) struct Metrics {
-    clients: GaugeFamily,
-    pushes: CounterFamily,
-    push_bytes: CounterFamily,
-    acks: CounterFamily,
-    nacks: CounterFamily,
-    refused: CounterFamily,
+telemetry::families! {
+    /// The families of one server.
+    #[derive(Debug)]
+    pub(super) struct Metrics {
+        /// Responses that clients accepted (ACK).
+        acks: counter["gateway", "type"] = "rhizome_xds_acks_total",
+        /// Clients with a stream.
+        clients: gauge["gateway"] = "rhizome_xds_clients",
+        /// Responses that clients refused (NACK).
+        nacks: counter["gateway", "type"] = "rhizome_xds_nacks_total",
+        /// Bytes of responses sent to clients, encoded and before TLS.
+        push_bytes: counter["gateway", "type"] = "rhizome_xds_push_bytes_total",
+        /// Responses sent to clients.
+        pushes: counter["gateway", "type"] = "rhizome_xds_pushes_total",
+        /// Connections and streams that were refused, by reason.
+        refused: counter["reason"] = "rhizome_xds_refused_streams_total",
+    }
 }
 
 impl Metrics {
-    pub(super) fn new(registry: &telemetry::Registry) -> Self {
-        const PER_TYPE: &[&str] = &["gateway", "type"];
-        Self {
-            clients: registry.gauge(
-                "rhizome_xds_clients",
-                "Clients with a stream.",
-                &["gateway"],
-            ),
-            pushes: registry.counter(
-                "rhizome_xds_pushes_total",
-                "Responses sent to clients.",
-                PER_TYPE,
-            ),
-            push_bytes: registry.counter(
-                "rhizome_xds_push_bytes_total",
-                "Bytes of responses sent to clients, encoded and before TLS.",
-                PER_TYPE,
-            ),
-            acks: registry.counter(
-                "rhizome_xds_acks_total",
-                "Responses that clients accepted (ACK).",
-                PER_TYPE,
-            ),
-            nacks: registry.counter(
-                "rhizome_xds_nacks_total",
-                "Responses that clients refused (NACK).",
-                PER_TYPE,
-            ),
-            refused: registry.counter(
-                "rhizome_xds_refused_streams_total",
-                "Connections and streams that were refused, by reason.",
-                &["reason"],
-            ),
-        }
-    }
-
     pub(super) fn of_gateway(&self, name: &str) -> GatewayMetrics {
         GatewayMetrics {
             clients: self.clients.with(&[name]),
