@@ -144,7 +144,7 @@ pub async fn run(params: ClientParams, sink: impl Sink, metrics: ClientMetrics) 
     let held = tokio::task::spawn_blocking(move || load_state(&blocking)).await;
     let held =
         held.unwrap_or_else(|_| HeldResources::new(params.start.clone(), params.own.clone()));
-    let writer = cache_writer::CacheWriter::new(&params, held.unsaved().clone(), &metrics);
+    let writer = cache_writer::CacheWriter::new(&params, held.unsaved.clone(), &metrics);
     let watching = async {
         if let Some(tls) = &params.tls {
             tls.watch().await;

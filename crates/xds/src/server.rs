@@ -23,7 +23,7 @@ mod stream_task;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -281,7 +281,7 @@ impl Gateway {
     }
 
     fn store(&self) -> MutexGuard<'_, store::Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        telemetry::lock(&self.store)
     }
 
     fn wake(&self) {

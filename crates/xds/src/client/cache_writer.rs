@@ -5,8 +5,10 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use telemetry::lock;
 
 use super::ClientParams;
 use super::held::{Unsaved, entries};
@@ -56,15 +58,15 @@ impl CacheWriter {
         let Some(path) = &self.path else {
             return;
         };
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(state) = self.unsaved.lock().take() else {
+        let _writing = lock(&self.writing);
+        let Some(state) = lock(&self.unsaved).take() else {
             return;
         };
         let written = cache::write(path, &self.origin, entries(&state));
         self.metrics.cache_write(written.is_ok());
         if let Err(error) = written {
             tracing::warn!(path = %path.display(), %error, "writing the resource cache failed");
-            self.unsaved.lock().get_or_insert(state);
+            lock(&self.unsaved).get_or_insert(state);
         }
     }
 }

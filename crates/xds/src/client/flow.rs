@@ -180,7 +180,7 @@ impl<S: Sink> Flow<'_, S> {
                 None => tracing::debug!("ignoring a response of a type that is not subscribed"),
             }
         }
-        let missing = self.held.missing().clone();
+        let missing = self.held.missing.clone();
         let verdicts = self.held.settle(&updates, self.sink);
         self.outbox.extend(self.session.subscribe(self.held));
         for (update, verdict) in updates.iter().zip(&verdicts) {
@@ -196,7 +196,7 @@ impl<S: Sink> Flow<'_, S> {
             let answer = self.session.answer(update, verdict);
             self.outbox.push_back(answer);
         }
-        self.wait(!missing.is_subset(self.held.missing()));
+        self.wait(!missing.is_subset(&self.held.missing));
         self.confirm();
     }
 
@@ -206,7 +206,7 @@ impl<S: Sink> Flow<'_, S> {
         let since = self.missing_since.filter(|_| !progress).unwrap_or(now);
         self.missing_since = self.held.waits_for_missing().then_some(since);
         let since = self.more_since.unwrap_or(now);
-        self.more_since = self.held.more_follows().then_some(since);
+        self.more_since = self.held.more_follows.then_some(since);
     }
 
     fn apply_without_more(&mut self) {

@@ -8,9 +8,10 @@
 //! It outlives streams: a reconnect loses nothing. Time and streams are the callers'.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use prost::Message;
+use telemetry::lock;
 
 use super::Sink;
 use super::update::Update;
@@ -25,27 +26,20 @@ type Missing = BTreeSet<(ResourceType, Arc<str>)>;
 /// The resources of a client, and whether they are in effect.
 pub(super) struct HeldResources {
     pub(super) own: Vec<OwnListener>,
-    state: State,
-    unsaved: Unsaved,
+    pub(super) state: State,
+    pub(super) unsaved: Unsaved,
     /// Types that were answered since the process began.
     received: [bool; ResourceType::ALL.len()],
     /// Whether the sink has a table, and it is of this state.
     applied: bool,
     /// Referenced resources that are missing.
-    missing: Missing,
+    pub(super) missing: Missing,
     /// Whether the server announced more of the last update.
-    more_follows: bool,
+    pub(super) more_follows: bool,
 }
 
 /// The state that the sink accepted, while the cache does not have it. Clones are the same.
-#[derive(Clone, Default)]
-pub(super) struct Unsaved(Arc<Mutex<Option<State>>>);
-
-impl Unsaved {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Option<State>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub(super) type Unsaved = Arc<Mutex<Option<State>>>;
 
 /// Returns what the cache keeps of a state.
 pub(super) fn entries(state: &State) -> Vec<Entry> {
@@ -93,32 +87,14 @@ impl HeldResources {
         self.state.table(&self.own)
     }
 
-    pub(super) fn unsaved(&self) -> &Unsaved {
-        &self.unsaved
-    }
-
-    pub(super) fn state(&self) -> &State {
-        &self.state
-    }
-
     /// Whether the sink has the last accepted resources.
     pub(super) fn is_current(&self) -> bool {
         self.applied && self.missing.is_empty() && !self.more_follows
     }
 
-    /// Whether the server announced more of the last update.
-    pub(super) fn more_follows(&self) -> bool {
-        self.more_follows
-    }
-
     /// Whether referenced resources are missing.
     pub(super) fn waits_for_missing(&self) -> bool {
         self.rooted() && !self.missing.is_empty() && !self.more_follows
-    }
-
-    /// Referenced resources that are missing.
-    pub(super) fn missing(&self) -> &Missing {
-        &self.missing
     }
 
     /// Applies updates that arrived together, and returns each one's verdict. When all of them
@@ -234,7 +210,7 @@ impl HeldResources {
     fn commit(&mut self, state: State, missing: Missing) {
         self.missing = missing;
         let good = self.applied && self.missing.is_empty();
-        *self.unsaved.lock() = good.then(|| state.clone());
+        *lock(&self.unsaved) = good.then(|| state.clone());
         self.state = state;
     }
 

@@ -107,7 +107,7 @@ impl Session {
     /// Returns requests for changed subscriptions.
     pub(super) fn subscribe(&mut self, held: &HeldResources) -> Vec<Request> {
         let requests = NAMED.into_iter().filter_map(|kind| {
-            let wanted = held.state().wanted(kind);
+            let wanted = held.state.wanted(kind);
             let asked = &mut self.types[kind as usize];
             if asked.names == wanted {
                 return None;
@@ -213,7 +213,7 @@ fn strings<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> Vec<String> {
 }
 
 fn versions(kind: ResourceType, held: &HeldResources) -> BTreeMap<String, String> {
-    let received = held.state().received(kind);
+    let received = held.state.received(kind);
     received
         .map(|(name, received)| (name.to_string(), received.version.clone()))
         .collect()

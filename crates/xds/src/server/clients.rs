@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use serde::Serialize;
+use telemetry::lock;
 
 use crate::resource::{Audience, ResourceType};
 
@@ -70,10 +71,6 @@ impl ClientEntry {
     pub(super) fn set(&self, kind: ResourceType, status: &TypeStatus) {
         lock(&self.0).types.insert(kind.as_str(), status.clone());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The first bytes of a text, up to a boundary of characters.

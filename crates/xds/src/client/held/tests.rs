@@ -114,7 +114,7 @@ impl Client {
                 }
             }
             ("kept", _) => {
-                let kept = entries(self.held.state()).into_iter().map(|entry| {
+                let kept = entries(&self.held.state).into_iter().map(|entry| {
                     let kind = ResourceType::from_type_url(&entry.type_url).unwrap();
                     format!("{}/{}", letter_of(kind), entry.name)
                 });
@@ -123,7 +123,7 @@ impl Client {
             ("refuse", []) => self.sink.refuses = true,
             ("routes", _) => assert_eq!(self.sink.routes(), words, "{at}"),
             ("state", _) => {
-                let good = self.held.unsaved().lock().is_some();
+                let good = lock(&self.held.unsaved).is_some();
                 let holds = [
                     ("current", self.held.is_current()),
                     ("good", good),
@@ -137,12 +137,8 @@ impl Client {
                 assert_eq!(self.sink.tables.len().to_string(), **count, "{at}");
             }
             ("wants", _) => {
-                let wanted: Vec<_> = self
-                    .held
-                    .state()
-                    .wanted(ClusterLoadAssignment)
-                    .into_iter()
-                    .collect();
+                let wanted = self.held.state.wanted(ClusterLoadAssignment);
+                let wanted: Vec<_> = wanted.into_iter().collect();
                 assert_eq!(wanted.join(" "), joined, "{at}");
             }
             ("without", ["missing"]) => {
@@ -331,7 +327,7 @@ fn missing_assignments_are_filled_in_one_pass() {
         .flat_map(|number| cluster(&number.to_string()))
         .collect();
     client.take(&[delta(Cluster, &clusters, &[]), update("L")]);
-    assert_eq!(client.held.missing().len(), 20_000);
+    assert_eq!(client.held.missing.len(), 20_000);
     client.run("without missing; state current good");
 }
 
@@ -359,7 +355,7 @@ fn resource_type_must_match_its_response() {
 
 #[test]
 fn cached_state_applies_after_first_answer() {
-    let entries = entries(settled().held.state());
+    let entries = entries(&settled().held.state);
     let mut client = Client::new();
     client.held.prime(entries).unwrap();
     client.run("state; wants a; gets C L; routes a1; state current good");
