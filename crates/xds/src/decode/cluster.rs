@@ -31,7 +31,8 @@ const WEIGHT_SCALE: u64 = 1000;
 pub(super) struct ClusterConfig {
     /// Without endpoints and socket options.
     spec: ClusterSpec,
-    keepalive: Option<Keepalive>,
+    /// Keepalive of connections to endpoints; what is absent is the process's.
+    pub(super) keepalive: Option<TcpKeepalive>,
     /// Weights of localities count.
     locality_weighted: bool,
     endpoints: Endpoints,
@@ -44,23 +45,17 @@ enum Endpoints {
     Inline(Assignment),
 }
 
-/// Keepalive of connections to endpoints; what is absent is the process's.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(super) struct Keepalive {
-    time: Option<u32>,
-    interval: Option<u32>,
-    probes: Option<u32>,
-}
-
-impl Keepalive {
+impl TcpKeepalive {
     /// Returns `base` with this keepalive. Zero anywhere switches it off, as in Envoy.
     pub(super) fn over(self, base: &TcpOptions) -> TcpOptions {
+        let (time, interval) = (self.keepalive_time, self.keepalive_interval);
+        let probes = self.keepalive_probes;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let mut options = base.clone();
-        options.keepalive = self.time.map_or(base.keepalive, seconds);
-        options.keepalive_interval = self.interval.map_or(base.keepalive_interval, seconds);
-        options.keepalive_probes = self.probes.unwrap_or(base.keepalive_probes);
-        if [self.time, self.interval, self.probes].contains(&Some(0)) {
+        options.keepalive = time.map_or(base.keepalive, seconds);
+        options.keepalive_interval = interval.map_or(base.keepalive_interval, seconds);
+        options.keepalive_probes = probes.unwrap_or(base.keepalive_probes);
+        if [time, interval, probes].contains(&Some(0)) {
             options.keepalive = Duration::ZERO;
         }
         options
@@ -100,7 +95,7 @@ impl ClusterConfig {
         let keepalive = options.and_then(|options| options.tcp_keepalive.as_ref());
         Ok(Self {
             locality_weighted: lb.is_some_and(|lb| lb.locality_weighted.is_some()),
-            keepalive: keepalive.map(Keepalive::from),
+            keepalive: keepalive.copied(),
             endpoints: endpoints(message)?,
             spec,
         })
@@ -112,10 +107,6 @@ impl ClusterConfig {
             Endpoints::Assigned(name) => Some(name),
             Endpoints::Inline(_) => None,
         }
-    }
-
-    pub(super) fn keepalive(&self) -> Option<Keepalive> {
-        self.keepalive
     }
 
     /// Returns the cluster with its endpoints, which are in `assigned` unless it has them itself.
@@ -341,15 +332,5 @@ fn proxy_version(socket: &TransportSocket) -> Result<Option<ProxyVersion>, Fault
         0 => Ok(Some(ProxyVersion::V1)),
         1 => Ok(Some(ProxyVersion::V2)),
         other => Err(Fault::at("typed_config.config.version", unknown(other))),
-    }
-}
-
-impl From<&TcpKeepalive> for Keepalive {
-    fn from(message: &TcpKeepalive) -> Self {
-        Self {
-            time: message.keepalive_time,
-            interval: message.keepalive_interval,
-            probes: message.keepalive_probes,
-        }
     }
 }

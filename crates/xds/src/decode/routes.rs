@@ -15,9 +15,9 @@ use crate::match_key::MatchKey;
 /// The routes found so far.
 #[derive(Debug, Default)]
 pub(super) struct Routes<'s> {
-    specs: Vec<RouteSpec>,
-    /// The resource of each, and its cluster.
-    origins: Vec<(&'s Arc<str>, &'s str)>,
+    pub(super) specs: Vec<RouteSpec>,
+    /// The resource of each, and the cluster that it leads to.
+    pub(super) origins: Vec<(&'s Arc<str>, &'s str)>,
     /// Who matches what; only looked up.
     known: HashMap<Item<'s>, Known>,
     /// Most attempts to connect after the first, by cluster; only looked up.
@@ -141,16 +141,6 @@ impl<'s> Routes<'s> {
     pub(super) fn retries(&self, cluster: &str) -> Option<u32> {
         self.retries.get(cluster).copied()
     }
-
-    /// Returns the resource of each route, and the cluster that it leads to.
-    pub(super) fn origins(&self) -> &[(&'s Arc<str>, &'s str)] {
-        &self.origins
-    }
-
-    /// Returns the routes.
-    pub(super) fn into_specs(self) -> Vec<RouteSpec> {
-        self.specs
-    }
 }
 
 /// Returns the match of these keys, all of which are of one kind; `None` without any.
@@ -213,7 +203,7 @@ mod tests {
         }
         let spec = TableSpec {
             clusters: vec![ClusterSpec::new("c")],
-            routes: routes.into_specs(),
+            routes: routes.specs,
         };
         Snapshot::build(spec, 1, None).unwrap();
     }

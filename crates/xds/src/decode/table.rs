@@ -7,13 +7,13 @@ use std::sync::Arc;
 use route::{ClusterSpec, IpPrefix, ListenerSet, TableSpec, TcpOptions};
 
 use crate::decode::MAX_RESOURCES;
-use crate::decode::cluster::Keepalive;
 use crate::decode::connect::ConnectRoutes;
 use crate::decode::listener::{
     Chain, Handler, HttpHandler, HttpRoutes, Limits, ListenerConfig, Transport,
 };
 use crate::decode::routes::{Found, Item, Routes};
 use crate::decode::state::State;
+use crate::proto::TcpKeepalive;
 use crate::resource::ResourceType;
 
 /// A listener of the caller.
@@ -93,7 +93,7 @@ pub(super) fn table(state: &State, own: &[OwnListener]) -> Result<Table, TableEr
     Ok(Table {
         spec: TableSpec {
             clusters,
-            routes: builder.routes.into_specs(),
+            routes: builder.routes.specs,
         },
         reports: builder.reports,
     })
@@ -136,32 +136,24 @@ impl<'s> Builder<'s> {
         };
         let protocol = self.own[index].protocol;
         for chain in &listener.chains {
-            let unfit = match &chain.handler {
-                Handler::Tcp(target) => match tcp_match(protocol, chain) {
-                    Ok(keys) => {
-                        self.routes.add(Found {
-                            origin: name,
-                            keys,
-                            listeners: ListenerSet::only(index),
-                            sources: &chain.allow_sources,
-                            cluster: &target.cluster,
-                            limits: target.limits,
-                        })?;
-                        None
-                    }
-                    Err(why) => Some(why),
-                },
-                Handler::Http(handler) => match http_fits(protocol, chain) {
-                    Ok(()) => {
-                        self.http(name, index, chain, handler)?;
-                        None
-                    }
-                    Err(why) => Some(why),
-                },
+            let added = match &chain.handler {
+                Handler::Tcp(target) => tcp_match(protocol, chain).map(|keys| {
+                    self.routes.add(Found {
+                        origin: name,
+                        keys,
+                        listeners: ListenerSet::only(index),
+                        sources: &chain.allow_sources,
+                        cluster: &target.cluster,
+                        limits: target.limits,
+                    })
+                }),
+                Handler::Http(handler) => {
+                    http_fits(protocol, chain).map(|()| self.http(name, index, chain, handler))
+                }
             };
-            if let Some(why) = unfit {
-                let what = format!("{}: {why}", chain.place);
-                self.report(name, what);
+            match added {
+                Ok(added) => added?,
+                Err(why) => self.report(name, format!("{}: {why}", chain.place)),
             }
         }
         Ok(())
@@ -250,7 +242,7 @@ impl<'s> Builder<'s> {
     /// Returns the clusters, including empty ones for routes to missing clusters.
     fn clusters(&mut self) -> Vec<ClusterSpec> {
         let state = self.state;
-        let mut options: HashMap<Keepalive, Arc<TcpOptions>> = HashMap::new();
+        let mut options: HashMap<TcpKeepalive, Arc<TcpOptions>> = HashMap::new();
         let all = state.of(ResourceType::Cluster);
         let mut clusters = Vec::with_capacity(all.len());
         for (name, config) in all
@@ -260,7 +252,7 @@ impl<'s> Builder<'s> {
             let assignments = state.of(ResourceType::ClusterLoadAssignment);
             let assigned = config.assignment().and_then(|name| assignments.get(name));
             let mut spec = config.spec(assigned.and_then(|one| one.assignment()));
-            spec.tcp = config.keepalive().map(|keepalive| {
+            spec.tcp = config.keepalive.map(|keepalive| {
                 let shared = options.entry(keepalive);
                 Arc::clone(shared.or_insert_with(|| Arc::new(keepalive.over(&state.tcp))))
             });
@@ -271,7 +263,7 @@ impl<'s> Builder<'s> {
         }
         let known: HashSet<&str> = all.keys().map(AsRef::as_ref).collect();
         let mut absent = BTreeSet::new();
-        for (origin, cluster) in self.routes.origins() {
+        for (origin, cluster) in &self.routes.origins {
             if !known.contains(cluster) && absent.insert(*cluster) {
                 let what = format!("it is not there, and {origin:?} leads to it");
                 self.reports.push(((*cluster).into(), what));

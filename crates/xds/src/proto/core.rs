@@ -66,6 +66,7 @@ messages! {
     }
 
     /// `envoy.config.core.v3.TcpKeepalive`; times in seconds.
+    #[derive(Copy, Eq, Hash)]
     struct TcpKeepalive {
         1 keepalive_probes: Option<u32> [message];
         2 keepalive_time: Option<u32> [message];
