@@ -7,12 +7,10 @@ use tokio::time::Instant;
 
 use super::store::{Content, Store, Version};
 use super::stream::{
-    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name, leads,
+    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name, leads, packed,
 };
 use super::stream_task::Variant;
-use crate::proto::discovery::{
-    Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, NamedResource, Node,
-};
+use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, NamedResource, Node};
 use crate::resource::ResourceType;
 
 /// The incremental variant.
@@ -72,14 +70,13 @@ impl Stream {
         request: DeltaDiscoveryRequest,
     ) -> Result<(), Excess> {
         let (seq, limit) = (self.cursor, self.limits.names);
-        let Self {
-            types, expected, ..
-        } = self;
-        let state = &mut types[kind as usize];
+        let state = &mut self.types[kind as usize];
         let mut initial = BTreeSet::new();
         if state.subscription.is_none() {
-            let nothing = request.resource_names_subscribe.is_empty();
-            state.begin(nothing && kind.is_root());
+            state.subscription = Some(Subscription::default());
+            if request.resource_names_subscribe.is_empty() && kind.is_root() {
+                state.set_wildcard(true);
+            }
             for (name, version) in request.initial_resource_versions.into_iter().take(limit) {
                 check_name(&name)?;
                 let name: Arc<str> = name.into();
@@ -96,7 +93,7 @@ impl Stream {
             check_name(&name)?;
             let name: Arc<str> = name.into();
             if kind == ResourceType::ClusterLoadAssignment {
-                expected.remove(&name);
+                self.expected.remove(&name);
             }
             let forced = !initial.contains(&name);
             let subscription = state.subscription.get_or_insert_default();
@@ -108,7 +105,12 @@ impl Stream {
         for name in request.resource_names_unsubscribe {
             state.unsubscribe(&name, seq, now);
         }
-        state.drop_unasked(&initial);
+        // What the client has and does not ask for.
+        for name in initial {
+            if !state.subscribes(&name) {
+                state.known.remove(&name);
+            }
+        }
         self.check_names(kind)
     }
 
@@ -218,13 +220,6 @@ impl TypeState {
         }
     }
 
-    fn begin(&mut self, wildcard: bool) {
-        self.subscription = Some(Subscription::default());
-        if wildcard {
-            self.set_wildcard(true);
-        }
-    }
-
     fn set_wildcard(&mut self, wildcard: bool) {
         if let Some(subscription) = &mut self.subscription {
             subscription.wildcard = wildcard;
@@ -259,15 +254,6 @@ impl TypeState {
             self.ask(name.into(), true, seq, now);
         } else {
             self.forget(name);
-        }
-    }
-
-    /// Forgets what the client has and does not ask for.
-    fn drop_unasked(&mut self, initial: &BTreeSet<Arc<str>>) {
-        for name in initial {
-            if !self.subscribes(name) {
-                self.known.remove(name);
-            }
         }
     }
 
@@ -306,10 +292,7 @@ impl Chunk {
         self.bytes += name.len() + content.body.len() + OVERHEAD;
         self.resources.push(NamedResource {
             version: content.version.to_string(),
-            resource: Some(Any {
-                type_url: kind.type_url().to_owned(),
-                value: content.body.clone(),
-            }),
+            resource: Some(packed(kind, content.body.clone())),
             name: name.to_string(),
         });
         self.names.push(name);

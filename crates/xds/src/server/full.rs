@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::store::{Store, Version};
 use super::stream::{
-    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name,
+    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name, packed,
 };
 use super::stream_task::Variant;
 use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse, Node};
@@ -190,7 +190,7 @@ impl Stream {
             .iter()
             .map(|(name, version, _)| (name.clone(), Known::Version(*version)))
             .collect();
-        let resources = list.into_iter().map(|(_, _, body)| any(kind, body));
+        let resources = list.into_iter().map(|(_, _, body)| packed(kind, body));
         let resources = resources.collect();
         Some(self.send_full(kind, version, resources))
     }
@@ -258,12 +258,5 @@ impl TypeState {
             Known::Absent | Known::Foreign => None,
         });
         Version::of_list(sent)
-    }
-}
-
-fn any(kind: ResourceType, value: bytes::Bytes) -> Any {
-    Any {
-        type_url: kind.type_url().to_owned(),
-        value,
     }
 }

@@ -158,20 +158,15 @@ impl Store {
     }
 
     fn set(&mut self, resource: Resource) {
-        let Resource {
-            kind,
-            name,
-            body,
-            audience,
-        } = resource;
+        let (kind, name, body) = (resource.kind, resource.name, resource.body);
         let slots = self.entries[kind as usize].entry(name.clone()).or_default();
-        let slot = &mut slots[audience as usize];
+        let slot = &mut slots[resource.audience as usize];
         if slot.as_ref().is_some_and(|content| content.body == body) {
             return;
         }
         let version = Version::of(&body);
         *slot = Some(Content { version, body });
-        self.changed(kind, name, audience);
+        self.changed(kind, name, resource.audience);
     }
 
     fn remove(&mut self, kind: ResourceType, audience: Audience, name: Arc<str>) {

@@ -23,7 +23,7 @@ use super::lane::{Gate, Lane};
 use super::store::{Store, Version};
 use crate::decode::MAX_NAME_BYTES;
 use crate::grpc::MORE_FOLLOWS;
-use crate::proto::discovery::RpcStatus;
+use crate::proto::discovery::{Any, RpcStatus};
 use crate::resource::{Audience, ResourceType};
 
 /// One client's stream.
@@ -144,6 +144,14 @@ pub(super) fn check_name(name: &str) -> Result<(), Excess> {
         return Err(Excess::Name);
     }
     Ok(())
+}
+
+/// Puts a resource's body into an `Any`.
+pub(super) fn packed(kind: ResourceType, value: Bytes) -> Any {
+    Any {
+        type_url: kind.type_url().to_owned(),
+        value,
+    }
 }
 
 /// Bytes that are kept of a NACK's text.
@@ -425,18 +433,12 @@ impl Stream {
     /// Compares all that the client has with all that there is.
     fn scan(&mut self, kind: ResourceType, store: &Store, now: Instant) {
         let (seq, audience) = (self.cursor, self.audience);
-        let TypeState {
-            subscription,
-            known,
-            due,
-            scan,
-            bodies,
-            ..
-        } = &mut self.types[kind as usize];
-        *scan = false;
-        let Some(subscription) = subscription else {
+        let state = &mut self.types[kind as usize];
+        state.scan = false;
+        let Some(subscription) = &state.subscription else {
             return;
         };
+        let (known, due) = (&state.known, &mut state.due);
         for (name, content) in store.all_visible(kind, audience) {
             if subscription.covers(name)
                 && known.get(name) != Some(&Known::Version(content.version))
@@ -448,7 +450,7 @@ impl Stream {
             .iter()
             .filter(|(_, known)| **known != Known::Absent)
             .map(|(name, _)| name);
-        for name in had.chain(bodies.keys()).chain(&subscription.names) {
+        for name in had.chain(state.bodies.keys()).chain(&subscription.names) {
             if store.visible(kind, audience, name).is_none()
                 && known.get(name) != Some(&Known::Absent)
             {
