@@ -21,10 +21,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use prost::Message;
-use route::{ClusterSpec, RouteSpec};
+use route::RouteSpec;
 
 use crate::encode::listener::Listeners;
 use crate::resource::{Audience, Resource, ResourceType};
+
+pub use cluster::encode as cluster;
+pub use listener::base;
 
 /// What a gateway's listeners have in common.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -66,21 +69,6 @@ pub struct Encoded {
     pub resources: Vec<Resource>,
     /// Routes, or parts of what they match, that are not sent, each with the reason.
     pub withheld: Vec<String>,
-}
-
-/// Encodes a cluster, and apart from it its endpoints when all of them are addresses.
-///
-/// Without a host name among them the endpoints are assigned (EDS), so that a change of one does
-/// not touch the cluster; with one the cluster has them itself (`STRICT_DNS`).
-#[must_use]
-pub fn cluster(spec: &ClusterSpec) -> Vec<Resource> {
-    cluster::encode(spec)
-}
-
-/// Encodes the listeners without routes that [`parts`] add to.
-#[must_use]
-pub fn base(params: &GatewayParams) -> Vec<Resource> {
-    listener::base(params)
 }
 
 /// Encodes the routes of one group as parts of listeners; groups have different names.

@@ -26,24 +26,22 @@ const OVERPROVISIONING: u32 = 10_000;
 /// How many times an ejection gets longer in a row.
 const MAX_EJECTIONS: u32 = 10;
 
-pub(super) fn encode(spec: &ClusterSpec) -> Vec<Resource> {
-    let assigned = spec
-        .endpoints
-        .iter()
-        .all(|endpoint| matches!(endpoint.address, EndpointAddress::Ip(_)));
+/// Encodes a cluster, and apart from it its endpoints when all of them are addresses.
+///
+/// Without a host name among them the endpoints are assigned (EDS), so that a change of one does
+/// not touch the cluster; with one the cluster has them itself (`STRICT_DNS`).
+#[must_use]
+pub fn encode(spec: &ClusterSpec) -> Vec<Resource> {
+    let is_ip = |one: &EndpointSpec| matches!(one.address, EndpointAddress::Ip(_));
+    let assigned = spec.endpoints.iter().all(is_ip);
     let assignment = assignment(spec);
     let mut message = cluster(spec);
     if !assigned {
         message.discovery_type = discovery_type::STRICT_DNS;
         message.dns_lookup_family = DNS_LOOKUP_FAMILY_ALL;
         message.load_assignment = Some(assignment);
-        let name = &spec.name;
-        return vec![resource(
-            ResourceType::Cluster,
-            name,
-            &message,
-            Audience::All,
-        )];
+        let whole = resource(ResourceType::Cluster, &spec.name, &message, Audience::All);
+        return vec![whole];
     }
     message.discovery_type = discovery_type::EDS;
     message.eds_cluster_config = Some(EdsClusterConfig {

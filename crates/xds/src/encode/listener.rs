@@ -236,8 +236,9 @@ impl<'p> Listeners<'p> {
     }
 }
 
-/// Encodes the listeners that parts are added to.
-pub(super) fn base(params: &GatewayParams) -> Vec<Resource> {
+/// Encodes the listeners without routes that [`parts`](super::parts) add to.
+#[must_use]
+pub fn base(params: &GatewayParams) -> Vec<Resource> {
     let http =
         |name: &str| connect::inline(connect::configuration(name, connect::otherwise(params)));
     let listeners = listeners(params, http).into_iter();

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
 use prost::Message;
-use route::{EndpointSpec, RouteMatch};
+use route::{ClusterSpec, EndpointSpec, RouteMatch};
 
 use super::*;
 use crate::proto::{
