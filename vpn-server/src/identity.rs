@@ -45,11 +45,8 @@ pub(crate) fn load(files: &KeyFiles, own: &[IpNet]) -> Result<Identity, ServerEr
     let file: PeersFile = yaml::load(&files.peers)?;
     let mut errors = ConfigErrors::new();
     check(&file.peers, own, &owners, &mut errors);
-    let (own_keys, peer_keys) = (
-        keys.len(),
-        file.peers.iter().map(|peer| peer.public_keys.len()),
-    );
-    let peer_keys: usize = peer_keys.sum();
+    let own_keys = keys.len();
+    let peer_keys: usize = file.peers.iter().map(|peer| peer.public_keys.len()).sum();
     let pairs = own_keys.saturating_mul(peer_keys);
     if pairs > MAX_PAIRS {
         let why = format!(
@@ -136,14 +133,10 @@ fn watched(files: &KeyFiles) -> Vec<PathBuf> {
     let mut all = files.private.clone();
     all.push(files.peers.clone());
     if let Ok(file) = yaml::load::<PeersFile>(&files.peers) {
-        let keys = file
-            .peers
-            .iter()
-            .filter_map(|peer| peer.preshared_key.as_ref());
-        all.extend(
-            keys.filter(|path| !path.is_empty())
-                .map(|path| path.resolve(&files.peers)),
-        );
+        let peers = file.peers.iter();
+        let keys = peers.filter_map(|peer| peer.preshared_key.as_ref());
+        let keys = keys.filter(|path| !path.is_empty());
+        all.extend(keys.map(|path| path.resolve(&files.peers)));
     }
     all.sort();
     all.dedup();
@@ -152,34 +145,17 @@ fn watched(files: &KeyFiles) -> Vec<PathBuf> {
 
 /// Reads keys and peers again for as long as the process runs.
 pub(crate) struct Keeper {
-    files: KeyFiles,
-    own: Vec<IpNet>,
+    pub(crate) files: KeyFiles,
+    pub(crate) own: Vec<IpNet>,
     /// What is in effect.
-    current: Identity,
-    asked: Arc<Notify>,
+    pub(crate) current: Identity,
+    /// Has everything read again.
+    pub(crate) asked: Arc<Notify>,
     /// Counts changed files, by what became of them.
-    reloads: CounterFamily,
+    pub(crate) reloads: CounterFamily,
 }
 
 impl Keeper {
-    /// Returns it with what makes it read everything again; `current` is in effect.
-    pub(crate) fn new(
-        files: KeyFiles,
-        own: Vec<IpNet>,
-        current: Identity,
-        reloads: CounterFamily,
-    ) -> (Self, Arc<Notify>) {
-        let asked = Arc::new(Notify::new());
-        let keeper = Self {
-            files,
-            own,
-            current,
-            asked: Arc::clone(&asked),
-            reloads,
-        };
-        (keeper, asked)
-    }
-
     /// Hands what files say to `link` whenever they change or it is asked to. It never ends; drop
     /// it to stop.
     pub(crate) async fn run<L: Link>(mut self, link: L) {

@@ -86,11 +86,7 @@ impl Links {
     /// Counts the connections that wait and those that carry a tunnel. Where a limit is reached, the one that
     /// has been silent longest makes way: a client speaks at once.
     fn make_room(&self, source: IpAddr) -> Result<(), &'static str> {
-        let Limits {
-            links,
-            links_per_source,
-            ..
-        } = self.params.limits;
+        let limits = self.params.limits;
         let (mut all, mut of_source) = (0, 0);
         let status = self.params.status.borrow();
         all += status.strangers;
@@ -106,10 +102,10 @@ impl Links {
         let own = waiting.all.values().filter(|(from, _)| *from == source);
         of_source += own.count();
         all += waiting.all.len();
-        if links_per_source > 0 && of_source >= links_per_source {
+        if limits.links_per_source > 0 && of_source >= limits.links_per_source {
             let oldest = waiting.oldest(|from| from == source);
             self.evict(&mut waiting, oldest).ok_or("source_limit")
-        } else if all >= links {
+        } else if all >= limits.links {
             let largest = waiting.largest_source();
             let oldest = waiting.oldest(|from| Some(from) == largest);
             self.evict(&mut waiting, oldest).ok_or("limit")

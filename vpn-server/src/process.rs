@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use serve::Signals;
+use settings::ListenAddress;
 use telemetry::{LogControl, Registry};
 use tunnel::device::Device;
 use tunnel::keys::{self, KeyError, PublicKey};
@@ -44,14 +45,11 @@ async fn serve(
     signals: Signals,
 ) -> Result<(), ServerError> {
     let registry = Registry::new();
+    let bound = |at: Option<ListenAddress>| at.map(|at| bind(at.0, &config)).transpose();
     let sockets = Sockets {
         device,
-        udp: config
-            .listen
-            .udp
-            .map(|at| bind(at.0, &config))
-            .transpose()?,
-        wrapped: config.wrapped().map(|at| bind(at.0, &config)).transpose()?,
+        udp: bound(config.listen.udp)?,
+        wrapped: bound(config.wrapped())?,
         trusted_gateways: config.trusted_gateways.iter().map(|cidr| cidr.0).collect(),
     };
     let (link, _) = Tunnel::start(params(&config), identity.clone(), sockets, &registry)?;

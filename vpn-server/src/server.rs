@@ -78,17 +78,11 @@ impl<L: Link> Server<L> {
     /// # Errors
     /// Why it did not start; nothing of it is left running then, but for the tunnels.
     pub fn start(config: Config, parts: Parts<L>) -> Result<Self, ServerError> {
-        let Parts {
-            shoot,
-            link,
-            identity,
-            registry,
-            log,
-        } = parts;
+        let link = parts.link;
         let system = |attempt| move |source| ServerError::System { attempt, source };
         let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
             .map_err(system("starting the access log"))?;
-        let instruments = Instruments::new(&registry, &access_log, &log);
+        let instruments = Instruments::new(&parts.registry, &access_log, &parts.log);
         let tls = ServerTls::load(config.tls())?;
         tls.count_in(&instruments.tls, "proxy");
         // Whatever may fail goes before listening: another process on the same ports must not lose
@@ -114,12 +108,14 @@ impl<L: Link> Server<L> {
         }
         let (proxy, tunnel_address) = (first(&bound), tunnel.as_ref().and_then(first));
         let mut service = Service::new(drain.clone(), workers, access_log.clone());
-        let (keeper, asked) = Keeper::new(
-            config.key_files.clone(),
-            config.inner.clone(),
-            identity,
-            instruments.keys.clone(),
-        );
+        let asked = Arc::new(Notify::new());
+        let keeper = Keeper {
+            files: config.key_files.clone(),
+            own: config.inner.clone(),
+            current: parts.identity,
+            asked: Arc::clone(&asked),
+            reloads: instruments.keys.clone(),
+        };
         let view: Arc<dyn Process> = Arc::new(View {
             info: ProcessInfo::new(BUILD, drain.clone()),
             config: config.effective(),
@@ -129,14 +125,14 @@ impl<L: Link> Server<L> {
             asker: service.asker(),
             status: link.watch(),
         });
-        service.answer(endpoints, &view, registry, log);
+        service.answer(endpoints, &view, parts.registry, parts.log);
         let paused = instruments.listeners.accept_paused.clone();
         let accepting = Accepting::new(drain.clone(), paused);
         let links = links(&link, &config, &instruments);
         let shared = Arc::new(Shared {
             config: config.proxy,
             limits: config.limits,
-            shoot,
+            shoot: parts.shoot,
             tls: tls.clone(),
             status: link.watch(),
             admission,
@@ -193,21 +189,14 @@ impl<L: Link> Server<L> {
     /// # Errors
     /// The tunnels or a worker ended early.
     pub async fn run(self, signals: Option<Signals>) -> Result<(), ServerError> {
-        let Self {
-            link,
-            service,
-            tls,
-            asked,
-            ..
-        } = self;
-        let mut status = link.watch();
+        let mut status = self.link.watch();
         let tunnels = async { while status.changed().await.is_ok() {} };
-        let served = service.run(
+        let served = self.service.run(
             signals,
             async || pending().await,
             || {
-                asked.notify_one();
-                if let Err(error) = tls.reload() {
+                self.asked.notify_one();
+                if let Err(error) = self.tls.reload() {
                     let error = telemetry::chain(&error);
                     tracing::error!(%error, "keeping the previous certificates");
                 }
@@ -217,7 +206,7 @@ impl<L: Link> Server<L> {
             served = served => served.map_err(ServerError::from),
             () = tunnels => Err(ServerError::TunnelsEnded),
         };
-        if timeout(STOP_LIMIT, link.stop()).await.is_err() {
+        if timeout(STOP_LIMIT, self.link.stop()).await.is_err() {
             tracing::warn!("the tunnels did not end in time");
         }
         ended

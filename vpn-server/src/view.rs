@@ -109,11 +109,8 @@ impl Process for View {
 
 /// Returns whether connections can be made: through a client that answers and accepts new ones.
 fn ready(status: &Status) -> Result<(), String> {
-    if status
-        .peers
-        .iter()
-        .any(|peer| peer.healthy && !peer.draining)
-    {
+    let mut peers = status.peers.iter();
+    if peers.any(|peer| peer.healthy && !peer.draining) {
         return Ok(());
     }
     Err(match status.is_healthy() {

@@ -138,10 +138,8 @@ impl Config {
         let mut seen = BTreeSet::new();
         for (at, resolver) in self.proxy.resolvers.iter().enumerate() {
             let key = format!("proxy.resolvers[{at}]");
-            if !networks
-                .iter()
-                .any(|network| network.contains(&resolver.ip()))
-            {
+            let has = |network: &IpNet| network.contains(&resolver.ip());
+            if !networks.iter().any(has) {
                 errors.add(&key, format!("{resolver} is in none of `networks`"));
             }
             if !seen.insert(resolver) {

@@ -94,12 +94,9 @@ impl Names {
         if name.is_root() || name.num_labels() == 0 {
             return Err(LookupError::Malformed);
         }
-        let of_service = !name.is_fqdn()
-            && host
-                .rsplit('.')
-                .next()
-                .is_some_and(|last| last.eq_ignore_ascii_case("svc"));
-        if let (true, Some(domain)) = (of_service, &self.cluster_domain) {
+        let last = host.rsplit('.').next();
+        let of_service = last.is_some_and(|last| last.eq_ignore_ascii_case("svc"));
+        if let (true, Some(domain)) = (of_service && !name.is_fqdn(), &self.cluster_domain) {
             name = name
                 .append_domain(domain)
                 .map_err(|_| LookupError::Malformed)?;
