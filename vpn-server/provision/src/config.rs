@@ -143,7 +143,7 @@ impl Flags {
                 );
             }
             (Some(dir), _, None) => {
-                let side = |side: Side| Target::Directory(dir.join(side.name()));
+                let side = |side: Side| Target::Directory(dir.join(side.as_str()));
                 (side(Side::Seed), side(Side::Shoot))
             }
             (None, Some(seed), Some(shoot)) => (Target::Cluster(seed.clone()), shoot),

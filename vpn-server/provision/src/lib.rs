@@ -226,7 +226,7 @@ impl Run {
             };
             if self.store.applies() {
                 let phase = done.state.phase;
-                tracing::info!(%phase, wait = %HumanDuration(left), "pods read what was written");
+                tracing::info!(?phase, wait = %HumanDuration(left), "pods read what was written");
                 sleep(left).await;
             } else if done.changed {
                 let settle = HumanDuration(self.settle);
@@ -318,7 +318,7 @@ impl Run {
         let ids = ids.collect::<Vec<_>>().join(", ");
         let phase = state.phase;
         self.report.line(&format!("route ids: {ids}"));
-        self.report.line(&format!("rotation: {phase}"));
+        self.report.line(&format!("rotation: {phase:?}"));
         if plan::authority_runs_out(state, now()) {
             self.report
                 .line("the proxy's certificate authority runs out: `rotate start` makes a new one");

@@ -24,21 +24,13 @@ use vpn_server::{Config, Environment};
 
 use crate::config::Wanted;
 
-/// Where something belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Side {
-    /// The cluster of control planes.
-    Seed,
-    /// The cluster that they control.
-    Shoot,
-}
-
-impl Side {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Seed => "seed",
-            Self::Shoot => "shoot",
-        }
+telemetry::labels! {
+    /// Where something belongs.
+    pub(super) enum Side {
+        /// The cluster of control planes.
+        Seed = "seed",
+        /// The cluster that they control.
+        Shoot = "shoot",
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! A [`Report`] names what became of each object, never what is in it. Decides nothing.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
 
@@ -244,7 +244,7 @@ impl Store {
             };
             changed |= change != Change::Unchanged;
             let (namespace, name) = (&service.namespace, &service.name);
-            report.object(Side::Seed.name(), "Service", namespace, name, change);
+            report.object(Side::Seed.as_str(), "Service", namespace, name, change);
         }
         Ok(changed)
     }
@@ -257,7 +257,7 @@ impl Store {
         report: &mut Report,
     ) -> Result<(), StoreError> {
         let state = state_secret(wanted);
-        for side in [Side::Seed, Side::Shoot] {
+        for side in Side::ALL {
             let own = objects.secrets.iter().filter(|one| one.side == side);
             let mut kept: Vec<&str> = own.map(|one| one.name.as_str()).collect();
             let (namespace, services) = match side {
@@ -283,7 +283,7 @@ impl Store {
                 }
             };
             for what in spare {
-                let side = side.name();
+                let side = side.as_str();
                 report.line(&format!("{side} {what}: no longer needed; delete it"));
             }
         }
@@ -308,25 +308,16 @@ fn of_shoot(error: StoreError) -> StoreError {
 }
 
 fn record(report: &mut Report, object: &SecretObject, change: Change) {
-    let side = object.side.name();
+    let side = object.side.as_str();
     report.object(side, "Secret", &object.namespace, &object.name, change);
 }
 
-/// What became of an object, the more notable the greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Change {
-    Unchanged,
-    Changed,
-    Created,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Changed => "changed",
-            Self::Created => "created",
-            Self::Unchanged => "unchanged",
-        })
+telemetry::labels! {
+    /// What became of an object, the more notable the greater.
+    pub(super) enum Change {
+        Unchanged = "unchanged",
+        Changed = "changed",
+        Created = "created",
     }
 }
 
@@ -364,7 +355,7 @@ impl Report {
         let mut text = String::new();
         // Writing to a String does not fail.
         for (what, change) in &self.objects {
-            let _ = writeln!(text, "{what}: {change}");
+            let _ = writeln!(text, "{what}: {}", change.as_str());
         }
         for line in &self.lines {
             let _ = writeln!(text, "{line}");
