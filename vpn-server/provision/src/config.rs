@@ -323,10 +323,8 @@ impl ProvisionFile {
     fn route_ids(&self, errors: &mut ConfigErrors) -> Vec<RouteId> {
         let [first, last] = self.route_id_range;
         if RouteId::new(first).is_none() || RouteId::new(last).is_none() || first > last {
-            let why = format!(
-                "[{first}, {last}] are no two numbers between 1 and {}",
-                RouteId::MAX
-            );
+            let most = RouteId::MAX;
+            let why = format!("[{first}, {last}] are no two numbers between 1 and {most}");
             errors.add("routeIdRange", why);
         }
         let ids = &self.route_ids;
@@ -342,10 +340,8 @@ impl ProvisionFile {
                 let why = format!("{number} is not between 1 and {}", RouteId::MAX);
                 errors.add(format!("routeIds[{at}]"), why);
             } else if !seen.insert(*number) {
-                errors.add(
-                    format!("routeIds[{at}]"),
-                    format!("{number} is there twice"),
-                );
+                let why = format!("{number} is there twice");
+                errors.add(format!("routeIds[{at}]"), why);
             }
             id
         };

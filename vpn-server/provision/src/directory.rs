@@ -70,11 +70,7 @@ impl Directory {
             return Vec::new();
         };
         let names = entries.flatten().map(|entry| entry.file_name());
-        let ours = |name: &String| {
-            ["secret-vpn-", "service-vpn-"]
-                .iter()
-                .any(|start| name.starts_with(start))
-        };
+        let ours = |name: &str| name.starts_with("secret-vpn-") || name.starts_with("service-vpn-");
         let mut names: Vec<String> = names
             .filter_map(|name| name.into_string().ok())
             .filter(|name| ours(name) && !kept.contains(name))
@@ -103,11 +99,8 @@ impl Directory {
         // What a killed run left behind may have other permissions.
         let _ = fs::remove_file(&fresh);
         let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&fresh)?;
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(&fresh)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&fresh, path)

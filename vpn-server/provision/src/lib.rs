@@ -276,12 +276,9 @@ impl Run {
             let changed = self.store.apply(&objects, &mut self.report).await;
             let changed = changed.map_err(at("writing manifests"))?;
             if matches!(step, Step::Ensure) {
-                let reported = self
-                    .store
-                    .obsolete(&objects, &self.wanted, &mut self.report);
-                reported
-                    .await
-                    .map_err(at("looking for what is left over"))?;
+                let report = &mut self.report;
+                let reported = self.store.obsolete(&objects, &self.wanted, report).await;
+                reported.map_err(at("looking for what is left over"))?;
             }
             return Ok((then, Done { state, changed }));
         }
@@ -311,13 +308,10 @@ impl Run {
     }
 
     fn conclude(&mut self, state: &State) {
-        let ids = state
-            .servers
-            .iter()
-            .map(|server| server.route_id.to_string());
-        let ids = ids.collect::<Vec<_>>().join(", ");
+        let servers = state.servers.iter();
+        let ids: Vec<_> = servers.map(|server| server.route_id.to_string()).collect();
         let phase = state.phase;
-        self.report.line(&format!("route ids: {ids}"));
+        self.report.line(&format!("route ids: {}", ids.join(", ")));
         self.report.line(&format!("rotation: {phase:?}"));
         if plan::authority_runs_out(state, now()) {
             self.report

@@ -100,10 +100,8 @@ impl Config {
         if let (Some(udp), Some(wrapped)) = (listen.udp, listen.wrapped)
             && taken(udp.0, wrapped.0)
         {
-            errors.add(
-                "listen.wrapped",
-                format!("{wrapped} is `listen.udp` already"),
-            );
+            let why = format!("{wrapped} is `listen.udp` already");
+            errors.add("listen.wrapped", why);
         }
         let mut tcp = vec![("proxy.address", self.proxy.address.0)];
         tcp.extend(listen.tcp.map(|address| ("listen.tcp", address.0)));
