@@ -178,7 +178,8 @@ impl AddressKeeper {
         let mut watch = None;
         loop {
             if watch.is_none() {
-                watch = self.open_watch();
+                let opened = Watch::open();
+                watch = opened.map_err(|source| self.watch_failed(source)).ok();
             }
             if let Some(watch) = &mut watch {
                 watch.discard();
@@ -189,12 +190,6 @@ impl AddressKeeper {
             sleep(pace.gap(now)).await;
             self.wait(&mut watch, pace.patience()).await;
         }
-    }
-
-    fn open_watch(&mut self) -> Option<Watch> {
-        Watch::open()
-            .map_err(|source| self.watch_failed(source))
-            .ok()
     }
 
     fn watch_failed(&mut self, source: NetlinkError) {
@@ -305,9 +300,7 @@ impl AddressKeeper {
         // A change to a device that is gone meanwhile is refused with ENODEV for index 0, and the
         // event of its going brings the next look.
         let index = |device: &str| {
-            let own = (device == self.params.device)
-                .then_some(self.index)
-                .flatten();
+            let own = self.index.filter(|_| device == self.params.device);
             own.or_else(|| actual.link(device).map(|link| link.index))
                 .unwrap_or_default()
         };
@@ -401,16 +394,14 @@ async fn until_local(routes: &mut Connection, address: IpAddr) -> bool {
         let Ok(datagram) = routes.next().await else {
             return false;
         };
-        if messages(datagram)
-            .map_while(Result::ok)
-            .any(|message| rtnl::makes_local(message.kind, message.payload, address))
-        {
+        let mut read = messages(datagram).map_while(Result::ok);
+        if read.any(|message| rtnl::makes_local(message.kind, message.payload, address)) {
             return true;
         }
     }
 }
 
-fn connect() -> Result<Connection, NetConfigError> {
+pub(crate) fn connect() -> Result<Connection, NetConfigError> {
     rtnl::connect().map_err(NetConfigError::during("opening a netlink socket"))
 }
 

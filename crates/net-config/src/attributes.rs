@@ -211,19 +211,13 @@ pub(crate) fn text(value: &[u8]) -> Option<&str> {
 }
 
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes
-        .get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u16::from_ne_bytes)
+    let found = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_ne_bytes(*found))
 }
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes
-        .get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u32::from_ne_bytes)
+    let found = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*found))
 }
 
 pub(crate) fn u32_be(value: &[u8]) -> Option<u32> {

@@ -207,11 +207,8 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> NetlinkError {
 /// What an acknowledgement, an error or the end of a dump says: a negative error number, or 0.
 fn verdict(message: &Message<'_>) -> Result<(), NetlinkError> {
     let code = attributes::u32_at(message.payload, 0).ok_or(NetlinkError::Malformed)?;
-    let flags = if message.kind == NLMSG_ERROR {
-        message.flags
-    } else {
-        0
-    };
+    let is_error = message.kind == NLMSG_ERROR;
+    let flags = if is_error { message.flags } else { 0 };
     let answered = message.payload.get(4..).unwrap_or_default();
     refusal(code.cast_signed(), flags, answered)
 }

@@ -90,10 +90,8 @@ impl Actual {
     }
 
     fn name_of(&self, index: u32) -> Option<&str> {
-        self.links
-            .iter()
-            .find(|link| link.index == index)
-            .map(|link| link.name.as_str())
+        let link = self.links.iter().find(|link| link.index == index);
+        link.map(|link| link.name.as_str())
     }
 }
 
@@ -209,28 +207,17 @@ pub(crate) fn plan_cleanup(wanted: &AddressParams, actual: &Actual) -> Vec<Chang
 }
 
 fn deletable(link: &Link, wanted: &AddressParams, actual: &Actual) -> bool {
-    let created_kind = DeviceKind::Auto
-        .candidates()
-        .iter()
-        .any(|kind| link.kind.as_deref() == Some(kind.as_str()));
+    let mut created_kinds = DeviceKind::Auto.candidates().iter();
+    let created_kind = created_kinds.any(|kind| link.kind.as_deref() == Some(kind.as_str()));
     let foreign_address = actual.addresses.iter().any(|held| {
         held.index == link.index
             && !wanted.addresses.contains(&held.prefix.addr())
-            && !is_link_local(held.prefix.addr())
+            // The kernel gives most devices such an IPv6 address by itself.
+            && !matches!(held.prefix.addr(), IpAddr::V6(own) if own.is_unicast_link_local())
     });
-    let port = actual
-        .links
-        .iter()
-        .any(|other| other.master == Some(link.index));
+    let mut others = actual.links.iter();
+    let port = others.any(|other| other.master == Some(link.index));
     wanted.kind != DeviceKind::Loopback && created_kind && !foreign_address && !port
-}
-
-/// The kernel gives most devices such an IPv6 address by itself.
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
 }
 
 #[cfg(test)]

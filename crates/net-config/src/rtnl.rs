@@ -128,12 +128,8 @@ pub(crate) fn add_address(
 }
 
 pub(crate) fn delete_address(request: Request, index: u32, prefix: IpNet) -> Request {
-    append(
-        request,
-        DELETE_ADDRESS,
-        ACK,
-        &address_message(index, prefix),
-    )
+    let message = address_message(index, prefix);
+    append(request, DELETE_ADDRESS, ACK, &message)
 }
 
 fn append(request: Request, kind: u16, flags: u16, message: &impl Emitable) -> Request {

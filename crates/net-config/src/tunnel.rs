@@ -24,12 +24,10 @@ use ipnet::IpNet;
 
 use crate::{
     NetConfigError,
+    address::connect,
     attributes::Request,
     netlink::Connection,
-    rtnl::{
-        self,
-        device::{Settings, settings},
-    },
+    rtnl::device::{Settings, settings},
 };
 
 /// Makes changes one after the other.
@@ -41,9 +39,8 @@ struct Setup {
 
 impl Setup {
     fn new() -> Result<Self, NetConfigError> {
-        let connection = rtnl::connect();
         Ok(Self {
-            connection: connection.map_err(NetConfigError::during("opening a netlink socket"))?,
+            connection: connect()?,
             changes: Vec::new(),
         })
     }

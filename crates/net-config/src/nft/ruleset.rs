@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     DestinationNat,
-    attributes::{self, ACK, DUMP, attribute, attributes},
+    attributes::{self, ACK, DUMP, Request, attribute, attributes},
     error::NetlinkError,
     netlink::Connection,
 };
@@ -29,28 +29,18 @@ const TARGETS: [&str; 3] = ["DNAT", "NETMAP", "REDIRECT"];
 /// Returns the number that the kernel increments with every change of the ruleset.
 pub(crate) async fn generation(connection: &mut Connection) -> Result<Option<u32>, NetlinkError> {
     // No dump, but the answer ends in the same way, by an acknowledgement.
-    let found = connection
-        .dump(
-            |request| request.message(GET_GENERATION, ACK, &UNSPECIFIED, |_| {}),
-            NEW_GENERATION,
-            decode_generation,
-        )
-        .await?;
-    Ok(found.first().copied())
+    let build = |request: Request| request.message(GET_GENERATION, ACK, &UNSPECIFIED, |_| {});
+    let found = connection.dump(build, NEW_GENERATION, decode_generation);
+    Ok(found.await?.first().copied())
 }
 
 /// Returns a rule that translates destinations, if there is any.
 pub(crate) async fn destination_nat(
     connection: &mut Connection,
 ) -> Result<Option<DestinationNat>, NetlinkError> {
-    let found = connection
-        .dump(
-            |request| request.message(GET_RULE, DUMP, &UNSPECIFIED, |_| {}),
-            NEW_RULE,
-            decode_destination_nat,
-        )
-        .await?;
-    Ok(found.into_iter().next())
+    let build = |request: Request| request.message(GET_RULE, DUMP, &UNSPECIFIED, |_| {});
+    let found = connection.dump(build, NEW_RULE, decode_destination_nat);
+    Ok(found.await?.into_iter().next())
 }
 
 fn decode_generation(payload: &[u8]) -> Option<u32> {

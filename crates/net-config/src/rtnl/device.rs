@@ -81,19 +81,13 @@ impl Settings {
 
 /// The settings of the device called `name`, if there is one.
 pub(crate) async fn settings(name: &str) -> Result<Option<Settings>, NetlinkError> {
-    let asked = connect()?
-        .dump(
-            |request| {
-                request.message(GET_LINK, ACK, &[0; 16], |out| {
-                    out.put_str(IFLA_IFNAME, name);
-                    out.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
-                })
-            },
-            NEW_LINK,
-            decode_settings,
-        )
-        .await;
-    match asked {
+    let build = |request: Request| {
+        request.message(GET_LINK, ACK, &[0; 16], |out| {
+            out.put_str(IFLA_IFNAME, name);
+            out.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        })
+    };
+    match connect()?.dump(build, NEW_LINK, decode_settings).await {
         Err(source) if source.errno() == Some(libc::ENODEV) => Ok(None),
         answer => Ok(answer?.into_iter().next()),
     }
@@ -110,21 +104,16 @@ pub(crate) async fn ipv6_forwarding() -> Result<u32, NetlinkError> {
 }
 
 async fn of_all_devices(family: u8, wanted: u16) -> Result<u32, NetlinkError> {
-    let asked = connect()?
-        .dump(
-            |request| {
-                request.message(GET_NETCONF, ACK, &[family], |out| {
-                    out.put_u32(NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL);
-                })
-            },
-            NEW_NETCONF,
-            |payload| {
-                let found = attribute(payload.get(4..)?, wanted)?;
-                (payload.first() == Some(&family)).then(|| attributes::u32_at(found, 0))?
-            },
-        )
-        .await;
-    match asked {
+    let build = |request: Request| {
+        request.message(GET_NETCONF, ACK, &[family], |out| {
+            out.put_u32(NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL);
+        })
+    };
+    let decode = |payload: &[u8]| {
+        let found = attribute(payload.get(4..)?, wanted)?;
+        (payload.first() == Some(&family)).then(|| attributes::u32_at(found, 0))?
+    };
+    match connect()?.dump(build, NEW_NETCONF, decode).await {
         Err(source) if matches!(source.errno(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP)) => {
             Ok(0)
         }

@@ -12,7 +12,7 @@
 
 use super::NEW_LINK;
 use crate::{
-    attributes::{self, DUMP, attribute, attributes},
+    attributes::{self, DUMP, Request, attribute, attributes},
     error::NetlinkError,
     netlink::Connection,
 };
@@ -41,17 +41,12 @@ pub(crate) struct Link {
 
 /// All links of the namespace.
 pub(crate) async fn links(connection: &mut Connection) -> Result<Vec<Link>, NetlinkError> {
-    connection
-        .dump(
-            |request| {
-                request.message(GET_LINK, DUMP, &[0; 16], |out| {
-                    out.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
-                })
-            },
-            NEW_LINK,
-            decode_link,
-        )
-        .await
+    let build = |request: Request| {
+        request.message(GET_LINK, DUMP, &[0; 16], |out| {
+            out.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        })
+    };
+    connection.dump(build, NEW_LINK, decode_link).await
 }
 
 /// Reads `struct ifinfomsg` (index at 4, flags at 8) and what follows.
@@ -83,7 +78,7 @@ mod tests {
     use rtnetlink::{packet_core::Parseable, packet_route::link::LinkMessage};
 
     use super::*;
-    use crate::attributes::{Request, Writer, messages};
+    use crate::attributes::{Writer, messages};
 
     const IFLA_BOND_MODE: u16 = 1;
     const IFLA_INFO_DATA: u16 = 2;

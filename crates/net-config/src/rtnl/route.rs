@@ -135,12 +135,8 @@ pub(crate) async fn rules(connection: &mut Connection) -> Result<Vec<Rule>, Netl
 
 /// `EEXIST` when there is the same rule already.
 pub(crate) fn add_rule(request: Request, rule: &Rule) -> Request {
-    append(
-        request,
-        NEW_RULE,
-        ACK | CREATE | EXCLUSIVE,
-        &rule_message(rule),
-    )
+    let message = rule_message(rule);
+    append(request, NEW_RULE, ACK | CREATE | EXCLUSIVE, &message)
 }
 
 pub(crate) fn delete_rule(request: Request, rule: &Rule) -> Request {

@@ -114,17 +114,12 @@ impl TunnelRoutes {
 
     fn source(&self, network: &IpNet) -> Result<IpAddr, NetConfigError> {
         let ipv6 = network.addr().is_ipv6();
-        let mut of_family = self
-            .sources
-            .iter()
-            .filter(|source| source.is_ipv6() == ipv6);
-        of_family
-            .next()
-            .copied()
-            .ok_or_else(|| NetConfigError::NoAddress {
-                device: self.device.clone(),
-                network: *network,
-            })
+        let mut sources = self.sources.iter().copied();
+        let source = sources.find(|source| source.is_ipv6() == ipv6);
+        source.ok_or_else(|| NetConfigError::NoAddress {
+            device: self.device.clone(),
+            network: *network,
+        })
     }
 
     /// Removes what is ours and in neither list. Rules go first, so that no packet meets a table
