@@ -160,9 +160,7 @@ impl PolicySync {
         known: &PlanInputs<'_>,
         routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
     ) -> (Vec<Write>, BTreeSet<Problem>) {
-        let PlanInputs {
-            state, observed, ..
-        } = known;
+        let (state, observed) = (known.state, known.observed);
         let now = Instant::now();
         for key in state.services.keys().chain(observed.services()) {
             self.add_service(key.clone(), now);
@@ -198,9 +196,7 @@ impl PolicySync {
         key: &ObjectKey,
         now: Instant,
     ) -> (Option<Task>, Vec<Problem>) {
-        let PlanInputs {
-            state, observed, ..
-        } = known;
+        let (state, observed) = (known.state, known.observed);
         let Some(settings) = self.policies.as_ref() else {
             return (None, Vec::new());
         };
@@ -238,13 +234,8 @@ impl PolicySync {
         let Some(settings) = &self.namespaces else {
             return (None, Vec::new());
         };
-        let PlanInputs {
-            state,
-            observed,
-            api_server,
-            ..
-        } = known;
-        let plan = plan::namespace(state, settings, api_server, name);
+        let observed = known.observed;
+        let plan = plan::namespace(known.state, settings, known.api_server, name);
         let at = |policy: &str| ObjectKey::new(name, policy);
         let mut writes: Vec<Write> = plan
             .unwanted

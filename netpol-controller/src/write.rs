@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind, ObjectMeta};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Client, Error};
 use serde_json::json;
 use tokio::time::timeout;
@@ -221,19 +221,11 @@ fn fresh(policy: &Policy, resource: &ApiResource) -> DynamicObject {
 
 /// Sets our labels, annotation and specification in an object, and keeps foreign ones.
 pub(crate) fn claim(object: &mut DynamicObject, policy: &Policy) {
-    let ObjectMeta {
-        labels,
-        annotations,
-        ..
-    } = &mut object.metadata;
-    let own = policy
-        .labels
-        .iter()
-        .map(|(key, value)| (key.clone(), value.clone()));
-    labels.get_or_insert_default().extend(own);
-    annotations
-        .get_or_insert_default()
-        .insert(plan::DESCRIPTION.to_owned(), policy.description.clone());
+    let meta = &mut object.metadata;
+    let labels = meta.labels.get_or_insert_default();
+    labels.extend(policy.labels.clone());
+    let annotations = meta.annotations.get_or_insert_default();
+    annotations.insert(plan::DESCRIPTION.to_owned(), policy.description.clone());
     if object.data.is_object() {
         object.data["spec"] = policy.spec.clone();
     } else {

@@ -1,5 +1,6 @@
 //! Label selectors as Kubernetes defines them (`metav1.LabelSelector`).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -7,16 +8,7 @@ use super::{Labels, has_labels};
 
 /// Selects by labels; an empty one selects everything.
 #[derive(
-    Clone,
-    Debug,
-    Default,
-    Deserialize,
-    Eq,
-    Ord,
-    PartialEq,
-    PartialOrd,
-    Serialize,
-    schemars::JsonSchema,
+    Clone, Debug, Default, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize,
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LabelSelector {
@@ -29,9 +21,7 @@ pub struct LabelSelector {
 }
 
 /// A condition on one label.
-#[derive(
-    Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Requirement {
     /// The label.
@@ -45,7 +35,7 @@ pub struct Requirement {
 
 telemetry::labels! {
     /// How a label is compared.
-    #[derive(Deserialize, Serialize, schemars::JsonSchema)]
+    #[derive(Deserialize, JsonSchema, Serialize)]
     pub enum Operator {
         /// It is not there.
         DoesNotExist = "DoesNotExist",
