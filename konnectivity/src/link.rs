@@ -56,10 +56,7 @@ pub(crate) struct EndOnDrop(pub(crate) LinkHandle);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        let shared = &self.0.0;
-        let mut state = shared.lock();
-        state.link.end(now());
-        shared.settle(&mut state);
+        self.0.0.change(|link| link.end(now()));
     }
 }
 
@@ -295,15 +292,9 @@ impl Tunnel {
     /// Waits for the end of the dial. Cancel-safe.
     fn poll_progress(&self, cx: &Context<'_>) -> Poll<Result<ConnectId, EndReason>> {
         let mut state = self.shared.lock();
-        match state.tunnels.get_mut(&self.id) {
-            Some(waiting) => match (waiting.open, &waiting.ended) {
-                (Some(connect_id), _) => Poll::Ready(Ok(connect_id)),
-                (None, Some(reason)) => Poll::Ready(Err(reason.clone())),
-                (None, None) => {
-                    waiting.waker = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-            },
+        match state.tunnels.get(&self.id).map(|waiting| waiting.open) {
+            Some(Some(connect_id)) => Poll::Ready(Ok(connect_id)),
+            Some(None) => state.wait(self.id, cx).map(Err),
             None => Poll::Ready(Err(EndReason::LinkLost)),
         }
     }
@@ -320,11 +311,8 @@ impl Tunnel {
         match state.link.read(self.id, max) {
             Ok(Read::Data(data)) => Poll::Ready(TunnelRead::Data(data)),
             Ok(Read::End) => Poll::Ready(TunnelRead::End),
-            Ok(Read::Pending) => {
-                // An end may be told while there was still something to read.
-                state.wait(self.id, cx).map(TunnelRead::Ended)
-            }
-            Err(Gone) => state.wait(self.id, cx).map(TunnelRead::Ended),
+            // An end may be told while there was still something to read.
+            Ok(Read::Pending) | Err(Gone) => state.wait(self.id, cx).map(TunnelRead::Ended),
         }
     }
 
@@ -334,8 +322,7 @@ impl Tunnel {
         let mut state = self.shared.lock();
         match state.link.write_capacity(self.id) {
             0 => {
-                let ended = state.wait(self.id, cx);
-                drop(ended);
+                drop(state.wait(self.id, cx));
                 Poll::Pending
             }
             capacity => Poll::Ready(capacity),

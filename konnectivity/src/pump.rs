@@ -248,17 +248,15 @@ impl Pump {
     }
 
     fn finish(self, end: &LinkEnd) {
-        if let LinkEnd::Silent = end {
-            self.link.metrics().liveness_failure();
-        }
-        if let LinkEnd::Stream(error) = end {
-            self.link.metrics().received.error(error.code(), None);
-        }
+        let metrics = self.link.metrics();
         match end {
-            LinkEnd::Closed(text) => self.sender.end(GrpcCode::UNAVAILABLE, text),
-            LinkEnd::Finished(_) => self.sender.end(GrpcCode::OK, ""),
-            LinkEnd::Link(_) | LinkEnd::Silent | LinkEnd::Stream(_) => self.sender.reset(),
+            LinkEnd::Closed(text) => return self.sender.end(GrpcCode::UNAVAILABLE, text),
+            LinkEnd::Finished(_) => return self.sender.end(GrpcCode::OK, ""),
+            LinkEnd::Link(_) => {}
+            LinkEnd::Silent => metrics.liveness_failure(),
+            LinkEnd::Stream(error) => metrics.received.error(error.code(), None),
         }
+        self.sender.reset();
     }
 }
 
