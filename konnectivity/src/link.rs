@@ -12,7 +12,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use knp_proto::{
     ConnectId, DialId, DialRefused, DialTarget, EndReason, Event, Gone, Link, Read, StreamId,
     TunnelId, WriteError,
 };
+use telemetry::lock;
 use tokio::time::Instant;
 
 use crate::metrics::LinkMetrics;
@@ -191,7 +192,7 @@ impl LinkHandle {
 impl Shared {
     /// A panic of another task leaves the state as the last whole change left it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Changes the link and tells whom it concerns.
