@@ -34,8 +34,8 @@ use relay::PoolParams;
 use route::TcpOptions;
 use serve::{
     Accepting, BoundEndpoints, BoundListeners, Drain, DrainParams, Failure, ListenerParams, Phase,
-    ServedEndpoints, Signal, Signals, Threads, WorkerSocket, Workers, accept_all, bind_all,
-    program,
+    ProcessInfo, ServedEndpoints, Signal, Signals, Threads, WorkerSocket, Workers, accept_all,
+    bind_all, program,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process};
@@ -46,7 +46,7 @@ use tokio::time::sleep;
 
 use crate::flags::ServerConfig;
 use crate::lease::{ServerLease, ServerLeaseParams};
-use crate::metrics::ServerMetrics;
+use crate::metrics::{SERVER_BUILD, ServerMetrics};
 use crate::registry::{Port, Registry};
 use context::Context;
 use listen::{Admissions, Worker};
@@ -155,7 +155,11 @@ impl Server {
             return Err(error.into());
         }
         workers.start(own);
-        let view: Arc<dyn Process> = Arc::new(view::View::new(Arc::clone(&cx)));
+        let info = ProcessInfo::new(SERVER_BUILD, cx.drain.clone());
+        let view: Arc<dyn Process> = Arc::new(view::View {
+            cx: Arc::clone(&cx),
+            info,
+        });
         let endpoints = endpoints.serve(&view, metrics_registry, log);
         let watched = cx.registry.clone();
         tasks.push(tokio::spawn(async move { watched.watch().await }));
@@ -245,17 +249,9 @@ async fn work(task: Task) -> std::io::Result<()> {
             tokio::task::spawn_local(Rc::clone(&for_sockets).listen_unix(listen));
         }
     });
-    let accepted = {
-        let worker = Rc::clone(&worker);
-        accept_all(
-            &accepting,
-            task.listeners,
-            move |stream, peer, port: &Port| {
-                worker.accepted(stream, peer, *port);
-            },
-        )
-        .await
-    };
+    let for_ports = Rc::clone(&worker);
+    let accept = move |stream, peer, port: &Port| for_ports.accepted(stream, peer, *port);
+    let accepted = accept_all(&accepting, task.listeners, accept).await;
     // There may be no port at all, and then nothing was waited for.
     accepting.drain.reached(Phase::Closing).await;
     drop(accepting);
