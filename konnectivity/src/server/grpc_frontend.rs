@@ -53,9 +53,7 @@ where
             tracing::debug!(peer = %frontend.peer, %error, "frontend connection is not HTTP/2");
             cx.metrics.peer_refused(frontend.port, "http2");
         }
-        Err(_) => {
-            cx.metrics.peer_refused(frontend.port, "handshake_timeout");
-        }
+        Err(_) => cx.metrics.peer_refused(frontend.port, "handshake_timeout"),
     }
 }
 
