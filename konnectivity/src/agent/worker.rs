@@ -28,7 +28,7 @@ use super::board::{Board, LinkInfo};
 use super::config::AgentConfig;
 use super::connect::{Connector, Verdict};
 use super::dial::Dialer;
-use super::server_link::{self, Introduction, Links, OpenError, Opened};
+use super::server_link::{self, Links, OpenError, Opened};
 use super::tunnel::Tunnels;
 use crate::link::now;
 use crate::metrics::{AgentMetrics, ConnectResult, GrpcCode};
@@ -202,18 +202,15 @@ impl Worker {
                 return;
             }
         };
-        let Introduction {
-            server_id: server,
-            server_count: count,
-            extensions,
-        } = &opened.introduction;
-        match (self.connector).connected(now(), random, server, *count) {
+        let introduction = &opened.introduction;
+        let (server, count) = (&introduction.server_id, introduction.server_count);
+        match (self.connector).connected(now(), random, server, count) {
             Verdict::Duplicate => {
                 tracing::debug!(server, count, "server already connected");
                 metrics.connected(ConnectResult::Duplicate);
             }
             Verdict::Keep => {
-                tracing::info!(server, count, %extensions, "connected");
+                tracing::info!(server, count, extensions = %introduction.extensions, "connected");
                 metrics.connected(ConnectResult::Connected);
                 self.serve(opened);
             }
