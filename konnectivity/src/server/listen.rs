@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rustls::pki_types::UnixTime;
 use serve::{Admission, Permit, Phase};
 use telemetry::{AcceptBackoff, FairPermit, FairPermits};
 use tokio::net::{TcpStream, UnixListener};
@@ -134,7 +135,8 @@ impl Worker {
         }
         // As it is now: what was taken away during the handshake is not let in.
         let tenants = self.cx.registry.current();
-        let identity = tenants.identify(port, name.as_deref(), session.peer_certificates());
+        let (certs, now) = (session.peer_certificates(), UnixTime::now());
+        let identity = tenants.identify(port, name.as_deref(), certs, now);
         drop(tenants);
         let identity = match identity {
             Ok(identity) => identity,
