@@ -147,7 +147,7 @@ impl Pump {
                 if let Some(closing) = state.closing {
                     return Poll::Ready(LinkEnd::Closed(closing));
                 }
-                if self.watch.answered() && std::mem::take(&mut state.suspect) {
+                if std::mem::take(&mut self.watch.news) && std::mem::take(&mut state.suspect) {
                     state.news.push_back(News::Alive(true));
                 }
                 state.link.poll_timeout()
@@ -332,11 +332,6 @@ impl Watch {
         self.news = true;
     }
 
-    /// Returns whether something came since the last time.
-    fn answered(&mut self) -> bool {
-        std::mem::take(&mut self.news)
-    }
-
     /// Ready once the peer is to be given up. `suspect` has it asked right away.
     pub(crate) fn poll(
         &mut self,
@@ -352,7 +347,9 @@ impl Watch {
                 match pings.poll_answer(cx) {
                     Poll::Ready(Ok(())) => {
                         self.heard();
-                        self.rest();
+                        self.asked = false;
+                        let at = self.heard + self.liveness.interval;
+                        self.sleep.as_mut().reset(at);
                         suspect = false;
                         continue;
                     }
@@ -383,12 +380,6 @@ impl Watch {
         self.asked = true;
         let now = Instant::now();
         self.sleep.as_mut().reset(now + self.liveness.timeout);
-    }
-
-    fn rest(&mut self) {
-        self.asked = false;
-        let now = Instant::now();
-        self.sleep.as_mut().reset(now + self.liveness.interval);
     }
 }
 

@@ -41,7 +41,7 @@ use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
 use crate::flags::ServerConfig;
@@ -70,7 +70,7 @@ struct Server {
     workers: Workers<Task>,
     sockets: Sockets,
     endpoints: ServedEndpoints,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: JoinSet<()>,
     lease: Option<LeaseTask>,
 }
 
@@ -100,7 +100,7 @@ impl Server {
         let access_log = AccessLog::new(config.access_log, Sink::Stdout)?;
         access_log.register(&metrics_registry);
         let drain = Drain::new(config.drain);
-        let mut tasks = Vec::new();
+        let mut tasks = JoinSet::new();
         let lease = config.lease.clone();
         let lease = lease.map(|lease| keep_lease(lease, Arc::clone(&metrics)));
         let (lease, lease_count) = lease.unzip();
@@ -130,7 +130,7 @@ impl Server {
             delay: Duration::ZERO,
             timeout: Duration::ZERO,
         });
-        tasks.push(tokio::spawn(cut_later(drain, hard.clone())));
+        tasks.spawn(cut_later(drain, hard.clone()));
         let run = async |_, task: Task| work(task).await;
         let pool = PoolParams::COPYING;
         let mut workers = Workers::prepare("worker", config.workers, pool, &hard, run)?;
@@ -162,7 +162,7 @@ impl Server {
         });
         let endpoints = endpoints.serve(&view, metrics_registry, log);
         let watched = cx.registry.clone();
-        tasks.push(tokio::spawn(async move { watched.watch().await }));
+        tasks.spawn(async move { watched.watch().await });
         tracing::info!(id = config.id, workers = config.workers, "serving");
         Ok(Self {
             cx,
@@ -219,10 +219,7 @@ impl Server {
     async fn end(self, forced: bool, failed: Option<String>) -> Result<(), Failure> {
         drop(self.sockets);
         self.workers.join();
-        drop(self.endpoints);
-        for task in self.tasks {
-            task.abort();
-        }
+        drop((self.endpoints, self.tasks));
         if let Some((lease, stop)) = self.lease {
             drop(stop);
             // It bounds itself, and logs what goes wrong.
