@@ -28,7 +28,7 @@ use serve::{
     BoundEndpoints, Drain, DrainParams, Failure, Phase, ProcessInfo, ServedEndpoints, Signal,
     Signals, Threads, Workers, program,
 };
-use telemetry::{LogControl, Process, Registry};
+use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tls::ClientTls;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -68,7 +68,8 @@ impl Agent {
         telemetry::process::register(&registry, AGENT_BUILD);
         let tls = trust::load(&config).map_err(Failure::configuration)?;
         tls.count_in(&tls::Metrics::new(&registry), "servers");
-        let endpoints = BoundEndpoints::bind(config.health.clone(), config.admin.clone())?;
+        let (probes, admin) = (config.health, config.admin);
+        let endpoints = BoundEndpoints::bind(EndpointAddr::Tcp(probes), EndpointAddr::Tcp(admin))?;
         let board = Board::default();
         let drain = Drain::new(DrainParams {
             delay: Duration::ZERO,

@@ -1,10 +1,17 @@
 //! What the endpoints of server and agent have in common beside [`telemetry::Endpoints`].
 
+use telemetry::Fact;
 use telemetry::admin::Extra;
 
 /// Answers with a text as Go programs send it: no newline at the end, unless `body` has one.
 pub(crate) fn text(status: u16, body: impl Into<String>) -> Extra {
     (status, "text/plain; charset=utf-8", body.into())
+}
+
+/// Makes a line of the page.
+pub(crate) fn fact(name: &str, value: String) -> Fact {
+    let name = name.to_owned();
+    Fact { name, value }
 }
 
 /// Returns whether a probe asks for a list of checks, as Kubernetes' programs understand it.

@@ -12,7 +12,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use knp_proto::{
     ConnectId, DialId, DialRefused, DialTarget, EndReason, Event, Gone, Link, Read, StreamId,
     TunnelId, WriteError,
 };
+use telemetry::lock;
 use tokio::time::Instant;
 
 use crate::metrics::LinkMetrics;
@@ -56,10 +57,7 @@ pub(crate) struct EndOnDrop(pub(crate) LinkHandle);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        let shared = &self.0.0;
-        let mut state = shared.lock();
-        state.link.end(now());
-        shared.settle(&mut state);
+        self.0.0.change(|link| link.end(now()));
     }
 }
 
@@ -194,7 +192,7 @@ impl LinkHandle {
 impl Shared {
     /// A panic of another task leaves the state as the last whole change left it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Changes the link and tells whom it concerns.
@@ -295,15 +293,9 @@ impl Tunnel {
     /// Waits for the end of the dial. Cancel-safe.
     fn poll_progress(&self, cx: &Context<'_>) -> Poll<Result<ConnectId, EndReason>> {
         let mut state = self.shared.lock();
-        match state.tunnels.get_mut(&self.id) {
-            Some(waiting) => match (waiting.open, &waiting.ended) {
-                (Some(connect_id), _) => Poll::Ready(Ok(connect_id)),
-                (None, Some(reason)) => Poll::Ready(Err(reason.clone())),
-                (None, None) => {
-                    waiting.waker = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-            },
+        match state.tunnels.get(&self.id).map(|waiting| waiting.open) {
+            Some(Some(connect_id)) => Poll::Ready(Ok(connect_id)),
+            Some(None) => state.wait(self.id, cx).map(Err),
             None => Poll::Ready(Err(EndReason::LinkLost)),
         }
     }
@@ -320,11 +312,8 @@ impl Tunnel {
         match state.link.read(self.id, max) {
             Ok(Read::Data(data)) => Poll::Ready(TunnelRead::Data(data)),
             Ok(Read::End) => Poll::Ready(TunnelRead::End),
-            Ok(Read::Pending) => {
-                // An end may be told while there was still something to read.
-                state.wait(self.id, cx).map(TunnelRead::Ended)
-            }
-            Err(Gone) => state.wait(self.id, cx).map(TunnelRead::Ended),
+            // An end may be told while there was still something to read.
+            Ok(Read::Pending) | Err(Gone) => state.wait(self.id, cx).map(TunnelRead::Ended),
         }
     }
 
@@ -334,8 +323,7 @@ impl Tunnel {
         let mut state = self.shared.lock();
         match state.link.write_capacity(self.id) {
             0 => {
-                let ended = state.wait(self.id, cx);
-                drop(ended);
+                drop(state.wait(self.id, cx));
                 Poll::Pending
             }
             capacity => Poll::Ready(capacity),

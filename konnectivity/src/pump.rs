@@ -147,7 +147,7 @@ impl Pump {
                 if let Some(closing) = state.closing {
                     return Poll::Ready(LinkEnd::Closed(closing));
                 }
-                if self.watch.answered() && std::mem::take(&mut state.suspect) {
+                if std::mem::take(&mut self.watch.news) && std::mem::take(&mut state.suspect) {
                     state.news.push_back(News::Alive(true));
                 }
                 state.link.poll_timeout()
@@ -248,17 +248,15 @@ impl Pump {
     }
 
     fn finish(self, end: &LinkEnd) {
-        if let LinkEnd::Silent = end {
-            self.link.metrics().liveness_failure();
-        }
-        if let LinkEnd::Stream(error) = end {
-            self.link.metrics().received.error(error.code(), None);
-        }
+        let metrics = self.link.metrics();
         match end {
-            LinkEnd::Closed(text) => self.sender.end(GrpcCode::UNAVAILABLE, text),
-            LinkEnd::Finished(_) => self.sender.end(GrpcCode::OK, ""),
-            LinkEnd::Link(_) | LinkEnd::Silent | LinkEnd::Stream(_) => self.sender.reset(),
+            LinkEnd::Closed(text) => return self.sender.end(GrpcCode::UNAVAILABLE, text),
+            LinkEnd::Finished(_) => return self.sender.end(GrpcCode::OK, ""),
+            LinkEnd::Link(_) => {}
+            LinkEnd::Silent => metrics.liveness_failure(),
+            LinkEnd::Stream(error) => metrics.received.error(error.code(), None),
         }
+        self.sender.reset();
     }
 }
 
@@ -334,11 +332,6 @@ impl Watch {
         self.news = true;
     }
 
-    /// Returns whether something came since the last time.
-    fn answered(&mut self) -> bool {
-        std::mem::take(&mut self.news)
-    }
-
     /// Ready once the peer is to be given up. `suspect` has it asked right away.
     pub(crate) fn poll(
         &mut self,
@@ -354,7 +347,9 @@ impl Watch {
                 match pings.poll_answer(cx) {
                     Poll::Ready(Ok(())) => {
                         self.heard();
-                        self.rest();
+                        self.asked = false;
+                        let at = self.heard + self.liveness.interval;
+                        self.sleep.as_mut().reset(at);
                         suspect = false;
                         continue;
                     }
@@ -385,12 +380,6 @@ impl Watch {
         self.asked = true;
         let now = Instant::now();
         self.sleep.as_mut().reset(now + self.liveness.timeout);
-    }
-
-    fn rest(&mut self) {
-        self.asked = false;
-        let now = Instant::now();
-        self.sleep.as_mut().reset(now + self.liveness.interval);
     }
 }
 

@@ -154,8 +154,7 @@ impl<S: Stream> Relay<'_, S> {
     fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<RelayEnd> {
         let half_closed = !self.reading || !matches!(self.writing, Writing::Open);
         let unread = self.reading && self.full;
-        let end = ready!(self.watch.poll(cx, self.socket.fd(), half_closed, unread));
-        Poll::Ready(end)
+        self.watch.poll(cx, self.socket.fd(), half_closed, unread)
     }
 
     fn moved(&self, count: &Cell<u64>, direction: Direction, len: usize) {
@@ -214,14 +213,12 @@ impl<S: Stream> Relay<'_, S> {
 
     /// A socket that can neither be read nor written is of no more use.
     fn after_reading(&mut self) -> Step {
-        match &mut self.writing {
-            Writing::Broken(error) => {
-                let error = error.take();
-                let error = error.unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
-                Break(RelayEnd::Socket(error))
-            }
-            Writing::Open | Writing::Shutting | Writing::Shut => Continue(()),
-        }
+        let Writing::Broken(error) = &mut self.writing else {
+            return Continue(());
+        };
+        let error = error.take();
+        let error = error.unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
+        Break(RelayEnd::Socket(error))
     }
 
     /// From the tunnel to the socket.

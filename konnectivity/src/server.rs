@@ -34,19 +34,19 @@ use relay::PoolParams;
 use route::TcpOptions;
 use serve::{
     Accepting, BoundEndpoints, BoundListeners, Drain, DrainParams, Failure, ListenerParams, Phase,
-    ServedEndpoints, Signal, Signals, Threads, WorkerSocket, Workers, accept_all, bind_all,
-    program,
+    ProcessInfo, ServedEndpoints, Signal, Signals, Threads, WorkerSocket, Workers, accept_all,
+    bind_all, program,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
 use crate::flags::ServerConfig;
 use crate::lease::{ServerLease, ServerLeaseParams};
-use crate::metrics::ServerMetrics;
+use crate::metrics::{SERVER_BUILD, ServerMetrics};
 use crate::registry::{Port, Registry};
 use context::Context;
 use listen::{Admissions, Worker};
@@ -70,7 +70,7 @@ struct Server {
     workers: Workers<Task>,
     sockets: Sockets,
     endpoints: ServedEndpoints,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: JoinSet<()>,
     lease: Option<LeaseTask>,
 }
 
@@ -100,7 +100,7 @@ impl Server {
         let access_log = AccessLog::new(config.access_log, Sink::Stdout)?;
         access_log.register(&metrics_registry);
         let drain = Drain::new(config.drain);
-        let mut tasks = Vec::new();
+        let mut tasks = JoinSet::new();
         let lease = config.lease.clone();
         let lease = lease.map(|lease| keep_lease(lease, Arc::clone(&metrics)));
         let (lease, lease_count) = lease.unzip();
@@ -130,7 +130,7 @@ impl Server {
             delay: Duration::ZERO,
             timeout: Duration::ZERO,
         });
-        tasks.push(tokio::spawn(cut_later(drain, hard.clone())));
+        tasks.spawn(cut_later(drain, hard.clone()));
         let run = async |_, task: Task| work(task).await;
         let pool = PoolParams::COPYING;
         let mut workers = Workers::prepare("worker", config.workers, pool, &hard, run)?;
@@ -155,10 +155,14 @@ impl Server {
             return Err(error.into());
         }
         workers.start(own);
-        let view: Arc<dyn Process> = Arc::new(view::View::new(Arc::clone(&cx)));
+        let info = ProcessInfo::new(SERVER_BUILD, cx.drain.clone());
+        let view: Arc<dyn Process> = Arc::new(view::View {
+            cx: Arc::clone(&cx),
+            info,
+        });
         let endpoints = endpoints.serve(&view, metrics_registry, log);
         let watched = cx.registry.clone();
-        tasks.push(tokio::spawn(async move { watched.watch().await }));
+        tasks.spawn(async move { watched.watch().await });
         tracing::info!(id = config.id, workers = config.workers, "serving");
         Ok(Self {
             cx,
@@ -215,10 +219,7 @@ impl Server {
     async fn end(self, forced: bool, failed: Option<String>) -> Result<(), Failure> {
         drop(self.sockets);
         self.workers.join();
-        drop(self.endpoints);
-        for task in self.tasks {
-            task.abort();
-        }
+        drop((self.endpoints, self.tasks));
         if let Some((lease, stop)) = self.lease {
             drop(stop);
             // It bounds itself, and logs what goes wrong.
@@ -245,17 +246,9 @@ async fn work(task: Task) -> std::io::Result<()> {
             tokio::task::spawn_local(Rc::clone(&for_sockets).listen_unix(listen));
         }
     });
-    let accepted = {
-        let worker = Rc::clone(&worker);
-        accept_all(
-            &accepting,
-            task.listeners,
-            move |stream, peer, port: &Port| {
-                worker.accepted(stream, peer, *port);
-            },
-        )
-        .await
-    };
+    let for_ports = Rc::clone(&worker);
+    let accept = move |stream, peer, port: &Port| for_ports.accepted(stream, peer, *port);
+    let accepted = accept_all(&accepting, task.listeners, accept).await;
     // There may be no port at all, and then nothing was waited for.
     accepting.drain.reached(Phase::Closing).await;
     drop(accepting);

@@ -150,11 +150,10 @@ impl Tenant {
         if !self.tunnels.try_add() {
             return Err(DialRefused::Tunnels);
         }
-        let mut permit = Permit {
+        let permit = Permit {
             bytes: Reserve::new(self),
-            pending: false,
+            pending: self.pending.try_add(),
         };
-        permit.pending = self.pending.try_add();
         if !permit.pending {
             return Err(DialRefused::PendingDials);
         }

@@ -119,12 +119,6 @@ struct Backend {
 }
 
 impl Backends {
-    /// Makes an empty table.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds a stream, alive. Addresses are compared as addresses and names without regard to
     /// letter case; ranges that are none are left out.
     pub fn insert(&mut self, stream: StreamId, agent: AgentId, identifiers: Identifiers) {

@@ -29,15 +29,16 @@ pub enum FrontendAction {
 }
 
 /// The state of one client's stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GrpcFrontend {
     state: State,
     random: DialId,
     connect_id: ConnectId,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Idle,
     Dialing,
     Open,
@@ -51,11 +52,7 @@ impl GrpcFrontend {
     /// Makes the state of a new stream.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            state: State::Idle,
-            random: DialId(0),
-            connect_id: ConnectId(0),
-        }
+        Self::default()
     }
 
     /// Handles a packet the client sent. What is to be sent back at once is added to `replies`, at
@@ -187,12 +184,6 @@ impl GrpcFrontend {
         let tell = matches!(self.state, State::Open | State::Closing);
         self.state = State::Done;
         tell.then(|| close_response(self.connect_id, error))
-    }
-}
-
-impl Default for GrpcFrontend {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -46,7 +46,7 @@ name! {
 pub struct StreamId(pub u64);
 
 /// The number a dialler draws for one dial (`random` on the wire).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DialId(pub i64);
 
 impl DialId {
@@ -60,7 +60,7 @@ impl DialId {
 
 /// The number an agent gives to a connection it opened, counted from 1 on each stream
 /// (`connectID` on the wire).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectId(pub i64);
 
 impl fmt::Display for ConnectId {

@@ -227,7 +227,7 @@ impl Packet {
                     random: DialId(dial.random),
                 }
             }
-            Payload::Drain(wire::Drain {}) => Self::Drain,
+            Payload::Drain(()) => Self::Drain,
             Payload::Fin(fin) => Self::Fin {
                 connect_id: ConnectId(fin.connect_id),
             },
@@ -286,7 +286,7 @@ impl Packet {
                 connect_id: connect_id.0,
                 random: random.0,
             }),
-            Self::Drain => Payload::Drain(wire::Drain {}),
+            Self::Drain => Payload::Drain(()),
             Self::Empty | Self::Unknown { .. } => return None,
             Self::Fin { connect_id } => Payload::Fin(wire::ConnectionOnly {
                 connect_id: connect_id.0,

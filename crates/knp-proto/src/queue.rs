@@ -63,8 +63,8 @@ impl ByteQueue {
             self.whole.pop_front()?
         };
         self.len -= piece.len();
-        if self.len == 0 {
-            self.release();
+        if self.len == 0 && self.whole.capacity() > KEPT {
+            self.whole = VecDeque::new();
         }
         Some(piece)
     }
@@ -77,12 +77,6 @@ impl ByteQueue {
         if !self.tail.is_empty() {
             self.whole
                 .push_back(std::mem::take(&mut self.tail).freeze());
-        }
-    }
-
-    fn release(&mut self) {
-        if self.whole.capacity() > KEPT {
-            self.whole = VecDeque::new();
         }
     }
 }

@@ -7,9 +7,10 @@
 //! Touched when a stream begins or ends, never per packet.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use knp_proto::Extensions;
+use telemetry::lock;
 use tokio::time::Instant;
 
 use crate::link::LinkHandle;
@@ -40,7 +41,7 @@ impl Board {
     /// Returns what is to be seen; do not hold it across an await.
     pub(super) fn view(&self) -> MutexGuard<'_, View> {
         // What is told is whole after each change.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Plain values: flags, environment and files are read elsewhere, and validated there.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +10,6 @@ use clap::ValueEnum;
 use knp_proto::{Identifiers, LinkConfig, TenantLimits};
 use schemars::JsonSchema;
 use serde::Serialize;
-use telemetry::EndpointAddr;
 
 use super::dial::DialParams;
 use crate::lease::LeaseCountParams;
@@ -18,7 +18,7 @@ use crate::lease::LeaseCountParams;
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// Where operators look in.
-    pub admin: EndpointAddr,
+    pub admin: SocketAddr,
     /// What the agent calls itself.
     pub agent_id: String,
     /// Protocols offered by ALPN after `h2`.
@@ -38,7 +38,7 @@ pub struct AgentConfig {
     /// How long a drain may take.
     pub grace: Duration,
     /// Where probes and scrapes are answered.
-    pub health: EndpointAddr,
+    pub health: SocketAddr,
     /// What the agent is meant for.
     pub identifiers: Identifiers,
     /// Bounds and times of the links to servers.

@@ -17,7 +17,7 @@ use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
 
 use super::board::{Board, View};
 use super::config::AgentConfig;
-use crate::endpoints;
+use crate::endpoints::{self, fact};
 
 /// Answers for the agent.
 pub(super) struct Health {
@@ -119,10 +119,6 @@ impl Process for Health {
 }
 
 fn facts(config: &AgentConfig, view: &View) -> Vec<Fact> {
-    let fact = |name: &str, value: String| Fact {
-        name: name.to_owned(),
-        value,
-    };
     let server = format!("{}:{}", config.server_host, config.server_port);
     let connected = format!("{} of {}", view.links.len(), view.servers);
     let mut facts = vec![

@@ -121,16 +121,14 @@ impl Links {
             Ok::<_, OpenError>((response.await?, sending))
         };
         let (response, sending) = within("the answer to Connect", exchange).await??;
-        let (head, body) = response.into_parts();
-        let head = Response::from_parts(head, ());
-        let introduction = Introduction::read(&head)?;
+        let introduction = Introduction::read(&response)?;
         let extensions = introduction.extensions;
         let link = Link::agent(&self.tenant, stream, extensions, self.params);
         let link = LinkHandle::new(link, Arc::clone(&self.tunnels.metrics.link));
         let pump = Pump::new(
             link.clone(),
             PacketSender::new(sending, Side::Client),
-            PacketReceiver::new(body, MAX_MESSAGE_BYTES),
+            PacketReceiver::new(response.into_body(), MAX_MESSAGE_BYTES),
             pings.take(),
             self.liveness(extensions),
             Rc::default(),
@@ -241,7 +239,7 @@ pub(super) struct Introduction {
 }
 
 impl Introduction {
-    fn read(response: &Response<()>) -> Result<Self, OpenError> {
+    fn read<B>(response: &Response<B>) -> Result<Self, OpenError> {
         let headers = response.headers();
         if let Some((status, message)) = grpc::status_of(headers) {
             return Err(OpenError::Refused { status, message });

@@ -10,8 +10,6 @@ use testkit::konnectivity::{AgentLink, End, FakeServer, Packet, ServerOptions};
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
 
-use telemetry::EndpointAddr;
-
 use super::*;
 use crate::endpoints;
 use crate::flags::{self, Environment};
@@ -284,7 +282,7 @@ fn exit_code_is_64_only_for_config_errors() {
     let dir = TempDir::new("agent").unwrap();
     let config = configured(&dir, &pki, 1, &[]);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = EndpointAddr::Tcp(listener.local_addr().unwrap());
+    let taken = listener.local_addr().unwrap();
     let wrong = dir.write("wrong.crt", "no certificate").unwrap();
     let bad_file = AgentConfig {
         ca: Some(wrong),

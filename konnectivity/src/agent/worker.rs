@@ -28,7 +28,7 @@ use super::board::{Board, LinkInfo};
 use super::config::AgentConfig;
 use super::connect::{Connector, Verdict};
 use super::dial::Dialer;
-use super::server_link::{self, Introduction, Links, OpenError, Opened};
+use super::server_link::{self, Links, OpenError, Opened};
 use super::tunnel::Tunnels;
 use crate::link::now;
 use crate::metrics::{AgentMetrics, ConnectResult, GrpcCode};
@@ -61,11 +61,8 @@ pub(super) struct Task {
 type Attempt = Pin<Box<dyn Future<Output = Result<Opened, OpenError>>>>;
 
 struct Worker {
+    task: Task,
     links: Rc<Links>,
-    board: Board,
-    drain: Drain,
-    reloads: watch::Receiver<()>,
-    leases: watch::Receiver<Option<u32>>,
     connector: Connector,
     attempt: Option<Attempt>,
     running: JoinSet<LinkEnd>,
@@ -82,7 +79,7 @@ struct Worker {
 
 /// Serves until the agent is drained, or told to end.
 pub(super) async fn run(task: Task) {
-    let config = task.config;
+    let config = Arc::clone(&task.config);
     let budget = Budget::new(config.limits.buffered_bytes);
     task.metrics.budget(&budget);
     let tenant = Tenant::new(TenantId::new("agent"), config.limits, budget);
@@ -91,7 +88,7 @@ pub(super) async fn run(task: Task) {
         dial_timeout: config.dial.timeout + DIAL_MARGIN,
         ..config.link
     };
-    let tunnels = Tunnels::new(Dialer::new(config.dial.clone()), task.metrics);
+    let tunnels = Tunnels::new(Dialer::new(config.dial.clone()), task.metrics.clone());
     let chance = RandomState::new();
     let mut worker = Worker {
         connector: Connector::new(config.connect, now()),
@@ -99,13 +96,10 @@ pub(super) async fn run(task: Task) {
             config,
             tenant,
             params: link,
-            tls: task.tls,
+            tls: task.tls.clone(),
             tunnels,
         }),
-        board: task.board,
-        drain: task.drain,
-        reloads: task.reloads,
-        leases: task.leases,
+        task,
         attempt: None,
         running: JoinSet::new(),
         servers: HashMap::new(),
@@ -131,14 +125,14 @@ impl Worker {
         let draining = self.draining_since.is_some();
         let next = if draining { Phase::Cut } else { Phase::Unready };
         tokio::select! {
-            () = self.drain.reached(next) => match draining {
+            () = self.task.drain.reached(next) => match draining {
                 true => {
                     tracing::info!(grace = ?self.links.config.grace, "drain timed out");
                     self.ended = true;
                 }
                 false => self.begin_drain(),
             },
-            changed = self.reloads.changed() => match changed {
+            changed = self.task.reloads.changed() => match changed {
                 Ok(()) => self.links.tunnels.dialer.reload(),
                 // The agent is gone: nothing else would end this thread.
                 Err(_) => self.ended = true,
@@ -149,8 +143,8 @@ impl Worker {
                 self.opened(opened);
             }
             Some(ended) = self.running.join_next_with_id() => self.ended(ended),
-            Ok(()) = self.leases.changed() => {
-                let count = *self.leases.borrow_and_update();
+            Ok(()) = self.task.leases.changed() => {
+                let count = *self.task.leases.borrow_and_update();
                 let random = self.random();
                 self.connector.counted(now(), random, count);
             }
@@ -163,7 +157,7 @@ impl Worker {
         self.attempt = None;
         self.draining_since = Some(Instant::now());
         self.links.tunnels.metrics.draining.set(1);
-        for info in self.board.view().links.values() {
+        for info in self.task.board.view().links.values() {
             info.link.drain();
         }
     }
@@ -174,7 +168,7 @@ impl Worker {
             return;
         };
         let since = draining.max(idle);
-        if since.elapsed() >= IDLE && self.board.view().tunnels() == 0 {
+        if since.elapsed() >= IDLE && self.task.board.view().tunnels() == 0 {
             tracing::info!(idle = ?IDLE, "drained");
             self.ended = true;
         }
@@ -197,23 +191,20 @@ impl Worker {
                 let error = telemetry::chain(&error).to_string();
                 tracing::warn!(error, "connecting to a server failed");
                 metrics.connected(ConnectResult::Failed);
-                self.board.view().last_failure = Some(error);
+                self.task.board.view().last_failure = Some(error);
                 self.connector.failed(now(), random);
                 return;
             }
         };
-        let Introduction {
-            server_id: server,
-            server_count: count,
-            extensions,
-        } = &opened.introduction;
-        match (self.connector).connected(now(), random, server, *count) {
+        let introduction = &opened.introduction;
+        let (server, count) = (&introduction.server_id, introduction.server_count);
+        match (self.connector).connected(now(), random, server, count) {
             Verdict::Duplicate => {
                 tracing::debug!(server, count, "server already connected");
                 metrics.connected(ConnectResult::Duplicate);
             }
             Verdict::Keep => {
-                tracing::info!(server, count, %extensions, "connected");
+                tracing::info!(server, count, extensions = %introduction.extensions, "connected");
                 metrics.connected(ConnectResult::Connected);
                 self.serve(opened);
             }
@@ -227,7 +218,7 @@ impl Worker {
             since: Instant::now(),
             link: opened.link.clone(),
         };
-        let mut view = self.board.view();
+        let mut view = self.task.board.view();
         view.last_failure = None;
         view.links.insert(server.clone(), info);
         drop(view);
@@ -244,7 +235,7 @@ impl Worker {
         let Some(server) = self.servers.remove(&id) else {
             return;
         };
-        let info = self.board.view().links.remove(&server);
+        let info = self.task.board.view().links.remove(&server);
         let lasted = info.map(|info| info.since.elapsed());
         match ended {
             Ok((_, end)) => {
@@ -277,7 +268,7 @@ impl Worker {
 
     fn publish(&self) {
         let servers = self.connector.servers();
-        self.board.view().servers = servers;
+        self.task.board.view().servers = servers;
         (self.links.tunnels.metrics.known_servers).set(servers.into());
     }
 
@@ -287,7 +278,7 @@ impl Worker {
         // A stream that is dropped is reset: only servers end it with a status. Its tunnels end with
         // the thread.
         self.running.shutdown().await;
-        self.board.view().links.clear();
+        self.task.board.view().links.clear();
         sleep(FLUSH_TIMEOUT).await;
     }
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use knp_proto::{Identifiers, LinkConfig, TenantLimits};
 use serde_json::Value;
-use telemetry::EndpointAddr;
 
 use super::agent::AgentFlags;
 use super::checks::{Checks, path, unbracketed};
@@ -33,11 +32,7 @@ pub(super) fn configure(
     checks.upstream_rules(flags.xfr_channel_size, &flags.idle);
     let keepalive = flags.keepalive_time.get();
     AgentConfig {
-        admin: EndpointAddr::Tcp(checks.address(
-            "admin-bind-address",
-            &flags.admin_bind_address,
-            admin,
-        )),
+        admin: checks.address("admin-bind-address", &flags.admin_bind_address, admin),
         agent_id: checks.name("agent-id", &flags.agent_id, variable),
         alpn: flags.alpn_proto.clone(),
         ca: path(&flags.ca_cert),
@@ -46,11 +41,7 @@ pub(super) fn configure(
         connect: connect(flags, checks),
         effective: effective.clone(),
         grace: flags.grace_period.get(),
-        health: EndpointAddr::Tcp(checks.address(
-            "health-server-host",
-            &flags.health_server_host,
-            health,
-        )),
+        health: checks.address("health-server-host", &flags.health_server_host, health),
         identifiers: identifiers.unwrap_or_default(),
         link: LinkConfig {
             dial_timeout: dial.timeout,

@@ -76,11 +76,8 @@ pub(crate) fn schema<S: Flags>() -> String {
     for (key, default) in defaults {
         let property = &mut schema["properties"][&key];
         property["default"] = default;
-        let hidden = command.get_arguments().filter(|arg| arg.is_hide_set());
-        if hidden
-            .filter_map(clap::Arg::get_long)
-            .any(|flag| flag == key)
-        {
+        let mut hidden = command.get_arguments().filter(|arg| arg.is_hide_set());
+        if hidden.any(|arg| arg.get_long() == Some(&*key)) {
             property["deprecated"] = true.into();
         }
     }

@@ -113,7 +113,8 @@ pub(crate) fn read<S: Flags>(
         let entries = entries.into_iter().filter(|(flag, _)| !given.has(flag));
         let entries: Vec<_> = entries.collect();
         for (flag, values) in entries {
-            let is_path = argument(&command, &flag).is_some_and(|arg| kind(arg) == "FILE");
+            let is_path = (command.get_arguments())
+                .any(|arg| arg.get_long() == Some(&*flag) && kind(arg) == "FILE");
             let texts = values.into_iter().map(|text| match text.as_str() {
                 text if is_path && !text.is_empty() => {
                     let resolved = RelPath::from(text).resolve(path);
@@ -242,11 +243,6 @@ pub(crate) fn defaults<S: Flags>() -> Map<String, Value> {
         Some(Value::Object(flags)) => flags,
         _ => Map::new(),
     }
-}
-
-fn argument<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
-    let mut args = command.get_arguments();
-    args.find(|arg| arg.get_long() == Some(flag))
 }
 
 /// What a file gives: flags with their values as texts, each accepted by clap.

@@ -5,7 +5,7 @@
 //! in `tests/upstream.rs`.
 
 use clap::Parser;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use schemars::JsonSchema;
 use serde::Serialize;
 use settings::{GoDuration, RelPath};
@@ -218,13 +218,8 @@ impl Flags for ServerFlags {
 }
 
 fn access_formats() -> impl TypedValueParser<Value = AccessFormat> {
-    let value = |word, help| PossibleValue::new(word).help(help);
-    PossibleValuesParser::new([
-        value("json", "One JSON object a line"),
-        value("off", "No access log"),
-        value("text", "One line of text"),
-    ])
-    .try_map(|word| serde_json::from_value::<AccessFormat>(word.into()))
+    PossibleValuesParser::new(["json", "off", "text"])
+        .try_map(|word| serde_json::from_value::<AccessFormat>(word.into()))
 }
 
 const EXAMPLES: &str = "\

@@ -97,13 +97,13 @@ pub(super) fn configure(
         timeout,
     };
     checks.upstream_rules(flags.xfr_channel_size, &flags.idle);
-    let admin_port = checks.own_port("admin-port", flags.admin_port);
-    let health_port = checks.own_port("health-port", flags.health_port);
+    let admin = checks.own_port("admin-port", flags.admin_port);
+    let health = checks.own_port("health-port", flags.health_port);
     let (only_tls13, cipher_suites) =
         versions_and_suites(&flags.tls_min_version, &flags.cipher_suites, checks);
     ServerConfig {
         access_log: flags.access_log,
-        admin: checks.address("admin-bind-address", &flags.admin_bind_address, admin_port),
+        admin: checks.address("admin-bind-address", &flags.admin_bind_address, admin),
         agent_liveness: liveness(flags.keepalive_time, 30),
         agents,
         delete_existing_sockets: flags.delete_existing_uds_file,
@@ -115,11 +115,7 @@ pub(super) fn configure(
         effective: effective.clone(),
         frontend_liveness: liveness(flags.frontend_keepalive_time, 3600),
         frontends,
-        health: checks.address(
-            "health-bind-address",
-            &flags.health_bind_address,
-            health_port,
-        ),
+        health: checks.address("health-bind-address", &flags.health_bind_address, health),
         id,
         lease,
         max_buffered_bytes: checks.buffered(&flags.buffers),

@@ -155,13 +155,8 @@ impl LeaseCount {
             return;
         }
         let valid = self.valid(now);
-        self.count.send_if_modified(|count| match count {
-            Some(before) if *before != valid => {
-                *before = valid;
-                true
-            }
-            Some(_) | None => false,
-        });
+        self.count
+            .send_if_modified(|count| count.is_some() && count.replace(valid) != Some(valid));
     }
 
     /// Returns how many are valid at `now`: at least one, since the agent has found a server.

@@ -126,7 +126,7 @@ impl Own {
         let now = MicroTime(Timestamp::now());
         let before = match self.held.take() {
             Some(lease) => Some(lease),
-            None => leases.get_opt(&self.name).await.map_err(refused)?,
+            None => leases.get_opt(&self.name).await.map_err(Box::new)?,
         };
         let params = PostParams::default();
         let written = match before {
@@ -140,13 +140,13 @@ impl Own {
                 leases.create(&params, &lease).await
             }
         };
-        self.held = Some(written.map_err(refused)?);
+        self.held = Some(written.map_err(Box::new)?);
         Ok(())
     }
 
     async fn delete(&self) -> Result<(), LeaseError> {
         let leases = self.leases().await?;
-        let Some(lease) = leases.get_opt(&self.name).await.map_err(refused)? else {
+        let Some(lease) = leases.get_opt(&self.name).await.map_err(Box::new)? else {
             return Ok(());
         };
         let holder = lease.spec.and_then(|spec| spec.holder_identity);
@@ -158,11 +158,12 @@ impl Own {
             uid: lease.metadata.uid,
         });
         let deleted = leases.delete(&self.name, &params).await;
-        deleted.map(drop).map_err(refused)
+        deleted.map_err(Box::new)?;
+        Ok(())
     }
 
     async fn leases(&self) -> Result<Api<Lease>, LeaseError> {
-        let (client, _) = self.api.client().await.map_err(LeaseError::Client)?;
+        let (client, _) = self.api.client().await?;
         Ok(Api::namespaced(client, &self.params.namespace))
     }
 }
@@ -191,11 +192,11 @@ impl ServerLeaseParams {
 #[non_exhaustive]
 enum LeaseError {
     #[error(transparent)]
-    Client(ApiServerError),
+    Client(#[from] ApiServerError),
     #[error("no answer within {0:?}")]
     Late(Duration),
     #[error("asking the API server about leases")]
-    Request(#[source] Box<kube::Error>),
+    Request(#[from] Box<kube::Error>),
 }
 
 async fn within<F>(limit: Duration, request: F) -> Result<(), LeaseError>
@@ -204,10 +205,6 @@ where
 {
     let answer = timeout(limit, request).await;
     answer.unwrap_or(Err(LeaseError::Late(limit)))
-}
-
-fn refused(error: kube::Error) -> LeaseError {
-    LeaseError::Request(Box::new(error))
 }
 
 const NAME_PREFIX: &str = "konnectivity-proxy-server-";

@@ -9,11 +9,11 @@
 //! When the last handle of a tenant goes, so does what it added to the sums, and its series end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use knp_proto::{DialRefused, Strategy, Tenant, TenantId};
-use telemetry::Registry;
 use telemetry::metrics::{Counter, Encoder, Gauge, Kind};
+use telemetry::{Registry, lock};
 
 use super::server::{DialFailure, PeerPort, ServerMetrics};
 use super::{Direction, Held, LinkMetrics};
@@ -259,8 +259,4 @@ impl Drop for TenantSeries {
     fn drop(&mut self) {
         self.families.forget(self.tenant.id());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

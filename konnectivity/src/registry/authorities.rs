@@ -9,7 +9,6 @@
 //! found out too late. Knows nothing of names and tenants.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -35,6 +34,7 @@ pub(super) fn provider() -> &'static Arc<CryptoProvider> {
 pub(super) type Print = [u8; 32];
 
 /// Authorities of client certificates, at least one.
+#[derive(Debug)]
 pub(crate) struct Authorities {
     prints: BTreeSet<Print>,
     roots: Arc<RootCertStore>,
@@ -94,14 +94,6 @@ impl PartialEq for Authorities {
 }
 
 impl Eq for Authorities {}
-
-impl fmt::Debug for Authorities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authorities")
-            .field("count", &self.roots.len())
-            .finish_non_exhaustive()
-    }
-}
 
 fn print(anchor: &TrustAnchor<'_>) -> Print {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);

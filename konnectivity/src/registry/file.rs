@@ -253,22 +253,19 @@ impl TenantFile {
             "serverCount",
             values::within(self.server_count.into(), 1, MAX_SERVERS),
         );
-        let certificates = |file: Option<CertificatesFile>, key, reading: &mut Reading<'_>| {
-            file.and_then(|file| file.resolve(key, reading))
-        };
         TenantSpec {
             id: id.clone(),
             server_names: server_names(self.server_names, reading),
             strategies: strategies(&self.strategies, reading),
             server_count: self.server_count,
             limits: self.limits.resolve(reading),
-            agent_certificates: certificates(agents.certificates, "agents.certificates", reading),
+            agent_certificates: agents
+                .certificates
+                .and_then(|file| file.resolve("agents.certificates", reading)),
             tokens: agents.tokens.map(|tokens| tokens.resolve(reading)),
-            frontend_certificates: certificates(
-                frontends.certificates,
-                "frontends.certificates",
-                reading,
-            ),
+            frontend_certificates: frontends
+                .certificates
+                .and_then(|file| file.resolve("frontends.certificates", reading)),
             uds: frontends.uds.map(|uds| uds.resolve(reading)),
         }
     }

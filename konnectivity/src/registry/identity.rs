@@ -57,21 +57,12 @@ telemetry::labels! {
 }
 
 impl Tenants {
-    /// Returns whose peer a connection is after its handshake, by the server name it asked for and
-    /// the certificates it presented, leaf first (`peer_certificates()` of rustls).
+    /// Returns whose peer a connection is `now`, after its handshake, by the server name it asked
+    /// for and the certificates it presented, leaf first (`peer_certificates()` of rustls).
     ///
     /// # Errors
     /// It belongs to none: close it.
     pub(crate) fn identify(
-        &self,
-        port: Port,
-        server_name: Option<&str>,
-        certs: Option<&[CertificateDer<'static>]>,
-    ) -> Result<Peer, IdentityRefused> {
-        self.identify_at(port, server_name, certs, UnixTime::now())
-    }
-
-    pub(super) fn identify_at(
         &self,
         port: Port,
         server_name: Option<&str>,

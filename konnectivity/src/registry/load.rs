@@ -188,12 +188,10 @@ impl Known {
         // Seen before it is read, so that what changes meanwhile is noticed at the next look.
         let mut seen = stamps(own.as_slice());
         let mut named = Vec::new();
-        let result = match (&self.source, &own) {
-            (TenantSource::Single(params), _) => read_single(params, &mut named)
+        let result = match &self.source {
+            TenantSource::Single(params) => read_single(params, &mut named)
                 .map_err(|error| telemetry::chain(&error).to_string()),
-            (TenantSource::Registry(path), None) | (_, Some(path)) => {
-                read_file(id, path, &mut named)
-            }
+            TenantSource::Registry(dir) => read_file(id, own.as_ref().unwrap_or(dir), &mut named),
         };
         seen.extend(stamps(&named));
         Read {

@@ -183,7 +183,8 @@ impl Shaken {
     }
 
     fn met(&self, tenants: &Tenants, port: Port) -> String {
-        told(tenants.identify(port, self.server.server_name(), self.certs()))
+        let (name, now) = (self.server.server_name(), UnixTime::now());
+        told(tenants.identify(port, name, self.certs(), now))
     }
 }
 

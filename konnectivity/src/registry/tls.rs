@@ -11,7 +11,6 @@
 //! (measured over 2,000). Names of authorities are never sent: they would tell a stranger which
 //! tenants are here, and 10,000 of them do not fit the field.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -65,16 +64,11 @@ pub(crate) struct TlsParams {
 
 /// What every set of settings of a port begins with.
 pub(super) struct TlsPorts {
-    /// By [`Port`].
-    ports: [PortTls; 2],
+    /// The certificate and what ALPN agrees on, by [`Port`].
+    ports: [Option<ServerTls>; 2],
     provider: Arc<CryptoProvider>,
     versions: &'static [&'static SupportedProtocolVersion],
     refusing: Arc<ServerConfig>,
-}
-
-struct PortTls {
-    pair: Option<ServerTls>,
-    alpn: Vec<Vec<u8>>,
 }
 
 /// Whose certificates are taken in a handshake.
@@ -112,8 +106,8 @@ impl TlsPorts {
         };
         Ok(Self {
             ports: [
-                PortTls::new(params.agents_pair.as_ref(), "h2")?,
-                PortTls::new(params.frontends_pair.as_ref(), frontends)?,
+                load_pair(params.agents_pair.as_ref(), "h2")?,
+                load_pair(params.frontends_pair.as_ref(), frontends)?,
             ],
             provider,
             versions,
@@ -129,8 +123,7 @@ impl TlsPorts {
         trust: Option<Trust>,
         mandatory: bool,
     ) -> Arc<ServerConfig> {
-        let of_port = &self.ports[port as usize];
-        let Some(pair) = &of_port.pair else {
+        let Some(pair) = &self.ports[port as usize] else {
             return self.refusing();
         };
         let verifier: Arc<dyn ClientCertVerifier> = match trust {
@@ -150,7 +143,7 @@ impl TlsPorts {
         let mut config = builder
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(CurrentPair(pair.clone())));
-        config.alpn_protocols.clone_from(&of_port.alpn);
+        config.alpn_protocols = pair.config().alpn_protocols.clone();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         // Without random numbers there are no tickets, and soon no handshakes either.
         if let Ok(ticketer) = rustls::crypto::ring::Ticketer::new() {
@@ -168,27 +161,22 @@ impl TlsPorts {
 
     /// Returns the certificates of the ports that have one.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (Port, &ServerTls)> {
-        let pair = |port| Some((port, self.ports[port as usize].pair.as_ref()?));
+        let pair = |port| Some((port, self.ports[port as usize].as_ref()?));
         Port::ALL.into_iter().filter_map(pair)
     }
 }
 
-impl PortTls {
-    fn new(pair: Option<&PairPaths>, alpn: &str) -> Result<Self, RegistryError> {
-        let load = |pair: &PairPaths| {
-            ServerTls::load(ServerTlsParams {
-                cert: pair.cert.clone(),
-                key: pair.key.clone(),
-                client_ca: None,
-                client_auth: ClientAuth::None,
-                alpn: Vec::new(),
-            })
-        };
-        Ok(Self {
-            pair: pair.map(load).transpose().map_err(RegistryError::Pair)?,
+fn load_pair(pair: Option<&PairPaths>, alpn: &str) -> Result<Option<ServerTls>, RegistryError> {
+    let load = |pair: &PairPaths| {
+        ServerTls::load(ServerTlsParams {
+            cert: pair.cert.clone(),
+            key: pair.key.clone(),
+            client_ca: None,
+            client_auth: ClientAuth::None,
             alpn: vec![alpn.as_bytes().to_vec()],
         })
-    }
+    };
+    pair.map(load).transpose().map_err(RegistryError::Pair)
 }
 
 static ONLY_TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
@@ -204,17 +192,12 @@ fn restricted(suites: &[CipherSuite]) -> CryptoProvider {
 }
 
 /// The port's certificate as it is now, so that a new one needs no new settings.
+#[derive(Debug)]
 struct CurrentPair(ServerTls);
 
 impl ResolvesServerCert for CurrentPair {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.config().cert_resolver.resolve(hello)
-    }
-}
-
-impl fmt::Debug for CurrentPair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CurrentPair").finish_non_exhaustive()
     }
 }
 

@@ -49,18 +49,15 @@ pub(crate) async fn serve<S>(
     // A small window for who is not known yet; a token may take a while to be checked. It is the
     // connection's: that of streams could be raised only once the agent has acknowledged the first.
     let handshake = grpc::server_builder(grpc::STREAM_WINDOW, STRANGERS_WINDOW);
+    let metrics = &cx.metrics;
     let mut connection: Connection<S, Message> =
         match timeout(HANDSHAKE, handshake.handshake(io)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
                 tracing::debug!(%from, %error, "agent connection is not HTTP/2");
-                return cx.metrics.peer_refused(PeerPort::Agents, "http2");
+                return metrics.peer_refused(PeerPort::Agents, "http2");
             }
-            Err(_) => {
-                return cx
-                    .metrics
-                    .peer_refused(PeerPort::Agents, "handshake_timeout");
-            }
+            Err(_) => return metrics.peer_refused(PeerPort::Agents, "handshake_timeout"),
         };
     let shared = Rc::new(Shared {
         peer,

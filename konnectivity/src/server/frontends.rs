@@ -55,10 +55,9 @@ impl Frontend {
         let started = Instant::now();
         let address = target.address.clone();
         let result = self.tenant.dial(target, self.cx.config.dial_timeout).await;
-        let seconds = started.elapsed().as_secs_f64();
         match &result {
             Ok(dialed) => {
-                self.cx.metrics.dial_duration.observe(seconds);
+                (self.cx.metrics.dial_duration).observe_duration(started.elapsed());
                 tracing::debug!(tenant = %self.tenant.id(), address, agent = %dialed.agent, "dialed");
             }
             Err(error) => {

@@ -53,9 +53,7 @@ where
             tracing::debug!(peer = %frontend.peer, %error, "frontend connection is not HTTP/2");
             cx.metrics.peer_refused(frontend.port, "http2");
         }
-        Err(_) => {
-            cx.metrics.peer_refused(frontend.port, "handshake_timeout");
-        }
+        Err(_) => cx.metrics.peer_refused(frontend.port, "handshake_timeout"),
     }
 }
 
@@ -85,7 +83,7 @@ async fn stream(io: http2::Stream, request: Request, frontend: &Frontend) {
     };
     let end = tokio::select! {
         end = poll_fn(|cx| stream.poll(cx)) => end,
-        reason = frontend.cut() => End::Done(reason),
+        reason = frontend.cut() => Ok(reason),
     };
     stream.finish(end);
 }
@@ -146,13 +144,9 @@ enum Way<'a> {
     Over,
 }
 
-/// How a stream ended.
-enum End {
-    /// In order, after the last packet.
-    Done(&'static str),
-    /// It broke, or the client left.
-    Broken(StreamError),
-}
+/// How a stream ended: in order, after the last packet, for the reason given; or it broke, or the
+/// client left.
+type End = Result<&'static str, StreamError>;
 
 impl<'a> Stream<'a> {
     fn poll(&mut self, cx: &mut Cx<'_>) -> Poll<End> {
@@ -167,9 +161,9 @@ impl<'a> Stream<'a> {
             let mut again = false;
             for result in results {
                 match result {
-                    Poll::Ready(Ok(Some(reason))) => return Poll::Ready(End::Done(reason)),
+                    Poll::Ready(Ok(Some(reason))) => return Poll::Ready(Ok(reason)),
                     Poll::Ready(Ok(None)) => again = true,
-                    Poll::Ready(Err(error)) => return Poll::Ready(End::Broken(error)),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {}
                 }
             }
@@ -389,16 +383,16 @@ impl<'a> Stream<'a> {
     fn finish(mut self, end: End) {
         self.give_up_dial();
         let reason = match end {
-            End::Done(reason) => {
+            Ok(reason) => {
                 self.wire.end(GrpcCode::OK, "");
                 self.reason.unwrap_or(reason)
             }
-            End::Broken(StreamError::Memory) => {
+            Err(StreamError::Memory) => {
                 let text = "no memory for so large a message";
                 self.wire.end(GrpcCode::RESOURCE_EXHAUSTED, text);
                 "limit"
             }
-            End::Broken(error) => {
+            Err(error) => {
                 let metrics = &self.frontend.cx.metrics;
                 metrics.from_client.error(error.code(), None);
                 self.wire.reset();

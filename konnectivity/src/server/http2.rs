@@ -167,20 +167,13 @@ where
             return Poll::Pending;
         }
         let socket = Pin::new(&mut self.io);
-        let bytes = match ready!(self.scratch.poll_read(cx, socket, READ)) {
-            Ok(bytes) if bytes.is_empty() => {
-                self.lost(End::Closed);
-                return Poll::Ready(());
+        match ready!(self.scratch.poll_read(cx, socket, READ)) {
+            Ok(bytes) if bytes.is_empty() => self.lost(End::Closed),
+            Ok(bytes) => {
+                let handled = self.shared.core.borrow_mut().handle_input(bytes);
+                self.end = handled.err().map(End::Protocol);
             }
-            Ok(bytes) => bytes,
-            Err(error) => {
-                self.lost(End::Socket(error));
-                return Poll::Ready(());
-            }
-        };
-        let handled = self.shared.core.borrow_mut().handle_input(bytes);
-        if let Err(error) = handled {
-            self.end = Some(error.into());
+            Err(error) => self.lost(End::Socket(error)),
         }
         Poll::Ready(())
     }

@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rustls::pki_types::UnixTime;
 use serve::{Admission, Permit, Phase};
 use telemetry::{AcceptBackoff, FairPermit, FairPermits};
 use tokio::net::{TcpStream, UnixListener};
@@ -33,7 +34,7 @@ use crate::relay::{Means, Scratch};
 #[derive(Clone)]
 pub(crate) struct Admissions {
     all: Arc<Admission>,
-    /// Of each port, for handshakes: strangers of one port or source must not lock out others.
+    /// By [`Port`], for handshakes: strangers of one port or source must not lock out others.
     strangers: [Arc<FairPermits>; 2],
 }
 
@@ -47,12 +48,7 @@ impl Admissions {
     }
 
     fn stranger(&self, port: Port, source: IpAddr) -> Option<FairPermit> {
-        let [agents, frontends] = &self.strangers;
-        let permits = match port {
-            Port::Agents => agents,
-            Port::Frontends => frontends,
-        };
-        permits.take(serve::source_key(source))
+        self.strangers[port as usize].take(serve::source_key(source))
     }
 }
 
@@ -115,6 +111,7 @@ impl Worker {
 
     async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port, stranger: FairPermit) {
         let mode = self.cx.config.tls.frontend_mode;
+        let metrics = &self.cx.metrics;
         let before = self.cx.registry.current();
         let choose = |name: Option<&str>| before.tls(port, name);
         let stream = ReadBudget::new(stream);
@@ -125,7 +122,7 @@ impl Worker {
             Err(error) => {
                 let reason = error.reason();
                 tracing::debug!(%from, reason, error = %telemetry::chain(&error), "TLS handshake failed");
-                return self.cx.metrics.peer_refused(peer_port(port), reason);
+                return metrics.peer_refused(peer_port(port), reason);
             }
         };
         let name = accepted.server_name;
@@ -134,20 +131,18 @@ impl Worker {
         if wants_h2 && session.alpn_protocol() != Some(b"h2") {
             // As gRPC's own servers do.
             tracing::debug!(%from, "peer without ALPN h2 refused");
-            return self.cx.metrics.peer_refused(peer_port(port), "alpn");
+            return metrics.peer_refused(peer_port(port), "alpn");
         }
         // As it is now: what was taken away during the handshake is not let in.
         let tenants = self.cx.registry.current();
-        let identity = tenants.identify(port, name.as_deref(), session.peer_certificates());
+        let (certs, now) = (session.peer_certificates(), UnixTime::now());
+        let identity = tenants.identify(port, name.as_deref(), certs, now);
         drop(tenants);
         let identity = match identity {
             Ok(identity) => identity,
             Err(refused) => {
                 tracing::info!(%from, %refused, "peer refused");
-                return self
-                    .cx
-                    .metrics
-                    .peer_refused(peer_port(port), refused.as_str());
+                return metrics.peer_refused(peer_port(port), refused.as_str());
             }
         };
         match (port, identity) {
@@ -194,15 +189,13 @@ impl Worker {
     }
 
     /// Accepts frontends of a tenant until the process drains or `stop` ends.
-    pub(crate) async fn listen_unix(
-        self: Rc<Self>,
-        Listen {
+    pub(crate) async fn listen_unix(self: Rc<Self>, listen: Listen) {
+        let Listen {
             listener,
             tenant,
             mode,
             mut stop,
-        }: Listen,
-    ) {
+        } = listen;
         let listener = match UnixListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%tenant, %error, "socket unusable"),

@@ -108,8 +108,7 @@ impl Sockets {
         };
         self.next += 1;
         let worker = self.workers.get(self.next % self.workers.len().max(1));
-        let sent = worker.map(|worker| worker.try_send(listen).is_ok());
-        if sent != Some(true) {
+        if worker.is_none_or(|worker| worker.try_send(listen).is_err()) {
             return Err(io::Error::other("the worker does not take it"));
         }
         tracing::info!(path = %path.display(), tenant = %bound.tenant, "listening for frontends");

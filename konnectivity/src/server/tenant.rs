@@ -281,18 +281,14 @@ impl Tenant {
         let pending = self.metrics.pending_dial();
         let result = self.dial_some(&target, limit).await;
         drop(pending);
-        if let Err(error) = &result {
-            match error {
-                TunnelError::Answered { .. } => {
-                    self.metrics.dial_failure(DialFailure::ErrorResponse)
-                }
-                TunnelError::Lost => self.metrics.dial_failure(DialFailure::BackendClose),
-                TunnelError::NoAgent => self.metrics.dial_failure(DialFailure::NoAgent),
-                TunnelError::Refused(refused) => self.metrics.dial_refused(*refused),
-                TunnelError::Timeout { .. } => {
-                    self.metrics.dial_failure(DialFailure::BackendDialTimeout);
-                }
-            }
+        let failed = |failure| self.metrics.dial_failure(failure);
+        match &result {
+            Ok(_) => {}
+            Err(TunnelError::Answered { .. }) => failed(DialFailure::ErrorResponse),
+            Err(TunnelError::Lost) => failed(DialFailure::BackendClose),
+            Err(TunnelError::NoAgent) => failed(DialFailure::NoAgent),
+            Err(TunnelError::Refused(refused)) => self.metrics.dial_refused(*refused),
+            Err(TunnelError::Timeout { .. }) => failed(DialFailure::BackendDialTimeout),
         }
         result
     }
@@ -368,30 +364,26 @@ impl Tenant {
         patience: Duration,
     ) -> Result<Tunnel, TunnelError> {
         let dial = link.dial(DialId::from_random(self.random.next()), target.clone());
-        let refused = match timeout(patience, dial).await {
-            Ok(Ok(tunnel)) => return Ok(tunnel),
+        match timeout(patience, dial).await {
+            Ok(Ok(tunnel)) => Ok(tunnel),
             Err(_) | Ok(Err(DialError::Ended(EndReason::DialTimeout))) => {
                 link.suspect();
-                return Err(TunnelError::Timeout { limit: patience });
+                Err(TunnelError::Timeout { limit: patience })
             }
             Ok(Err(DialError::Ended(EndReason::DialFailed { error }))) => {
-                return Err(TunnelError::Answered { error });
+                Err(TunnelError::Answered { error })
             }
             Ok(Err(DialError::Ended(EndReason::Violation(_)))) => {
                 let error = "the agent's answer makes no sense".to_owned();
-                return Err(TunnelError::Answered { error });
+                Err(TunnelError::Answered { error })
             }
-            Ok(Err(DialError::Ended(_))) => return Err(TunnelError::Lost),
-            Ok(Err(DialError::Refused(refused))) => refused,
-        };
-        Err(match refused {
+            Ok(Err(DialError::Ended(_))) => Err(TunnelError::Lost),
             // Another number would have done, but of 2⁶³ none comes twice in a server's life.
-            DialRefused::DuplicateId | DialRefused::Ended => TunnelError::Lost,
-            refused
-            @ (DialRefused::PendingDials | DialRefused::Rate | DialRefused::Tunnels | _) => {
-                TunnelError::Refused(refused)
+            Ok(Err(DialError::Refused(DialRefused::DuplicateId | DialRefused::Ended))) => {
+                Err(TunnelError::Lost)
             }
-        })
+            Ok(Err(DialError::Refused(refused))) => Err(TunnelError::Refused(refused)),
+        }
     }
 
     /// Chooses whom to ask: the first time with whether there is another, if that one should not

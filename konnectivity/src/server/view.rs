@@ -7,34 +7,25 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use serve::Phase;
+use serve::ProcessInfo;
 use telemetry::admin::Extra;
-use telemetry::{ClusterStatus, Fact, Process, Status};
+use telemetry::{ClusterStatus, Process, Status};
 
 use super::context::Context;
 use super::health::{self, TenantState};
 use super::tenant::{Connected, Tenant};
-use crate::endpoints;
-use crate::metrics::SERVER_BUILD;
+use crate::endpoints::{self, fact};
 use crate::registry::TenantSource;
 
 /// A server's face.
 pub(crate) struct View {
-    cx: Arc<Context>,
-    runtime: tokio::runtime::Handle,
-}
-
-impl View {
-    /// Makes it on the control runtime, where a drain is to run.
-    pub(crate) fn new(cx: Arc<Context>) -> Self {
-        let runtime = tokio::runtime::Handle::current();
-        Self { cx, runtime }
-    }
+    pub(crate) cx: Arc<Context>,
+    pub(crate) info: ProcessInfo,
 }
 
 impl Process for View {
     fn binary(&self) -> &'static str {
-        SERVER_BUILD.binary
+        self.info.binary()
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -84,8 +75,7 @@ impl Process for View {
     }
 
     fn drain(&self) {
-        let _entered = self.runtime.enter();
-        self.cx.drain.begin();
+        self.info.begin_drain();
     }
 
     fn status(&self) -> Status {
@@ -118,7 +108,7 @@ impl Process for View {
 
 impl View {
     fn draining(&self) -> bool {
-        self.cx.drain.phase() >= Phase::Unready
+        self.info.serving().is_err()
     }
 
     /// Returns whether agents are connected, where readiness depends on them: with one tenant.
@@ -126,11 +116,6 @@ impl View {
         let many = matches!(self.cx.config.tenants, TenantSource::Registry(_));
         many || self.cx.tenants().iter().any(|tenant| tenant.is_ready())
     }
-}
-
-fn fact(name: &str, value: String) -> Fact {
-    let name = name.to_owned();
-    Fact { name, value }
 }
 
 fn described(tenant: &Tenant) -> Value {

@@ -33,14 +33,12 @@ pub(super) struct Cache(HashMap<Key, (Instant, Result<(), TokenRefused>)>);
 impl Cache {
     /// Returns what was said, if that still holds.
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Result<(), TokenRefused>> {
-        match self.0.get(key) {
-            Some((until, verdict)) if now < *until => Some(verdict.clone()),
-            Some(_) => {
-                self.0.remove(key);
-                None
-            }
-            None => None,
+        let (until, verdict) = self.0.get(key)?;
+        if now < *until {
+            return Some(verdict.clone());
         }
+        self.0.remove(key);
+        None
     }
 
     /// Keeps what was said at `now` of a token that lasts for `left`, if that is known.

@@ -68,8 +68,8 @@ pub(super) struct Header {
 pub(super) struct Claims {
     #[serde(default, rename = "iss", deserialize_with = "present")]
     pub(super) issuer: Option<String>,
-    #[serde(default, rename = "aud")]
-    audiences: Audiences,
+    #[serde(default, rename = "aud", deserialize_with = "present")]
+    audiences: Option<Audiences>,
     #[serde(default, rename = "sub", deserialize_with = "present")]
     pub(super) subject: Option<String>,
     #[serde(default, rename = "exp", deserialize_with = "seconds")]
@@ -83,12 +83,6 @@ pub(super) struct Claims {
 enum Audiences {
     One(String),
     Several(Vec<String>),
-}
-
-impl Default for Audiences {
-    fn default() -> Self {
-        Self::Several(Vec::new())
-    }
 }
 
 impl<'a> Jwt<'a> {
@@ -118,8 +112,9 @@ impl Claims {
     /// Returns whether it is for `audience`.
     pub(super) fn is_for(&self, audience: &str) -> bool {
         match &self.audiences {
-            Audiences::One(one) => one == audience,
-            Audiences::Several(several) => several.iter().any(|one| one == audience),
+            Some(Audiences::One(one)) => one == audience,
+            Some(Audiences::Several(several)) => several.iter().any(|one| one == audience),
+            None => false,
         }
     }
 

@@ -27,16 +27,13 @@ impl Connection {
         if stream.end.is_some() || stream.local != Local::Asked {
             return;
         }
-        stream.local = match end {
-            true => Local::Ended,
-            false => Local::Open,
+        let (local, flags) = match end {
+            true => (Local::Ended, reader::END_HEADERS | reader::END_STREAM),
+            false => (Local::Open, reader::END_HEADERS),
         };
+        stream.local = local;
         let remote_ended = stream.remote_ended;
         self.hasty = self.hasty.saturating_sub(1);
-        let flags = match end {
-            true => reader::END_HEADERS | reader::END_STREAM,
-            false => reader::END_HEADERS,
-        };
         self.answer(reader::HEADERS, flags, id, &encoded(fields));
         if end && !remote_ended {
             self.reset(id, ErrorCode::NO_ERROR);

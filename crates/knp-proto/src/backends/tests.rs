@@ -28,7 +28,7 @@ fn strategies_are_read_in_order() {
 
 #[test]
 fn newest_live_stream_of_agent_is_chosen() {
-    let mut backends = Backends::new();
+    let mut backends = Backends::default();
     add(&mut backends, 1, "a", "");
     add(&mut backends, 2, "a", "");
     assert_eq!(pick(&backends, "default", "x"), Some(2));
@@ -45,7 +45,7 @@ fn newest_live_stream_of_agent_is_chosen() {
 
 #[test]
 fn a_draining_agent_is_the_last_resort() {
-    let mut backends = Backends::new();
+    let mut backends = Backends::default();
     for (stream, agent) in [(1, "a"), (2, "b"), (3, "c")] {
         add(&mut backends, stream, agent, "");
     }
@@ -61,7 +61,7 @@ fn a_draining_agent_is_the_last_resort() {
 
 #[test]
 fn one_that_was_tried_is_not_chosen_again() {
-    let mut backends = Backends::new();
+    let mut backends = Backends::default();
     add(&mut backends, 1, "a", "");
     add(&mut backends, 2, "b", "");
     let list = [Strategy::Default];
@@ -73,7 +73,7 @@ fn one_that_was_tried_is_not_chosen_again() {
 
 #[test]
 fn unmatched_hosts_use_next_strategy() {
-    let mut backends = Backends::new();
+    let mut backends = Backends::default();
     add(&mut backends, 1, "a", "ipv4=10.0.0.1&ipv6=A%3A%3A0%3A1");
     add(&mut backends, 2, "b", "host=Node-2&ipv4=10.0.0.2");
     assert_eq!(pick(&backends, "destHost", "10.0.0.1"), Some(1));
@@ -87,7 +87,7 @@ fn unmatched_hosts_use_next_strategy() {
 
 #[test]
 fn the_default_route_takes_agents_that_offer_it() {
-    let mut backends = Backends::new();
+    let mut backends = Backends::default();
     add(&mut backends, 1, "a", "");
     add(&mut backends, 2, "b", "default-route=true");
     for random in [0, u64::MAX] {
@@ -98,7 +98,7 @@ fn the_default_route_takes_agents_that_offer_it() {
 
 #[test]
 fn the_smallest_range_wins() {
-    let mut backends = Backends::new();
+    let mut backends = Backends::default();
     add(&mut backends, 1, "a", "cidr=10.0.0.0%2F8");
     add(&mut backends, 2, "b", "cidr=10.1.0.0%2F16&cidr=nonsense");
     add(&mut backends, 3, "c", "cidr=a%3A%3A%2F16");
@@ -112,7 +112,7 @@ fn the_smallest_range_wins() {
 
 #[test]
 fn agents_are_chosen_evenly() {
-    let mut backends = Backends::new();
+    let mut backends = Backends::default();
     for stream in 0..4 {
         add(&mut backends, stream, &format!("agent-{stream}"), "");
     }
@@ -134,7 +134,7 @@ proptest! {
     fn tables_follow_the_streams(
         steps in proptest::collection::vec((any::<bool>(), 0u64..8, 0u8..3, any::<u64>()), 0..60),
     ) {
-        let mut backends = Backends::new();
+        let mut backends = Backends::default();
         let mut present = BTreeSet::new();
         let all = Strategy::parse_list("destHost,destCIDR,defaultRoute,default").unwrap();
         for (insert, stream, agent, random) in steps {

@@ -28,7 +28,7 @@ pub(super) enum Payload {
     #[prost(message, tag = "7")]
     CloseDial(CloseDial),
     #[prost(message, tag = "8")]
-    Drain(Drain),
+    Drain(()),
     #[prost(message, tag = "64")]
     Credit(Credit),
     #[prost(message, tag = "65")]
@@ -75,9 +75,6 @@ pub(super) struct CloseDial {
     #[prost(int64, tag = "1")]
     pub(super) random: i64,
 }
-
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub(super) struct Drain {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Data {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use knp_proto::Strategy;
-use telemetry::{EndpointAddr, LogFormat};
+use telemetry::LogFormat;
 use testkit::tempdir::TempDir;
 
 use super::{Environment, Parsed, REGISTRY, ServerConfig, TCP, UDS, agent, server, words};
@@ -250,7 +250,7 @@ fn agent_flags_reach_their_parameters() {
     assert_eq!(own.grace, Duration::from_secs(60));
     assert_eq!(own.connect.source, CountSource::Max);
     let health: SocketAddr = "127.0.0.1:8093".parse().unwrap();
-    assert!(matches!(own.health, EndpointAddr::Tcp(address) if address == health));
+    assert_eq!(own.health, health);
     assert_eq!(own.leases.unwrap().selector, "a=b", "by its former name");
     assert_eq!(setup.log_format, LogFormat::Json);
     assert_eq!(agent("").unwrap().config.keepalive, None);

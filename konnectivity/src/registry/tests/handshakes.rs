@@ -82,7 +82,7 @@ fn certificate_port_and_name_tell_the_tenant() {
         (Some(A), &[], "no_certificate"),
         (None, &[], "no_certificate"),
     ] {
-        let identified = tenants.identify(Agents, name, Some(shown));
+        let identified = tenants.identify(Agents, name, Some(shown), UnixTime::now());
         assert_eq!(told(identified), expected, "{name:?}");
     }
 }
@@ -230,7 +230,7 @@ fn expired_certificate_is_refused_in_a_session() {
     let early = UnixTime::since_unix_epoch(Duration::ZERO);
 
     for now in [late, early] {
-        let refused = tenants.identify_at(Agents, Some(A), shaken.certs(), now);
+        let refused = tenants.identify(Agents, Some(A), shaken.certs(), now);
         assert_eq!(refused, Err(IdentityRefused::Unverified));
     }
 }
@@ -259,7 +259,7 @@ fn shared_identity_needs_server_name() {
         (Frontends, Some(SERVICE), &api, "ambiguous"),
         (Frontends, Some("c0.kn.example.com"), &api, "tenant c0"),
     ] {
-        let identified = tenants.identify(port, name, Some(shown));
+        let identified = tenants.identify(port, name, Some(shown), UnixTime::now());
         assert_eq!(told(identified), expected, "{port:?} by {name:?}");
     }
 }
