@@ -55,7 +55,7 @@ fn phases_render_keys_as_documented() {
                 has(&client, old_client),
                 knows(&peers["peers"][number], old_client),
             ];
-            assert_eq!(found, expected, "{}: {number}", shoot.state.phase);
+            assert_eq!(found, expected, "{:?}: {number}", shoot.state.phase);
         }
     }
 }
@@ -90,7 +90,7 @@ fn phases_render_authorities_as_documented() {
             trusted("vpn-seed-server-client"),
             by(&shoot.state.client_certificate.issuer),
         ];
-        assert_eq!(found, expected, "{}", shoot.state.phase);
+        assert_eq!(found, expected, "{:?}", shoot.state.phase);
     }
 }
 
@@ -128,7 +128,7 @@ fn secrets_change_at_most_once_per_phase() {
         let mut expected: Vec<_> = changed.split(' ').collect();
         expected.sort_unstable();
         found.sort_unstable();
-        assert_eq!(found, expected, "{}", shoot.state.phase);
+        assert_eq!(found, expected, "{:?}", shoot.state.phase);
         before = after;
     }
 }
