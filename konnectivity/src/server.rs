@@ -89,6 +89,7 @@ impl Server {
     fn start(config: ServerConfig, log: LogControl) -> Result<Self, Failure> {
         let metrics_registry = telemetry::Registry::new();
         log.register(&metrics_registry);
+        telemetry::process::register(&metrics_registry, SERVER_BUILD);
         let metrics = ServerMetrics::new(&metrics_registry, config.per_cluster_metrics);
         let registry = Registry::new(config.tenants.clone(), &config.tls);
         let registry = registry.map_err(Failure::configuration)?;

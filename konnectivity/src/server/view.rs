@@ -101,7 +101,7 @@ impl Process for View {
             ],
             clusters: tenants.iter().map(row).collect(),
             clusters_total: total,
-            ..Status::default()
+            ..self.info.status()
         }
     }
 }

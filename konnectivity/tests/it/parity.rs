@@ -143,6 +143,21 @@ fn an_agents_metrics_are_upstreams() {
 }
 
 #[test]
+fn both_programs_expose_what_all_of_ours_do() {
+    let rig = Rig::start(Mode::Http, Kind::Rust);
+    let Backend::Rust(agent) = &rig.agent else {
+        panic!("ours");
+    };
+    for probe in [*rig.server, ***agent] {
+        let found = types(probe);
+        for name in ["process_open_fds", "rhizome_build_info", "rhizome_ready"] {
+            assert_eq!(found.get(name).map(String::as_str), Some("gauge"), "{name}");
+        }
+        assert_eq!(probe.value("rhizome_ready", &[]), 1.0);
+    }
+}
+
+#[test]
 fn endpoints_answer_as_upstreams_do() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
     let Backend::Rust(agent) = &rig.agent else {
