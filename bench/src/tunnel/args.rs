@@ -32,7 +32,8 @@ pub(crate) struct Tunnel {
     /// Milliseconds that a packet may wait where a line has a rate.
     #[arg(long, default_value_t = 600)]
     pub(crate) buffer: u64,
-    /// Congestion control of a plain connection that shares a line with a rate, or `none`.
+    /// What shares a line with a rate: `none`, the congestion control of a plain connection, or
+    /// `tunnel`, a second one of ours.
     #[arg(long, value_delimiter = ',', default_values = [ALONE, "bbr"])]
     pub(crate) neighbor: Vec<String>,
     /// Repetitions.
@@ -58,6 +59,9 @@ pub(crate) struct Tunnel {
 
 /// No neighbor.
 pub(super) const ALONE: &str = "none";
+
+/// The same client's tunnel to a second server.
+pub(super) const TUNNEL: &str = "tunnel";
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use testkit::impair::{BlackHole, Impairment};
 use testkit::wait::Stopwatch;
 
-use super::args::{ALONE, Case, Tunnel as Asked};
+use super::args::{ALONE, Case, TUNNEL, Tunnel as Asked};
 use super::iperf::{self, Bulk, Moved};
 use super::network::Network;
 use super::ours::Programs;
@@ -140,31 +140,44 @@ impl Lab {
     }
 
     fn narrow(&mut self, asked: &Asked, setup: Setup, rate: u64, neighbor: &str) -> Result<()> {
+        let direct = setup == Setup::Direct;
+        let second = neighbor == TUNNEL && matches!(setup.kind(), Kind::Rhizome { .. });
+        if neighbor == TUNNEL && !second && !direct {
+            return Ok(()); // the others have one server
+        }
         self.impair(Impairment {
             rate: Some(rate * 1_000_000),
             buffer: Duration::from_millis(asked.buffer),
             queue: usize::MAX,
             ..Impairment::long(HALF, 0.0)
         })?;
-        let mut tunnel = Tunnel::prepare(setup, &self.long, &self.programs)?;
+        let servers = 1 + usize::from(second);
+        let mut tunnel = Tunnel::prepare_several(setup, &self.long, &self.programs, servers)?;
         tunnel.dial(&self.long)?;
+        if second {
+            tunnel.first_ping(&self.long.second, Stopwatch::start())?;
+        }
         let alone = neighbor == ALONE;
         let beside = if alone { "alone" } else { neighbor };
         let case = known::rate(rate, asked.buffer, beside);
         let mut load = load(asked, 4, asked.long_length());
-        if setup == Setup::Direct {
+        if direct {
             // What the tunnel is to the line: one connection.
             (load.streams, load.congestion) = (1, "bbr");
         }
         let plain = Bulk {
             streams: 1,
-            congestion: neighbor,
+            congestion: if neighbor == TUNNEL { "bbr" } else { neighbor },
             ..load
         };
-        let dir = tunnel.dir.path().to_owned();
+        let (dir, inner) = (tunnel.dir.path().to_owned(), tunnel.inner());
         let (run, network) = (&mut self.run, &self.long);
+        let beside = || match second {
+            true => iperf::run_second(network, inner, &dir, load),
+            false => iperf::run_beside(network, &dir, plain),
+        };
         let (ours, plain) = std::thread::scope(|scope| {
-            let plain = (!alone).then(|| scope.spawn(|| iperf::run_beside(network, &dir, plain)));
+            let plain = (!alone).then(|| scope.spawn(beside));
             let ours = bulk_load(run, network, &mut tunnel, &case, load);
             let plain = plain.map(std::thread::ScopedJoinHandle::join);
             (ours, plain.unwrap_or_else(|| Ok(Ok(Moved::default()))))

@@ -37,6 +37,17 @@ pub(crate) fn run(network: &Network, inner: Inner, dir: &Path, bulk: Bulk<'_>) -
     between([&network.server, &network.client], inner, PORT, dir, bulk)
 }
 
+/// Moves bytes from the second server through its tunnel.
+pub(crate) fn run_second(
+    network: &Network,
+    inner: Inner,
+    dir: &Path,
+    bulk: Bulk<'_>,
+) -> Result<Moved> {
+    let ends = [&network.second, &network.client];
+    between(ends, inner, PORT + 1, dir, bulk)
+}
+
 /// Moves bytes from the gateway to the client without a tunnel.
 pub(crate) fn run_beside(network: &Network, dir: &Path, bulk: Bulk<'_>) -> Result<Moved> {
     let ends = [&network.gateway, &network.client];

@@ -1,8 +1,9 @@
-//! Three namespaces in a row, routed: where tunnels are laid.
+//! Three namespaces in a row, routed, and a fourth: where tunnels are laid.
 //!
 //! ```text
 //!   client 198.51.100.2 ── 198.51.100.1 gateway 10.0.0.2 ── 10.0.0.11 server
-//!          (the shoot)  cable, or a bad line       cable      (the seed)
+//!          (the shoot)  cable, or a bad line       cables     (the seed)
+//!                                               10.0.1.2 ── 10.0.0.12 second server
 //! ```
 //!
 //! The congestion control of their TCP is set for each tunnel, so that no peer is measured with what
@@ -22,13 +23,15 @@ pub(crate) struct Network {
     pub(crate) client: Namespace,
     pub(crate) gateway: Namespace,
     pub(crate) server: Namespace,
+    /// Where the shoot's second tunnel ends.
+    pub(crate) second: Namespace,
 }
 
 impl Network {
     /// Makes them, with a cable between client and gateway, or with a line that can be impaired.
     pub(crate) fn lay(impairable: bool) -> Result<Self> {
         let (client, gateway) = (Namespace::new("client")?, Namespace::new("gateway")?);
-        let server = Namespace::new("server")?;
+        let (server, second) = (Namespace::new("server")?, Namespace::new("server-1")?);
         let (near, far) = (client.end("inet"), gateway.end("wan"));
         let link = if impairable {
             Some(Link::lay(near, far, 1500, SEED).context("laying a line")?)
@@ -37,10 +40,16 @@ impl Network {
             None
         };
         cable(gateway.end("seed"), server.end("eth0"))?;
+        cable(gateway.end("seed-1"), second.end("eth0"))?;
         client.add_address("inet", &format!("{CLIENT}/24"))?;
         gateway.add_address("wan", &format!("{GATEWAY}/24"))?;
         gateway.add_address("seed", &format!("{GATEWAY_INSIDE}/24"))?;
         server.add_address("eth0", &format!("{SERVER}/24"))?;
+        gateway.add_address("seed-1", "10.0.1.2/24")?;
+        second.add_address("eth0", "10.0.1.11/24")?;
+        second.add_address("eth0", "10.0.0.12/32")?;
+        second.add_route("default", "10.0.1.2")?;
+        gateway.add_route("10.0.0.12/32", "10.0.1.11")?;
         client.add_address("lo", &format!("{POD}/32"))?;
         client.add_route("default", &GATEWAY.to_string())?;
         server.add_route("default", &GATEWAY_INSIDE.to_string())?;
@@ -50,12 +59,13 @@ impl Network {
             client,
             gateway,
             server,
+            second,
         })
     }
 
     /// Sets the congestion control of TCP sockets to come that do not choose one themselves.
     pub(crate) fn set_congestion(&self, name: &str) -> Result<()> {
-        for namespace in [&self.client, &self.gateway, &self.server] {
+        for namespace in [&self.client, &self.gateway, &self.server, &self.second] {
             namespace.set_sysctl("ipv4/tcp_congestion_control", name)?;
         }
         Ok(())

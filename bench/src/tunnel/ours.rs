@@ -39,8 +39,8 @@ pub(super) fn prepare(
     programs: &Programs,
     network: &Network,
     dir: &TempDir,
-    transport: &'static str,
-    gateway: bool,
+    (transport, gateway): (&'static str, bool),
+    servers: usize,
 ) -> Result<Parts> {
     let endpoint = if gateway { GATEWAY } else { SERVER };
     let tcp = json!({ "congestion": "bbr", "notsentLowat": "64KiB" });
@@ -50,11 +50,15 @@ pub(super) fn prepare(
     let client = json!({
         "endpoint": { "address": endpoint }, "masquerade": false, "drain": { "timeout": "0s" },
     });
+    // The gateway has an address toward each.
+    let gateways = [format!("{GATEWAY_INSIDE}/32"), "10.0.1.2/32".to_owned()];
+    let server = json!({ "drain": { "timeout": "0s" }, "trustedGateways": gateways });
     let params = Params {
         transport,
         tcp: [tcp, to_servers],
-        server: merge(json!({ "drain": { "timeout": "0s" } }), &programs.set)?,
+        server: merge(server, &programs.set)?,
         client: merge(client, &programs.set)?,
+        servers,
         ..Params::default()
     };
     let addresses = Addresses::of(&params);
@@ -71,8 +75,16 @@ pub(super) fn prepare(
         child.wait_ready(LIMIT, || Place::In(namespace).is_ok(&target, "/healthz"))?;
         anyhow::Ok(Guard::Child(child))
     };
-    let server = start(&network.server, &programs.server, "server-0", SERVER_PROBES)?;
-    let mut running = vec![(Role::Server, server)];
+    let mut running = Vec::new();
+    for (index, place) in [&network.server, &network.second]
+        .into_iter()
+        .enumerate()
+        .take(servers)
+    {
+        let name = format!("server-{index}");
+        let server = start(place, &programs.server, &name, SERVER_PROBES)?;
+        running.push((Role::Server, server));
+    }
     if gateway {
         let (place, program) = (&network.gateway, &programs.gateway);
         let guard = start(place, program, "gateway", GATEWAY_PROBES)?;

@@ -12,6 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use testkit::netns::Namespace;
 use testkit::peers::envoy::Envoy;
 use testkit::peers::wireguard::Wireguard;
 use testkit::process::{ChildGuard, usage};
@@ -102,6 +103,16 @@ pub(crate) struct Tunnel {
 
 impl Tunnel {
     pub(crate) fn prepare(setup: Setup, network: &Network, programs: &Programs) -> Result<Self> {
+        Self::prepare_several(setup, network, programs, 1)
+    }
+
+    /// As [`Self::prepare`], with tunnels to that many servers where it is ours.
+    pub(crate) fn prepare_several(
+        setup: Setup,
+        network: &Network,
+        programs: &Programs,
+        servers: usize,
+    ) -> Result<Self> {
         network.set_congestion(setup.congestion())?;
         let dir = TempDir::new("bench-tunnel")?;
         let parts = match setup.kind() {
@@ -111,7 +122,7 @@ impl Tunnel {
                 near: None,
             },
             Kind::Rhizome { transport, gateway } => {
-                ours::prepare(programs, network, &dir, transport, gateway)?
+                ours::prepare(programs, network, &dir, (transport, gateway), servers)?
             }
             Kind::Wireguard(program) => wireguard::prepare(program, network, &dir)?,
             Kind::Openvpn { tcp } => openvpn::prepare(network, &dir, tcp)?,
@@ -126,7 +137,12 @@ impl Tunnel {
         // In front, so that it ends first.
         let near = near.transpose()?.map(|guard| (Role::Client, guard));
         self.parts.running.splice(0..0, near);
-        let pinger = Pinger::open(&network.server, self.parts.inner)?;
+        self.first_ping(&network.server, clock)
+    }
+
+    /// Waits until a ping from `end` came back.
+    pub(crate) fn first_ping(&mut self, end: &Namespace, clock: Stopwatch) -> Result<Duration> {
+        let pinger = Pinger::open(end, self.parts.inner)?;
         let took = pinger.first(clock, DIAL_LIMIT);
         took.map_err(|error| self.explain(error))
     }
