@@ -37,8 +37,10 @@ pub(crate) async fn serve(accepted: Box<Accepted>, worker: Rc<Worker>, record: C
         downstream,
         upstream,
         timers,
+        unread,
     } = &established;
-    let outcome = Relay::new(downstream, upstream, pool, info, *timers).await;
+    let relay = Relay::new(downstream, upstream, pool, info, *timers);
+    let outcome = relay.paced(*unread).await;
     record.close(Reason::from(&outcome));
 }
 
@@ -56,6 +58,8 @@ struct Established {
     downstream: TcpStream,
     upstream: TcpStream,
     timers: Timers,
+    /// Bytes of upstream's that may wait to be read; 0 leaves it to the kernel.
+    unread: u32,
 }
 
 /// Connects a client to the endpoint it asks for, or answers why not.
@@ -127,6 +131,7 @@ async fn establish(
         Err(reason) => return Err(answer(&mut downstream, reason, version).await),
     };
     record.set_endpoint(endpoint, endpoint_addr);
+    let unread = tcp.receive_buffer;
     drop(routing);
 
     // The handover: the answer to a CONNECT, a PROXY header of ours, what was read too early.
@@ -155,6 +160,7 @@ async fn establish(
         downstream,
         upstream,
         timers: Timers { idle, deadline },
+        unread,
     })
 }
 

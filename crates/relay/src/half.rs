@@ -26,6 +26,7 @@ use tokio::net::TcpStream;
 
 use crate::outcome::{Direction, Failure, Meter};
 use crate::pool::{Pipe, Pool};
+use crate::reset::is_writable;
 
 /// Bytes of a first read. A read that fills it makes the direction a bulk one: the copy of
 /// 16 KiB costs about what a pair of splice calls costs, so smaller exchanges are copied.
@@ -68,6 +69,8 @@ pub(crate) struct Half {
     /// Largest copy to try. Grows while all of it is taken; else it is what the sink took, so that
     /// little is copied in vain.
     copy_bytes: usize,
+    /// Most bytes of a read, and whether the sink is asked before each; 0: neither, for speed.
+    chunk: usize,
     /// The sink took less than was peeked at; the rest is in the source's socket.
     sink_full: bool,
     source_ended: bool,
@@ -84,6 +87,7 @@ impl Half {
             bulk: false,
             run: 0,
             copy_bytes: SMALL_BYTES,
+            chunk: 0,
             sink_full: false,
             source_ended: false,
             end_passed: false,
@@ -105,6 +109,12 @@ impl Half {
         self.holds_bytes() || self.sink_full
     }
 
+    /// Has at most about `bytes` wait in the sink, whose `TCP_NOTSENT_LOWAT` is that; 0: as many as the
+    /// kernel takes.
+    pub(crate) fn set_chunk(&mut self, bytes: usize) {
+        self.chunk = bytes;
+    }
+
     /// Moves what can be moved now; ready once the end of the source was passed to the sink, or
     /// with the failure that ended this direction. The `last` direction leaves that end to the
     /// caller, who closes the sockets right after: the same with one call less.
@@ -119,6 +129,10 @@ impl Half {
     ) -> Poll<Result<(), Failure>> {
         let mut budget = BUDGET_BYTES;
         loop {
+            if self.chunk > 0 && !is_writable(sink) {
+                not_ready(sink, Interest::WRITABLE);
+                self.sink_full = true;
+            }
             if self.holds_bytes() {
                 ready!(sink.poll_write_ready(cx))
                     .map_err(|error| self.direction.write_failed(error))?;
@@ -228,14 +242,15 @@ impl Half {
 
     /// As [`read`](Self::read), except that `Some(0)` leaves to recv(2) what comes next.
     fn splice_in(&mut self, source: &TcpStream, pool: &Pool) -> Result<Option<usize>, Failure> {
+        let recv_decides = self.run == 0;
+        let len = self.at_most(SPLICE_BYTES);
         let Pending::Pipe { pipe, held } = &mut self.pending else {
             return Ok(None);
         };
-        let recv_decides = self.run == 0;
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
         let mut refused = None;
         let spliced = source.try_io(Interest::READABLE, || {
-            match splice(source, None, &pipe.writer, None, SPLICE_BYTES, flags) {
+            match splice(source, None, &pipe.writer, None, len, flags) {
                 Ok(read) => Ok(read),
                 Err(Errno::AGAIN) if recv_decides => Ok(0), // the source stays ready
                 Err(errno) => {
@@ -260,6 +275,13 @@ impl Half {
         }
     }
 
+    fn at_most(&self, bytes: usize) -> usize {
+        match self.chunk {
+            0 => bytes,
+            chunk => bytes.min(chunk),
+        }
+    }
+
     /// Reads into the worker's scratch buffer and writes at once what the sink takes.
     fn copy<M: Meter>(
         &mut self,
@@ -269,7 +291,7 @@ impl Half {
         meter: &M,
     ) -> Result<Option<usize>, Failure> {
         if self.bulk && self.copy_bytes > SMALL_BYTES {
-            return pool.with_scratch(self.copy_bytes, |scratch| {
+            return pool.with_scratch(self.at_most(self.copy_bytes), |scratch| {
                 self.copy_bulk(source, sink, scratch, meter)
             });
         }

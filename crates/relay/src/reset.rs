@@ -51,9 +51,10 @@ pub fn is_gone(socket: BorrowedFd<'_>, shut: bool) -> bool {
     poll_now(&socket, PollFlags::empty()).intersects(gone)
 }
 
-/// Asks the kernel: the runtime's readiness was reported under another threshold. Also true for a
-/// socket that failed, which poll(2) reports in any case.
-fn is_writable(socket: &impl AsFd) -> bool {
+/// Asks the kernel: the runtime's readiness was reported under another threshold, or before segments
+/// were filled up, which goes beyond `TCP_NOTSENT_LOWAT`. Also true for a socket that failed, which
+/// poll(2) reports in any case. After `false` the socket reports when it is writable.
+pub fn is_writable(socket: &impl AsFd) -> bool {
     !poll_now(socket, PollFlags::OUT).is_empty()
 }
 

@@ -13,11 +13,13 @@
 
 use std::future::Future;
 use std::io;
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -25,6 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::clock::{Clock, Moved, Timers};
 use crate::half::Half;
 use crate::outcome::{Direction, Failure, Meter, Outcome, Side};
+use crate::pace::Pace;
 use crate::pool::Pool;
 use crate::reset::{RESET_LIMIT, reset_when_sent};
 
@@ -41,9 +44,19 @@ pub struct Relay<'a, M: Meter> {
     tx: Half,
     failed: Option<Failure>,
     clock: Option<Box<Clock>>,
+    pace: Option<Box<Paced>>,
     /// Looks after the source of a direction that has stalled once; downstream's, upstream's.
     watches: [Option<Box<Watch<'a>>>; 2],
     ending: Option<Box<Ending<'a>>>,
+}
+
+/// From upstream to a downstream that may be slower, and how many bytes may wait unread in the socket of
+/// the one and unsent in that of the other.
+#[derive(Debug)]
+struct Paced {
+    pace: Pace,
+    unread: RangeInclusive<u32>,
+    max_unsent: u32,
 }
 
 /// A peer has failed; the other one is about to be reset.
@@ -79,9 +92,29 @@ impl<'a, M: Meter> Relay<'a, M> {
             tx: Half::new(Direction::Tx),
             failed: None,
             clock: Clock::start(timers),
+            pace: None,
             watches: [None, None],
             ending: None,
         }
+    }
+
+    /// While downstream is slower than upstream, has less wait between them than the `unread` bytes of
+    /// upstream's socket (`SO_RCVBUF`) and what downstream's may hold unsent (`TCP_NOTSENT_LOWAT`; no
+    /// less without such a limit). Does nothing if `unread` is 0.
+    #[must_use]
+    pub fn paced(mut self, unread: u32) -> Self {
+        if unread > 0 {
+            let unsent = SockRef::from(self.downstream).tcp_notsent_lowat();
+            let max_unsent = unsent.unwrap_or_default();
+            // Into a window below a segment nothing is sent until a timer says so.
+            let segment = SockRef::from(self.upstream).tcp_mss().unwrap_or_default();
+            self.pace = Some(Box::new(Paced {
+                pace: Pace::new(Instant::now().into_std(), unread.max(max_unsent)),
+                unread: unread.min(4 * segment)..=unread,
+                max_unsent,
+            }));
+        }
+        self
     }
 
     /// Moves what can be moved; ready when there is no more to do but to reset a peer.
@@ -193,12 +226,35 @@ impl<'a, M: Meter> Relay<'a, M> {
         // EPIPE: the peer's end had come before its reset (Linux, tcp_reset()).
         let whole = |failure: &Failure| failure.error.kind() == io::ErrorKind::BrokenPipe;
         let last = other.finished() && !self.failed.as_ref().is_some_and(whole);
-        if let Poll::Ready(Err(failure)) = half.poll(cx, source, sink, &self.pool, moved, last) {
+        let before = moved.bytes.get();
+        let polled = half.poll(cx, source, sink, &self.pool, moved, last);
+        if let (Direction::Tx, Some(paced)) = (direction, &mut self.pace) {
+            paced.moved(half, [source, sink], moved.bytes.get() - before);
+        }
+        if let Poll::Ready(Err(failure)) = polled {
             half.abandon(&self.pool);
             // The first failure is the cause; a failed read only follows a failed write.
             let ends_all = failure.reading;
             let first = self.failed.get_or_insert(failure);
             first.reading |= ends_all;
+        }
+    }
+}
+
+impl Paced {
+    fn moved(&mut self, half: &mut Half, [source, sink]: [&TcpStream; 2], bytes: u64) {
+        let now = Instant::now().into_std();
+        let Some(waiting) = self.pace.moved(now, bytes, half.stalled()) else {
+            return;
+        };
+        // If the kernel refuses, what was set before stays.
+        let unread = waiting.clamp(*self.unread.start(), *self.unread.end());
+        let _ = SockRef::from(source).set_recv_buffer_size(unread as usize);
+        if self.max_unsent > 0 {
+            let unsent = waiting.min(self.max_unsent);
+            let _ = SockRef::from(sink).set_tcp_notsent_lowat(unsent);
+            let is_less = unsent < self.max_unsent;
+            half.set_chunk(if is_less { unsent as usize } else { 0 });
         }
     }
 }

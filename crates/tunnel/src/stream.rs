@@ -21,7 +21,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use relay::{Pace, is_writable, not_ready};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tunnel_proto::codel;
 use tunnel_proto::frame::FrameError;
@@ -39,8 +41,8 @@ pub(crate) const READ_BUDGET: usize = 256 * 1024;
 pub struct StreamParams {
     /// The queue in front of the socket.
     pub queue: codel::Params,
-    /// Unsent bytes that the kernel holds, as the program set it on the socket (`TCP_NOTSENT_LOWAT`);
-    /// 0: without a limit.
+    /// Unsent bytes that the kernel holds, as the program set it on the socket (`TCP_NOTSENT_LOWAT`),
+    /// at most: fewer while the line is slow; 0: without a limit.
     pub notsent_lowat: u32,
     /// How long the other end's first frame may take.
     pub hello_timeout: Duration,
@@ -61,6 +63,8 @@ impl Default for StreamParams {
 pub(crate) struct Stream {
     socket: TcpStream,
     pub(crate) outgoing: Outgoing,
+    /// Where the kernel's limit is ours.
+    pace: Option<Pace>,
     /// Bytes that were read ahead of us.
     early: Vec<u8>,
     /// Until when a hello must have come; `None` once it has.
@@ -82,6 +86,7 @@ impl Stream {
         Ok(Self {
             socket: TcpStream::from_std(socket)?,
             outgoing: Outgoing::new(params.queue, params.notsent_lowat),
+            pace: (params.notsent_lowat > 0).then(|| Pace::new(now, params.notsent_lowat)),
             early,
             first_frame_by: Some(now + params.hello_timeout),
         })
@@ -94,6 +99,25 @@ impl Stream {
         now: Instant,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), StreamError>> {
+        let mut written = 0;
+        let polled = self.poll_write(now, cx, &mut written);
+        if let Some(pace) = &mut self.pace
+            && let Some(unsent) = pace.moved(now, written, polled.is_pending())
+            && SockRef::from(&self.socket)
+                .set_tcp_notsent_lowat(unsent)
+                .is_ok()
+        {
+            self.outgoing.set_notsent_lowat(unsent);
+        }
+        polled
+    }
+
+    fn poll_write(
+        &mut self,
+        now: Instant,
+        cx: &mut Context<'_>,
+        total: &mut u64,
+    ) -> Poll<Result<(), StreamError>> {
         loop {
             if self.outgoing.is_empty() {
                 return Poll::Ready(Ok(()));
@@ -101,6 +125,12 @@ impl Stream {
             // Frames leave the queue when they can be written and not before: until then they may
             // still be dropped.
             ready!(self.socket.poll_write_ready(cx)).map_err(StreamError::Write)?;
+            let little = self.pace.as_ref().is_some_and(Pace::is_below_max);
+            if little && !is_writable(&self.socket) {
+                // It fills up a segment beyond its limit.
+                not_ready(&self.socket, Interest::WRITABLE);
+                continue;
+            }
             self.outgoing.refill(now);
             if self.outgoing.is_empty() {
                 return Poll::Ready(Ok(())); // what waited was dropped
@@ -110,7 +140,10 @@ impl Stream {
                 .outgoing
                 .with_slices(|slices| socket.poll_write_vectored(cx, slices));
             match ready!(written) {
-                Ok(len) => self.outgoing.advance(len),
+                Ok(len) => {
+                    *total += len as u64;
+                    self.outgoing.advance(len);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(StreamError::Write(error))),
             }

@@ -12,6 +12,7 @@
     reason = "tokio's paused clock is wanted here"
 )]
 
+mod paced;
 mod relay;
 mod reset;
 mod streams;

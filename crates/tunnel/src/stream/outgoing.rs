@@ -51,20 +51,25 @@ impl Buffer {
 
 impl Outgoing {
     pub(super) fn new(queue: Params, notsent_lowat: u32) -> Self {
-        // The socket becomes writable again when the kernel holds less than half of its limit
-        // (tcp_stream_memory_free): what then leaves the queue fits, and waits nowhere else.
-        let half = usize::try_from(notsent_lowat / 2).unwrap_or(MAX_WRITE);
-        Self {
+        let mut outgoing = Self {
             queue: Queue::new(queue),
             writing: VecDeque::new(),
             offset: 0,
-            quantum: if half == 0 {
-                MAX_WRITE
-            } else {
-                half.min(MAX_WRITE)
-            },
+            quantum: MAX_WRITE,
             free: Free::default(),
-        }
+        };
+        outgoing.set_notsent_lowat(notsent_lowat);
+        outgoing
+    }
+
+    /// Follows what the kernel's limit is; 0: none.
+    pub(super) fn set_notsent_lowat(&mut self, bytes: u32) {
+        // The socket becomes writable again when the kernel holds less than half of its limit
+        // (tcp_stream_memory_free): what then leaves the queue fits, and waits nowhere else.
+        self.quantum = match bytes as usize / 2 {
+            0 => MAX_WRITE,
+            half => half.min(MAX_WRITE),
+        };
     }
 
     /// Queues a datagram whose bytes, `max` at most, `fill` puts where they are sent from. It

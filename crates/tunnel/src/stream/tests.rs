@@ -224,3 +224,21 @@ fn oversized_or_empty_frame_is_not_queued() {
     outgoing.slot(now, Band::Bulk, 20_000, |_| 20_000);
     assert!(outgoing.is_empty());
 }
+
+#[tokio::test]
+async fn little_waits_in_kernel_ahead_of_slow_line() {
+    let (mut stream, other) = cramped();
+    let (mut now, mut buffer) = (start(), vec![0; 4096]);
+    let lowat = |stream: &Stream| SockRef::from(&stream.socket).tcp_notsent_lowat().unwrap();
+    SockRef::from(&stream.socket)
+        .set_tcp_notsent_lowat(64 * 1024)
+        .unwrap();
+    for number in 0..500 {
+        (0..10).for_each(|_| put(&mut stream, now, &datagram(number)));
+        let flushed = poll_fn(|cx| Poll::Ready(stream.poll_flush(now, cx))).await;
+        assert!(!matches!(flushed, Poll::Ready(Err(_))), "{flushed:?}");
+        let _ = other.try_read(&mut buffer);
+        now += Duration::from_millis(10);
+    }
+    assert_eq!(lowat(&stream), 8 * 1024);
+}
