@@ -9,7 +9,8 @@
 //!
 //! Bytes that the sink did not take at once stay in the pipe, in a buffer of exactly their size if
 //! the read was a small one, or with the source, in its socket. Nothing more is read until they are
-//! gone: at most one pipe or one small buffer is held. Knows neither the other direction nor any
+//! gone: at most one pipe or one small buffer is held, and where the caller finds that the sink takes
+//! nothing for long, a buffer with what was in the pipe. Knows neither the other direction nor any
 //! timer.
 //!
 //! Reads stop at a byte that the source marked as urgent (tcp(7)). recv(2) drops it and goes on the
@@ -25,7 +26,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::outcome::{Direction, Failure, Meter};
-use crate::pool::{Pipe, Pool};
+use crate::pool::{Pipe, Pool, Unloaded};
 use crate::reset::is_writable;
 
 /// Bytes of a first read. A read that fills it makes the direction a bulk one: the copy of
@@ -47,6 +48,10 @@ enum Pending {
     Nothing,
     Bytes {
         bytes: Box<[u8]>,
+        written: usize,
+    },
+    Unloaded {
+        from_pipe: Unloaded,
         written: usize,
     },
     /// A lent pipe; it stays lent with `held == 0` until the source has nothing more or the
@@ -184,12 +189,37 @@ impl Half {
         }
     }
 
+    /// Returns how many bytes wait in a pipe; 0 without one.
+    pub(crate) fn in_pipe(&self) -> usize {
+        match &self.pending {
+            Pending::Pipe { held, .. } => *held,
+            Pending::Nothing | Pending::Bytes { .. } | Pending::Unloaded { .. } => 0,
+        }
+    }
+
+    /// Gives back a pipe whose bytes wait, as long as the pool has room for them elsewhere.
+    pub(crate) fn unload(&mut self, pool: &Pool) -> Result<(), Failure> {
+        let Pending::Pipe { pipe, held } = &self.pending else {
+            return Ok(());
+        };
+        let unloaded = pool.unload(pipe, *held);
+        let Some(from_pipe) = unloaded.map_err(|error| self.direction.read_failed(error))? else {
+            return Ok(());
+        };
+        let written = 0;
+        let unloaded = Pending::Unloaded { from_pipe, written };
+        if let Pending::Pipe { pipe, .. } = std::mem::replace(&mut self.pending, unloaded) {
+            pool.give(pipe);
+        }
+        Ok(())
+    }
+
     /// Gives back what this direction borrowed; bytes still held are lost.
     pub(crate) fn release(&mut self, pool: &Pool) {
         match std::mem::replace(&mut self.pending, Pending::Nothing) {
             Pending::Pipe { pipe, held: 0 } => pool.give(pipe),
             Pending::Pipe { pipe, .. } => pool.discard(pipe),
-            Pending::Bytes { .. } | Pending::Nothing => {}
+            Pending::Bytes { .. } | Pending::Unloaded { .. } | Pending::Nothing => {}
         }
     }
 
@@ -202,7 +232,7 @@ impl Half {
     fn holds_bytes(&self) -> bool {
         match &self.pending {
             Pending::Nothing => false,
-            Pending::Bytes { .. } => true,
+            Pending::Bytes { .. } | Pending::Unloaded { .. } => true,
             Pending::Pipe { held, .. } => *held > 0,
         }
     }
@@ -388,11 +418,9 @@ impl Half {
     fn write_pending<M: Meter>(&mut self, sink: &TcpStream, meter: &M) -> io::Result<()> {
         let (result, wanted, copied) = match &mut self.pending {
             Pending::Nothing => return Ok(()),
-            Pending::Bytes { bytes, written } => {
-                let rest = &bytes[*written..];
-                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                let result = sink.try_io(Interest::WRITABLE, || Ok(send(sink, rest, flags)?));
-                (result, rest.len(), true)
+            Pending::Bytes { bytes, written } => write_rest(sink, &bytes[*written..]),
+            Pending::Unloaded { from_pipe, written } => {
+                write_rest(sink, &from_pipe.bytes[*written..])
             }
             Pending::Pipe { pipe, held } => {
                 let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
@@ -412,9 +440,9 @@ impl Half {
         }
         meter.relayed(self.direction, sent as u64, copied);
         match &mut self.pending {
-            Pending::Bytes { bytes, written } => {
+            Pending::Bytes { written, .. } | Pending::Unloaded { written, .. } => {
                 *written += sent;
-                if *written == bytes.len() {
+                if sent == wanted {
                     self.pending = Pending::Nothing;
                 }
             }
@@ -423,6 +451,13 @@ impl Half {
         }
         Ok(())
     }
+}
+
+/// Sends from what is left of a buffer; returns also how much that is, and that it was copied.
+fn write_rest(sink: &TcpStream, rest: &[u8]) -> (io::Result<usize>, usize, bool) {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let result = sink.try_io(Interest::WRITABLE, || Ok(send(sink, rest, flags)?));
+    (result, rest.len(), true)
 }
 
 /// Reads as many bytes as `peeked` has from `source`, which has them, and discards them: with

@@ -4,7 +4,9 @@
 //! kept while they are in use, and closed again by [`Pool::trim`] once a burst is over.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
@@ -64,7 +66,22 @@ pub struct Pool {
     idle_low: Cell<usize>,
     existing: Cell<usize>,
     splice_works: Cell<bool>,
+    /// Bytes that were taken out of pipes.
+    unloaded: Rc<Cell<usize>>,
     scratch: RefCell<Box<[u8]>>,
+}
+
+/// What was in a pipe that others need. Counts as long as it exists.
+#[derive(Debug)]
+pub(crate) struct Unloaded {
+    pub(crate) bytes: Box<[u8]>,
+    all: Rc<Cell<usize>>,
+}
+
+impl Drop for Unloaded {
+    fn drop(&mut self) {
+        self.all.set(self.all.get() - self.bytes.len());
+    }
 }
 
 /// A kernel pipe, both ends non-blocking.
@@ -88,6 +105,7 @@ impl Pool {
             idle_low: Cell::new(0),
             existing: Cell::new(0),
             splice_works: Cell::new(params.pipes > 0),
+            unloaded: Rc::default(),
             // Zeroed pages come from the kernel untouched and cost memory only once used.
             scratch: RefCell::new(vec![0; Self::SCRATCH_BYTES].into_boxed_slice()),
         }
@@ -148,6 +166,28 @@ impl Pool {
     pub(crate) fn discard(&self, pipe: Pipe) {
         drop(pipe);
         self.existing.set(self.existing.get() - 1);
+    }
+
+    /// Takes the `held` bytes out of a pipe, which is empty then; `None` while what was taken out of
+    /// others and still waits is as much as all pipes hold.
+    pub(crate) fn unload(&self, pipe: &Pipe, held: usize) -> io::Result<Option<Unloaded>> {
+        let unloaded = self.unloaded.get() + held;
+        if unloaded > self.params.pipes * self.params.pipe_bytes {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; held].into_boxed_slice();
+        let mut read = 0;
+        while read < held {
+            match rustix::io::read(&pipe.reader, &mut bytes[read..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => read += len,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.unloaded.set(unloaded);
+        let all = Rc::clone(&self.unloaded);
+        Ok(Some(Unloaded { bytes, all }))
     }
 
     /// Records that splice(2) refused these descriptors; every later bulk direction copies.

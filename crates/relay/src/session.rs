@@ -66,12 +66,17 @@ struct Ending<'a> {
 }
 
 /// Notices that the source of a stalled direction is gone, which reading would report if its sink
-/// accepted what was read before.
+/// accepted what was read before; and that a pipe is held for long, which others may need.
 struct Watch<'a> {
     gone: Pin<Box<dyn Future<Output = io::Result<Ready>> + 'a>>,
     /// Runs once the source is gone: time for the sink to take what the source had sent.
     grace: Option<Pin<Box<Sleep>>>,
+    /// When what waits in a pipe is taken out of it, if it is still that much.
+    patience: Option<(usize, Pin<Box<Sleep>>)>,
 }
+
+/// How long a pipe may be held by a direction whose sink takes nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl<'a, M: Meter> Relay<'a, M> {
     /// Prepares a relay between two connected sockets of the current runtime.
@@ -145,8 +150,8 @@ impl<'a, M: Meter> Relay<'a, M> {
     /// Ends a stalled direction whose source has been gone for long.
     fn look_after(&mut self, cx: &mut Context<'_>, direction: Direction) -> Poll<Outcome> {
         let (half, source, side) = match direction {
-            Direction::Rx => (&self.rx, self.downstream, Side::Downstream),
-            Direction::Tx => (&self.tx, self.upstream, Side::Upstream),
+            Direction::Rx => (&mut self.rx, self.downstream, Side::Downstream),
+            Direction::Tx => (&mut self.tx, self.upstream, Side::Upstream),
         };
         if half.finished() || !half.stalled() {
             return Poll::Pending;
@@ -155,8 +160,27 @@ impl<'a, M: Meter> Relay<'a, M> {
             Box::new(Watch {
                 gone: Box::pin(source.ready(Interest::ERROR)),
                 grace: None,
+                patience: None,
             })
         });
+        while half.in_pipe() > 0 {
+            let from_now = || {
+                (
+                    half.in_pipe(),
+                    Box::pin(sleep_until(Instant::now() + PATIENCE)),
+                )
+            };
+            let (held, patience) = watch.patience.get_or_insert_with(from_now);
+            if patience.as_mut().poll(cx).is_pending() {
+                break;
+            }
+            if *held == half.in_pipe()
+                && let Err(Failure { side, error, .. }) = half.unload(&self.pool)
+            {
+                return Poll::Ready(Outcome::Reset { side, error });
+            }
+            watch.patience = None;
+        }
         if watch.grace.is_none() && watch.gone.as_mut().poll(cx).is_ready() {
             watch.grace = Some(Box::pin(sleep_until(Instant::now() + RESET_LIMIT)));
         }

@@ -179,6 +179,65 @@ async fn stalled_reader_is_bounded_and_lossless() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pipe_of_stalled_reader_is_lent_again() {
+    let one = PoolParams {
+        pipes: 1,
+        pipe_bytes: 1024 * 1024,
+    };
+    let stalled = Case::with_pool(Engine::Splice, one).await;
+    let pool = Rc::clone(&stalled.pool);
+    let (client, downstream) = pair().await;
+    let (mut server, upstream) = pair().await;
+    let data = pattern(64 * 1024 * 1024);
+    let (counts, timers) = (&stalled.counts, Timers::default());
+    let relay = Relay::new(&downstream, &upstream, Rc::clone(&pool), counts, timers);
+    let script = async {
+        let (mut sent, mut refused) = (0, 0);
+        // The clock is paused: a sleep only lets the relay run until nothing moves any more.
+        while refused < 200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            match client.try_write(&data[sent..]) {
+                Ok(n) => (sent, refused) = (sent + n, 0),
+                Err(_) => refused += 1,
+            }
+        }
+        // Nobody has read, and another has the pipe.
+        let mut other = Case::new(Engine::Splice).await;
+        other.pool = pool;
+        let other = bulk_one_way(other).await;
+        assert!(
+            other.counts.copied.get() < 1024 * 1024,
+            "{:?}",
+            other.counts
+        );
+        drop(client);
+        let mut all = Vec::new();
+        server.read_to_end(&mut all).await.unwrap();
+        assert!(all == data[..sent], "{} of {sent} bytes", all.len());
+        server.shutdown().await.unwrap();
+    };
+    let ((), outcome) = tokio::join!(script, relay);
+    assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
+}
+
+async fn bulk_one_way(case: Case) -> Case {
+    let (outcome, case) = play(case, async |mut client, mut server| {
+        let send = async {
+            client.write_all(&pattern(BULK)).await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        let mut all = Vec::with_capacity(BULK);
+        let ((), received) = tokio::join!(send, server.read_to_end(&mut all));
+        received.unwrap();
+        assert!(all == pattern(BULK), "{} bytes", all.len());
+        server.shutdown().await.unwrap();
+    })
+    .await;
+    assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
+    case
+}
+
+#[tokio::test(start_paused = true)]
 async fn stalled_copy_leaves_bulk_with_its_source() {
     let case = Case::new(Engine::Copy).await;
     let (client, downstream) = pair().await;
