@@ -51,7 +51,7 @@ enum Task {
     /// Measures the controller and its gateways with a large cluster on a real API server: writes,
     /// delays and memory, against their limits. Takes some minutes, and wants a quiet machine.
     Scale,
-    /// Measures memory and descriptors of the release builds against their limits.
+    /// Measures memory and descriptors of the programs as shipped against their limits.
     Soak,
     /// Runs every test: unit, property, corpora, integration, namespaces, real peers. Installs
     /// what that needs, as root on Debian.

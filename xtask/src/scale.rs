@@ -1,7 +1,7 @@
 //! `cargo xtask scale`: the controller and gateways with a large cluster, beside their limits.
 //!
 //! ```text
-//!     release build, static ─▶ rhizome-bench controller --require
+//!     dist build, static ─▶ rhizome-bench controller --require
 //!                               ├─ 2,000 Services with policies: from none, changes, a restart
 //!                               ├─ 10,000 shoots routed: from none, a gateway's start, changes
 //!                               └─ two gateways with 9,000 connections each, 600 changes a minute

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: what the release builds use, against the limits they are held to.
+//! `cargo xtask soak`: what the programs use as shipped, against the limits they are held to.
 //!
 //! ```text
 //!     clients ── n connections ──▶ binary under test ──▶ echo server      (all on loopback)
@@ -45,7 +45,7 @@ const CHUNK: usize = 128 * 1024;
 
 pub(crate) fn run() -> Result<ExitCode> {
     let mut console = Console::new();
-    console.heading("Soak: memory and descriptors of the release builds");
+    console.heading("Soak: memory and descriptors of the programs as shipped");
     let programs = workspace::build(&["sni-proxy", "apiserver-proxy"])?;
     let (gateway, node) = (programs.get("sni-proxy")?, programs.get("apiserver-proxy")?);
     let runtime = Runtime::new().context("starting a runtime")?;

@@ -3,7 +3,7 @@
 //! ```text
 //!   short network: start, first ping, idle pings, memory, ×1, ×8
 //!   long network:  UDP blocked: start, first ping    25 ms each way: ×1, ×8    1 % lost: ×1, ×8
-//!                  with a rate and a buffer: ×4, alone and beside a plain connection
+//!                  with a rate and a buffer: ×4, alone, beside a plain connection or another tunnel
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -45,11 +45,12 @@ impl Network {
         gateway.add_address("wan", &format!("{GATEWAY}/24"))?;
         gateway.add_address("seed", &format!("{GATEWAY_INSIDE}/24"))?;
         server.add_address("eth0", &format!("{SERVER}/24"))?;
-        gateway.add_address("seed-1", "10.0.1.2/24")?;
-        second.add_address("eth0", "10.0.1.11/24")?;
-        second.add_address("eth0", "10.0.0.12/32")?;
-        second.add_route("default", "10.0.1.2")?;
-        gateway.add_route("10.0.0.12/32", "10.0.1.11")?;
+        let next = "10.0.1.11";
+        gateway.add_address("seed-1", &format!("{GATEWAY_SECOND}/24"))?;
+        second.add_address("eth0", &format!("{next}/24"))?;
+        second.add_address("eth0", &format!("{SECOND}/32"))?;
+        second.add_route("default", &GATEWAY_SECOND.to_string())?;
+        gateway.add_route(&format!("{SECOND}/32"), next)?;
         client.add_address("lo", &format!("{POD}/32"))?;
         client.add_route("default", &GATEWAY.to_string())?;
         server.add_route("default", &GATEWAY_INSIDE.to_string())?;
@@ -78,4 +79,7 @@ pub(crate) const POD: Ipv4Addr = Ipv4Addr::new(100, 96, 0, 11);
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub(crate) const GATEWAY_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+/// The gateway, as the second server sees it, and that server.
+pub(crate) const GATEWAY_SECOND: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
+pub(crate) const SECOND: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
 const SEED: u64 = 1;

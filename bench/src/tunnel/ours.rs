@@ -23,7 +23,7 @@ use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
 use testkit::tunnel_world::{self, Addresses, Credentials, Keys, Params, merge};
 
-use super::network::{GATEWAY, GATEWAY_INSIDE, Network, POD, SERVER};
+use super::network::{GATEWAY, GATEWAY_INSIDE, GATEWAY_SECOND, Network, POD, SECOND, SERVER};
 use super::running::{Guard, Inner, Parts, Role};
 
 #[derive(Clone, Debug)]
@@ -50,8 +50,7 @@ pub(super) fn prepare(
     let client = json!({
         "endpoint": { "address": endpoint }, "masquerade": false, "drain": { "timeout": "0s" },
     });
-    // The gateway has an address toward each.
-    let gateways = [format!("{GATEWAY_INSIDE}/32"), "10.0.1.2/32".to_owned()];
+    let gateways = [GATEWAY_INSIDE, GATEWAY_SECOND].map(|address| format!("{address}/32"));
     let server = json!({ "drain": { "timeout": "0s" }, "trustedGateways": gateways });
     let params = Params {
         transport,
@@ -62,7 +61,8 @@ pub(super) fn prepare(
         ..Params::default()
     };
     let addresses = Addresses::of(&params);
-    let same = addresses.server(0) == SERVER && addresses.gateway() == GATEWAY_INSIDE;
+    let servers_are = [addresses.server(0), addresses.server(1)] == [SERVER, SECOND];
+    let same = servers_are && addresses.gateway() == GATEWAY_INSIDE;
     ensure!(same, "the tests' world has other addresses");
     let keys = Keys::make(&programs.server, dir.path(), &params)?;
     Credentials::make(dir.path(), &addresses)?;

@@ -26,7 +26,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::outcome::{Direction, Failure, Meter};
-use crate::pool::{Pipe, Pool, Unloaded};
+use crate::pool::{Pipe, Pool, Waiting};
 use crate::reset::is_writable;
 
 /// Bytes of a first read. A read that fills it makes the direction a bulk one: the copy of
@@ -47,11 +47,7 @@ const SPLICE_BYTES: usize = 1024 * 1024;
 enum Pending {
     Nothing,
     Bytes {
-        bytes: Box<[u8]>,
-        written: usize,
-    },
-    Unloaded {
-        from_pipe: Unloaded,
+        waiting: Waiting,
         written: usize,
     },
     /// A lent pipe; it stays lent with `held == 0` until the source has nothing more or the
@@ -74,7 +70,7 @@ pub(crate) struct Half {
     /// Largest copy to try. Grows while all of it is taken; else it is what the sink took, so that
     /// little is copied in vain.
     copy_bytes: usize,
-    /// Most bytes of a read, and whether the sink is asked before each; 0: neither, for speed.
+    /// Most bytes of one move, before each of which the sink is asked; 0: neither, for speed.
     chunk: usize,
     /// The sink took less than was peeked at; the rest is in the source's socket.
     sink_full: bool,
@@ -114,8 +110,8 @@ impl Half {
         self.holds_bytes() || self.sink_full
     }
 
-    /// Has at most about `bytes` wait in the sink, whose `TCP_NOTSENT_LOWAT` is that; 0: as many as the
-    /// kernel takes.
+    /// Has about `bytes` wait in the sink, whose `TCP_NOTSENT_LOWAT` is that; 0: as many as the kernel
+    /// takes.
     pub(crate) fn set_chunk(&mut self, bytes: usize) {
         self.chunk = bytes;
     }
@@ -134,11 +130,8 @@ impl Half {
     ) -> Poll<Result<(), Failure>> {
         let mut budget = BUDGET_BYTES;
         loop {
-            if self.chunk > 0 && !is_writable(sink) {
-                not_ready(sink, Interest::WRITABLE);
-                self.sink_full = true;
-            }
             if self.holds_bytes() {
+                self.ask(sink);
                 ready!(sink.poll_write_ready(cx))
                     .map_err(|error| self.direction.write_failed(error))?;
                 self.write_pending(sink, meter)
@@ -155,13 +148,16 @@ impl Half {
                 }
                 return Poll::Ready(Ok(()));
             }
+            // While it waits or yields, other relays may use the pipe, which is empty.
             if self.sink_full {
-                ready!(sink.poll_write_ready(cx))
-                    .map_err(|error| self.direction.write_failed(error))?;
+                let writable = sink.poll_write_ready(cx);
+                if writable.is_pending() {
+                    self.release(pool);
+                }
+                ready!(writable).map_err(|error| self.direction.write_failed(error))?;
                 self.sink_full = false;
             }
             if budget == 0 {
-                // Other relays may use the pipe meanwhile, which is empty.
                 self.release(pool);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -176,6 +172,10 @@ impl Half {
                 }
                 Poll::Ready(Ok(())) => {}
             }
+            if !self.ask(sink) {
+                self.sink_full = true;
+                continue;
+            }
             let read = match self.read(source, sink, pool, meter)? {
                 Some(0) => {
                     self.source_ended = true;
@@ -189,26 +189,33 @@ impl Half {
         }
     }
 
-    /// Returns how many bytes wait in a pipe; 0 without one.
-    pub(crate) fn in_pipe(&self) -> usize {
-        match &self.pending {
-            Pending::Pipe { held, .. } => *held,
-            Pending::Nothing | Pending::Bytes { .. } | Pending::Unloaded { .. } => 0,
+    /// Returns whether the sink takes more. Where little may wait in it the kernel is asked, since it
+    /// fills up a segment beyond its limit before it refuses.
+    fn ask(&self, sink: &TcpStream) -> bool {
+        let writable = self.chunk == 0 || is_writable(sink);
+        if !writable {
+            not_ready(sink, Interest::WRITABLE);
         }
+        writable
     }
 
-    /// Gives back a pipe whose bytes wait, as long as the pool has room for them elsewhere.
+    /// Returns whether bytes wait in a pipe.
+    pub(crate) fn holds_pipe(&self) -> bool {
+        matches!(self.pending, Pending::Pipe { held, .. } if held > 0)
+    }
+
+    /// Gives back a pipe whose bytes wait, if the pool has memory for them.
     pub(crate) fn unload(&mut self, pool: &Pool) -> Result<(), Failure> {
         let Pending::Pipe { pipe, held } = &self.pending else {
             return Ok(());
         };
         let unloaded = pool.unload(pipe, *held);
-        let Some(from_pipe) = unloaded.map_err(|error| self.direction.read_failed(error))? else {
+        let Some(waiting) = unloaded.map_err(|error| self.direction.read_failed(error))? else {
             return Ok(());
         };
         let written = 0;
-        let unloaded = Pending::Unloaded { from_pipe, written };
-        if let Pending::Pipe { pipe, .. } = std::mem::replace(&mut self.pending, unloaded) {
+        let bytes = Pending::Bytes { waiting, written };
+        if let Pending::Pipe { pipe, .. } = std::mem::replace(&mut self.pending, bytes) {
             pool.give(pipe);
         }
         Ok(())
@@ -219,7 +226,7 @@ impl Half {
         match std::mem::replace(&mut self.pending, Pending::Nothing) {
             Pending::Pipe { pipe, held: 0 } => pool.give(pipe),
             Pending::Pipe { pipe, .. } => pool.discard(pipe),
-            Pending::Bytes { .. } | Pending::Unloaded { .. } | Pending::Nothing => {}
+            Pending::Bytes { .. } | Pending::Nothing => {}
         }
     }
 
@@ -232,7 +239,7 @@ impl Half {
     fn holds_bytes(&self) -> bool {
         match &self.pending {
             Pending::Nothing => false,
-            Pending::Bytes { .. } | Pending::Unloaded { .. } => true,
+            Pending::Bytes { .. } => true,
             Pending::Pipe { held, .. } => *held > 0,
         }
     }
@@ -343,7 +350,7 @@ impl Half {
                 self.copy_bytes = SMALL_BYTES;
                 self.release(pool);
                 self.pending = Pending::Bytes {
-                    bytes: scratch[written..read].into(),
+                    waiting: Waiting::from(&scratch[written..read]),
                     written: 0,
                 };
             }
@@ -416,18 +423,23 @@ impl Half {
 
     /// Writes once from what is held.
     fn write_pending<M: Meter>(&mut self, sink: &TcpStream, meter: &M) -> io::Result<()> {
+        let most = self.at_most(usize::MAX);
         let (result, wanted, copied) = match &mut self.pending {
             Pending::Nothing => return Ok(()),
-            Pending::Bytes { bytes, written } => write_rest(sink, &bytes[*written..]),
-            Pending::Unloaded { from_pipe, written } => {
-                write_rest(sink, &from_pipe.bytes[*written..])
+            Pending::Bytes { waiting, written } => {
+                let rest = &waiting.bytes[*written..];
+                let rest = &rest[..rest.len().min(most)];
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                let result = sink.try_io(Interest::WRITABLE, || Ok(send(sink, rest, flags)?));
+                (result, rest.len(), true)
             }
             Pending::Pipe { pipe, held } => {
                 let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+                let len = most.min(*held);
                 let result = sink.try_io(Interest::WRITABLE, || {
-                    Ok(splice(&pipe.reader, None, sink, None, *held, flags)?)
+                    Ok(splice(&pipe.reader, None, sink, None, len, flags)?)
                 });
-                (result, *held, false)
+                (result, len, false)
             }
         };
         let sent = match result {
@@ -440,9 +452,9 @@ impl Half {
         }
         meter.relayed(self.direction, sent as u64, copied);
         match &mut self.pending {
-            Pending::Bytes { written, .. } | Pending::Unloaded { written, .. } => {
+            Pending::Bytes { waiting, written } => {
                 *written += sent;
-                if sent == wanted {
+                if *written == waiting.bytes.len() {
                     self.pending = Pending::Nothing;
                 }
             }
@@ -451,13 +463,6 @@ impl Half {
         }
         Ok(())
     }
-}
-
-/// Sends from what is left of a buffer; returns also how much that is, and that it was copied.
-fn write_rest(sink: &TcpStream, rest: &[u8]) -> (io::Result<usize>, usize, bool) {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let result = sink.try_io(Interest::WRITABLE, || Ok(send(sink, rest, flags)?));
-    (result, rest.len(), true)
 }
 
 /// Reads as many bytes as `peeked` has from `source`, which has them, and discards them: with

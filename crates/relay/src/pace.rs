@@ -1,16 +1,13 @@
 //! How many bytes may wait ahead of a line: as many as it takes in a short time.
 //!
-//! The kernel bounds what waits in a socket by bytes (`TCP_NOTSENT_LOWAT`, `SO_RCVBUF`), but what keeps
-//! a fast line busy is half a second on a slow one, and delays all that comes behind. So the bounds
-//! follow the rate at which a line took bytes while it was full. Sets no option.
+//! The kernel bounds what waits in a socket by bytes (`TCP_NOTSENT_LOWAT`, `SO_RCVBUF`), but what
+//! keeps a fast line busy is half a second on a slow one, and delays all that comes behind. So the
+//! bounds follow the rate at which a line took bytes while it was full. Sets no option.
 
 use std::time::{Duration, Instant};
 
 /// Time over which a rate is measured.
 const PERIOD: Duration = Duration::from_millis(100);
-
-/// A line that took nothing for this long was interrupted, which does not tell its rate.
-const PAUSE: Duration = Duration::from_millis(400);
 
 /// Time that bytes may wait in one socket.
 const WAIT: Duration = Duration::from_millis(10);
@@ -41,7 +38,7 @@ impl Pace {
         }
     }
 
-    /// Returns whether fewer may wait than at most.
+    /// Returns whether the bound is below `max`.
     #[must_use]
     pub fn is_below_max(&self) -> bool {
         self.bytes < self.max
@@ -53,18 +50,18 @@ impl Pace {
         self.moved += bytes;
         self.was_full |= full;
         let elapsed = now.saturating_duration_since(self.since);
-        if elapsed < PERIOD {
-            return None;
+        if elapsed < PERIOD || (full && bytes == 0) {
+            return None; // a line that takes nothing tells its rate when it goes on
         }
         let before = self.bytes;
-        if !self.was_full {
-            self.bytes = before.saturating_mul(2);
-        } else if elapsed < PAUSE {
+        self.bytes = if self.was_full {
             let bytes = u128::from(self.moved) * WAIT.as_micros() / elapsed.as_micros();
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(MIN_BYTES);
-            // Slowly, since congestion control slows down now and then to look (BBR, 200 ms in 10 s).
-            self.bytes = bytes.max(before - before / 8);
-        }
+            // Slowly: congestion control itself slows down to look (BBR, for 200 ms in 10 s).
+            bytes.max(before - before / 8)
+        } else {
+            before.saturating_mul(2)
+        };
         self.bytes = self.bytes.min(self.max);
         (self.since, self.moved, self.was_full) = (now, 0, false);
         (self.bytes != before).then_some(self.bytes)
@@ -106,13 +103,26 @@ mod tests {
     }
 
     #[test]
-    fn pause_tells_no_rate() {
+    fn interruption_costs_one_step() {
         let mut now = start();
         let mut pace = Pace::new(now, MAX);
-        after(&mut pace, &mut now, 5000, 16_000_000, true);
-        now += Duration::from_secs(5);
-        assert_eq!(pace.moved(now, 1, true), None);
-        now += Duration::from_millis(200);
-        assert_eq!(pace.moved(now, 600_000, true), Some(30_000));
+        after(&mut pace, &mut now, 5000, 160_000_000, true);
+        // Looks at a line that takes nothing, for whatever reason they come.
+        for _ in 0..100 {
+            now += Duration::from_millis(50);
+            assert_eq!(pace.moved(now, 0, true), None);
+        }
+        assert_eq!(pace.moved(now, 1, true), Some(MAX - MAX / 8));
+    }
+
+    #[test]
+    fn slowest_lines_count_between_rare_writes() {
+        let mut now = start();
+        let mut pace = Pace::new(now, MAX);
+        for _ in 0..40 {
+            now += Duration::from_secs(1);
+            pace.moved(now, 32 * 1024, true);
+        }
+        assert_eq!(pace.bytes, MIN_BYTES);
     }
 }

@@ -71,16 +71,27 @@ pub struct Pool {
     scratch: RefCell<Box<[u8]>>,
 }
 
-/// What was in a pipe that others need. Counts as long as it exists.
+/// Bytes that wait in memory. Those that were taken out of a pipe count in the pool until they go.
 #[derive(Debug)]
-pub(crate) struct Unloaded {
+pub(crate) struct Waiting {
     pub(crate) bytes: Box<[u8]>,
-    all: Rc<Cell<usize>>,
+    counted: Option<Rc<Cell<usize>>>,
 }
 
-impl Drop for Unloaded {
+impl From<&[u8]> for Waiting {
+    fn from(bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.into(),
+            counted: None,
+        }
+    }
+}
+
+impl Drop for Waiting {
     fn drop(&mut self) {
-        self.all.set(self.all.get() - self.bytes.len());
+        if let Some(all) = &self.counted {
+            all.set(all.get() - self.bytes.len());
+        }
     }
 }
 
@@ -170,7 +181,7 @@ impl Pool {
 
     /// Takes the `held` bytes out of a pipe, which is empty then; `None` while what was taken out of
     /// others and still waits is as much as all pipes hold.
-    pub(crate) fn unload(&self, pipe: &Pipe, held: usize) -> io::Result<Option<Unloaded>> {
+    pub(crate) fn unload(&self, pipe: &Pipe, held: usize) -> io::Result<Option<Waiting>> {
         let unloaded = self.unloaded.get() + held;
         if unloaded > self.params.pipes * self.params.pipe_bytes {
             return Ok(None);
@@ -186,8 +197,8 @@ impl Pool {
             }
         }
         self.unloaded.set(unloaded);
-        let all = Rc::clone(&self.unloaded);
-        Ok(Some(Unloaded { bytes, all }))
+        let counted = Some(Rc::clone(&self.unloaded));
+        Ok(Some(Waiting { bytes, counted }))
     }
 
     /// Records that splice(2) refused these descriptors; every later bulk direction copies.

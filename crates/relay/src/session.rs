@@ -71,8 +71,10 @@ struct Watch<'a> {
     gone: Pin<Box<dyn Future<Output = io::Result<Ready>> + 'a>>,
     /// Runs once the source is gone: time for the sink to take what the source had sent.
     grace: Option<Pin<Box<Sleep>>>,
-    /// When what waits in a pipe is taken out of it, if it is still that much.
-    patience: Option<(usize, Pin<Box<Sleep>>)>,
+    /// How often bytes have moved since.
+    progress: u64,
+    /// When what waits in a pipe is taken out of it, if nothing has moved after that `progress`.
+    patience: Option<(u64, Pin<Box<Sleep>>)>,
 }
 
 /// How long a pipe may be held by a direction whose sink takes nothing.
@@ -153,28 +155,29 @@ impl<'a, M: Meter> Relay<'a, M> {
             Direction::Rx => (&mut self.rx, self.downstream, Side::Downstream),
             Direction::Tx => (&mut self.tx, self.upstream, Side::Upstream),
         };
+        let watch = &mut self.watches[direction as usize];
         if half.finished() || !half.stalled() {
+            if let Some(watch) = watch {
+                watch.patience.take_if(|(_, sleep)| sleep.is_elapsed());
+            }
             return Poll::Pending;
         }
-        let watch = self.watches[direction as usize].get_or_insert_with(|| {
+        let watch = watch.get_or_insert_with(|| {
             Box::new(Watch {
                 gone: Box::pin(source.ready(Interest::ERROR)),
                 grace: None,
+                progress: 0,
                 patience: None,
             })
         });
-        while half.in_pipe() > 0 {
-            let from_now = || {
-                (
-                    half.in_pipe(),
-                    Box::pin(sleep_until(Instant::now() + PATIENCE)),
-                )
-            };
-            let (held, patience) = watch.patience.get_or_insert_with(from_now);
+        while half.holds_pipe() {
+            let progress = watch.progress;
+            let from_now = || (progress, Box::pin(sleep_until(Instant::now() + PATIENCE)));
+            let (before, patience) = watch.patience.get_or_insert_with(from_now);
             if patience.as_mut().poll(cx).is_pending() {
                 break;
             }
-            if *held == half.in_pipe()
+            if *before == progress
                 && let Err(Failure { side, error, .. }) = half.unload(&self.pool)
             {
                 return Poll::Ready(Outcome::Reset { side, error });
@@ -252,6 +255,11 @@ impl<'a, M: Meter> Relay<'a, M> {
         let last = other.finished() && !self.failed.as_ref().is_some_and(whole);
         let before = moved.bytes.get();
         let polled = half.poll(cx, source, sink, &self.pool, moved, last);
+        if moved.bytes.get() > before
+            && let Some(watch) = &mut self.watches[direction as usize]
+        {
+            watch.progress += 1;
+        }
         if let (Direction::Tx, Some(paced)) = (direction, &mut self.pace) {
             paced.moved(half, [source, sink], moved.bytes.get() - before);
         }

@@ -10,7 +10,7 @@ use rustix::io::ioctl_fionread;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::support::Counts;
 
@@ -35,22 +35,11 @@ async fn pair(small_peer: bool, ours: u32) -> (TcpStream, TcpStream) {
     (peer.unwrap(), accepted.unwrap().0)
 }
 
-/// Returns what may wait unread and unsent, and what does wait unread.
-fn waiting(upstream: &TcpStream, downstream: &TcpStream) -> (usize, u32, u64) {
+/// Returns what may wait unread and unsent.
+fn may_wait(upstream: &TcpStream, downstream: &TcpStream) -> (u32, u32) {
     let unread = SockRef::from(upstream).recv_buffer_size().unwrap() / 2; // the kernel doubles it
     let unsent = SockRef::from(downstream).tcp_notsent_lowat().unwrap();
-    (unread, unsent, ioctl_fionread(upstream).unwrap())
-}
-
-/// Reads `bytes` each 10 ms for two seconds.
-async fn read_slowly(client: &mut TcpStream, bytes: usize) {
-    let mut buffer = vec![0; bytes];
-    let mut due = Instant::now();
-    for _ in 0..200 {
-        client.read_exact(&mut buffer).await.unwrap();
-        due += Duration::from_millis(10);
-        sleep_until(due).await;
-    }
+    (u32::try_from(unread).unwrap(), unsent)
 }
 
 #[tokio::test]
@@ -62,29 +51,35 @@ async fn little_waits_ahead_of_slow_line() {
             .set_tcp_notsent_lowat(UNSENT)
             .unwrap();
         let (pool, counts) = (Rc::new(Pool::new(params)), Counts::default());
-        let relay = Relay::new(&downstream, &upstream, pool, &counts, Timers::default());
+        let (lent, timers) = (Rc::clone(&pool), Timers::default());
+        let relay = Relay::new(&downstream, &upstream, lent, &counts, timers);
         let endless = async {
             loop {
                 server.write_all(&[7; 64 * 1024]).await.unwrap();
             }
         };
+        let mut buffer = vec![0; 256 * 1024];
         let script = async {
             // 4 Mb/s: 10 ms of it are less than the least.
-            read_slowly(&mut client, 5_000).await;
-            let (unread, unsent, waits) = waiting(&upstream, &downstream);
-            assert_eq!((unread, unsent), (8 * 1024, 8 * 1024));
+            while may_wait(&upstream, &downstream) != (8 * 1024, 8 * 1024) {
+                client.read_exact(&mut buffer[..5000]).await.unwrap();
+                sleep(Duration::from_millis(10)).await;
+            }
+            let waits = ioctl_fionread(&upstream).unwrap();
             assert!(waits <= 16 * 1024, "{waits} bytes unread");
+            // A reader that has stopped: what its relay has lent comes back, and is not needed.
+            sleep(Duration::from_secs(2)).await;
+            (0..2).for_each(|_| pool.trim());
+            assert_eq!(pool.pipes(), 0);
             // As fast as it goes, and so as much as was allowed.
-            let mut buffer = vec![0; 256 * 1024];
-            let all = async { while client.read(&mut buffer).await.unwrap() > 0 {} };
-            let _ = timeout(Duration::from_secs(1), all).await;
-            let (unread, unsent, _) = waiting(&upstream, &downstream);
-            assert_eq!((unread, unsent), (UNREAD as usize, UNSENT));
+            while may_wait(&upstream, &downstream) != (UNREAD, UNSENT) {
+                assert!(client.read(&mut buffer).await.unwrap() > 0);
+            }
         };
         tokio::select! {
             outcome = relay.paced(UNREAD) => panic!("{outcome:?}"),
             () = endless => {}
-            () = script => {}
+            in_time = timeout(Duration::from_secs(60), script) => in_time.unwrap(),
         }
     }
 }

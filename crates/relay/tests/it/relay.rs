@@ -201,7 +201,7 @@ async fn pipe_of_stalled_reader_is_lent_again() {
                 Err(_) => refused += 1,
             }
         }
-        // Nobody has read, and another has the pipe.
+        // The reader has taken nothing, and another relay has the pipe.
         let mut other = Case::new(Engine::Splice).await;
         other.pool = pool;
         let other = bulk_one_way(other).await;

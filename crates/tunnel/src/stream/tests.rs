@@ -227,18 +227,25 @@ fn oversized_or_empty_frame_is_not_queued() {
 
 #[tokio::test]
 async fn little_waits_in_kernel_ahead_of_slow_line() {
-    let (mut stream, other) = cramped();
-    let (mut now, mut buffer) = (start(), vec![0; 4096]);
-    let lowat = |stream: &Stream| SockRef::from(&stream.socket).tcp_notsent_lowat().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // As on a line; loopback's segments are larger than these buffers.
+    SockRef::from(&listener).set_tcp_mss(1400).unwrap();
+    SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
+    let (mut stream, other) = connected_by(listener, &[]);
+    let limit = |stream: &Stream| SockRef::from(&stream.socket).tcp_notsent_lowat().unwrap();
     SockRef::from(&stream.socket)
         .set_tcp_notsent_lowat(64 * 1024)
         .unwrap();
-    for number in 0..500 {
+    let (mut now, mut buffer, mut received) = (start(), [0; 5000], 0);
+    for number in 0..1000 {
         (0..10).for_each(|_| put(&mut stream, now, &datagram(number)));
         let flushed = poll_fn(|cx| Poll::Ready(stream.poll_flush(now, cx))).await;
         assert!(!matches!(flushed, Poll::Ready(Err(_))), "{flushed:?}");
-        let _ = other.try_read(&mut buffer);
+        // 4 Mb/s, of a clock of our own.
+        received += other.try_read(&mut buffer).unwrap_or_default();
         now += Duration::from_millis(10);
+        tokio::task::yield_now().await; // the runtime looks which sockets are ready
     }
-    assert_eq!(lowat(&stream), 8 * 1024);
+    assert!(received > 1_000_000, "{received}");
+    assert_eq!(limit(&stream), 8 * 1024);
 }
