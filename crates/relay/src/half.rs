@@ -66,12 +66,12 @@ pub(crate) struct Half {
     /// The last reads were large: splice first.
     bulk: bool,
     /// Bytes read since the source was last found empty.
-    run: usize,
+    run: u32,
     /// Largest copy to try. Grows while all of it is taken; else it is what the sink took, so that
     /// little is copied in vain.
     copy_bytes: usize,
     /// Most bytes of one move, before each of which the sink is asked; 0: neither, for speed.
-    chunk: usize,
+    chunk: u32,
     /// The sink took less than was peeked at; the rest is in the source's socket.
     sink_full: bool,
     source_ended: bool,
@@ -112,7 +112,7 @@ impl Half {
 
     /// Has about `bytes` wait in the sink, whose `TCP_NOTSENT_LOWAT` is that; 0: as many as the kernel
     /// takes.
-    pub(crate) fn set_chunk(&mut self, bytes: usize) {
+    pub(crate) fn set_chunk(&mut self, bytes: u32) {
         self.chunk = bytes;
     }
 
@@ -184,7 +184,9 @@ impl Half {
                 Some(read) => read,
                 None => 0,
             };
-            self.run = self.run.saturating_add(read);
+            self.run = self
+                .run
+                .saturating_add(u32::try_from(read).unwrap_or(u32::MAX));
             budget = budget.saturating_sub(read);
         }
     }
@@ -246,7 +248,7 @@ impl Half {
 
     /// The source has nothing more for now: an idle direction owns neither pipe nor buffer.
     fn source_empty(&mut self, pool: &Pool) {
-        self.bulk = self.bulk && self.run >= SMALL_BYTES;
+        self.bulk = self.bulk && self.run as usize >= SMALL_BYTES;
         self.run = 0;
         self.release(pool);
     }
@@ -315,7 +317,7 @@ impl Half {
     fn at_most(&self, bytes: usize) -> usize {
         match self.chunk {
             0 => bytes,
-            chunk => bytes.min(chunk),
+            chunk => bytes.min(chunk as usize),
         }
     }
 

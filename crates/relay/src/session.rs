@@ -286,7 +286,7 @@ impl Paced {
             let unsent = waiting.min(self.max_unsent);
             let _ = SockRef::from(sink).set_tcp_notsent_lowat(unsent);
             let is_less = unsent < self.max_unsent;
-            half.set_chunk(if is_less { unsent as usize } else { 0 });
+            half.set_chunk(if is_less { unsent } else { 0 });
         }
     }
 }
