@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Time over which a rate is measured.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Steps of an eighth lead from any bound to any other.
+/// Steps that are made up for after a pause: bounds are 1,900 times as large after so many.
 const MAX_STEPS: u128 = 64;
 
 /// Time that bytes may wait in one socket.
