@@ -10,7 +10,6 @@
 //! Needs root, or a user, network and mount namespace of its own.
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stderr,
     reason = "a failed set-up is a failed test, which says whom it met"
 )]
 
