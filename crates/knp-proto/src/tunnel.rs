@@ -89,20 +89,32 @@ pub(crate) struct Tunnel {
     in_hand: usize,
     /// Bytes of the pieces that they are in memory with.
     pieces: usize,
-    window: Option<RecvWindow>,
+    flow: Flow,
     /// Credit to be sent.
     owed: u64,
     inbound: Inbound,
     /// The socket is gone.
     detached: bool,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) end: Option<EndReason>,
+    pub(crate) marks: Marks,
+}
+
+/// What keeps the peer from sending more than the socket takes.
+#[derive(Debug)]
+enum Flow {
+    Window(RecvWindow),
+    /// The peer knows no credit. It is held up by the stream's window, for all tunnels.
+    Watched(Progress),
+}
+
+#[derive(Debug, Default)]
+struct Progress {
     /// Since when data waits of which the socket has taken nothing.
     waiting: Option<Instant>,
     /// Since when data waits of which it has taken little, and how much.
     paced: Option<Instant>,
     taken: usize,
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) end: Option<EndReason>,
-    pub(crate) marks: Marks,
 }
 
 /// What the link has noted down about a tunnel.
@@ -141,13 +153,10 @@ impl Tunnel {
             inbox: ByteQueue::default(),
             in_hand: 0,
             pieces: 0,
-            window: None,
+            flow: Flow::Watched(Progress::default()),
             owed: 0,
             inbound: Inbound::Open,
             detached: false,
-            waiting: None,
-            paced: None,
-            taken: 0,
             deadline: Some(deadline),
             end: None,
             marks: Marks::default(),
@@ -161,7 +170,7 @@ impl Tunnel {
         self.deadline = None;
         if self.extensions.window {
             self.credit = Some(SendCredit::new());
-            self.window = Some(RecvWindow::new(now));
+            self.flow = Flow::Window(RecvWindow::new(now));
         }
     }
 
@@ -253,8 +262,9 @@ impl Tunnel {
         self.in_hand = 0;
         self.pieces = 0;
         self.owed = 0;
-        self.waiting = None;
-        self.paced = None;
+        if let Flow::Watched(progress) = &mut self.flow {
+            *progress = Progress::default();
+        }
     }
 
     // === Toward the socket ===
@@ -285,20 +295,17 @@ impl Tunnel {
             self.pieces = 0;
         }
         let drained = self.held() == 0;
-        if len > 0 {
-            self.waiting = (!drained).then_some(now);
-            self.taken += len;
-            if drained || self.taken >= PACE {
-                self.paced = self.waiting;
-                self.taken = 0;
-            }
-        }
         if self.phase == Phase::Lingering {
             self.deadline = Some(now + config.linger_timeout);
         }
-        if let (Some(window), false) = (&mut self.window, self.inbound != Inbound::Open) {
-            let (permit, max) = (&self.permit, config.tunnel_bytes as u64);
-            self.owed += window.consume(now, len, drained, max, |growth| permit.headroom(growth));
+        match &mut self.flow {
+            Flow::Window(window) if self.inbound == Inbound::Open => {
+                let (permit, max) = (&self.permit, config.tunnel_bytes as u64);
+                let headroom = |growth| permit.headroom(growth);
+                self.owed += window.consume(now, len, drained, max, headroom);
+            }
+            Flow::Watched(progress) if len > 0 => progress.took(now, len, drained),
+            Flow::Window(_) | Flow::Watched(_) => {}
         }
         self.recharge();
     }
@@ -310,21 +317,28 @@ impl Tunnel {
     /// Returns how much of the stream's window is to be kept from a peer that knows no credit: what
     /// waits beyond what each tunnel may hold, as long as more may come.
     pub(crate) fn excess(&self) -> usize {
-        match self.window.is_some() || self.phase == Phase::Lingering {
-            true => 0,
-            false => self.held().saturating_sub(FREE),
+        match self.flow {
+            Flow::Watched(_) if self.phase != Phase::Lingering => self.held().saturating_sub(FREE),
+            Flow::Watched(_) | Flow::Window(_) => 0,
+        }
+    }
+
+    fn progress(&self) -> Option<&Progress> {
+        match &self.flow {
+            Flow::Watched(progress) => Some(progress),
+            Flow::Window(_) => None,
         }
     }
 
     /// Returns the excess, if any, when the socket has taken nothing for `limit`.
     pub(crate) fn stalled(&self, now: Instant, limit: Duration) -> Option<usize> {
-        let waited = now.saturating_duration_since(self.waiting?);
+        let waited = now.saturating_duration_since(self.progress()?.waiting?);
         (waited >= limit && self.excess() > 0).then(|| self.excess())
     }
 
     /// Returns the excess, if any, when the socket has taken less than [`PACE`] for `limit`.
     pub(crate) fn slow(&self, now: Instant, limit: Duration) -> Option<usize> {
-        let waited = now.saturating_duration_since(self.paced?);
+        let waited = now.saturating_duration_since(self.progress()?.paced?);
         (waited >= limit && self.excess() > 0).then(|| self.excess())
     }
 
@@ -338,13 +352,17 @@ impl Tunnel {
         if self.inbound != Inbound::Open {
             return Err(EndReason::Violation(Violation::DataAfterFin));
         }
-        if let Some(window) = &mut self.window {
-            let received = window.receive(data.len());
-            received.map_err(|error| EndReason::Violation(Violation::Credit(error)))?;
+        match &mut self.flow {
+            Flow::Window(window) => {
+                let received = window.receive(data.len());
+                received.map_err(|error| EndReason::Violation(Violation::Credit(error)))?;
+            }
+            Flow::Watched(progress) => {
+                progress.waiting.get_or_insert(now);
+                progress.paced.get_or_insert(now);
+            }
         }
         self.inbox.push(data);
-        self.waiting.get_or_insert(now);
-        self.paced.get_or_insert(now);
         let charged = self.permit.try_charge(self.charge());
         charged.then_some(()).ok_or(EndReason::OverBudget)
     }
@@ -432,7 +450,7 @@ impl Tunnel {
         }
         self.owed = 0;
         // The window's promises are void, only what is there counts.
-        self.window = None;
+        self.flow = Flow::Watched(Progress::default());
         self.credit = None;
         self.end.get_or_insert(reason);
         self.deadline = Some(now + config.linger_timeout);
@@ -558,12 +576,26 @@ impl Tunnel {
     }
 
     fn charge(&self) -> usize {
-        let promised = self.window.as_ref().map_or(0, RecvWindow::grown);
+        let promised = match &self.flow {
+            Flow::Window(window) => window.grown(),
+            Flow::Watched(_) => 0,
+        };
         (self.inbox.len() + self.pieces).max(promised) + self.outbox.len()
     }
 
     fn recharge(&mut self) {
         self.permit.charge(self.charge());
+    }
+}
+
+impl Progress {
+    fn took(&mut self, now: Instant, len: usize, drained: bool) {
+        self.waiting = (!drained).then_some(now);
+        self.taken += len;
+        if drained || self.taken >= PACE {
+            self.paced = self.waiting;
+            self.taken = 0;
+        }
     }
 }
 
@@ -582,6 +614,6 @@ mod tests {
 
     #[test]
     fn an_idle_tunnel_is_small() {
-        assert!(size_of::<Tunnel>() <= 424, "{} bytes", size_of::<Tunnel>());
+        assert!(size_of::<Tunnel>() <= 392, "{} bytes", size_of::<Tunnel>());
     }
 }
