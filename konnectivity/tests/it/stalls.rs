@@ -48,8 +48,9 @@ fn fill(stalled: Tunnel) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// Exchanges bytes on a tunnel from before and on new ones for some time. Each exchange is far
-/// below the seconds for which a stalled stream would hold it up.
+/// Exchanges bytes on a tunnel from before and on new ones for some time. Each exchange, of three
+/// round trips, is far below the 30 s for which a stalled stream would hold it up; on a busy machine
+/// one has taken 2 s.
 fn others_live(rig: &Rig, time: Duration) {
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut old = rig.tunnel(echo.addr());
@@ -59,7 +60,7 @@ fn others_live(rig: &Rig, time: Duration) {
         assert_eq!(old.echo(b"old").unwrap(), b"old");
         assert_eq!(rig.tunnel(echo.addr()).echo(b"new").unwrap(), b"new");
         let taken = exchange.elapsed();
-        assert!(taken < Duration::from_secs(2), "an exchange took {taken:?}");
+        assert!(taken < Duration::from_secs(10), "an exchange took {taken:?}");
     }
 }
 
