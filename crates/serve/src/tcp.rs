@@ -4,18 +4,13 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use route::TcpOptions;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Whether this host has BBR and permits it. Asked once: a kernel without it looks for a module.
-static HAS_BBR: LazyLock<bool> = LazyLock::new(|| {
-    let has_bbr = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
-        .is_ok_and(|socket| socket.set_tcp_congestion(BBR).is_ok());
-    tracing::info!(has_bbr, "congestion control `auto`");
-    has_bbr
-});
+static HAS_BBR: OnceLock<bool> = OnceLock::new();
 
 /// Does not take every lost packet for congestion, which on long paths is what decides.
 const BBR: &[u8] = b"bbr";
@@ -49,8 +44,13 @@ pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Resul
             .set_tcp_user_timeout(timeout)
             .map_err(named("TCP_USER_TIMEOUT"))?;
     }
+    let has_bbr = || {
+        let has_bbr = socket.set_tcp_congestion(BBR).is_ok();
+        tracing::info!(has_bbr, "congestion control `auto`");
+        has_bbr
+    };
     let congestion = match options.congestion.as_str() {
-        TcpOptions::AUTO if *HAS_BBR => BBR,
+        TcpOptions::AUTO if *HAS_BBR.get_or_init(has_bbr) => BBR,
         TcpOptions::AUTO => &[],
         named => named.as_bytes(),
     };
