@@ -66,13 +66,13 @@ pub(crate) enum RelayEnd {
 /// Relays until both directions are over, or the socket fails. `early` was read from the socket
 /// before. Dropping the future closes the tunnel, and says that something is missing unless the
 /// socket had ended; the socket is the caller's.
-pub(crate) async fn relay<S: Stream>(
+pub(crate) fn relay<'a, S: Stream>(
     tunnel: Tunnel,
-    socket: &mut S,
+    socket: &'a mut S,
     early: Bytes,
-    means: &Means,
-    bytes: &ByteCounts,
-) -> RelayEnd {
+    means: &'a Means,
+    bytes: &'a ByteCounts,
+) -> impl Future<Output = RelayEnd> + use<'a, S> {
     let mut relay = Relay {
         tunnel,
         socket,
@@ -89,7 +89,7 @@ pub(crate) async fn relay<S: Stream>(
         full: false,
         watch: Watch::default(),
     };
-    poll_fn(|cx| relay.poll(cx)).await
+    poll_fn(move |cx| relay.poll(cx))
 }
 
 struct Relay<'a, S> {

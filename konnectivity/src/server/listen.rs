@@ -113,7 +113,8 @@ impl Worker {
         let mode = self.cx.config.tls.frontend_mode;
         let metrics = &self.cx.metrics;
         let before = self.cx.registry.current();
-        let choose = |name: Option<&str>| before.tls(port, name);
+        // Moved, so that the connection does not keep a registry that was replaced.
+        let choose = move |name: Option<&str>| before.tls(port, name);
         let stream = ReadBudget::new(stream);
         let flow = stream.flow();
         let accepted = connect::accept_tls_by_name(stream, choose, HANDSHAKE).await;
@@ -148,13 +149,16 @@ impl Worker {
         match (port, identity) {
             (Port::Agents, peer) => {
                 let share = (flow, self.shares.clone());
-                agents::serve(accepted.stream, peer, from, stranger, share, &self.cx).await;
+                // On the heap, so that frontends' connections need no place for it.
+                let serve = agents::serve(accepted.stream, peer, from, stranger, share, &self.cx);
+                Box::pin(serve).await;
             }
             (Port::Frontends, Peer::Certified(spec)) => {
                 drop(stranger);
                 let tenant = self.cx.tenant(&spec);
                 if let Some(frontend) = self.frontend(tenant, PeerPort::Frontends, from, name) {
-                    frontend.serve(accepted.stream, mode).await;
+                    // On the heap: each future that takes it over has a place of its own for it.
+                    frontend.serve(Box::new(accepted.stream), mode).await;
                 }
             }
             // Frontends have no tokens.

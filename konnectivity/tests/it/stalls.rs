@@ -60,7 +60,10 @@ fn others_live(rig: &Rig, time: Duration) {
         assert_eq!(old.echo(b"old").unwrap(), b"old");
         assert_eq!(rig.tunnel(echo.addr()).echo(b"new").unwrap(), b"new");
         let taken = exchange.elapsed();
-        assert!(taken < Duration::from_secs(10), "an exchange took {taken:?}");
+        assert!(
+            taken < Duration::from_secs(10),
+            "an exchange took {taken:?}"
+        );
     }
 }
 

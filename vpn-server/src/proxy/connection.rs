@@ -42,7 +42,8 @@ pub(super) async fn serve(stream: TcpStream, worker: Rc<Worker>, record: ConnRec
     if let Some(name) = &server_name {
         record.set_server_name(name);
     }
-    let mut stream = Downstream::new(stream);
+    // On the heap: each future that takes it over has a place of its own for it.
+    let mut stream = Downstream::new(Box::new(stream));
     // On the heap, so that an open tunnel does not carry the memory that opening it took.
     let reason = match Box::pin(open(&mut stream, &worker, &record)).await {
         Ok((upstream, early)) => relay(stream, upstream, early, &worker, &record).await,
