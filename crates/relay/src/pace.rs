@@ -24,8 +24,20 @@ pub struct Pace {
     since: Instant,
     moved: u64,
     was_full: bool,
+    was_dry: bool,
     bytes: u32,
     max: u32,
+}
+
+/// How a move left the socket that bytes went to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It takes no more for now.
+    Full,
+    /// It would have taken more, and there was no more.
+    Dry,
+    /// As [`Left::Dry`], but bytes wait elsewhere on the way to the line.
+    Open,
 }
 
 impl Pace {
@@ -36,6 +48,7 @@ impl Pace {
             since: now,
             moved: 0,
             was_full: false,
+            was_dry: false,
             bytes: max,
             max,
         }
@@ -47,11 +60,11 @@ impl Pace {
         self.bytes < self.max
     }
 
-    /// Counts bytes that went on, and whether more would have but for a full socket. Returns how many
-    /// may wait once that has changed.
-    pub fn moved(&mut self, now: Instant, bytes: u64, full: bool) -> Option<u32> {
+    /// Counts bytes that went on. Returns how many may wait once that has changed.
+    pub fn moved(&mut self, now: Instant, bytes: u64, left: Left) -> Option<u32> {
         self.moved += bytes;
-        self.was_full |= full;
+        self.was_full |= left == Left::Full;
+        self.was_dry |= left == Left::Dry;
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed < PERIOD {
             return None;
@@ -60,7 +73,8 @@ impl Pace {
         // Slowly: congestion control itself slows down to look (BBR, for 200 ms in 10 s).
         for _ in 0..(elapsed.as_millis() / PERIOD.as_millis()).min(MAX_STEPS) {
             let step = self.bytes / 8;
-            self.bytes = match self.was_full {
+            // One that runs dry in between, as behind a lost packet, which all wait for, needs more.
+            self.bytes = match self.was_full && !self.was_dry {
                 true => self.bytes - step,
                 false => self.max.min(self.bytes + step),
             };
@@ -69,7 +83,8 @@ impl Pace {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(MIN_BYTES);
         self.bytes = self.bytes.max(bytes);
         self.bytes = self.bytes.min(self.max);
-        (self.since, self.moved, self.was_full) = (now, 0, false);
+        (self.since, self.moved) = (now, 0);
+        (self.was_full, self.was_dry) = (false, false);
         (self.bytes != before).then_some(self.bytes)
     }
 }
@@ -85,10 +100,10 @@ mod tests {
     }
 
     /// Moves `rate` bits a second for `millis`; returns what may wait then.
-    fn after(pace: &mut Pace, now: &mut Instant, millis: u64, rate: u64, full: bool) -> u32 {
+    fn after(pace: &mut Pace, now: &mut Instant, millis: u64, rate: u64, left: Left) -> u32 {
         for _ in 0..millis / 10 {
             *now += Duration::from_millis(10);
-            pace.moved(*now, rate / 800, full);
+            pace.moved(*now, rate / 800, left);
         }
         pace.bytes
     }
@@ -97,15 +112,22 @@ mod tests {
     fn bytes_follow_the_rate_of_a_full_line() {
         let mut now = start();
         let mut pace = Pace::new(now, MAX);
-        let mut after = |millis, rate, full| after(&mut pace, &mut now, millis, rate, full);
-        assert_eq!(after(5000, 4_000_000, true), MIN_BYTES);
-        assert_eq!(after(200, 40_000_000, true), 50_000);
-        assert_eq!(after(200, 1_000_000_000, true), MAX);
+        let mut after = |millis, rate, left| after(&mut pace, &mut now, millis, rate, left);
+        assert_eq!(after(5000, 4_000_000, Left::Full), MIN_BYTES);
+        assert_eq!(after(200, 40_000_000, Left::Full), 50_000);
+        assert_eq!(after(200, 1_000_000_000, Left::Full), MAX);
         // Where congestion control only looks, little changes.
-        assert!(after(300, 1_000_000, true) > MAX / 2);
-        assert_eq!(after(5000, 40_000_000, true), 50_000);
+        assert!(after(300, 1_000_000, Left::Full) > MAX / 2);
+        assert_eq!(after(5000, 40_000_000, Left::Full), 50_000);
         // One that takes all there is may be faster.
-        assert_eq!(after(2000, 1_000_000, false), MAX);
+        assert_eq!(after(2000, 1_000_000, Left::Open), MAX);
+        assert_eq!(after(5000, 4_000_000, Left::Full), MIN_BYTES);
+        // So may one that was full and ran dry.
+        for _ in 0..20 {
+            after(90, 4_000_000, Left::Full);
+            after(10, 4_000_000, Left::Dry);
+        }
+        assert!(after(10, 4_000_000, Left::Full) > 4 * MIN_BYTES);
     }
 
     #[test]
@@ -113,10 +135,10 @@ mod tests {
         for look in [50, 100, 1000] {
             let mut now = start();
             let mut pace = Pace::new(now, MAX);
-            after(&mut pace, &mut now, 5000, 160_000_000, true);
+            after(&mut pace, &mut now, 5000, 160_000_000, Left::Full);
             for _ in 0..1000 / look {
                 now += Duration::from_millis(look);
-                pace.moved(now, 0, true);
+                pace.moved(now, 0, Left::Full);
             }
             assert!((MAX / 4..MAX / 3).contains(&pace.bytes), "{}", pace.bytes);
         }
@@ -128,7 +150,7 @@ mod tests {
         let mut pace = Pace::new(now, MAX);
         for _ in 0..40 {
             now += Duration::from_secs(1);
-            pace.moved(now, 32 * 1024, true);
+            pace.moved(now, 32 * 1024, Left::Full);
         }
         assert_eq!(pace.bytes, MIN_BYTES);
     }

@@ -27,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::clock::{Clock, Moved, Timers};
 use crate::half::Half;
 use crate::outcome::{Direction, Failure, Meter, Outcome, Side};
-use crate::pace::Pace;
+use crate::pace::{Left, Pace};
 use crate::pool::Pool;
 use crate::reset::{RESET_LIMIT, reset_when_sent};
 
@@ -276,7 +276,11 @@ impl<'a, M: Meter> Relay<'a, M> {
 impl Paced {
     fn moved(&mut self, half: &mut Half, [source, sink]: [&TcpStream; 2], bytes: u64) {
         let now = Instant::now().into_std();
-        let Some(waiting) = self.pace.moved(now, bytes, half.stalled()) else {
+        let left = match half.stalled() {
+            true => Left::Full,
+            false => Left::Dry,
+        };
+        let Some(waiting) = self.pace.moved(now, bytes, left) else {
             return;
         };
         // If the kernel refuses, what was set before stays.

@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use relay::{Pace, is_writable, not_ready};
+use relay::{Left, Pace, is_writable, not_ready};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -101,8 +101,13 @@ impl Stream {
     ) -> Poll<Result<(), StreamError>> {
         let mut written = 0;
         let polled = self.poll_write(now, cx, &mut written);
+        let left = match polled.is_pending() {
+            true => Left::Full,
+            // Of a server, its gateway has more.
+            false => Left::Open,
+        };
         if let Some(pace) = &mut self.pace
-            && let Some(unsent) = pace.moved(now, written, polled.is_pending())
+            && let Some(unsent) = pace.moved(now, written, left)
             && SockRef::from(&self.socket)
                 .set_tcp_notsent_lowat(unsent)
                 .is_ok()
