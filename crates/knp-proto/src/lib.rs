@@ -35,6 +35,7 @@ mod identifiers;
 mod link;
 mod metadata;
 pub mod packet;
+mod progress;
 mod queue;
 mod tunnel;
 

@@ -25,6 +25,7 @@ use crate::credit::{RecvWindow, SendCredit};
 use crate::id::{ConnectId, DialId};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
+use crate::progress::Progress;
 use crate::queue::ByteQueue;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,15 +107,6 @@ enum Flow {
     Window(RecvWindow),
     /// The peer knows no credit. It is held up by the stream's window, for all tunnels.
     Watched(Progress),
-}
-
-#[derive(Debug, Default)]
-struct Progress {
-    /// Since when data waits of which the socket has taken nothing.
-    waiting: Option<Instant>,
-    /// Since when data waits of which it has taken little, and how much.
-    paced: Option<Instant>,
-    taken: usize,
 }
 
 /// What the link has noted down about a tunnel.
@@ -332,14 +324,14 @@ impl Tunnel {
 
     /// Returns the excess, if any, when the socket has taken nothing for `limit`.
     pub(crate) fn stalled(&self, now: Instant, limit: Duration) -> Option<usize> {
-        let waited = now.saturating_duration_since(self.progress()?.waiting?);
-        (waited >= limit && self.excess() > 0).then(|| self.excess())
+        let stalled = self.progress()?.is_stalled(now, limit);
+        (stalled && self.excess() > 0).then(|| self.excess())
     }
 
-    /// Returns the excess, if any, when the socket has taken less than [`PACE`] for `limit`.
+    /// Returns the excess, if any, when the socket has taken little for `limit`.
     pub(crate) fn slow(&self, now: Instant, limit: Duration) -> Option<usize> {
-        let waited = now.saturating_duration_since(self.progress()?.paced?);
-        (waited >= limit && self.excess() > 0).then(|| self.excess())
+        let slow = self.progress()?.is_slow(now, limit);
+        (slow && self.excess() > 0).then(|| self.excess())
     }
 
     // === From the link ===
@@ -357,10 +349,7 @@ impl Tunnel {
                 let received = window.receive(data.len());
                 received.map_err(|error| EndReason::Violation(Violation::Credit(error)))?;
             }
-            Flow::Watched(progress) => {
-                progress.waiting.get_or_insert(now);
-                progress.paced.get_or_insert(now);
-            }
+            Flow::Watched(progress) => progress.arrived(now),
         }
         self.inbox.push(data);
         let charged = self.permit.try_charge(self.charge());
@@ -588,22 +577,9 @@ impl Tunnel {
     }
 }
 
-impl Progress {
-    fn took(&mut self, now: Instant, len: usize, drained: bool) {
-        self.waiting = (!drained).then_some(now);
-        self.taken += len;
-        if drained || self.taken >= PACE {
-            self.paced = self.waiting;
-            self.taken = 0;
-        }
-    }
-}
-
 /// A tunnel with nothing waiting may always take so much from its socket: what upstream's agent
 /// reads at a time.
 const WRITE_FLOOR: usize = 4096;
-/// Bytes that a socket has to take in 5 s when memory is short: 200 KiB/s.
-const PACE: usize = 1 << 20;
 /// Bytes that a tunnel may hold before a peer that knows no credit notices: as much as one that
 /// does may send at first.
 const FREE: usize = 256 << 10;
