@@ -39,9 +39,6 @@ use crate::worker::Shared;
 /// rename; a file that is read half-written is refused and read again.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// How often the routing file is looked at, by one stat(2).
-const POLL: Duration = Duration::from_millis(20);
-
 /// How soon a routing file that could not be read is tried again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
@@ -108,11 +105,14 @@ impl Gateway {
         };
         let watch = WatchParams {
             settle: SETTLE,
-            poll: POLL,
             ..WatchParams::default()
         };
-        let watcher = FileWatcher::new(watched, watch)
+        let mut watcher = FileWatcher::new(watched, watch)
             .map_err(StartError::system("watching the routing file"))?;
+        if let Err(error) = watcher.watch_directories() {
+            let poll = watch.poll;
+            tracing::info!(%error, ?poll, "the routing file is looked at from time to time");
+        }
         let routing = Routing::start(&config, zone, resolver, &registry)?;
         let subscription = match &config.source {
             RouteSource::File(_) => None,

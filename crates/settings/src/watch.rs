@@ -1,7 +1,7 @@
 //! Says when a file's content may have changed, however that was done.
 //!
 //! ```text
-//!   every `poll`: stat every file ─▶ differs? ─▶ quiet for `settle` ─▶ changed()
+//!   every `poll`, or at a hint: stat every file ─▶ differs? ─▶ quiet for `settle` ─▶ changed()
 //! ```
 //!
 //! What counts is the comparison of device, inode, size and times, which sees a write in place, a
@@ -11,12 +11,14 @@
 //!
 //! No thread, and no content: the caller reads the file, and may find nothing new in it.
 
+mod directories;
 mod stamp;
 
 use std::{io, path::PathBuf, time::Duration};
 
 use tokio::time::{self, Instant};
 
+use self::directories::Directories;
 pub use self::stamp::Stamp;
 
 /// How a [`FileWatcher`] waits.
@@ -64,6 +66,7 @@ pub struct FileWatcher {
     seen: Vec<Option<Stamp>>,
     unsettled: Option<Unsettled>,
     next_poll: Instant,
+    directories: Option<Directories>,
 }
 
 /// A change that is not reported yet.
@@ -92,7 +95,22 @@ impl FileWatcher {
             seen,
             unsettled: None,
             next_poll: Instant::now() + params.poll,
+            directories: None,
         })
+    }
+
+    /// Also looks as soon as something happens in the directories of the files. What happens
+    /// elsewhere, as to what a symlink leads to, is still seen by the next look. Must be called
+    /// within a runtime.
+    ///
+    /// # Errors
+    /// When the kernel has no inotify(7) watch left, or a directory does not exist. The watcher is
+    /// as before.
+    pub fn watch_directories(&mut self) -> io::Result<()> {
+        if !self.files.is_empty() {
+            self.directories = Some(Directories::of(&self.files)?);
+        }
+        Ok(())
     }
 
     /// Waits until any of the files changed and all have been quiet for
@@ -112,8 +130,21 @@ impl FileWatcher {
                     (since.last + self.params.settle).min(since.first + self.params.settle_limit)
                 }
             };
-            time::sleep_until(next).await;
+            let hint = async {
+                match &self.directories {
+                    Some(directories) => directories.event().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let hinted = tokio::select! {
+                () = time::sleep_until(next) => false,
+                () = hint, if self.unsettled.is_none() => true,
+            };
             let quiet = !self.look();
+            if hinted && quiet {
+                // However much happens beside the files.
+                time::sleep(self.params.settle).await;
+            }
             if let Some(since) = self.unsettled
                 && (quiet || Instant::now() >= since.first + self.params.settle_limit)
             {

@@ -195,3 +195,37 @@ async fn abandoned_wait_loses_nothing() {
     let seen = time::timeout(LIMIT, until_seen).await;
     seen.expect("the change is noticed");
 }
+
+#[tokio::test]
+async fn change_in_watched_directory_is_seen_at_once() {
+    let rarely = WatchParams {
+        poll: Duration::from_secs(3600),
+        ..PARAMS
+    };
+    let write = |directory: &TempDir| fs::write(directory.join("routes.yaml"), "0").unwrap();
+    let mut watched = Watched::new("routes.yaml", rarely, write);
+    watched.watcher.watch_directories().unwrap();
+    let file = watched.file.clone();
+    for round in 0..3 {
+        // Others are no change, and put none off.
+        fs::write(watched.path("other"), round.to_string()).unwrap();
+        let changed = time::timeout(PARAMS.settle * 3, watched.watcher.changed());
+        changed.await.expect_err("only another file has changed");
+        replace(&file, &round.to_string());
+        watched.expect_change().await;
+        fs::write(&file, "in place").unwrap();
+        watched.expect_change().await;
+    }
+}
+
+#[tokio::test]
+async fn missing_directory_leaves_looks() {
+    let directory = TempDir::new("watch").unwrap();
+    let file = directory.join("later/routes.yaml");
+    let mut watcher = FileWatcher::new(vec![file.clone()], PARAMS).unwrap();
+    watcher.watch_directories().unwrap_err();
+    fs::create_dir(directory.join("later")).unwrap();
+    fs::write(&file, "0").unwrap();
+    let changed = time::timeout(LIMIT, watcher.changed());
+    changed.await.expect("the change is noticed");
+}
