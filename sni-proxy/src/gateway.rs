@@ -111,7 +111,7 @@ impl Gateway {
             .map_err(StartError::system("watching the routing file"))?;
         if let Err(error) = watcher.watch_directories() {
             let poll = watch.poll;
-            tracing::info!(%error, ?poll, "the routing file is looked at from time to time");
+            tracing::info!(%error, ?poll, "inotify is unavailable, polling the routing file");
         }
         let routing = Routing::start(&config, zone, resolver, &registry)?;
         let subscription = match &config.source {

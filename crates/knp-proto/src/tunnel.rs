@@ -90,7 +90,7 @@ pub(crate) struct Tunnel {
     in_hand: usize,
     /// Bytes of the pieces that they are in memory with.
     pieces: usize,
-    flow: Flow,
+    inflow: Inflow,
     /// Credit to be sent.
     owed: u64,
     inbound: Inbound,
@@ -103,9 +103,10 @@ pub(crate) struct Tunnel {
 
 /// What keeps the peer from sending more than the socket takes.
 #[derive(Debug)]
-enum Flow {
+enum Inflow {
     Window(RecvWindow),
-    /// The peer knows no credit. It is held up by the stream's window, for all tunnels.
+    /// The peer knows no credit, and is held up by the stream's window, for all tunnels; or the tunnel
+    /// is not open.
     Watched(Progress),
 }
 
@@ -145,7 +146,7 @@ impl Tunnel {
             inbox: ByteQueue::default(),
             in_hand: 0,
             pieces: 0,
-            flow: Flow::Watched(Progress::default()),
+            inflow: Inflow::Watched(Progress::default()),
             owed: 0,
             inbound: Inbound::Open,
             detached: false,
@@ -162,7 +163,7 @@ impl Tunnel {
         self.deadline = None;
         if self.extensions.window {
             self.credit = Some(SendCredit::new());
-            self.flow = Flow::Window(RecvWindow::new(now));
+            self.inflow = Inflow::Window(RecvWindow::new(now));
         }
     }
 
@@ -254,7 +255,7 @@ impl Tunnel {
         self.in_hand = 0;
         self.pieces = 0;
         self.owed = 0;
-        if let Flow::Watched(progress) = &mut self.flow {
+        if let Inflow::Watched(progress) = &mut self.inflow {
             *progress = Progress::default();
         }
     }
@@ -290,14 +291,14 @@ impl Tunnel {
         if self.phase == Phase::Lingering {
             self.deadline = Some(now + config.linger_timeout);
         }
-        match &mut self.flow {
-            Flow::Window(window) if self.inbound == Inbound::Open => {
+        match &mut self.inflow {
+            Inflow::Window(window) if self.inbound == Inbound::Open => {
                 let (permit, max) = (&self.permit, config.tunnel_bytes as u64);
                 let headroom = |growth| permit.headroom(growth);
                 self.owed += window.consume(now, len, drained, max, headroom);
             }
-            Flow::Watched(progress) if len > 0 => progress.took(now, len, drained),
-            Flow::Window(_) | Flow::Watched(_) => {}
+            Inflow::Watched(progress) if len > 0 => progress.took(now, len, drained),
+            Inflow::Window(_) | Inflow::Watched(_) => {}
         }
         self.recharge();
     }
@@ -309,16 +310,18 @@ impl Tunnel {
     /// Returns how much of the stream's window is to be kept from a peer that knows no credit: what
     /// waits beyond what each tunnel may hold, as long as more may come.
     pub(crate) fn excess(&self) -> usize {
-        match self.flow {
-            Flow::Watched(_) if self.phase != Phase::Lingering => self.held().saturating_sub(FREE),
-            Flow::Watched(_) | Flow::Window(_) => 0,
+        match self.inflow {
+            Inflow::Watched(_) if self.phase != Phase::Lingering => {
+                self.held().saturating_sub(FREE)
+            }
+            Inflow::Watched(_) | Inflow::Window(_) => 0,
         }
     }
 
     fn progress(&self) -> Option<&Progress> {
-        match &self.flow {
-            Flow::Watched(progress) => Some(progress),
-            Flow::Window(_) => None,
+        match &self.inflow {
+            Inflow::Watched(progress) => Some(progress),
+            Inflow::Window(_) => None,
         }
     }
 
@@ -344,12 +347,12 @@ impl Tunnel {
         if self.inbound != Inbound::Open {
             return Err(EndReason::Violation(Violation::DataAfterFin));
         }
-        match &mut self.flow {
-            Flow::Window(window) => {
+        match &mut self.inflow {
+            Inflow::Window(window) => {
                 let received = window.receive(data.len());
                 received.map_err(|error| EndReason::Violation(Violation::Credit(error)))?;
             }
-            Flow::Watched(progress) => progress.arrived(now),
+            Inflow::Watched(progress) => progress.arrived(now),
         }
         self.inbox.push(data);
         let charged = self.permit.try_charge(self.charge());
@@ -439,7 +442,7 @@ impl Tunnel {
         }
         self.owed = 0;
         // The window's promises are void, only what is there counts.
-        self.flow = Flow::Watched(Progress::default());
+        self.inflow = Inflow::Watched(Progress::default());
         self.credit = None;
         self.end.get_or_insert(reason);
         self.deadline = Some(now + config.linger_timeout);
@@ -565,9 +568,9 @@ impl Tunnel {
     }
 
     fn charge(&self) -> usize {
-        let promised = match &self.flow {
-            Flow::Window(window) => window.grown(),
-            Flow::Watched(_) => 0,
+        let promised = match &self.inflow {
+            Inflow::Window(window) => window.grown(),
+            Inflow::Watched(_) => 0,
         };
         (self.inbox.len() + self.pieces).max(promised) + self.outbox.len()
     }

@@ -28,7 +28,7 @@ pub use clock::Timers;
 pub use half::not_ready;
 pub use linger::linger;
 pub use outcome::{Direction, Meter, Outcome, Side};
-pub use pace::{Left, Pace};
+pub use pace::{Pace, SinkState};
 pub use pool::{Pool, PoolParams};
 pub use reset::{RESET_LIMIT, is_gone, is_writable, reset_on_close, reset_when_sent};
 pub use session::Relay;

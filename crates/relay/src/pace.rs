@@ -2,7 +2,8 @@
 //!
 //! The kernel bounds what waits in a socket by bytes (`TCP_NOTSENT_LOWAT`, `SO_RCVBUF`), but what
 //! keeps a fast line busy is half a second on a slow one, and delays all that comes behind. So the
-//! bounds follow the rate at which a line took bytes while it was full. Sets no option.
+//! bounds follow the rate at which a line took bytes while it was full, and grow while it runs dry. Sets no
+//! option.
 
 use std::time::{Duration, Instant};
 
@@ -25,18 +26,20 @@ pub struct Pace {
     moved: u64,
     was_full: bool,
     was_dry: bool,
+    /// Since when it may be dry.
+    dry_since: Option<Instant>,
     bytes: u32,
     max: u32,
 }
 
-/// How a move left the socket that bytes went to.
+/// How the socket that bytes went to was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum SinkState {
     /// It takes no more for now.
     Full,
-    /// It would have taken more, and there was no more.
+    /// It would have taken more, and there was no more, or no turn left to move it.
     Dry,
-    /// As [`Left::Dry`], but bytes wait elsewhere on the way to the line.
+    /// As [`SinkState::Dry`], but bytes wait elsewhere on the way to the line.
     Open,
 }
 
@@ -49,6 +52,7 @@ impl Pace {
             moved: 0,
             was_full: false,
             was_dry: false,
+            dry_since: None,
             bytes: max,
             max,
         }
@@ -61,10 +65,13 @@ impl Pace {
     }
 
     /// Counts bytes that went on. Returns how many may wait once that has changed.
-    pub fn moved(&mut self, now: Instant, bytes: u64, left: Left) -> Option<u32> {
+    pub fn moved(&mut self, now: Instant, bytes: u64, state: SinkState) -> Option<u32> {
         self.moved += bytes;
-        self.was_full |= left == Left::Full;
-        self.was_dry |= left == Left::Dry;
+        self.was_full |= state == SinkState::Full;
+        // For less time, what waited was not used up.
+        let dry_since = self.dry_since.take();
+        self.was_dry |= dry_since.is_some_and(|since| now >= since + WAIT);
+        self.dry_since = (state == SinkState::Dry).then_some(now);
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed < PERIOD {
             return None;
@@ -73,7 +80,7 @@ impl Pace {
         // Slowly: congestion control itself slows down to look (BBR, for 200 ms in 10 s).
         for _ in 0..(elapsed.as_millis() / PERIOD.as_millis()).min(MAX_STEPS) {
             let step = self.bytes / 8;
-            // One that runs dry in between, as behind a lost packet, which all wait for, needs more.
+            // A line that was both full and dry had too little queued, as while a lost packet is resent.
             self.bytes = match self.was_full && !self.was_dry {
                 true => self.bytes - step,
                 false => self.max.min(self.bytes + step),
@@ -100,10 +107,10 @@ mod tests {
     }
 
     /// Moves `rate` bits a second for `millis`; returns what may wait then.
-    fn after(pace: &mut Pace, now: &mut Instant, millis: u64, rate: u64, left: Left) -> u32 {
+    fn after(pace: &mut Pace, now: &mut Instant, millis: u64, rate: u64, state: SinkState) -> u32 {
         for _ in 0..millis / 10 {
             *now += Duration::from_millis(10);
-            pace.moved(*now, rate / 800, left);
+            pace.moved(*now, rate / 800, state);
         }
         pace.bytes
     }
@@ -112,22 +119,26 @@ mod tests {
     fn bytes_follow_the_rate_of_a_full_line() {
         let mut now = start();
         let mut pace = Pace::new(now, MAX);
-        let mut after = |millis, rate, left| after(&mut pace, &mut now, millis, rate, left);
-        assert_eq!(after(5000, 4_000_000, Left::Full), MIN_BYTES);
-        assert_eq!(after(200, 40_000_000, Left::Full), 50_000);
-        assert_eq!(after(200, 1_000_000_000, Left::Full), MAX);
+        let mut after = |millis, rate, state| after(&mut pace, &mut now, millis, rate, state);
+        assert_eq!(after(5000, 4_000_000, SinkState::Full), MIN_BYTES);
+        assert_eq!(after(200, 40_000_000, SinkState::Full), 50_000);
+        assert_eq!(after(200, 1_000_000_000, SinkState::Full), MAX);
         // Where congestion control only looks, little changes.
-        assert!(after(300, 1_000_000, Left::Full) > MAX / 2);
-        assert_eq!(after(5000, 40_000_000, Left::Full), 50_000);
+        assert!(after(300, 1_000_000, SinkState::Full) > MAX / 2);
+        assert_eq!(after(5000, 40_000_000, SinkState::Full), 50_000);
         // One that takes all there is may be faster.
-        assert_eq!(after(2000, 1_000_000, Left::Open), MAX);
-        assert_eq!(after(5000, 4_000_000, Left::Full), MIN_BYTES);
+        assert_eq!(after(2000, 1_000_000, SinkState::Open), MAX);
+        assert_eq!(after(5000, 4_000_000, SinkState::Full), MIN_BYTES);
         // So may one that was full and ran dry.
         for _ in 0..20 {
-            after(90, 4_000_000, Left::Full);
-            after(10, 4_000_000, Left::Dry);
+            after(90, 4_000_000, SinkState::Full);
+            after(10, 4_000_000, SinkState::Dry);
         }
-        assert!(after(10, 4_000_000, Left::Full) > 4 * MIN_BYTES);
+        assert!(after(10, 4_000_000, SinkState::Full) > 4 * MIN_BYTES);
+        // A pause after it is no wait.
+        assert_eq!(after(5000, 1_000_000, SinkState::Dry), MAX);
+        pace.moved(now + Duration::from_secs(10), 1000, SinkState::Full);
+        assert_eq!(pace.bytes, MAX);
     }
 
     #[test]
@@ -135,10 +146,10 @@ mod tests {
         for look in [50, 100, 1000] {
             let mut now = start();
             let mut pace = Pace::new(now, MAX);
-            after(&mut pace, &mut now, 5000, 160_000_000, Left::Full);
+            after(&mut pace, &mut now, 5000, 160_000_000, SinkState::Full);
             for _ in 0..1000 / look {
                 now += Duration::from_millis(look);
-                pace.moved(now, 0, Left::Full);
+                pace.moved(now, 0, SinkState::Full);
             }
             assert!((MAX / 4..MAX / 3).contains(&pace.bytes), "{}", pace.bytes);
         }
@@ -150,7 +161,7 @@ mod tests {
         let mut pace = Pace::new(now, MAX);
         for _ in 0..40 {
             now += Duration::from_secs(1);
-            pace.moved(now, 32 * 1024, Left::Full);
+            pace.moved(now, 32 * 1024, SinkState::Full);
         }
         assert_eq!(pace.bytes, MIN_BYTES);
     }

@@ -27,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::clock::{Clock, Moved, Timers};
 use crate::half::Half;
 use crate::outcome::{Direction, Failure, Meter, Outcome, Side};
-use crate::pace::{Left, Pace};
+use crate::pace::{Pace, SinkState};
 use crate::pool::Pool;
 use crate::reset::{RESET_LIMIT, reset_when_sent};
 
@@ -276,11 +276,11 @@ impl<'a, M: Meter> Relay<'a, M> {
 impl Paced {
     fn moved(&mut self, half: &mut Half, [source, sink]: [&TcpStream; 2], bytes: u64) {
         let now = Instant::now().into_std();
-        let left = match half.stalled() {
-            true => Left::Full,
-            false => Left::Dry,
+        let state = match half.stalled() {
+            true => SinkState::Full,
+            false => SinkState::Dry,
         };
-        let Some(waiting) = self.pace.moved(now, bytes, left) else {
+        let Some(waiting) = self.pace.moved(now, bytes, state) else {
             return;
         };
         // If the kernel refuses, what was set before stays.

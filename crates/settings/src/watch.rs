@@ -104,8 +104,8 @@ impl FileWatcher {
     /// within a runtime.
     ///
     /// # Errors
-    /// When the kernel has no inotify(7) watch left, or a directory does not exist. The watcher is
-    /// as before.
+    /// When the kernel has no inotify(7) instance or watch left, or a directory does not exist. The
+    /// watcher is as before.
     pub fn watch_directories(&mut self) -> io::Result<()> {
         if !self.files.is_empty() {
             self.directories = Some(Directories::of(&self.files)?);

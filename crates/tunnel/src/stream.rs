@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use relay::{Left, Pace, is_writable, not_ready};
+use relay::{Pace, SinkState, is_writable, not_ready};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -101,13 +101,13 @@ impl Stream {
     ) -> Poll<Result<(), StreamError>> {
         let mut written = 0;
         let polled = self.poll_write(now, cx, &mut written);
-        let left = match polled.is_pending() {
-            true => Left::Full,
-            // Of a server, its gateway has more.
-            false => Left::Open,
+        let state = match polled.is_pending() {
+            true => SinkState::Full,
+            // An empty queue here says nothing of the line: the gateway has a queue of its own.
+            false => SinkState::Open,
         };
         if let Some(pace) = &mut self.pace
-            && let Some(unsent) = pace.moved(now, written, left)
+            && let Some(unsent) = pace.moved(now, written, state)
             && SockRef::from(&self.socket)
                 .set_tcp_notsent_lowat(unsent)
                 .is_ok()

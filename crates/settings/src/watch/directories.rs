@@ -1,7 +1,7 @@
-//! Tells that something happened in directories, by inotify(7).
+//! Reports that something happened in directories, by inotify(7).
 //!
-//! A hint to look, no more: events are not read for what they say, and what an overflow loses is
-//! seen by the next look.
+//! A hint to look, no more: events are not read for what they say, and what an overflow loses, or
+//! happens in a directory that has taken the place of a watched one, is seen by the next look.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,7 +20,7 @@ impl Directories {
     /// Watches the directories that `files` are in. Must be called within a runtime.
     ///
     /// # Errors
-    /// When the kernel has no watch left, or one of the directories does not exist.
+    /// When the kernel has no instance or watch left, or one of the directories does not exist.
     pub(super) fn of(files: &[PathBuf]) -> io::Result<Self> {
         let fd = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let directories: BTreeSet<&Path> = files.iter().filter_map(|file| file.parent()).collect();
@@ -35,7 +35,7 @@ impl Directories {
         Ok(Self(fd))
     }
 
-    /// Waits until something has happened since the last call returned. Cancel-safe.
+    /// Waits until an event is queued, which may be an old one. Cancel-safe.
     pub(super) async fn event(&self) {
         loop {
             let Ok(mut ready) = self.0.readable().await else {

@@ -206,6 +206,8 @@ async fn change_in_watched_directory_is_seen_at_once() {
     let mut watched = Watched::new("routes.yaml", rarely, write);
     watched.watcher.watch_directories().unwrap();
     let file = watched.file.clone();
+    let changed = time::timeout(PARAMS.settle, watched.watcher.changed());
+    changed.await.expect_err("nothing has changed");
     for round in 0..3 {
         // Others are no change, and put none off.
         fs::write(watched.path("other"), round.to_string()).unwrap();

@@ -188,7 +188,7 @@ fn rules_are_evaluated(prometheus: &Prometheus<'_>) {
         let names = critical.filter(active).map(|rule| rule["name"].clone());
         names.collect::<Vec<_>>()
     };
-    // What is made to go wrong, and nothing else.
+    // What is made to go wrong; what else is critical for a moment has to end.
     let expected = ["RhizomePolicyWritesFailing"];
     if let Err(error) = wait::until("the one alert", LIMIT, || critical() == expected) {
         panic!("{error:#}: {:?}", critical());
