@@ -16,6 +16,9 @@ const MAX_STEPS: u128 = 64;
 /// Time that bytes may wait in one socket.
 const WAIT: Duration = Duration::from_millis(10);
 
+/// A source is empty for less time between two reads, without anything amiss.
+const DRY: Duration = Duration::from_millis(1);
+
 /// With half as many, queues ahead of them drop more than is gained.
 const MIN_BYTES: u32 = 8 * 1024;
 
@@ -68,9 +71,8 @@ impl Pace {
     pub fn moved(&mut self, now: Instant, bytes: u64, state: SinkState) -> Option<u32> {
         self.moved += bytes;
         self.was_full |= state == SinkState::Full;
-        // For less time, what waited was not used up.
         let dry_since = self.dry_since.take();
-        self.was_dry |= dry_since.is_some_and(|since| now >= since + WAIT);
+        self.was_dry |= dry_since.is_some_and(|since| now >= since + DRY);
         self.dry_since = (state == SinkState::Dry).then_some(now);
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed < PERIOD {
