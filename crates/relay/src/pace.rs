@@ -2,8 +2,8 @@
 //!
 //! The kernel bounds what waits in a socket by bytes (`TCP_NOTSENT_LOWAT`, `SO_RCVBUF`), but what
 //! keeps a fast line busy is half a second on a slow one, and delays all that comes behind. So the
-//! bounds follow the rate at which a line took bytes while it was full, and grow while it runs dry. Sets no
-//! option.
+//! bounds follow the rate at which a line took bytes while it was full, and grow while it runs dry.
+//! Sets no option.
 
 use std::time::{Duration, Instant};
 
