@@ -50,6 +50,12 @@ const PARAMS: WatchParams = WatchParams {
     poll: Duration::from_millis(10),
 };
 
+/// Without a hint no change is seen in the time of a test.
+const RARELY: WatchParams = WatchParams {
+    poll: Duration::from_secs(3600),
+    ..PARAMS
+};
+
 fn replace(path: &Path, content: &str) {
     let fresh = path.with_extension("tmp");
     fs::write(&fresh, content).unwrap();
@@ -95,15 +101,20 @@ async fn config_map_swap_is_a_change_each_time() {
             fs::remove_dir_all(directory.join(format!("..{}", version - 1))).unwrap();
         }
     };
-    let mut watched = Watched::new("routes.yaml", PARAMS, |directory| {
-        publish(directory, 0);
-        symlink("..data/routes.yaml", directory.join("routes.yaml")).unwrap();
-    });
-    for version in 1..4 {
-        publish(&watched.directory, version);
-        watched.expect_change().await;
-        let read = fs::read_to_string(&watched.file).unwrap();
-        assert_eq!(read, version.to_string());
+    for (hinted, params) in [(false, PARAMS), (true, RARELY)] {
+        let mut watched = Watched::new("routes.yaml", params, |directory| {
+            publish(directory, 0);
+            symlink("..data/routes.yaml", directory.join("routes.yaml")).unwrap();
+        });
+        if hinted {
+            watched.watcher.watch_directories().unwrap();
+        }
+        for version in 1..4 {
+            publish(&watched.directory, version);
+            watched.expect_change().await;
+            let read = fs::read_to_string(&watched.file).unwrap();
+            assert_eq!(read, version.to_string());
+        }
     }
 }
 
@@ -184,26 +195,26 @@ async fn constantly_changing_file_is_reported() {
 
 #[tokio::test]
 async fn abandoned_wait_loses_nothing() {
-    let Watched {
-        file,
-        mut watcher,
-        directory: _kept,
-    } = Watched::file();
-    fs::write(&file, "1").unwrap();
-    let short = Duration::from_millis(3);
-    let until_seen = async { while time::timeout(short, watcher.changed()).await.is_err() {} };
-    let seen = time::timeout(LIMIT, until_seen).await;
-    seen.expect("the change is noticed");
+    for hinted in [false, true] {
+        let mut watched = Watched::file();
+        let watcher = &mut watched.watcher;
+        if hinted {
+            watcher.params.poll = RARELY.poll;
+            watcher.next_poll += RARELY.poll;
+            watcher.watch_directories().unwrap();
+        }
+        fs::write(&watched.file, "1").unwrap();
+        let short = Duration::from_millis(3);
+        let until_seen = async { while time::timeout(short, watcher.changed()).await.is_err() {} };
+        let seen = time::timeout(LIMIT, until_seen).await;
+        seen.expect("the change is noticed");
+    }
 }
 
 #[tokio::test]
 async fn change_in_watched_directory_is_seen_at_once() {
-    let rarely = WatchParams {
-        poll: Duration::from_secs(3600),
-        ..PARAMS
-    };
     let write = |directory: &TempDir| fs::write(directory.join("routes.yaml"), "0").unwrap();
-    let mut watched = Watched::new("routes.yaml", rarely, write);
+    let mut watched = Watched::new("routes.yaml", RARELY, write);
     watched.watcher.watch_directories().unwrap();
     let file = watched.file.clone();
     let changed = time::timeout(PARAMS.settle, watched.watcher.changed());
