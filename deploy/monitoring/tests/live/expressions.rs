@@ -160,7 +160,9 @@ fn wait_counted(prometheus: &Prometheus<'_>) {
             .query(expression)
             .is_ok_and(|found| !found.is_empty())
     };
-    wait::until("the traffic to be scraped", LIMIT, counted).unwrap();
+    if let Err(error) = wait::until("the traffic to be scraped", LIMIT, counted) {
+        panic!("{error:#}: {:?}", prometheus.query(expression));
+    }
 }
 
 fn rules_are_evaluated(prometheus: &Prometheus<'_>) {
@@ -175,11 +177,12 @@ fn rules_are_evaluated(prometheus: &Prometheus<'_>) {
     // A rule that was evaluated before the traffic was scraped is well too, and has found nothing.
     let silent = || {
         let records = rules().unwrap().into_iter().filter_map(|rule| rule.record);
-        let silent = |record: &String| prometheus.query(record).map_or(true, |own| own.is_empty());
-        records.filter(silent).collect::<Vec<_>>()
+        let found = records.map(|record| (prometheus.query(&record), record));
+        let silent = found.filter(|(found, _)| !found.as_ref().is_ok_and(|own| !own.is_empty()));
+        silent.collect::<Vec<_>>()
     };
     if let Err(error) = wait::until("every rule to record", LIMIT, || silent().is_empty()) {
-        panic!("{error:#}: {:?} record nothing", silent());
+        panic!("{error:#}: these record nothing: {:?}", silent());
     }
     let critical = || {
         let rules = prometheus.rules().unwrap_or_default().into_iter();
