@@ -31,7 +31,7 @@ pub(crate) fn register(
     access_log.register(registry);
     Metrics::collect_snapshot(registry, snapshot);
     let node = register_node(registry, log);
-    (Metrics::new(registry), node)
+    (Metrics::register(registry), node)
 }
 
 /// Registers what a process exposes that carries no connections; returns what counts.

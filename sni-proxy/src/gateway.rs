@@ -96,7 +96,7 @@ impl Gateway {
         let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
             .map_err(StartError::system("starting the access log"))?;
         access_log.register(&registry);
-        let metrics = Metrics::new(&registry);
+        let metrics = Metrics::register(&registry);
         let resolver = Resolver::system(Handle::current(), Family::Auto);
         // Watched before it is read, so that no change falls between.
         let watched = match &config.source {

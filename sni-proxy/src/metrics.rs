@@ -27,7 +27,7 @@ pub fn describe_metrics() -> Vec<Description> {
         access_log.register(&registry);
     }
     LogControl::detached().register(&registry);
-    let _ = Metrics::new(&registry);
+    let _ = Metrics::register(&registry);
     let _ = crate::routing::refused(&registry);
     let (snapshot, now) = (Arc::new(Snapshot::empty()), Instant::now());
     let current: Arc<CurrentSnapshot> = Arc::new(move || (Arc::clone(&snapshot), now));

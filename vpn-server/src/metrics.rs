@@ -36,7 +36,8 @@ impl Instruments {
         access_log.register(registry);
         log.register(registry);
         telemetry::process::register(registry, BUILD);
-        let (listeners, tls) = (serve::Metrics::new(registry), tls::Metrics::new(registry));
+        let listeners = serve::Metrics::register(registry);
+        let tls = tls::Metrics::new(registry);
         let proxy = ProxyMetrics::register(registry);
         let instruments = Self::register(registry, listeners, proxy, tls);
         for result in ["taken", "refused"] {

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use route::{ConnectFailure, EndpointState, Snapshot};
 use telemetry::metrics::{
-    Counter, CounterFamily, Encoder, GaugeFamily, Histogram, Kind, LocalCounter, LocalGauge,
-    Registry,
+    Counter, CounterFamily, Encoder, Kind, LocalCounter, LocalGauge, Registry,
 };
 use tokio::time::Instant;
 
@@ -24,67 +23,28 @@ const CONNECT_BUCKETS: [f64; 12] = [
 /// Returns the snapshot in effect, and when its source last confirmed it.
 pub type CurrentSnapshot = dyn Fn() -> (Arc<Snapshot>, Instant) + Send + Sync;
 
-/// The metric families of this crate, registered once per process.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    connections: CounterFamily,
-    active: GaugeFamily,
-    closed: CounterFamily,
-    bytes: CounterFamily,
-    copied: CounterFamily,
-    /// Seconds from starting to connect to an endpoint until it was connected.
-    pub connect_seconds: Histogram,
-    /// Times accepting paused because descriptors or memory ran out.
-    pub accept_paused: Counter,
+telemetry::families! {
+    /// The metric families of this crate, registered once per process.
+    #[derive(Clone, Debug)]
+    pub struct Metrics {
+        /// Connections accepted.
+        connections: counter["listener"] = "rhizome_listener_connections_total",
+        /// Connections open now.
+        active: gauge["listener"] = "rhizome_listener_connections_active",
+        /// Connections ended, by reason.
+        closed: counter["listener", "reason"] = "rhizome_connections_closed_total",
+        /// Bytes relayed; rx came from downstream, tx from upstream.
+        bytes: counter["listener", "direction"] = "rhizome_relay_bytes_total",
+        /// Bytes relayed through user space instead of being spliced.
+        copied: counter["listener"] = "rhizome_relay_copied_bytes_total",
+        /// Seconds until an endpoint was connected.
+        pub connect_seconds: histogram(CONNECT_BUCKETS) = "rhizome_connect_seconds",
+        /// Times accepting paused because descriptors or memory ran out.
+        pub accept_paused: counter = "rhizome_accept_paused_total",
+    }
 }
 
 impl Metrics {
-    /// Registers the families.
-    pub fn new(registry: &Registry) -> Self {
-        Self {
-            connections: registry.counter(
-                "rhizome_listener_connections_total",
-                "Connections accepted.",
-                &["listener"],
-            ),
-            active: registry.gauge(
-                "rhizome_listener_connections_active",
-                "Connections open now.",
-                &["listener"],
-            ),
-            closed: registry.counter(
-                "rhizome_connections_closed_total",
-                "Connections ended, by reason.",
-                &["listener", "reason"],
-            ),
-            bytes: registry.counter(
-                "rhizome_relay_bytes_total",
-                "Bytes relayed; rx came from downstream, tx from upstream.",
-                &["listener", "direction"],
-            ),
-            copied: registry.counter(
-                "rhizome_relay_copied_bytes_total",
-                "Bytes relayed through user space instead of being spliced.",
-                &["listener"],
-            ),
-            connect_seconds: registry
-                .histogram(
-                    "rhizome_connect_seconds",
-                    "Seconds until an endpoint was connected.",
-                    &[],
-                    &CONNECT_BUCKETS,
-                )
-                .with(&[]),
-            accept_paused: registry
-                .counter(
-                    "rhizome_accept_paused_total",
-                    "Times accepting paused because descriptors or memory ran out.",
-                    &[],
-                )
-                .with(&[]),
-        }
-    }
-
     /// Resolves the series of one listener for one worker thread.
     pub fn listener(&self, name: &str) -> ListenerMetrics {
         ListenerMetrics {

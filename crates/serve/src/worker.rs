@@ -255,7 +255,7 @@ mod tests {
             Err(io::ErrorKind::Other.into())
         };
         let mut workers = Workers::prepare("test", 1, pool, &drain, run).unwrap();
-        workers.start(vec![Metrics::new(&Registry::new())]);
+        workers.start(vec![Metrics::register(&Registry::new())]);
         let ended = timeout(Duration::from_secs(10), workers.ended())
             .await
             .unwrap();
