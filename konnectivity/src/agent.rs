@@ -99,10 +99,7 @@ impl Agent {
             Ok(())
         };
         // It follows the drain by itself, and is never cut.
-        let never = Drain::new(DrainParams {
-            delay: Duration::ZERO,
-            timeout: Duration::ZERO,
-        });
+        let never = Drain::new(DrainParams::default());
         let mut workers = Workers::prepare("data", 1, PoolParams::COPYING, &never, run)
             .map_err(|error| Failure::with_code(1, format!("starting the data thread: {error}")))?;
         workers.start(vec![task]);

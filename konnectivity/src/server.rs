@@ -127,10 +127,7 @@ impl Server {
         let paused = cx.metrics.accept_paused.clone();
         let accepting = Accepting::new(drain.clone(), paused);
         // Workers are not cut with the tunnels: these have a moment to be logged and told.
-        let hard = Drain::new(DrainParams {
-            delay: Duration::ZERO,
-            timeout: Duration::ZERO,
-        });
+        let hard = Drain::new(DrainParams::default());
         tasks.spawn(cut_later(drain, hard.clone()));
         let run = async |_, task: Task| work(task).await;
         let pool = PoolParams::COPYING;

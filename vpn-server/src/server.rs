@@ -221,10 +221,7 @@ async fn work(handle: WorkerHandle, task: Task) -> io::Result<()> {
         links,
     } = task;
     // Clients may have to connect again until the very end.
-    let never = Drain::new(DrainParams {
-        delay: Duration::ZERO,
-        timeout: Duration::ZERO,
-    });
+    let never = Drain::new(DrainParams::default());
     let accepting = Accepting::new(never, shared.listeners.accept_paused.clone());
     let links = tokio::task::spawn_local(async move {
         let Some((socket, params)) = links else {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// How long draining waits at each step.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct DrainParams {
     /// From unready to no longer accepting, so that load balancers notice first.
     pub delay: Duration,

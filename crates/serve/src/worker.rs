@@ -234,10 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn failed_worker_reports_before_connections_end() {
-        let drain = Drain::new(DrainParams {
-            delay: Duration::ZERO,
-            timeout: Duration::ZERO,
-        });
+        let drain = Drain::new(DrainParams::default());
         let pool = PoolParams::for_workers(1);
         let run = async |handle: WorkerHandle, metrics: Metrics| {
             let listener = Rc::new(ListenerContext {
