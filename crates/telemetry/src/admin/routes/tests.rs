@@ -151,6 +151,13 @@ impl Server {
         self.ask("GET", path, "", "").await
     }
 
+    /// Sends these bytes and returns the status of the answer.
+    async fn send(&self, request: &str) -> u16 {
+        let mut client = Client::connect(&self.address).await;
+        client.send(request).await;
+        client.reply(true).await.unwrap().status
+    }
+
     async fn get_json(&self, path: &str) -> Value {
         let reply = self.get(path).await;
         let content_type = reply.header("content-type");
@@ -292,11 +299,8 @@ async fn connections_take_a_bounded_limit() {
 async fn connections_and_missing_body_time_out() {
     let server = Server::admin();
     assert_eq!(server.get("/connections?limit=0").await.status, 504);
-    let mut client = Client::connect(&server.address).await;
-    client
-        .send("PUT /log HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\nin")
-        .await;
-    assert_eq!(client.reply(true).await.unwrap().status, 408);
+    let request = "PUT /log HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\nin";
+    assert_eq!(server.send(request).await, 408);
 }
 
 #[tokio::test]
@@ -352,11 +356,8 @@ async fn drain_requires_post_from_no_other_site() {
         ("evil.example", "origin: http://evil.example\r\n", 403),
         ("anything", "", 403),
     ] {
-        let mut client = Client::connect(&server.address).await;
         let request = format!("POST /drain HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n");
-        client.send(&request).await;
-        let reply = client.reply(true).await.unwrap();
-        assert_eq!(reply.status, status, "{host} {headers}");
+        assert_eq!(server.send(&request).await, status, "{host} {headers}");
     }
 }
 
@@ -375,24 +376,14 @@ async fn admin_answers_by_address_or_localhost() {
         ("/metrics", "gateway.monitoring", 200),
         ("/readyz", "gateway.monitoring", 200),
     ] {
-        let mut client = Client::connect(&server.address).await;
         let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n");
-        client.send(&request).await;
-        let reply = client.reply(true).await.unwrap();
-        assert_eq!(reply.status, status, "{path} {host}");
+        assert_eq!(server.send(&request).await, status, "{path} {host}");
     }
-    let mut client = Client::connect(&server.address).await;
-    client.send("GET /status HTTP/1.0\r\n\r\n").await;
-    assert_eq!(client.reply(true).await.unwrap().status, 200, "no browser");
+    let request = "GET /status HTTP/1.0\r\n\r\n";
+    assert_eq!(server.send(request).await, 200, "no browser");
     let probes = Server::start(false, Sample::default());
-    let mut client = Client::connect(&probes.address).await;
     let request = "GET /status HTTP/1.1\r\nhost: gateway.monitoring\r\n\r\n";
-    client.send(request).await;
-    assert_eq!(
-        client.reply(true).await.unwrap().status,
-        404,
-        "no admin port"
-    );
+    assert_eq!(probes.send(request).await, 404, "no admin port");
     // No page reaches a Unix socket, whose clients call it anything.
     let dir = TempDir::new("admin").unwrap();
     let path = dir.join("admin.sock");
