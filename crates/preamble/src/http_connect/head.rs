@@ -141,24 +141,11 @@ const TCHARS: u128 = {
     let mut bits = 0;
     let mut byte = 0;
     while byte < 127_u8 {
-        let also = matches!(
+        let delimiter = matches!(
             byte,
-            b'!' | b'#'
-                | b'$'
-                | b'%'
-                | b'&'
-                | b'\''
-                | b'*'
-                | b'+'
-                | b'-'
-                | b'.'
-                | b'^'
-                | b'_'
-                | b'`'
-                | b'|'
-                | b'~'
+            b'"' | b'(' | b')' | b',' | b'/' | b':'..=b'@' | b'['..=b']' | b'{' | b'}'
         );
-        if also || byte.is_ascii_alphanumeric() {
+        if byte.is_ascii_graphic() && !delimiter {
             bits |= 1 << byte;
         }
         byte += 1;

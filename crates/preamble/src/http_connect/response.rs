@@ -87,11 +87,7 @@ impl ResponseHead {
 /// Three digits, of the classes that RFC 9110 §15 defines.
 fn status(code: &str) -> Option<u16> {
     let digits = code.len() == 3 && code.bytes().all(|byte| byte.is_ascii_digit());
-    let status = if digits {
-        code.parse().ok()?
-    } else {
-        return None;
-    };
+    let status = code.parse().ok().filter(|_| digits)?;
     (100..600).contains(&status).then_some(status)
 }
 

@@ -77,11 +77,7 @@ fn read_line(line: &[u8]) -> Option<Addresses> {
 fn read_port(word: &str) -> Option<u16> {
     let padded = word.len() > 1 && word.starts_with('0');
     let digits = word.bytes().all(|byte| byte.is_ascii_digit());
-    if padded || !digits {
-        None
-    } else {
-        word.parse().ok()
-    }
+    word.parse().ok().filter(|_| digits && !padded)
 }
 
 /// Appends a version 1 header for a TCP connection from `source` to `destination`.
