@@ -130,12 +130,9 @@ impl Drop for SourcePermit {
 /// Returns what counts as one client: an IPv4 address, or the /64 of an IPv6 address, which is
 /// what one subscriber commonly holds (RFC 6177).
 pub fn source_key(client: IpAddr) -> IpAddr {
-    match client {
-        IpAddr::V4(_) => client,
-        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
-            Some(ip) => ip.into(),
-            None => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
-        },
+    match client.to_canonical() {
+        IpAddr::V4(ip) => ip.into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
     }
 }
 

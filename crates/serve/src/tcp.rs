@@ -94,12 +94,9 @@ pub fn try_tcp_options(options: &TcpOptions) -> io::Result<()> {
 /// Returns `addr` with an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) as the IPv4 address it
 /// stands for, which is how dual-stack listeners report IPv4 peers.
 pub fn unmapped(addr: SocketAddr) -> SocketAddr {
-    match addr.ip() {
-        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
-            Some(ip) => SocketAddr::new(ip.into(), addr.port()),
-            None => addr,
-        },
-        IpAddr::V4(_) => addr,
+    match addr.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), addr.port()),
+        IpAddr::V6(_) => addr,
     }
 }
 

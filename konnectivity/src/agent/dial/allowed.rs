@@ -79,14 +79,11 @@ impl FromStr for AllowedRange {
 /// Returns where the kernel takes a connection to `address`.
 pub(super) fn effective(address: SocketAddr) -> SocketAddr {
     use std::net::{Ipv4Addr, Ipv6Addr};
-    match address.ip() {
+    match address.ip().to_canonical() {
         IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),
-        IpAddr::V4(_) => address,
+        IpAddr::V4(ip) => (ip, address.port()).into(),
         IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, address.port()).into(),
-        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
-            Some(ip) => effective((ip, address.port()).into()),
-            None => address,
-        },
+        IpAddr::V6(_) => address,
     }
 }
 
