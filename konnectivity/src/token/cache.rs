@@ -21,9 +21,7 @@ pub(super) fn key(asked: u64, token: &str) -> Key {
     let mut context = Context::new(&SHA256);
     context.update(&asked.to_be_bytes());
     context.update(token.as_bytes());
-    let mut key = Key::default();
-    key.copy_from_slice(context.finish().as_ref());
-    key
+    context.finish().as_ref().try_into().unwrap_or_default()
 }
 
 /// Verdicts by key, at most [`MAX_ENTRIES`].
