@@ -117,15 +117,11 @@ impl Running {
     }
 }
 
-fn target(address: &EndpointAddr) -> Target {
+fn answer(address: &EndpointAddr, path: &str) -> (u16, String) {
     let EndpointAddr::Tcp(address) = address else {
         panic!("no address");
     };
-    Target::plain(*address)
-}
-
-fn answer(address: &EndpointAddr, path: &str) -> (u16, String) {
-    let answer = testkit::http::get(&target(address), path).unwrap();
+    let answer = testkit::http::get(&Target::plain(*address), path).unwrap();
     (answer.status, String::from_utf8(answer.body).unwrap())
 }
 
