@@ -181,7 +181,7 @@ fn close(mut link: Link, tenant: &Tenant, budget: &Budget, now: Instant) {
 
 /// A frontend never answers a packet with more than two.
 fn frontend(packets: &[Packet]) {
-    let mut frontend = GrpcFrontend::new();
+    let mut frontend = GrpcFrontend::default();
     for packet in packets {
         let mut replies = Vec::new();
         let _ = frontend.handle_packet(packet.clone(), &mut replies);

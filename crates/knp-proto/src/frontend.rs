@@ -28,7 +28,7 @@ pub enum FrontendAction {
     Dial(DialTarget),
 }
 
-/// The state of one client's stream.
+/// The state of one client's stream, by default a new one.
 #[derive(Debug, Default)]
 pub struct GrpcFrontend {
     state: State,
@@ -49,12 +49,6 @@ enum State {
 }
 
 impl GrpcFrontend {
-    /// Makes the state of a new stream.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Handles a packet the client sent. What is to be sent back at once is added to `replies`, at
     /// most two packets.
     pub fn handle_packet(

@@ -67,7 +67,7 @@ async fn stream(io: http2::Stream, request: Request, frontend: &Frontend) {
     let mut stream = Stream {
         wire: Wire::accept(io, MAX_MESSAGE),
         frontend,
-        state: GrpcFrontend::new(),
+        state: GrpcFrontend::default(),
         packets: VecDeque::new(),
         replies: Vec::new(),
         target: None,

@@ -38,7 +38,7 @@ fn is_read(frontend: &GrpcFrontend) -> bool {
 }
 
 fn dialing() -> GrpcFrontend {
-    let mut frontend = GrpcFrontend::new();
+    let mut frontend = GrpcFrontend::default();
     let (action, _) = take(&mut frontend, dial(RANDOM));
     assert!(matches!(action, Some(FrontendAction::Dial(_))));
     frontend
@@ -54,7 +54,7 @@ fn open() -> GrpcFrontend {
 
 #[test]
 fn packets_have_their_answers_in_each_state() {
-    let idle = GrpcFrontend::new;
+    let idle = GrpcFrontend::default;
     let closed = || Some(FrontendAction::Close);
     let sent = FrontendAction::Data(Bytes::from_static(b"x"));
     let call_off = |random| Packet::CloseDial { random };

@@ -264,7 +264,7 @@ proptest! {
         let config = LinkConfig::default();
         let server = Link::server(&tenant, StreamId(1), extensions, config).unwrap();
         let agent = Link::agent(&tenant, StreamId(2), extensions, config);
-        let mut frontend = GrpcFrontend::new();
+        let mut frontend = GrpcFrontend::default();
         let mut replies = Vec::new();
         for packet in &packets {
             frontend.handle_packet(packet.clone(), &mut replies);
