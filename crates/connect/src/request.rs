@@ -2,7 +2,7 @@
 //!
 //! Does not decide whether it is allowed.
 
-use preamble::HttpVersion;
+use preamble::{HttpVersion, http_connect::is_host};
 
 /// A well-formed CONNECT, or a request in absolute form that is forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Request {
 impl Request {
     /// Returns `None` when the target is no authority or too long.
     pub(crate) fn new(target: &str, version: HttpVersion, max_bytes: usize) -> Option<Self> {
-        let proper = target.len() <= max_bytes && target.bytes().all(is_authority);
+        let proper = target.len() <= max_bytes && is_host(target);
         proper.then(|| Self {
             target: target.to_owned(),
             version,
@@ -41,12 +41,6 @@ impl Request {
         let port = port.parse().ok().filter(|&port| digits && port != 0)?;
         (!host.is_empty() && !host.contains(['[', ']'])).then_some((host, port))
     }
-}
-
-/// The bytes of RFC 3986 §3.2.2 and §3.2.3: without `/`, `@`, `?` and `#`, so that no program behind
-/// this frontend reads a path or a user into a target.
-fn is_authority(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&byte)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ mod response;
 use thiserror::Error;
 
 pub use encode::{ConnectEncodeError, encode_connect};
-pub use head::{MAX_FIELDS, worth_parsing};
+pub use head::{MAX_FIELDS, is_host, worth_parsing};
 pub use request::{RequestHead, looks_like_connect};
 pub use response::ResponseHead;
 

@@ -158,8 +158,11 @@ pub(super) fn is_visible(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// The bytes of RFC 3986 §3.2.2 and §3.2.3, host and port, without judging their arrangement.
-pub(super) fn is_host(word: &str) -> bool {
+/// Returns whether `word` has only the bytes of RFC 3986 §3.2.2 and §3.2.3, host and port, without
+/// judging their arrangement: no `/`, `@`, `?` or `#`, so that nobody reads a path or a user into
+/// it.
+#[must_use]
+pub fn is_host(word: &str) -> bool {
     word.bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&byte))
 }
