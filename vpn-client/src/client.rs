@@ -136,7 +136,7 @@ impl Client {
         log: LogControl,
     ) -> Result<Self, ClientError> {
         let registry = Registry::new();
-        let metrics = Metrics::register(&registry, &log);
+        let metrics = Metrics::new(&registry, &log);
         // Whatever may fail without touching the kernel goes first.
         let probes = EndpointAddr::Tcp(config.file.probes.address());
         let endpoints = BoundEndpoints::bind(probes, config.file.admin.address.clone())?;

@@ -3,7 +3,7 @@
 //! What moves the counters is elsewhere: attempts to connect, the kernel's settings, reloads, and
 //! the tunnel itself.
 
-use telemetry::metrics::{Counter, CounterFamily, Description, Gauge, Histogram};
+use telemetry::metrics::Description;
 use telemetry::process::Build;
 use telemetry::{LogControl, Registry};
 use tunnel::{Transport, transport_name};
@@ -16,79 +16,44 @@ pub(crate) const BUILD: Build = Build {
 };
 
 /// Seconds until the gateway was connected: from a LAN to a time-out.
-const CONNECT_BUCKETS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+const BUCKETS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 /// Statuses that gateways are known to answer a CONNECT with; others are `other`.
 const STATUSES: [u16; 14] = [
     301, 302, 307, 308, 400, 401, 403, 404, 407, 429, 431, 502, 503, 504,
 ];
 
-/// What counts.
-#[derive(Clone, Debug)]
-pub(crate) struct Metrics {
-    dials: CounterFamily,
-    refusals: CounterFamily,
-    pub(crate) connect_seconds: Histogram,
-    pub(crate) reloads: Counter,
-    pub(crate) reload_failures: Counter,
-    pub(crate) reload_good: Gauge,
-    pub(crate) network_settled: Gauge,
-    network_failures: CounterFamily,
-    pub(crate) masquerade: Gauge,
+telemetry::families! {
+    /// What counts.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Metrics {
+        /// Attempts to connect to the gateway, by result.
+        dials: counter["server", "transport", "result"] = "rhizome_vpn_client_dials_total",
+        /// Refused CONNECT requests, by status.
+        refusals: counter["server", "status"] = "rhizome_vpn_client_connect_refusals_total",
+        /// Seconds until a TCP connection to the gateway was open.
+        pub(crate) connect_seconds: histogram(BUCKETS) = "rhizome_vpn_client_connect_seconds",
+        /// Reloads of keys and servers that took effect.
+        pub(crate) reloads: counter = "rhizome_vpn_client_reloads_total",
+        /// Reloads that failed; the previous keys and servers stay in effect.
+        pub(crate) reload_failures: counter = "rhizome_vpn_client_reload_failures_total",
+        /// 1 while the keys and servers in effect are those of the files.
+        pub(crate) reload_good: gauge = "rhizome_vpn_client_reload_good",
+        /// 1 while forwarding and masquerading are in place.
+        pub(crate) network_settled: gauge = "rhizome_vpn_client_network_settled",
+        /// Failed attempts to keep forwarding and masquerading in place, by reason.
+        network_failures: counter["reason"] = "rhizome_vpn_client_network_failures_total",
+        /// 1 while the rule is in place that gives packets this pod's address.
+        pub(crate) masquerade: gauge = "rhizome_vpn_client_masquerade_active",
+    }
 }
 
 impl Metrics {
     /// Registers everything that the process exposes, but the tunnel's own.
-    pub(crate) fn register(registry: &Registry, log: &LogControl) -> Self {
+    pub(crate) fn new(registry: &Registry, log: &LogControl) -> Self {
         log.register(registry);
         telemetry::process::register(registry, BUILD);
-        let counter = |name, help| registry.counter(name, help, &[]).with(&[]);
-        let gauge = |name, help| registry.gauge(name, help, &[]).with(&[]);
-        Self {
-            dials: registry.counter(
-                "rhizome_vpn_client_dials_total",
-                "Attempts to connect to the gateway, by result.",
-                &["server", "transport", "result"],
-            ),
-            refusals: registry.counter(
-                "rhizome_vpn_client_connect_refusals_total",
-                "Refused CONNECT requests, by status.",
-                &["server", "status"],
-            ),
-            connect_seconds: registry
-                .histogram(
-                    "rhizome_vpn_client_connect_seconds",
-                    "Seconds until a TCP connection to the gateway was open.",
-                    &[],
-                    &CONNECT_BUCKETS,
-                )
-                .with(&[]),
-            reloads: counter(
-                "rhizome_vpn_client_reloads_total",
-                "Reloads of keys and servers that took effect.",
-            ),
-            reload_failures: counter(
-                "rhizome_vpn_client_reload_failures_total",
-                "Reloads that failed; the previous keys and servers stay in effect.",
-            ),
-            reload_good: gauge(
-                "rhizome_vpn_client_reload_good",
-                "1 while the keys and servers in effect are those of the files.",
-            ),
-            network_settled: gauge(
-                "rhizome_vpn_client_network_settled",
-                "1 while forwarding and masquerading are in place.",
-            ),
-            network_failures: registry.counter(
-                "rhizome_vpn_client_network_failures_total",
-                "Failed attempts to keep forwarding and masquerading in place, by reason.",
-                &["reason"],
-            ),
-            masquerade: gauge(
-                "rhizome_vpn_client_masquerade_active",
-                "1 while the rule is in place that gives packets this pod's address.",
-            ),
-        }
+        Self::register(registry)
     }
 
     /// Counts an attempt to connect.
@@ -123,7 +88,7 @@ impl Metrics {
 #[must_use]
 pub fn describe_metrics() -> Vec<Description> {
     let registry = Registry::new();
-    Metrics::register(&registry, &LogControl::detached());
+    let _ = Metrics::new(&registry, &LogControl::detached());
     tunnel::register_metrics(&registry);
     registry.describe()
 }

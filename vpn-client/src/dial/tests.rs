@@ -50,7 +50,7 @@ fn connector(tcp: EndpointAddress, udp: EndpointAddress) -> (Connector, Registry
 
 fn reaching<const N: usize>(gateways: [(&str, Gateway); N]) -> (Connector, Registry) {
     let registry = Registry::new();
-    let metrics = Metrics::register(&registry, &LogControl::detached());
+    let metrics = Metrics::new(&registry, &LogControl::detached());
     let endpoint = Endpoint {
         header: "Reversed-VPN".to_owned(),
         family: Family::Auto,
