@@ -8,24 +8,32 @@ use std::sync::Arc;
 
 use serve::CurrentSnapshot;
 use telemetry::Registry;
-use telemetry::metrics::{Counter, CounterFamily, GaugeFamily, Kind, LocalCounter, LocalGauge};
+use telemetry::metrics::{Counter, CounterFamily, Kind, LocalCounter, LocalGauge};
 
 use super::dropped::Dropped;
 
-/// The families, registered once per process.
-#[derive(Clone, Debug)]
-pub(crate) struct Metrics {
-    datagrams: CounterFamily,
-    dropped: CounterFamily,
-    flows: GaugeFamily,
-    unproven: CounterFamily,
-    /// Of trying keys.
-    pub(super) scans: ScanMetrics,
+telemetry::families! {
+    /// The families, registered once per process.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Metrics {
+        /// Datagrams forwarded; rx came from clients, tx from servers.
+        datagrams: counter["listener", "direction"] = "rhizome_wireguard_datagrams_total",
+        /// Datagrams not forwarded, by why.
+        dropped: counter["listener", "reason"] = "rhizome_wireguard_dropped_total",
+        /// Flows known now: fresh ones were only heard from, proven ones had an answer from their
+        /// server.
+        flows: gauge["listener", "standing"] = "rhizome_wireguard_flows",
+        /// Flows that ended without an answer from their server.
+        unproven: counter["listener"] = "rhizome_wireguard_unproven_total",
+    } with {
+        /// Of trying keys.
+        pub(super) scans: ScanMetrics,
+    }
 }
 
 /// What trying keys costs, and what comes of it.
 #[derive(Clone, Debug)]
-pub(super) struct ScanMetrics {
+pub(crate) struct ScanMetrics {
     pub(super) found: Counter,
     pub(super) unknown: Counter,
     pub(super) budget: Counter,
@@ -39,33 +47,12 @@ impl Metrics {
             "Handshakes without a route id that keys were tried for, by what came of it.",
             &["result"],
         );
-        Self {
-            datagrams: registry.counter(
-                "rhizome_wireguard_datagrams_total",
-                "Datagrams forwarded; rx came from clients, tx from servers.",
-                &["listener", "direction"],
-            ),
-            dropped: registry.counter(
-                "rhizome_wireguard_dropped_total",
-                "Datagrams not forwarded, by why.",
-                &["listener", "reason"],
-            ),
-            flows: registry.gauge(
-                "rhizome_wireguard_flows",
-                "Flows known now: fresh ones were only heard from, proven ones had an answer from their server.",
-                &["listener", "standing"],
-            ),
-            unproven: registry.counter(
-                "rhizome_wireguard_unproven_total",
-                "Flows that ended without an answer from their server.",
-                &["listener"],
-            ),
-            scans: ScanMetrics {
-                found: scans.with(&["found"]),
-                unknown: scans.with(&["unknown"]),
-                budget: scans.with(&["budget"]),
-            },
-        }
+        let scans = ScanMetrics {
+            found: scans.with(&["found"]),
+            unknown: scans.with(&["unknown"]),
+            budget: scans.with(&["budget"]),
+        };
+        Self::register(registry, scans)
     }
 
     /// Registers what is read from the current snapshot at scrape time.
