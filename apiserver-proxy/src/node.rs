@@ -18,7 +18,6 @@ use net_config::{
     conntrack_active,
 };
 use telemetry::Registry;
-use telemetry::metrics::{CounterFamily, Gauge};
 use tokio::sync::Notify;
 
 use crate::config::{Config, NoTrackMode};
@@ -33,55 +32,32 @@ const LOOK: Duration = Duration::from_secs(60);
 /// The same while there are rules: each translated connection that begins meanwhile stalls.
 const LOOK_ACTIVE: Duration = Duration::from_secs(1);
 
-/// What is known of the node's side.
-#[derive(Debug)]
-pub(crate) struct Node {
-    settled: AtomicBool,
-    settled_gauge: Gauge,
-    changes: CounterFamily,
-    failures: CounterFamily,
-    no_track: Gauge,
-    no_track_failures: CounterFamily,
-    look_again: Notify,
+telemetry::families! {
+    /// What is known of the node's side.
+    #[derive(Debug)]
+    pub(crate) struct Node {
+        /// 1 while every address is on its device and on no other; unmanaged, on any.
+        settled_gauge: gauge = "rhizome_apiserver_proxy_addresses_settled",
+        /// Changes made to devices and addresses of the node.
+        changes: counter["change"] = "rhizome_apiserver_proxy_address_changes_total",
+        /// Attempts to look after devices and addresses that failed, by why.
+        failures: counter["reason"] = "rhizome_apiserver_proxy_address_failures_total",
+        /// 1 while rules keep connection tracking away from the addresses.
+        no_track: gauge = "rhizome_apiserver_proxy_notrack_active",
+        /// Attempts to look after these rules that failed, by why; not_in_place: others were
+        /// found; not_supported: the kernel has no nf_tables; translated: `noTrack: on`
+        /// beside destination NAT.
+        no_track_failures: counter["reason"] = "rhizome_apiserver_proxy_notrack_failures_total",
+    } with {
+        settled: AtomicBool,
+        look_again: Notify,
+    }
 }
 
 impl Node {
     pub(crate) fn new(registry: &Registry) -> Arc<Self> {
-        Arc::new(Self {
-            settled: AtomicBool::new(false),
-            settled_gauge: registry
-                .gauge(
-                    "rhizome_apiserver_proxy_addresses_settled",
-                    "1 while every address is on its device and on no other; unmanaged, on any.",
-                    &[],
-                )
-                .with(&[]),
-            changes: registry.counter(
-                "rhizome_apiserver_proxy_address_changes_total",
-                "Changes made to devices and addresses of the node.",
-                &["change"],
-            ),
-            failures: registry.counter(
-                "rhizome_apiserver_proxy_address_failures_total",
-                "Attempts to look after devices and addresses that failed, by why.",
-                &["reason"],
-            ),
-            no_track: registry
-                .gauge(
-                    "rhizome_apiserver_proxy_notrack_active",
-                    "1 while rules keep connection tracking away from the addresses.",
-                    &[],
-                )
-                .with(&[]),
-            no_track_failures: registry.counter(
-                "rhizome_apiserver_proxy_notrack_failures_total",
-                "Attempts to look after these rules that failed, by why; not_in_place: others were \
-                 found; not_supported: the kernel has no nf_tables; translated: `noTrack: on` \
-                 beside destination NAT.",
-                &["reason"],
-            ),
-            look_again: Notify::new(),
-        })
+        let (settled, look_again) = (AtomicBool::new(false), Notify::new());
+        Arc::new(Self::register(registry, settled, look_again))
     }
 
     /// Tells probes whether the addresses are where they belong, as last seen.
