@@ -12,12 +12,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use route::EndpointAddress;
 use serve::{Dialer, NameSet, Resolver, alternate_families};
+use telemetry::lock;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -265,10 +266,6 @@ fn name(address: &EndpointAddress) -> Option<&str> {
         EndpointAddress::Host { name, .. } => Some(name),
         EndpointAddress::Ip(_) => None,
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Orders addresses: where TCP reached the gateway first, then families alternating, IPv6 first; each
