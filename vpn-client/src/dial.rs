@@ -94,8 +94,8 @@ struct Servers {
 
 impl Servers {
     fn new(gateways: BTreeMap<String, Gateway>, resolver: &Resolver) -> Arc<Self> {
-        let names = gateways.values().filter_map(|gateway| name(&gateway.tcp));
-        let names = resolver.names(names);
+        let names = gateways.values();
+        let names = resolver.names(names.filter_map(|gateway| gateway.tcp.host_name()));
         Arc::new(Self { gateways, names })
     }
 
@@ -187,7 +187,7 @@ impl Connector {
         // The answer may live longer than the gateway at its addresses.
         let servers = self.servers.load();
         let gateway = servers.gateway(&dial.server).ok();
-        if let Some(name) = gateway.and_then(|own| name(&own.tcp)) {
+        if let Some(name) = gateway.and_then(|own| own.tcp.host_name()) {
             servers.names.refresh(name);
         }
         dial.failed(telemetry::chain(error));
@@ -258,13 +258,6 @@ impl Connector {
         let offset = tried.udp;
         tried.udp = offset.wrapping_add(1);
         Ok(in_order(known, tried.reached, offset))
-    }
-}
-
-fn name(address: &EndpointAddress) -> Option<&str> {
-    match address {
-        EndpointAddress::Host { name, .. } => Some(name),
-        EndpointAddress::Ip(_) => None,
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::cluster::Cluster;
 use crate::route::{Matches, Route};
-use crate::spec::EndpointAddress;
 use crate::tables::Tables;
 
 /// All clusters and routes at one moment; never changes, is swapped whole.
@@ -118,10 +117,7 @@ impl Snapshot {
     pub fn host_names(&self) -> impl Iterator<Item = &str> {
         let endpoints = self.clusters.iter().flat_map(|cluster| cluster.endpoints());
         let names: BTreeSet<&str> = endpoints
-            .filter_map(|endpoint| match endpoint.address() {
-                EndpointAddress::Host { name, .. } => Some(name.as_str()),
-                EndpointAddress::Ip(_) => None,
-            })
+            .filter_map(|endpoint| endpoint.address().host_name())
             .collect();
         names.into_iter()
     }

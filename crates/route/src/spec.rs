@@ -159,6 +159,15 @@ impl EndpointAddress {
         }
     }
 
+    /// Returns the host name, unless it is a socket address.
+    #[must_use]
+    pub fn host_name(&self) -> Option<&str> {
+        match self {
+            Self::Host { name, .. } => Some(name),
+            Self::Ip(_) => None,
+        }
+    }
+
     /// Tells what is wrong with an address that was not parsed but put together.
     pub(crate) fn check(&self) -> Result<(), EndpointAddressError> {
         if let Self::Host { name, .. } = self {

@@ -10,8 +10,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use route::{
-    Balance, Cluster, ConnectFailure, Endpoint, EndpointAddress, EndpointState, PickContext,
-    ProxyVersion, Route,
+    Balance, Cluster, ConnectFailure, Endpoint, EndpointState, PickContext, ProxyVersion, Route,
 };
 use tokio::time::Instant;
 
@@ -132,10 +131,8 @@ fn endpoint_view(
     candidate: bool,
     why_not: Option<String>,
 ) -> EndpointView {
-    let resolved = match endpoint.address() {
-        EndpointAddress::Host { name, .. } => Some(published.names.known(name).to_vec()),
-        EndpointAddress::Ip(_) => None,
-    };
+    let host = endpoint.address().host_name();
+    let resolved = host.map(|name| published.names.known(name).to_vec());
     let unresolved = resolved.as_ref().is_some_and(Vec::is_empty);
     let last_resort = candidate && endpoint.state(cx.now) != EndpointState::Healthy;
     let note = match (unresolved, last_resort) {
