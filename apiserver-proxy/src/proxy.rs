@@ -363,13 +363,7 @@ fn listener_params(address: SocketAddr, config: &Config) -> ListenerParams {
 /// Builds the snapshot of a proxy that has one way to go.
 fn snapshot(gateway: &EndpointAddress) -> Result<Snapshot, BuildErrors> {
     let mut cluster = ClusterSpec::new(CLUSTER.to_owned());
-    cluster.endpoints.push(EndpointSpec {
-        address: gateway.clone(),
-        zone: None,
-        weight: 1,
-        priority: 0,
-        healthy: true,
-    });
+    cluster.endpoints.push(EndpointSpec::new(gateway.clone()));
     cluster.outlier = None;
     let route = RouteSpec::new(RouteMatch::ServerNames(vec!["*".to_owned()]), CLUSTER);
     Snapshot::build(

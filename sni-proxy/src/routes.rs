@@ -321,11 +321,9 @@ impl ClusterFile {
 impl EndpointFile {
     fn spec(self) -> Result<EndpointSpec, EndpointAddressError> {
         Ok(EndpointSpec {
-            address: self.address.parse()?,
             zone: self.zone.map(Into::into),
             weight: self.weight,
-            priority: 0,
-            healthy: true,
+            ..EndpointSpec::new(self.address.parse()?)
         })
     }
 }
