@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use preamble::encode_connect;
 use route::{EndpointAddress, TcpOptions};
-use serve::Family;
 use settings::{ConfigError, ConfigErrors, HumanDuration, RelPath, TcpSettings};
 use tunnel::path::{self, Mode, ProbeParams};
 use tunnel::settings::{
     route_id, tcp, validate_addresses, validate_mtu, validate_name, validate_private_keys,
 };
 
-use super::file::{FamilyFile, File, PathFile, ServerEndpointFile, ServerFile, TransportFile};
+use super::file::{File, PathFile, ServerEndpointFile, ServerFile};
 use super::{Config, Endpoint, Gateway};
 
 /// Bytes of the largest segment to and from the gateway: what a path of 1280 bytes, the minimum of
@@ -59,20 +58,12 @@ impl File {
             endpoint,
             gateways,
             path: path::Params {
-                mode: self.mode(),
+                mode: self.endpoint.transport,
                 ..path
             },
             origin: origin.to_owned(),
             file: self,
         })
-    }
-
-    fn mode(&self) -> Mode {
-        match self.endpoint.transport {
-            TransportFile::Auto => Mode::Auto,
-            TransportFile::Tcp => Mode::Tcp,
-            TransportFile::Udp => Mode::Udp,
-        }
     }
 
     fn endpoint(&self, errors: &mut ConfigErrors) -> Endpoint {
@@ -89,11 +80,7 @@ impl File {
         }
         Endpoint {
             header: file.header.clone(),
-            family: match file.family {
-                FamilyFile::Auto => Family::Auto,
-                FamilyFile::Ipv4 => Family::Ipv4,
-                FamilyFile::Ipv6 => Family::Ipv6,
-            },
+            family: file.family,
             connect_timeout: file.connect_timeout.0,
             options: self.tcp_options(errors),
             buffers: self.buffers.sizes(),
@@ -151,7 +138,7 @@ impl File {
         let mut gateways = BTreeMap::new();
         for (index, server) in self.servers.iter().enumerate() {
             let key = format!("servers[{index}]");
-            if self.mode() != Mode::Udp {
+            if self.endpoint.transport != Mode::Udp {
                 server.check_value(&key, errors);
             }
             server.check(&key, errors);

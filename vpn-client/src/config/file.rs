@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serve::Family;
 use settings::{AdminSettings, HumanDuration, ProbesSettings, RelPath, TcpOverrides};
 use tunnel::keys::PublicKey;
-use tunnel::path;
+use tunnel::path::{self, Mode};
 use tunnel::settings::{Buffers, DeviceName, Networks, Offloads, Queue, TunnelAddress};
 
 /// The configuration file of `vpn-client`.
@@ -99,9 +100,11 @@ pub(crate) struct EndpointFile {
     /// `REVERSED_VPN_HEADER_KEY`, else `Reversed-VPN`.
     pub(crate) header: String,
     /// The transport of datagrams.
-    pub(crate) transport: TransportFile,
+    #[serde(with = "TransportFile")]
+    pub(crate) transport: Mode,
     /// The address family used of the name.
-    pub(crate) family: FamilyFile,
+    #[serde(with = "FamilyFile")]
+    pub(crate) family: Family,
     /// By when the gateway must be resolved, connected, and have answered a CONNECT.
     pub(crate) connect_timeout: HumanDuration,
 }
@@ -113,19 +116,18 @@ impl Default for EndpointFile {
             tcp_port: None,
             udp_port: 51_820,
             header: String::new(),
-            transport: TransportFile::default(),
-            family: FamilyFile::default(),
+            transport: Mode::Auto,
+            family: Family::default(),
             connect_timeout: HumanDuration::from_secs(5),
         }
     }
 }
 
 /// The transport of datagrams.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum TransportFile {
+#[derive(Deserialize, JsonSchema, Serialize)]
+#[serde(remote = "Mode", rename_all = "kebab-case")]
+enum TransportFile {
     /// Both are tried together; UDP is used where it works.
-    #[default]
     Auto,
     /// TCP alone, through HTTP CONNECT.
     Tcp,
@@ -134,11 +136,10 @@ pub(crate) enum TransportFile {
 }
 
 /// The address family used of a name.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum FamilyFile {
+#[derive(Deserialize, JsonSchema, Serialize)]
+#[serde(remote = "Family", rename_all = "kebab-case")]
+enum FamilyFile {
     /// Both families; the first that answers wins.
-    #[default]
     Auto,
     /// IPv4 alone.
     Ipv4,
