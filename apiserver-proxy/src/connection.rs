@@ -242,13 +242,9 @@ async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Reason> {
 mod tests {
     use super::*;
 
-    fn size_of_future<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
-        size_of::<F>()
-    }
-
     #[test]
     fn connection_future_stays_small() {
-        let size = size_of_future(serve);
+        let size = testkit::size_of_future(serve);
         assert!(size <= 416, "{size} bytes");
     }
 }

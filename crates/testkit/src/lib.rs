@@ -40,3 +40,7 @@ pub mod tempdir;
 pub mod tunnel_world;
 pub mod upstream;
 pub mod wait;
+
+pub fn size_of_future<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
+    size_of::<F>()
+}

@@ -155,13 +155,9 @@ fn reason(end: End) -> Reason {
 mod tests {
     use super::*;
 
-    fn size_of_future<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
-        size_of::<F>()
-    }
-
     #[test]
     fn connection_future_is_small() {
-        let size = size_of_future(serve);
+        let size = testkit::size_of_future(serve);
         assert!(size <= 1024, "{size} bytes");
     }
 }
