@@ -1,5 +1,4 @@
 //! What is refused and where, what real control planes send, and what a state makes of it.
-#![allow(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
 mod istio;
 mod refused;

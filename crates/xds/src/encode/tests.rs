@@ -1,5 +1,4 @@
 //! What Envoy needs that decoding does not show, and what is withheld.
-#![allow(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
 use prost::Message;
 use route::{ClusterSpec, EndpointSpec, RouteMatch};
