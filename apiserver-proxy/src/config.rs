@@ -110,7 +110,7 @@ pub struct Config {
     #[serde(default = "one")]
     pub(crate) workers: usize,
     /// Whether bulk passes by splice(2), within the kernel; `false` copies every byte.
-    #[serde(default = "yes")]
+    #[serde(default = "settings::yes")]
     pub(crate) splice: bool,
     /// Options of every TCP socket.
     #[serde(default)]
@@ -137,10 +137,6 @@ pub struct Config {
 
 fn one() -> usize {
     1
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn default_probes() -> ProbesSettings {

@@ -122,7 +122,7 @@ pub struct Config {
     #[serde(default)]
     workers: usize,
     /// Whether bulk passes by splice(2), within the kernel; `false` copies every byte.
-    #[serde(default = "yes")]
+    #[serde(default = "settings::yes")]
     pub(crate) splice: bool,
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
     #[serde(default = "default_probes")]
@@ -166,10 +166,6 @@ pub struct Config {
     /// `tcp`, as sockets take them.
     #[serde(skip)]
     pub(crate) tcp_options: TcpOptions,
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn default_probes() -> ProbesSettings {

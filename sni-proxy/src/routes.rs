@@ -57,7 +57,7 @@ struct ClusterFile {
     #[serde(default, with = "BalanceFile")]
     balance: Balance,
     /// Prefer endpoints of the gateway's own zone; spill over when they fail.
-    #[serde(default = "yes")]
+    #[serde(default = "settings::yes")]
     zone_aware: bool,
     /// Longest time for one attempt to connect.
     #[serde(default = "five_seconds")]
@@ -193,10 +193,6 @@ where
     D: Deserializer<'de>,
 {
     Vec::deserialize(deserializer).map(Some)
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn one() -> u32 {

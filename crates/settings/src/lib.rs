@@ -34,7 +34,7 @@ pub use effective::{effective, effective_yaml, redact};
 pub use error::{ConfigError, ConfigErrors};
 pub use load::{Validate, from_text, load};
 pub use process::{
-    AccessLogFormat, AccessLogSettings, AdminSettings, DrainSettings, ProbesSettings,
+    AccessLogFormat, AccessLogSettings, AdminSettings, DrainSettings, ProbesSettings, yes,
 };
 pub use rel_path::RelPath;
 pub use schema::{check_doc, schema};

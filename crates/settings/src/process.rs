@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EndpointAddr, HumanDuration, ListenAddress};
 
+/// For `serde(default)`: a switch that is on where the file leaves it out.
+pub const fn yes() -> bool {
+    true
+}
+
 /// `probes: { address }`: where `/healthz`, `/readyz` and `/metrics` answer. Each binary has its own
 /// default for the whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -42,7 +42,7 @@ pub struct File {
     pub(crate) networks: Networks,
     /// Whether packets from the tunnel leave with this pod's address as their source. Without it
     /// the shoot must route the transfer networks back to this pod.
-    #[serde(default = "yes")]
+    #[serde(default = "settings::yes")]
     pub(crate) masquerade: bool,
     /// How the path to each server is found and probed.
     #[serde(default)]
@@ -75,10 +75,6 @@ pub struct File {
 
 fn default_mtu() -> u16 {
     1420
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn default_probes() -> ProbesSettings {

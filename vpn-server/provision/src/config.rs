@@ -183,7 +183,7 @@ pub struct ProvisionFile {
     /// The gateway: `endpoint` of the clients' configuration.
     pub(crate) endpoint: Map<String, Value>,
     /// Whether each pair of a server and a client shares a key beside their own.
-    #[serde(default = "yes")]
+    #[serde(default = "settings::yes")]
     pub(crate) preshared_keys: bool,
     /// The servers' route ids, in order. Without any they are chosen in the seed and claimed there,
     /// which needs its kubeconfig.
@@ -215,10 +215,6 @@ pub struct ProvisionFile {
 
 fn one() -> u16 {
     1
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn every_route_id() -> [u32; 2] {
