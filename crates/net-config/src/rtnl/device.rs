@@ -188,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::attributes::messages;
+    use crate::rtnl::tests::payload;
 
     const IFLA_LINKINFO: u16 = 18;
 
@@ -206,9 +206,8 @@ mod tests {
                     out.nest(AF_INET, |out| out.put(IFLA_INET_CONF, &values));
                 });
             });
-            let message = messages(request.bytes()).next().unwrap().unwrap();
 
-            let settings = decode_settings(message.payload).unwrap();
+            let settings = decode_settings(&payload(&request)).unwrap();
 
             assert_eq!((settings.index, settings.up, settings.mtu), (3, true, 1420));
             assert!(!settings.ipv6);

@@ -78,7 +78,8 @@ mod tests {
     use rtnetlink::{packet_core::Parseable, packet_route::link::LinkMessage};
 
     use super::*;
-    use crate::attributes::{Writer, messages};
+    use crate::attributes::Writer;
+    use crate::rtnl::tests::payload;
 
     const IFLA_BOND_MODE: u16 = 1;
     const IFLA_INFO_DATA: u16 = 2;
@@ -87,13 +88,11 @@ mod tests {
     /// A bond that is up, as index 7, with further attributes.
     fn bond(extra: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
         let header = [0_u32, 7, IFF_UP, 0].map(u32::to_ne_bytes).concat();
-        let request = Request::new(1).message(NEW_LINK, 0, &header, |out| {
+        payload(&Request::new(1).message(NEW_LINK, 0, &header, |out| {
             out.put_str(IFLA_IFNAME, "bond0");
             out.put_u32(IFLA_MTU, 1500);
             extra(out);
-        });
-        let message = messages(request.bytes()).next().unwrap().unwrap();
-        message.payload.to_vec()
+        }))
     }
 
     fn bond_with_mode(mode: &[u8]) -> Vec<u8> {
