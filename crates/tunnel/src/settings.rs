@@ -25,7 +25,7 @@ use tunnel_proto::codel;
 
 pub use address::{AddressError, Cidr, DeviceName, TunnelAddress};
 pub use checks::{
-    route_id, validate_addresses, validate_mtu, validate_name, validate_private_keys,
+    default_mtu, route_id, validate_addresses, validate_mtu, validate_name, validate_private_keys,
 };
 pub use environment::Environment;
 pub use transfer::{End, TransferError, trailing_number, transfer_address, transfer_addresses};

@@ -24,7 +24,7 @@ pub struct File {
     #[serde(default)]
     pub(crate) device: DeviceName,
     /// MTU of the tunnel in bytes; less is used where the path carries less.
-    #[serde(default = "default_mtu")]
+    #[serde(default = "tunnel::settings::default_mtu")]
     pub(crate) mtu: u16,
     /// Own addresses on the transfer networks, with prefix length, at most one of each family.
     /// Without any from `VPN_NETWORK`, and with `IS_HA` from the number `POD_NAME` ends in.
@@ -71,10 +71,6 @@ pub struct File {
     /// How the process stops.
     #[serde(default)]
     pub(crate) drain: DrainFile,
-}
-
-fn default_mtu() -> u16 {
-    1420
 }
 
 fn default_probes() -> ProbesSettings {

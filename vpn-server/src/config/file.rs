@@ -36,7 +36,7 @@ pub struct Config {
     #[serde(default = "default_table")]
     pub(crate) table: u32,
     /// Bytes of the largest packet in the tunnel.
-    #[serde(default = "default_mtu")]
+    #[serde(default = "tunnel::settings::default_mtu")]
     pub(crate) mtu: u16,
     /// Number by which gateways know this server, from 1 to 1048575. Without it clients reach the
     /// UDP port directly or not at all.
@@ -123,10 +123,6 @@ pub(crate) struct KeyFiles {
 
 fn default_table() -> u32 {
     net_config::TunnelRoutes::DEFAULT_TABLE
-}
-
-fn default_mtu() -> u16 {
-    1420
 }
 
 fn default_flows() -> usize {

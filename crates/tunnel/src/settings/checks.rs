@@ -14,6 +14,11 @@ const MTU: RangeInclusive<u16> = 1280..=9000;
 /// As long as the name of a pod may be where it becomes a host name (RFC 1123 §2.1).
 const MAX_NAME: usize = 63;
 
+/// Returns the `mtu` where the file leaves it out.
+pub fn default_mtu() -> u16 {
+    1420
+}
+
 /// Adds to `errors` an `mtu` out of range.
 pub fn validate_mtu(mtu: u16, errors: &mut ConfigErrors) {
     if !MTU.contains(&mtu) {
