@@ -1,7 +1,6 @@
 //! `vpn-client`: what its flags ask for, in the shell that all programs share.
 #![forbid(unsafe_code)]
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use serve::{Failure, Threads, program};
@@ -14,7 +13,8 @@ fn main() -> ExitCode {
 
 fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     if let Some(Command::Keygen { file }) = &flags.command {
-        return keygen(file);
+        let public = tunnel::keys::keygen(file)?;
+        return Ok(program::print(format_args!("{public}\n")));
     }
     let environment = environment();
     let config = Config::load(&flags.config, &environment).map_err(Failure::configuration)?;
@@ -41,10 +41,4 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
         let client = client.map_err(|error| Failure::of(error, ClientError::is_configuration))?;
         Ok(client.run(signals).await?)
     })
-}
-
-fn keygen(file: &Path) -> Result<ExitCode, Failure> {
-    let key = tunnel::keys::generate()?;
-    tunnel::keys::write_new(file, &key)?;
-    Ok(program::print(format_args!("{}\n", key.public())))
 }

@@ -27,6 +27,7 @@ pub use config::{Command, Config, Environment, Flags, PeersFile, environment};
 pub use error::ServerError;
 pub use link::Link;
 pub use metrics::describe_metrics;
-pub use process::{keygen, run};
+pub use process::run;
 pub use proxy::Shoot;
 pub use server::{Parts, Server};
+pub use tunnel::keys::keygen;

@@ -9,13 +9,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 
 use serve::Signals;
 use settings::ListenAddress;
 use telemetry::{LogControl, Registry};
 use tunnel::device::Device;
-use tunnel::keys::{self, KeyError, PublicKey};
 use tunnel::stream::StreamParams;
 use tunnel::{Identity, Params, Role, Sockets, Tunnel, filter};
 
@@ -108,14 +106,4 @@ fn bind(address: SocketAddr, config: &Config) -> Result<std::net::UdpSocket, Ser
         );
     }
     Ok(socket)
-}
-
-/// Makes a private key, writes it to `path`, which must not exist, and returns its public key.
-///
-/// # Errors
-/// [`KeyError`]; no file was left behind.
-pub fn keygen(path: &Path) -> Result<PublicKey, KeyError> {
-    let key = keys::generate()?;
-    keys::write_new(path, &key)?;
-    Ok(key.public())
 }

@@ -184,6 +184,17 @@ pub fn generate() -> Result<PrivateKey, KeyError> {
     Ok(PrivateKey(bytes))
 }
 
+/// Makes a private key, writes it to `path`, which must not exist, and returns its public key.
+///
+/// # Errors
+///
+/// Those of [`generate`] and [`write_new`]; no file was left behind.
+pub fn keygen(path: &Path) -> Result<PublicKey, KeyError> {
+    let key = generate()?;
+    write_new(path, &key)?;
+    Ok(key.public())
+}
+
 /// Writes a key to a file that only its owner may read. The file is there whole or not at all.
 ///
 /// # Errors
