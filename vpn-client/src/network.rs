@@ -137,9 +137,7 @@ impl Network {
     /// # Errors
     /// Why it is not. What was done until then stays, and is found done the next time.
     pub(crate) async fn open(&self, config: &Config) -> Result<Device, NetworkError> {
-        let networks = &self.forwarding.networks;
-        let ipv6 = networks.iter().any(|network| network.addr().is_ipv6());
-        if ipv6 && !ipv6_forwarding_enabled().await? {
+        if config.forwards_ipv6() && !ipv6_forwarding_enabled().await? {
             return Err(NetworkError::Ipv6 {
                 what: NO_FORWARDING,
             });
