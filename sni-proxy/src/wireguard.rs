@@ -72,9 +72,9 @@ pub(crate) async fn serve(
     let mut forwarder = Forwarder {
         downstream: Datagrams::new(socket, OPTIONS)?,
         upstream: toward_servers(sizes)?,
-        inbox: Inbox::new(),
-        to_servers: Outbox::new(),
-        to_clients: Outbox::new(),
+        inbox: Inbox::default(),
+        to_servers: Outbox::default(),
+        to_clients: Outbox::default(),
         router: Router::new(&worker, &listener, now()),
         scanner,
         answers,

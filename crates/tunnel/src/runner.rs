@@ -149,7 +149,7 @@ impl Runner {
             ports,
             device,
             device_buffer: vec![0; READ_BUFFER].into(),
-            inbox: udp::Inbox::new(),
+            inbox: udp::Inbox::default(),
             stream_buffer: vec![0; stream::READ_BUFFER].into(),
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             ends,
@@ -416,7 +416,7 @@ impl Runner {
             if !self.is_small && now >= self.busy_at + IDLE {
                 self.is_small = true;
                 self.ports.shrink();
-                self.inbox = udp::Inbox::new();
+                self.inbox = udp::Inbox::default();
             }
         }
     }

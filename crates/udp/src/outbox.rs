@@ -84,21 +84,6 @@ impl AddAssign for Tally {
 }
 
 impl Outbox {
-    /// Returns an empty one.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            bytes: vec![0; RUN],
-            len: 0,
-            route: None,
-            size: 0,
-            count: 0,
-            complete: false,
-            largest_joined: RUN,
-            tally: Tally::default(),
-        }
-    }
-
     /// Adds a datagram, put together from `head` and `body`, from the address `from` of ours. On a
     /// connected socket `to` is `None`.
     pub fn push(
@@ -234,8 +219,18 @@ impl Outbox {
 }
 
 impl Default for Outbox {
+    /// Returns an empty one.
     fn default() -> Self {
-        Self::new()
+        Self {
+            bytes: vec![0; RUN],
+            len: 0,
+            route: None,
+            size: 0,
+            count: 0,
+            complete: false,
+            largest_joined: RUN,
+            tally: Tally::default(),
+        }
     }
 }
 

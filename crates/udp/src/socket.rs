@@ -181,15 +181,6 @@ pub struct Run<'a> {
 }
 
 impl Inbox {
-    /// Returns an empty one.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            buffers: vec![0; BUFFER * BUFFERS],
-            meta: [RecvMeta::default(); BUFFERS],
-        }
-    }
-
     /// Returns what the first `filled` buffers hold.
     pub fn runs(&mut self, filled: usize) -> impl Iterator<Item = Run<'_>> {
         let buffers = self.buffers.chunks_mut(BUFFER).zip(&self.meta);
@@ -203,8 +194,12 @@ impl Inbox {
 }
 
 impl Default for Inbox {
+    /// Returns an empty one.
     fn default() -> Self {
-        Self::new()
+        Self {
+            buffers: vec![0; BUFFER * BUFFERS],
+            meta: [RecvMeta::default(); BUFFERS],
+        }
     }
 }
 

@@ -103,7 +103,7 @@ impl Ports {
         let socket = Socket {
             kind,
             datagrams: Datagrams::new(socket, options)?,
-            outbox: Outbox::new(),
+            outbox: Outbox::default(),
         };
         self.sockets.insert(id, socket);
         Ok(())

@@ -133,7 +133,7 @@ fn runs_of_datagrams_go_through_whole() {
         offloads: udp::Offloads::default(),
     };
     runtime.block_on(async {
-        let (sender, mut outbox) = (Datagrams::new(sender, options).unwrap(), Outbox::new());
+        let (sender, mut outbox) = (Datagrams::new(sender, options).unwrap(), Outbox::default());
         for byte in 0..40 {
             outbox.push(&sender, None, None, (&[byte], &[byte; 999]));
         }

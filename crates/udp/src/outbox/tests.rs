@@ -33,7 +33,7 @@ fn ends() -> (Datagrams, Datagrams, SocketAddr) {
 
 /// Waits for `count` datagrams; also the lengths of the runs they came in.
 async fn receive(socket: &Datagrams, count: usize) -> (Vec<Vec<u8>>, Vec<usize>) {
-    let (mut inbox, mut datagrams, mut runs) = (Inbox::new(), Vec::new(), Vec::new());
+    let (mut inbox, mut datagrams, mut runs) = (Inbox::default(), Vec::new(), Vec::new());
     let all = async {
         while datagrams.len() < count {
             socket.readable().await.unwrap();
@@ -77,7 +77,7 @@ async fn datagrams_arrive_unchanged_with_any_offloads() {
             };
             let (sender, _) = bound(ip, options);
             let (receiver, to) = bound(ip, options);
-            let (traffic, mut outbox) = (traffic(), Outbox::new());
+            let (traffic, mut outbox) = (traffic(), Outbox::default());
             for (number, datagram) in traffic.iter().enumerate() {
                 let (head, body) = datagram.split_at(datagram.len().min(16));
                 if number % 3 == 0 {
@@ -109,7 +109,7 @@ async fn datagrams_arrive_unchanged_with_any_offloads() {
 #[tokio::test]
 async fn run_is_sent_and_received_in_one_call() {
     let (sender, receiver, to) = ends();
-    let mut outbox = Outbox::new();
+    let mut outbox = Outbox::default();
     for _ in 0..sender.max_segments() {
         outbox.slot(&sender, to, None, &[], 1000, |buf| {
             buf.fill(7);
@@ -126,7 +126,7 @@ async fn run_is_sent_and_received_in_one_call() {
 #[tokio::test]
 async fn empty_slot_leaves_run_unchanged() {
     let (sender, receiver, to) = ends();
-    let mut outbox = Outbox::new();
+    let mut outbox = Outbox::default();
     outbox.slot(&sender, to, None, b"head", 100, |_| 0);
     for byte in [1, 2] {
         outbox.push(&sender, to, None, (&[], &[byte; 50]));
@@ -146,7 +146,7 @@ async fn connected_socket_survives_earlier_errors() {
     let (silent, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     drop(silent);
     let sender = Datagrams::new(connect(to, SIZES).unwrap(), PROBE).unwrap();
-    let mut outbox = Outbox::new();
+    let mut outbox = Outbox::default();
     outbox.push(&sender, None, None, (&[], b"no socket listens"));
     outbox.flush(&sender);
     // The port's answer to that, by ICMP, is what the next call is told.
@@ -165,7 +165,7 @@ async fn connected_socket_survives_earlier_errors() {
 #[tokio::test]
 async fn oversized_datagram_is_counted() {
     let (sender, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
-    let mut outbox = Outbox::new();
+    let mut outbox = Outbox::default();
     outbox.push(&sender, to, None, (&[0; 24], &vec![0; 65_470]));
     outbox.slot(&sender, to, None, &[], usize::from(u16::MAX), |_| {
         panic!("there is no buf to fill")
@@ -180,10 +180,10 @@ async fn receiver_learns_local_address() {
     let (sender, _) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let (receiver, mut to) = bound(Ipv6Addr::UNSPECIFIED.into(), PROBE);
     to.set_ip(Ipv4Addr::new(127, 0, 0, 2).into());
-    let mut outbox = Outbox::new();
+    let mut outbox = Outbox::default();
     outbox.push(&sender, to, None, (&[], b"hello"));
     outbox.flush(&sender);
-    let mut inbox = Inbox::new();
+    let mut inbox = Inbox::default();
     receiver.readable().await.unwrap();
     let filled = receiver.receive(&mut inbox);
     let locals: Vec<_> = inbox.runs(filled).map(|run| run.local).collect();

@@ -47,7 +47,7 @@ fn send(any: SocketAddr, mtu_discovery: MtuDiscovery) -> (Tally, Vec<usize>) {
         runtime.expect("a runtime").block_on(async {
             let (sender, _) = bound(any, options);
             let (receiver, to) = bound(any, options);
-            let mut outbox = Outbox::new();
+            let mut outbox = Outbox::default();
             for size in [1000, 1000, 1400, 1400] {
                 outbox.push(&sender, to, None, (&[], &vec![0; size]));
             }
@@ -70,7 +70,7 @@ fn bound(any: SocketAddr, options: Options) -> (Datagrams, SocketAddr) {
 }
 
 async fn arrived(socket: &Datagrams, count: u64) -> Vec<usize> {
-    let (mut inbox, mut sizes) = (Inbox::new(), Vec::new());
+    let (mut inbox, mut sizes) = (Inbox::default(), Vec::new());
     let all = async {
         while (sizes.len() as u64) < count {
             socket.readable().await.expect("a runtime");
