@@ -15,6 +15,20 @@ pub struct ClientMetrics {
     cache_writes: [Counter; 2],
 }
 
+telemetry::families! {
+    /// What the series are of.
+    struct Families {
+        /// Attempts to keep the last good resources on disk.
+        cache_writes: counter["result"] = "rhizome_xds_cache_writes_total",
+        /// Whether the xDS server answers on a stream.
+        connected: gauge = "rhizome_xds_connected",
+        /// Attempts to open a stream to the xDS server.
+        connects: counter["result"] = "rhizome_xds_connects_total",
+        /// Responses of the xDS server that were accepted (ack) or refused (nack).
+        responses: counter["type", "result"] = "rhizome_xds_responses_total",
+    }
+}
+
 impl ClientMetrics {
     /// Registers the families.
     ///
@@ -22,30 +36,12 @@ impl ClientMetrics {
     /// When they are registered already.
     #[must_use]
     pub fn new(registry: &telemetry::Registry) -> Self {
-        let responses = registry.counter(
-            "rhizome_xds_responses_total",
-            "Responses of the xDS server that were accepted (ack) or refused (nack).",
-            &["type", "result"],
-        );
-        let cache_writes = registry.counter(
-            "rhizome_xds_cache_writes_total",
-            "Attempts to keep the last good resources on disk.",
-            &["result"],
-        );
+        let all = Families::register(registry);
+        let (responses, cache_writes) = (all.responses, all.cache_writes);
         Self {
             reloads: tls::Metrics::new(registry),
-            connected: registry
-                .gauge(
-                    "rhizome_xds_connected",
-                    "Whether the xDS server answers on a stream.",
-                    &[],
-                )
-                .with(&[]),
-            connects: registry.counter(
-                "rhizome_xds_connects_total",
-                "Attempts to open a stream to the xDS server.",
-                &["result"],
-            ),
+            connected: all.connected,
+            connects: all.connects,
             responses: ResourceType::ALL
                 .map(|kind| ["ack", "nack"].map(|result| responses.with(&[kind.as_str(), result]))),
             cache_writes: ["ok", "failed"].map(|result| cache_writes.with(&[result])),
