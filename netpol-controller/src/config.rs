@@ -189,12 +189,7 @@ fn check_selectors(selectors: &[LabelSelector], block: &str, key: &str, errors: 
 fn namespaces(file: &NamespacePoliciesFile, errors: &mut ConfigErrors) -> NamespaceSettings {
     let block = "controllers.namespacePolicies";
     let mut prefixes = |key: &str, texts: &[String]| -> Vec<IpPrefix> {
-        let parse = |(index, text): (usize, &String)| {
-            text.parse()
-                .map_err(|error| errors.add(format!("{block}.{key}[{index}]"), error))
-                .ok()
-        };
-        texts.iter().enumerate().filter_map(parse).collect()
+        errors.parse_each(format_args!("{block}.{key}"), texts, str::parse)
     };
     let settings = NamespaceSettings {
         blocked: prefixes("blockedCIDRs", &file.blocked_cidrs),

@@ -229,12 +229,7 @@ impl Validate for Config {
         self.limits.validate(errors);
         self.wireguard.validate(errors);
         self.connect.validate(errors);
-        for (index, text) in self.trusted_proxies.iter().enumerate() {
-            match text.parse() {
-                Ok(prefix) => self.trusted.push(prefix),
-                Err(error) => errors.add(format!("trustedProxies[{index}]"), error),
-            }
-        }
+        self.trusted = errors.parse_each("trustedProxies", &self.trusted_proxies, str::parse);
         self.source = self.routing.source(origin, errors);
         self.tcp_options = (&self.tcp).into();
     }

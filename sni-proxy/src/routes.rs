@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use route::{
-    Balance, BuildErrors, ClusterSpec, EndpointAddressError, EndpointSpec, IpPrefix, OutlierParams,
+    Balance, BuildErrors, ClusterSpec, EndpointAddressError, EndpointSpec, OutlierParams,
     ProxyVersion, RouteMatch, RouteSpec, Snapshot, TableSpec, TcpOptions, parse_public_key,
 };
 use schemars::JsonSchema;
@@ -342,7 +342,8 @@ impl RouteFile {
             errors.add(format!("{}.allowSources", key()), why);
         }
         let allow_sources = self.allow_sources.as_deref().unwrap_or_default();
-        let allow_sources = prefixes(allow_sources, || format!("{}.allowSources", key()), errors);
+        let sources_key = format_args!("routes[{at}].allowSources");
+        let allow_sources = errors.parse_each(sources_key, allow_sources, str::parse);
         let kinds = [
             !self.server_names.is_empty(),
             !self.destinations.is_empty(),
@@ -361,9 +362,9 @@ impl RouteFile {
         let matches = if !self.server_names.is_empty() {
             RouteMatch::ServerNames(self.server_names)
         } else if !self.destinations.is_empty() {
-            let key = || format!("{}.destinations", key());
+            let key = format_args!("routes[{at}].destinations");
             RouteMatch::Destinations {
-                prefixes: prefixes(&self.destinations, key, errors),
+                prefixes: errors.parse_each(key, &self.destinations, str::parse),
                 port: self.port,
             }
         } else if let Some(wireguard) = &self.wireguard {
@@ -380,30 +381,12 @@ impl RouteFile {
 
 impl WireGuardFile {
     fn matches(&self, key: &str, errors: &mut ConfigErrors) -> RouteMatch {
-        let keys = self.public_keys.iter().enumerate();
-        let keys = keys.filter_map(|(index, text)| {
-            parse_public_key(text)
-                .map_err(|error| errors.add(format!("{key}.publicKeys[{index}]"), error))
-                .ok()
-        });
+        let key = format_args!("{key}.publicKeys");
         RouteMatch::WireGuard {
-            public_keys: keys.collect(),
+            public_keys: errors.parse_each(key, &self.public_keys, parse_public_key),
             route_id: self.route_id,
         }
     }
-}
-
-fn prefixes(
-    texts: &[String],
-    key: impl Fn() -> String,
-    errors: &mut ConfigErrors,
-) -> Vec<IpPrefix> {
-    let parse = |(index, text): (usize, &String)| {
-        text.parse()
-            .map_err(|error| errors.add(format!("{}[{index}]", key()), error))
-            .ok()
-    };
-    texts.iter().enumerate().filter_map(parse).collect()
 }
 
 #[cfg(test)]

@@ -56,6 +56,23 @@ impl ConfigErrors {
         self.entries.push((key.to_string(), message.to_string()));
     }
 
+    /// Parses each text of the list at `key`, adds what is wrong, and returns the others.
+    pub fn parse_each<T, E: fmt::Display>(
+        &mut self,
+        key: impl fmt::Display,
+        texts: &[String],
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Vec<T> {
+        let mut parsed = Vec::new();
+        for (index, text) in texts.iter().enumerate() {
+            match parse(text) {
+                Ok(own) => parsed.push(own),
+                Err(error) => self.add(format_args!("{key}[{index}]"), error),
+            }
+        }
+        parsed
+    }
+
     /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
