@@ -41,6 +41,7 @@ pub mod tunnel_world;
 pub mod upstream;
 pub mod wait;
 
+/// Returns the bytes of the future that a function of three arguments makes, without making one.
 pub fn size_of_future<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
     size_of::<F>()
 }

@@ -159,8 +159,8 @@ pub(super) fn is_visible(word: &str) -> bool {
 }
 
 /// Returns whether `word` has only the bytes of RFC 3986 §3.2.2 and §3.2.3, host and port, without
-/// judging their arrangement: no `/`, `@`, `?` or `#`, so that nobody reads a path or a user into
-/// it.
+/// judging their arrangement: no `/`, `@`, `?` or `#`, so that no program reads a path or a
+/// user into it.
 #[must_use]
 pub fn is_host(word: &str) -> bool {
     word.bytes()
