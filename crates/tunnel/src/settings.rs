@@ -79,6 +79,9 @@ impl Networks {
     }
 }
 
+/// Numbers behind the newest that the far end still takes (boringtun). A probe overtakes what waits.
+const REPLAY_WINDOW: usize = 1024;
+
 /// The send queue of a tunnel over TCP (CoDel, RFC 8289). It drops rather than delays.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
@@ -117,8 +120,8 @@ impl Queue {
                 "must be at least the target",
             );
         }
-        if !(16..=65_536).contains(&self.packets) {
-            errors.add(format_args!("{key}.packets"), "must be from 16 to 65536");
+        if !(16..=REPLAY_WINDOW).contains(&self.packets) {
+            errors.add(format_args!("{key}.packets"), "must be from 16 to 1024");
         }
         if !((64 << 10)..=(1 << 30)).contains(&self.bytes.0) {
             errors.add(format_args!("{key}.bytes"), "must be from 64KiB to 1GiB");

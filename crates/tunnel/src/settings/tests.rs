@@ -198,11 +198,12 @@ fn queue_with_impossible_values_is_refused() {
     assert!(found("{}").is_empty());
     let wrong = [
         "queue.target: 0 would drop everything",
-        "queue.packets: must be from 16 to 65536",
+        "queue.packets: must be from 16 to 1024",
         "queue.bytes: must be from 64KiB to 1GiB",
     ];
     let all = found("{ target: 0, interval: 1ms, packets: 1, bytes: 1KiB }");
     assert_eq!(all, wrong);
+    assert_eq!(found("{ packets: 1025 }"), [wrong[1]]);
     let interval = "queue.interval: must be at least the target";
     assert_eq!(found("{ interval: 1ms }"), [interval]);
 }
