@@ -60,16 +60,18 @@ fn tcp_fits_narrow_line_that_reports() {
 
 #[test]
 fn hole_present_from_start_is_avoided() {
-    let mut world = crate::world::lay(Params::default());
-    let _echo = world.echo(crate::world::ECHO).unwrap();
-    let hole = Impairment {
-        largest: Some(1400),
-        ..Impairment::default()
-    };
-    world.link(0).set_both(hole);
-    world.start().unwrap();
-    wait_transport(&world, 0, 0, "udp");
-    transfer(&world);
+    for params in [Params::default(), over("udp")] {
+        let mut world = crate::world::lay(params);
+        let _echo = world.echo(crate::world::ECHO).unwrap();
+        let hole = Impairment {
+            largest: Some(1400),
+            ..Impairment::default()
+        };
+        world.link(0).set_both(hole);
+        world.start().unwrap();
+        wait_transport(&world, 0, 0, "udp");
+        transfer(&world);
+    }
 }
 
 #[test]

@@ -2,8 +2,11 @@
 
 use std::io::IoSlice;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tunnel_proto::ip::vnet;
 use tunnel_proto::path::{Mode, Transport};
@@ -11,11 +14,13 @@ use tunnel_proto::path::{Mode, Transport};
 use crate::device::tests::ALL;
 use crate::device::{Device, Port, READ_BUFFER};
 use crate::engine::tests::support::{client_role, key, params, peer, server_role};
+use super::{Counters, Runner, now};
+use crate::handle::Command;
 use crate::{Dials, Identity, Params, PeerSpec, Sockets, Tunnel};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn start(params: Params, own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Tunnel, Dials, Port) {
+fn given(own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Identity, Sockets, Device) {
     let (device, other) = Device::pair(ALL).unwrap();
     let sockets = Sockets {
         device,
@@ -27,6 +32,11 @@ fn start(params: Params, own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Tu
         keys: vec![key(own)],
         peers: vec![peer],
     };
+    (identity, sockets, other)
+}
+
+fn start(params: Params, own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Tunnel, Dials, Port) {
+    let (identity, sockets, other) = given(own, peer, udp);
     let registry = telemetry::Registry::new();
     let (tunnel, dials) = Tunnel::start(params, identity, sockets, &registry).unwrap();
     (tunnel, dials, Port::new(other).unwrap())
@@ -156,6 +166,31 @@ async fn short_lived_streams_disturb_no_other() {
         exchange(&mut ends, number..number + 1).await;
         drop(strangers);
         exchange(&mut ends, number..number + 1).await;
+    }
+}
+
+/// Connections of strangers come as commands.
+#[tokio::test]
+async fn many_commands_leave_time_for_packets() {
+    let (identity, sockets, _other) = given(1, peer("client", 2, "192.168.123.64"), None);
+    let (commands, received) = mpsc::channel(100);
+    let ends = crate::handle::Ends {
+        commands: received,
+        status: watch::channel(Arc::default()).0,
+        dials: mpsc::channel(1).0,
+        answers: commands.downgrade(),
+        stopped: Arc::new(watch::channel(()).0),
+    };
+    let counters = Counters::new(&telemetry::Registry::new());
+    let params = params(server_role(17), "server", "192.168.123.1");
+    let mut runner = Runner::new(params, identity, sockets, counters, ends).unwrap();
+    for _ in 0..100 {
+        commands.try_send(Command::Drain).unwrap();
+    }
+    let cx = &mut Context::from_waker(Waker::noop());
+    for left in [84, 68, 52] {
+        assert_eq!(runner.handle_commands(now(), cx), Some(true));
+        assert_eq!(runner.ends.commands.len(), left);
     }
 }
 
