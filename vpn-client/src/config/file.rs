@@ -118,6 +118,7 @@ impl Default for EndpointFile {
 /// The transport of datagrams.
 #[derive(Deserialize, JsonSchema, Serialize)]
 #[serde(remote = "Mode", rename_all = "kebab-case")]
+#[schemars(rename = "TransportFile")]
 enum TransportFile {
     /// Both are tried together; UDP is used where it works.
     Auto,
@@ -130,6 +131,7 @@ enum TransportFile {
 /// The address family used of a name.
 #[derive(Deserialize, JsonSchema, Serialize)]
 #[serde(remote = "Family", rename_all = "kebab-case")]
+#[schemars(rename = "FamilyFile")]
 enum FamilyFile {
     /// Both families; the first that answers wins.
     Auto,

@@ -29,6 +29,8 @@ pub(crate) const UNANSWERED: Figure = Figure::lower("without answer", "count");
 /// Pieces of 4 KiB that a hostile agent could send, and over how many connections.
 pub(crate) const FLOOD: Figure = Figure::lower("flood accepted", "per s");
 pub(crate) const LINKS: Figure = Figure::lower("flood connections", "count");
+pub(crate) const STRANGER_CPU: Figure = Figure::lower("cpu server", "µs each");
+pub(crate) const STRANGER_MEMORY: Figure = Figure::lower("memory server", "KiB each");
 pub(crate) const CPU_BOTH: Figure = Figure::lower("cpu server+agent", "s");
 
 /// Time from the clients' end until the destination had no connection left.

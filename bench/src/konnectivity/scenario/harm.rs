@@ -5,14 +5,17 @@
 //! abandon   a frozen agent, dials given up ──▶ nothing is left once it goes on?
 //! soak      very many dials ──▶ descriptors, tunnels and memory as before?
 //! flood     an agent sends what belongs to no tunnel ──▶ round trips of the others go on?
+//! stranger  a connection to the agents' port says nothing, or begins a handshake ──▶ its cost?
 //! ```
 
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use testkit::client_hello::ClientHello;
 use testkit::konnectivity::{AgentMetadata, Packet, connect};
 use testkit::wait::{self, Stopwatch};
 use tokio::io::AsyncWriteExt;
@@ -244,6 +247,40 @@ pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration
     lab.add(target, case, of::LINKS, links);
     lab.add_some(target, case, of::CPU_BOTH, after.cpu_since(&before));
     lab.add_growth(target, case, &after, &before);
+    Ok(())
+}
+
+/// Opens `count` connections to the agents' port that send a part of a TLS handshake and no more.
+pub(crate) fn strangers(lab: &mut Lab, target: &Target, count: u32) -> Result<()> {
+    lab.warm_up(target, WARM_UP, 2)?;
+    let agents = &target
+        .pair
+        .as_ref()
+        .context("no agents' port is known")?
+        .agents;
+    let hello = ClientHello::for_name(&agents.server_name).encode();
+    let parts = [
+        ("nothing", 0),
+        ("half a hello", hello.len() / 2),
+        ("a hello", hello.len()),
+    ];
+    for (said, part) in parts {
+        let (before, mut open) = (target.usage()?, Vec::new());
+        for _ in 0..count {
+            let mut stream = TcpStream::connect(agents.addr)?;
+            stream.write_all(&hello[..part])?;
+            open.push(stream);
+        }
+        lab.rest(CALM);
+        let (after, case) = (target.usage()?, format!("stranger: {said}"));
+        let each = |grown: Option<f64>| Some(grown? / f64::from(count));
+        let [cpu, _] = after.more_than(&before, |usage| usage.cpu_time.as_secs_f64() * 1e6);
+        let [memory, _] = after.growth_since(&before);
+        lab.add_some(target, &case, of::STRANGER_CPU, each(cpu));
+        lab.add_some(target, &case, of::STRANGER_MEMORY, each(memory));
+        drop(open);
+        lab.rest(CALM);
+    }
     Ok(())
 }
 

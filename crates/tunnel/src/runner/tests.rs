@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use tunnel_proto::ip::vnet;
 use tunnel_proto::path::{Mode, Transport};
 
+use super::{Counters, Runner, now};
 use crate::device::tests::ALL;
 use crate::device::{Device, Port, READ_BUFFER};
 use crate::engine::tests::support::{client_role, key, params, peer, server_role};
-use super::{Counters, Runner, now};
 use crate::handle::Command;
 use crate::{Dials, Identity, Params, PeerSpec, Sockets, Tunnel};
 
