@@ -113,8 +113,8 @@ pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
     output.finish(&mut lab.run, facts, &failures, "", known::known)
 }
 
-/// Measures what floods of an agent do to others, over a UNIX socket; of none first, to compare. And
-/// what strangers cost.
+/// Measures what floods of an agent do to others, over a UNIX socket; of none first, to compare.
+/// Then what strangers cost at the agents' port.
 pub(crate) fn floods(
     server: Option<&PathBuf>,
     agent: Option<&PathBuf>,
@@ -131,9 +131,13 @@ pub(crate) fn floods(
     let target = Target::start(&programs, Transport::HttpUds)?;
     let work = harm::stall(&mut lab, &target, Stalled::Reader, 0, STALL)
         .and_then(|()| harm::flood(&mut lab, &target, false, STALL))
-        .and_then(|()| harm::flood(&mut lab, &target, true, STALL))
-        .and_then(|()| harm::strangers(&mut lab, &target, STRANGERS));
+        .and_then(|()| harm::flood(&mut lab, &target, true, STALL));
     work.map_err(|error| target.explain(error))?;
+    for halves in 0..=2 {
+        let target = Target::start(&programs, Transport::HttpUds)?;
+        harm::strangers(&mut lab, &target, halves, STRANGERS)
+            .map_err(|error| target.explain(error))?;
+    }
     Ok(lab.run)
 }
 
@@ -258,6 +262,6 @@ const IDLE: usize = 1000;
 const ABANDONED: usize = 20;
 const SOAK: usize = 10_000;
 const STALL: Duration = Duration::from_secs(3);
-/// Fewer than one source may hold.
+/// Fewer than one source may hold, if 20,000 files may be open.
 const STRANGERS: u32 = 1000;
 const WARM_UP: Duration = Duration::from_millis(200);

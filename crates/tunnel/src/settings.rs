@@ -79,7 +79,8 @@ impl Networks {
     }
 }
 
-/// Numbers behind the newest that the far end still takes (boringtun). A probe overtakes what waits.
+/// Counters behind the newest that the far end still takes (boringtun). A probe overtakes what waits, so
+/// of a full queue it takes the oldest few no more.
 const REPLAY_WINDOW: usize = 1024;
 
 /// The send queue of a tunnel over TCP (CoDel, RFC 8289). It drops rather than delays.
@@ -121,7 +122,10 @@ impl Queue {
             );
         }
         if !(16..=REPLAY_WINDOW).contains(&self.packets) {
-            errors.add(format_args!("{key}.packets"), "must be from 16 to 1024");
+            errors.add(
+                format_args!("{key}.packets"),
+                "must be from 16 to 1024, the far end's replay window",
+            );
         }
         if !((64 << 10)..=(1 << 30)).contains(&self.bytes.0) {
             errors.add(format_args!("{key}.bytes"), "must be from 64KiB to 1GiB");

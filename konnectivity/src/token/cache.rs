@@ -21,7 +21,9 @@ pub(super) fn key(asked: u64, token: &str) -> Key {
     let mut context = Context::new(&SHA256);
     context.update(&asked.to_be_bytes());
     context.update(token.as_bytes());
-    context.finish().as_ref().try_into().unwrap_or_default()
+    let mut key = Key::default();
+    key.copy_from_slice(context.finish().as_ref());
+    key
 }
 
 /// Verdicts by key, at most [`MAX_ENTRIES`].

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use testkit::client_hello::ClientHello;
 use testkit::konnectivity::{AgentMetadata, Packet, connect};
 use testkit::wait::{self, Stopwatch};
@@ -250,8 +250,9 @@ pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration
     Ok(())
 }
 
-/// Opens `count` connections to the agents' port that send a part of a TLS handshake and no more.
-pub(crate) fn strangers(lab: &mut Lab, target: &Target, count: u32) -> Result<()> {
+/// Opens `count` connections to the agents' port of a fresh pair, which send so many halves of a
+/// ClientHello and no more.
+pub(crate) fn strangers(lab: &mut Lab, target: &Target, halves: usize, count: u32) -> Result<()> {
     lab.warm_up(target, WARM_UP, 2)?;
     let agents = &target
         .pair
@@ -259,28 +260,29 @@ pub(crate) fn strangers(lab: &mut Lab, target: &Target, count: u32) -> Result<()
         .context("no agents' port is known")?
         .agents;
     let hello = ClientHello::for_name(&agents.server_name).encode();
-    let parts = [
-        ("nothing", 0),
-        ("half a hello", hello.len() / 2),
-        ("a hello", hello.len()),
-    ];
-    for (said, part) in parts {
-        let (before, mut open) = (target.usage()?, Vec::new());
-        for _ in 0..count {
-            let mut stream = TcpStream::connect(agents.addr)?;
-            stream.write_all(&hello[..part])?;
-            open.push(stream);
-        }
-        lab.rest(CALM);
-        let (after, case) = (target.usage()?, format!("stranger: {said}"));
-        let each = |grown: Option<f64>| Some(grown? / f64::from(count));
-        let [cpu, _] = after.more_than(&before, |usage| usage.cpu_time.as_secs_f64() * 1e6);
-        let [memory, _] = after.growth_since(&before);
-        lab.add_some(target, &case, of::STRANGER_CPU, each(cpu));
-        lab.add_some(target, &case, of::STRANGER_MEMORY, each(memory));
-        drop(open);
-        lab.rest(CALM);
+    let (before, mut open) = (target.usage()?, Vec::new());
+    for _ in 0..count {
+        let mut stream = TcpStream::connect(agents.addr)?;
+        stream.write_all(&hello[..hello.len() * halves / 2])?;
+        open.push(stream);
     }
+    lab.rest(CALM);
+    let after = target.usage()?;
+    let held = descriptors(&after, &before)[0].unwrap_or_default();
+    ensure!(
+        held >= f64::from(count),
+        "{held} of {count} strangers are held"
+    );
+    let case = [
+        "stranger: nothing",
+        "stranger: half a hello",
+        "stranger: a hello",
+    ][halves];
+    let each = |grown: Option<f64>| Some(grown? / f64::from(count));
+    let [cpu, _] = after.more_than(&before, |usage| usage.cpu_time.as_secs_f64() * 1e6);
+    let [memory, _] = after.growth_since(&before);
+    lab.add_some(target, case, of::STRANGER_CPU, each(cpu));
+    lab.add_some(target, case, of::STRANGER_MEMORY, each(memory));
     Ok(())
 }
 

@@ -203,7 +203,7 @@ async fn abandoned_wait_loses_nothing() {
             watcher.next_poll += RARELY.poll;
             watcher.watch_directories().unwrap();
         }
-        fs::write(&watched.file, "1").unwrap();
+        fs::write(&watched.file, "10").unwrap();
         let short = Duration::from_millis(3);
         let until_seen = async { while time::timeout(short, watcher.changed()).await.is_err() {} };
         let seen = time::timeout(LIMIT, until_seen).await;

@@ -20,7 +20,7 @@ use crate::{Dials, Identity, Params, PeerSpec, Sockets, Tunnel};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn given(own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Identity, Sockets, Device) {
+fn ingredients(own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Identity, Sockets, Device) {
     let (device, other) = Device::pair(ALL).unwrap();
     let sockets = Sockets {
         device,
@@ -36,7 +36,7 @@ fn given(own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Identity, Sockets,
 }
 
 fn start(params: Params, own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Tunnel, Dials, Port) {
-    let (identity, sockets, other) = given(own, peer, udp);
+    let (identity, sockets, other) = ingredients(own, peer, udp);
     let registry = telemetry::Registry::new();
     let (tunnel, dials) = Tunnel::start(params, identity, sockets, &registry).unwrap();
     (tunnel, dials, Port::new(other).unwrap())
@@ -172,7 +172,7 @@ async fn short_lived_streams_disturb_no_other() {
 /// Connections of strangers come as commands.
 #[tokio::test]
 async fn many_commands_leave_time_for_packets() {
-    let (identity, sockets, _other) = given(1, peer("client", 2, "192.168.123.64"), None);
+    let (identity, sockets, _other) = ingredients(1, peer("client", 2, "192.168.123.64"), None);
     let (commands, received) = mpsc::channel(100);
     let ends = crate::handle::Ends {
         commands: received,

@@ -198,7 +198,7 @@ fn queue_with_impossible_values_is_refused() {
     assert!(found("{}").is_empty());
     let wrong = [
         "queue.target: 0 would drop everything",
-        "queue.packets: must be from 16 to 1024",
+        "queue.packets: must be from 16 to 1024, the far end's replay window",
         "queue.bytes: must be from 64KiB to 1GiB",
     ];
     let all = found("{ target: 0, interval: 1ms, packets: 1, bytes: 1KiB }");

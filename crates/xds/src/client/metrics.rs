@@ -16,7 +16,7 @@ pub struct ClientMetrics {
 }
 
 telemetry::families! {
-    /// What the series are of.
+    /// The families of a client.
     struct Families {
         /// Attempts to keep the last good resources on disk.
         cache_writes: counter["result"] = "rhizome_xds_cache_writes_total",
