@@ -195,12 +195,12 @@ async fn constantly_changing_file_is_reported() {
 
 #[tokio::test]
 async fn abandoned_wait_loses_nothing() {
-    for hinted in [false, true] {
-        let mut watched = Watched::file();
+    for (hinted, params) in [(false, PARAMS), (true, RARELY)] {
+        let mut watched = Watched::new("routes.yaml", params, |directory| {
+            fs::write(directory.join("routes.yaml"), "0").unwrap();
+        });
         let watcher = &mut watched.watcher;
         if hinted {
-            watcher.params.poll = RARELY.poll;
-            watcher.next_poll += RARELY.poll;
             watcher.watch_directories().unwrap();
         }
         fs::write(&watched.file, "10").unwrap();
