@@ -15,6 +15,7 @@
 )]
 
 mod container;
+pub mod gardener;
 mod objects;
 mod pod;
 mod programs;

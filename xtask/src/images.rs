@@ -24,11 +24,11 @@ use clap::Args;
 use crate::console::Console;
 use crate::workspace::{self, Programs};
 
-use self::engine::Buildah;
+pub(crate) use self::engine::Buildah;
 use self::sbom::Lists;
 
 /// What is built.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Options {
     /// Build this image alone; may be given several times.
     #[arg(long, value_name = "NAME", value_parser = IMAGES.map(|image| image.name))]

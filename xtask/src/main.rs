@@ -6,6 +6,7 @@
 
 mod bench;
 mod ci;
+mod cluster;
 mod console;
 mod counts;
 mod demo;
@@ -40,6 +41,9 @@ enum Task {
     /// Runs everything that must hold before a change is merged: format, lints, documentation,
     /// house rules, dependencies, tests.
     Ci,
+    /// Runs a seed and a shoot of real Kubernetes on this machine. As root.
+    #[command(subcommand)]
+    Cluster(cluster::Options),
     /// Counts the instructions of what is done per connection, packet and change of routes, against
     /// what is committed in bench/counts.json.
     Counts(counts::Options),
@@ -74,6 +78,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Task::Bench(options) => bench::run(options),
         Task::Ci => ci::run(),
+        Task::Cluster(options) => cluster::run(options),
         Task::Counts(options) => counts::run(options),
         Task::Demo(options) => demo::run(options),
         Task::Images(options) => images::run(options),

@@ -30,6 +30,13 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// Returns where cargo puts what it builds.
+pub(crate) fn target() -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| root().join("target"));
+    std::path::absolute(target).context("finding the target directory")
+}
+
 #[derive(Debug)]
 pub(crate) struct Programs(BTreeMap<String, PathBuf>);
 

@@ -52,7 +52,7 @@ const CONTROLLER_POD: &str = "rhizome-netpol-controller-0";
 #[test]
 fn manifests_carry_every_path() {
     let (network, dir) = (Network::lay(), TempDir::new("deploy").unwrap());
-    let authorities = Authorities::new();
+    let authorities = Authorities::new().unwrap();
     let mut stage = Stage::new(&network, dir, &authorities);
     cluster::apply(&stage.api);
     stage.settle();
@@ -95,7 +95,7 @@ impl<'n> Stage<'n> {
             .partition(|own| own["kind"] == "Secret");
         let mut secrets: Vec<Value> = own;
         let selector = selector(&dir, &secrets, authorities);
-        secrets.extend(authorities.secrets());
+        secrets.extend(authorities.secrets().unwrap());
         let address: SocketAddr = format!("{}:6443", Network::ip("api")).parse().unwrap();
         let account = format!("system:serviceaccount:garden:{CONTROLLER}");
         let api = Api::start(
@@ -108,6 +108,7 @@ impl<'n> Stage<'n> {
                 (KONNECTIVITY_SERVICE, Network::ip("konnectivity-server")),
             ],
             &account,
+            &[],
         );
         api.apply(&objects::namespaces());
         let definitions: Vec<Value> = Objects::read("tests/data/definitions.yaml")
@@ -117,7 +118,12 @@ impl<'n> Stage<'n> {
         api.apply(&definitions);
         wait_served(&api, &definitions);
         let kubelet = Place::In(network.at("pod")).bind(format!("{NODE}:10250").parse().unwrap());
-        let kubelet = Kubelet::start(kubelet.unwrap(), "node-a", &authorities.kubelet()).unwrap();
+        let kubelet = Kubelet::start(
+            kubelet.unwrap(),
+            "node-a",
+            &authorities.kubelets.server(&[NODE]).unwrap(),
+        )
+        .unwrap();
         api.server
             .create_node(Place::In(network.at("api")), "node-a", kubelet.addr())
             .unwrap();
@@ -334,7 +340,7 @@ impl<'n> Stage<'n> {
 
     /// The API server moves from the VPN to konnectivity, as its egress selector's other file says.
     fn by_konnectivity_of_an_api_server(&mut self, authorities: &Authorities) {
-        let identity = authorities.frontend();
+        let identity = authorities.frontend().unwrap();
         for (file, text) in [
             ("ca.crt", authorities.konnectivity.pem()),
             ("tls.crt", &identity.cert_pem),
@@ -369,7 +375,7 @@ impl<'n> Stage<'n> {
             authority: format!("{NODE}:10250"),
             server_name: KONNECTIVITY_SERVICE.to_owned(),
             authority_pem: authorities.konnectivity.pem().to_owned(),
-            identity: authorities.frontend(),
+            identity: authorities.frontend().unwrap(),
         });
         let asker = self.network.at("prometheus");
         let asked = || asker.run(|| http::get(&target, "/healthz")).unwrap();

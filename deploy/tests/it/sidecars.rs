@@ -165,7 +165,7 @@ struct Stage<'n> {
 impl<'n> Stage<'n> {
     fn new(network: &'n Network) -> Self {
         let dir = TempDir::new("sidecars").unwrap();
-        let authorities = Authorities::new();
+        let authorities = Authorities::new().unwrap();
         let address = SocketAddr::new(Network::ip("api").parse().unwrap(), 6443);
         let api = KubeApiServer::start(
             Place::In(network.at("api")),
@@ -180,7 +180,7 @@ impl<'n> Stage<'n> {
             authority: api.authority_pem().to_owned(),
             token: asker.token("konnectivity-agent-sidecar"),
         };
-        let mut secrets = authorities.of_konnectivity(SHOOT);
+        let mut secrets = authorities.of_konnectivity(SHOOT).unwrap();
         let token = asker.token("konnectivity-server");
         secrets.extend(shoot_access(address, api.authority_pem(), &token));
         route(&dir, &[]);
@@ -303,7 +303,7 @@ impl DeploymentClient {
     fn new(authorities: &Authorities) -> Self {
         Self {
             authority: authorities.konnectivity.pem().to_owned(),
-            identity: authorities.frontend(),
+            identity: authorities.frontend().unwrap(),
         }
     }
 

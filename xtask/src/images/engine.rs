@@ -22,7 +22,7 @@ use crate::workspace;
 /// The one for all images, from the workspace's root.
 pub(super) const DOCKERFILE: &str = "deploy/images/Dockerfile";
 
-pub(super) struct Buildah {
+pub(crate) struct Buildah {
     pub(super) store: PathBuf,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Built {
 }
 
 impl Buildah {
-    pub(super) fn find(out: &Path, say: &dyn Fn(&str)) -> Result<Self> {
+    pub(crate) fn find(out: &Path, say: &dyn Fn(&str)) -> Result<Self> {
         ensure!(
             privileges::is_root(),
             "buildah is used as root, since trying an image out takes chroot"
@@ -64,10 +64,7 @@ impl Buildah {
         build.args(["--target", name, "--tag", &tag]);
         build.args(["--build-arg", &format!("VERSION={version}")]);
         command::run(build.arg(context))?;
-        let mut push = self.command("push");
-        // The whole name, as a container runtime looks for it: an import takes it as it is.
-        let to = format!("oci-archive:{}:docker.io/{tag}", archive.display());
-        command::run(push.args(["--quiet", &tag, &to]))?;
+        self.push(&tag, &archive)?;
         let (user, entry) = self.inspect(&tag)?;
         Ok(Built {
             tag,
@@ -75,6 +72,22 @@ impl Buildah {
             entry,
             archive,
         })
+    }
+
+    /// Builds the image of the Dockerfile in `context`, in which programs may run, as an archive.
+    pub(crate) fn build_plain(&self, context: &Path, tag: &str, archive: &Path) -> Result<()> {
+        let mut build = self.command("bud");
+        build.args(["--isolation", "chroot", "--tag", tag]);
+        command::run(build.arg(context))?;
+        self.push(tag, archive)
+    }
+
+    /// Writes an image's archive, with the whole name, as a container runtime looks for it: an import
+    /// takes it as it is.
+    fn push(&self, tag: &str, archive: &Path) -> Result<()> {
+        let mut push = self.command("push");
+        let to = format!("oci-archive:{}:docker.io/{tag}", archive.display());
+        command::run(push.args(["--quiet", tag, &to])).map(|_| ())
     }
 
     /// Runs the image's program as it would be run, in a root file system with nothing else, and

@@ -18,7 +18,7 @@ use crate::netns::Place;
 use crate::peers::cache;
 use crate::process::ChildGuard;
 
-pub use build::install;
+pub use build::{install, install_all};
 pub use egress::Egress;
 
 #[derive(Clone, Debug)]
@@ -200,6 +200,7 @@ pub fn binary() -> Result<PathBuf> {
         .map(|assets| assets.join("kube-apiserver"))
         .filter(|path| path.is_file())
         .or_else(|| cache::find(build::FILE))
+        .or_else(|| cache::find(build::LAST).map(|path| path.with_file_name("kube-apiserver")))
         .context(
             "kube-apiserver is missing: set KUBEBUILDER_ASSETS, or let `cargo xtask test` build it",
         )

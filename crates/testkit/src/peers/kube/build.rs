@@ -1,4 +1,4 @@
-//! Builds kube-apiserver from Debian's source package, once, into the cache.
+//! Builds programs of Kubernetes from Debian's source package, once, into the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,38 @@ use crate::command;
 use crate::peers::{apt, cache, packages};
 use crate::wait::Stopwatch;
 
-/// Builds the program unless it is there; about seven minutes of processor time and 3 GB of disk.
+/// Builds kube-apiserver unless it is there; about seven minutes of processor time and 3 GB of disk.
 pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
     if let Ok(path) = super::binary() {
         return Ok(path);
     }
-    cache::fill(FILE, |path| build(path, say))
+    cache::fill(FILE, |path| build(path, &["kube-apiserver"], say))
 }
 
-fn build(path: &Path, say: &dyn Fn(&str)) -> Result<()> {
+/// Builds everything that a cluster runs unless it is there, and returns the directory with it; about twice
+/// that time.
+pub fn install_all(say: &dyn Fn(&str)) -> Result<PathBuf> {
+    let last = cache::fill(LAST, |path| build(path, ALL, say))?;
+    Ok(last
+        .parent()
+        .context("a program without a directory")?
+        .to_owned())
+}
+
+/// Builds `programs` into the directory of `path`, the last of them.
+fn build(path: &Path, programs: &[&str], say: &dyn Fn(&str)) -> Result<()> {
     packages::install(packages::KUBE_BUILD, say)?;
     let work = cache::directory()?.join("kube-build");
     fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
     let log = cache::directory()?.join("kube-build.log");
     say(&format!(
-        "building kube-apiserver {VERSION} from Debian's source package (about 7 CPU-minutes, \
-         once; log: {})",
+        "building {} {VERSION} from Debian's source package ({} CPU-minutes, once; log: {})",
+        programs.join(", "),
+        if programs.len() == 1 {
+            "about 7"
+        } else {
+            "about 12"
+        },
         log.display()
     ));
     let clock = Stopwatch::start();
@@ -35,12 +51,13 @@ fn build(path: &Path, say: &dyn Fn(&str)) -> Result<()> {
     let errors = output.try_clone().context("sharing a log")?;
     let mut build = Command::new("bash");
     build.arg(&script).arg(&work).arg(path);
-    build.arg(apt::archive()?).stdout(output).stderr(errors);
+    build.arg(apt::archive()?).args(programs);
+    build.stdout(output).stderr(errors);
     let status = build.status();
     let status = status.with_context(|| format!("starting `{}`", command::line(&build)))?;
     if !status.success() {
         let log = log.display();
-        bail!("building kube-apiserver ended with {status}; see {log}");
+        bail!("building Kubernetes ended with {status}; see {log}");
     }
     fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
     let took = clock.elapsed();
@@ -50,5 +67,14 @@ fn build(path: &Path, say: &dyn Fn(&str)) -> Result<()> {
 
 /// What the cache calls it.
 pub(super) const FILE: &str = "kube-apiserver-1.20.2";
+/// Of what a cluster runs, by directory, the program that is put there last.
+pub(super) const LAST: &str = "kubernetes-1.20.2/kubelet";
+const ALL: &[&str] = &[
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubelet",
+];
 const VERSION: &str = "1.20.2";
 const SCRIPT: &str = include_str!("build.sh");

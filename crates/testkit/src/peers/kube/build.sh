@@ -1,15 +1,16 @@
 #!/bin/bash
-# Builds kube-apiserver v1.20.2 from Debian 12's source package `kubernetes`.
+# Builds programs of Kubernetes v1.20.2 from Debian 12's source package `kubernetes`.
 #
-#     build.sh WORK OUT ARCHIVE
+#     build.sh WORK OUT ARCHIVE PROGRAM...
 #
-# WORK: a directory for everything; OUT: the program; ARCHIVE: the URI of a Debian archive. Nothing
-# outside WORK and OUT is touched: apt gets lists and a cache of its own, so neither the machine's
-# releases nor the right to change them matter.
+# WORK: a directory for everything; OUT: where the last program goes, and beside it the others; ARCHIVE: the
+# URI of a Debian archive. Nothing outside WORK and OUT is touched: apt gets lists and a cache of its own, so
+# neither the machine's releases nor the right to change them matter.
 set -euo pipefail
 work=$(realpath "$1")
 out=$2
 archive=$3
+shift 3
 cd "$work"
 
 mkdir -p lists/partial cache/archives/partial
@@ -40,11 +41,16 @@ export CGO_ENABLED=0 PATH=/usr/lib/go/bin:$PATH HOME=$work
 mkdir -p "$GOPATH/src/k8s.io"
 ln -sfn "${tree%/}" "$GOPATH/src/k8s.io/kubernetes"
 cd "$GOPATH/src/k8s.io/kubernetes"
-make WHAT=cmd/kube-apiserver
+make WHAT="${*/#/cmd/}"
 
-built=$(find _output/ -type f -name kube-apiserver -path '*/bin/*' | head -n 1)
-"$built" --version
-install -m 755 "$built" "$out.fresh"
-mv "$out.fresh" "$out"
+mkdir -p "$(dirname "$out")"
+for program; do
+  built=$(find _output/ -type f -name "$program" -path '*/bin/*' | head -n 1)
+  "$built" --version
+  place=$(dirname "$out")/$program
+  [ "$program" = "${!#}" ] && place=$out
+  install -m 755 "$built" "$place.fresh"
+  mv "$place.fresh" "$place"
+done
 # Go makes its module and build caches read-only.
 chmod -R u+w "$work"

@@ -1,0 +1,263 @@
+//! `cargo xtask cluster demo`: docs/deploy.md, word for word, and what works then.
+//!
+//! ```text
+//!   operator ── name, 443 ─▶ balancer ─▶ kube-proxy ─▶ sni-proxy ─▶ the shoot's API server, a pod of the seed
+//!   pods ── 100.64.0.1 ─▶ kube-proxy ─▶ 10.1.2.3: apiserver-proxy ── 8443 ──┘          │
+//!   kubelets, Services of the shoot ◀── vpn-client or konnectivity-agent ◀═════════════┘
+//! ```
+
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use deploy::gardener::{Authorities, SHOOT};
+use serde_json::{Value, json};
+use testkit::{command, wait};
+
+use super::steps::{self, objects};
+use super::up::{self, Clusters, MINUTES};
+use super::{network, scrape};
+use crate::console::Console;
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let mut console = Console::new();
+    steps::build_images()?;
+    let clusters = up::start(&mut console)?;
+    let shown = deploy(&mut console, &clusters).and_then(|()| show(&mut console, &clusters));
+    let good = console.result();
+    shown?;
+    console.say("\n  both clusters run on; `cargo xtask cluster down` ends them");
+    Ok(ExitCode::from(u8::from(!good)))
+}
+
+/// Deploys everything.
+pub(crate) fn deploy(console: &mut Console, clusters: &Clusters) -> Result<()> {
+    console.heading("The seed, as docs/deploy.md says");
+    console.check("images are loaded on the nodes", || {
+        steps::load_images(clusters)
+    })?;
+    console.check("an operator brings certificates", || {
+        steps::bring(clusters, &Authorities::new()?)
+    })?;
+    steps::apply(console, clusters, "seed/controller")?;
+    steps::apply(console, clusters, "seed/gateway/base")?;
+    console.check("the autoscaler wants two gateways", || {
+        let scale = ["scale", "--replicas=2", "deployment/sni-proxy"];
+        clusters
+            .seed
+            .run(&[&["--namespace", "istio-ingress"], &scale[..]].concat())?;
+        Ok(String::new())
+    })?;
+    console.check(
+        "controllers and gateways are ready, by their own probes",
+        || {
+            clusters
+                .seed
+                .rolled_out("garden", "deployment/rhizome-netpol-controller", MINUTES)?;
+            clusters
+                .seed
+                .rolled_out("istio-ingress", "deployment/sni-proxy", MINUTES)?;
+            Ok(String::new())
+        },
+    )?;
+    console.check("DNS records lead to the gateway's load balancer", || {
+        steps::make_records(clusters)
+    })?;
+    console.heading("The shoot");
+    console.check(
+        "its API server is reached by name, through the gateway",
+        || {
+            clusters.shoot.wait_ready(MINUTES)?;
+            steps::bring_to_shoot(clusters)?;
+            clusters
+                .shoot
+                .run(&["version", "--short"])
+                .map(|text| last_line(&text))
+        },
+    )?;
+    console.check("its nodes join", || {
+        for node in &network::SHOOT {
+            up::wait_node(&clusters.shoot, node)?;
+        }
+        Ok("shoot-0, shoot-1".to_owned())
+    })?;
+    steps::apply(console, clusters, "control-plane/vpn-server")?;
+    console.check("vpn-provision, against both API servers", || {
+        steps::provision(clusters)
+    })?;
+    for directory in [
+        "shoot/network-policies",
+        "shoot/vpn-client/base",
+        "shoot/apiserver-proxy",
+    ] {
+        steps::apply(console, clusters, directory)?;
+    }
+    steps::apply(console, clusters, "control-plane/konnectivity-server")?;
+    steps::apply(console, clusters, "shoot/konnectivity-agent")?;
+    console.check("everything is ready", || {
+        clusters
+            .shoot
+            .rolled_out("kube-system", "daemonset/apiserver-proxy", MINUTES)?;
+        clusters
+            .shoot
+            .rolled_out("kube-system", "statefulset/vpn-shoot", MINUTES)?;
+        clusters
+            .shoot
+            .rolled_out("kube-system", "deployment/konnectivity-agent", MINUTES)?;
+        clusters
+            .seed
+            .rolled_out(SHOOT, "statefulset/vpn-seed-server", MINUTES)?;
+        clusters
+            .seed
+            .rolled_out(SHOOT, "deployment/konnectivity-server", MINUTES)?;
+        Ok(String::new())
+    })
+}
+
+/// Shows what works.
+fn show(console: &mut Console, clusters: &Clusters) -> Result<()> {
+    console.heading("The shoot's API server, from within");
+    console.check("visitors run", || {
+        clusters
+            .shoot
+            .apply(objects(include_str!("visitor.yaml"), "visitor.yaml")?)?;
+        let (secret, authority) = steps::service_certificate("extension")?;
+        clusters.shoot.apply([secret])?;
+        let program = json!(include_str!("extension.py")).to_string();
+        let text = include_str!("extension.yaml").replace("EXTENSION", &program);
+        let text = text.replace("AUTHORITY", &authority);
+        clusters.shoot.apply(objects(&text, "extension.yaml")?)?;
+        for workload in [
+            "daemonset/visitor",
+            "daemonset/host-visitor",
+            "deployment/extension",
+        ] {
+            clusters.shoot.rolled_out("default", workload, MINUTES)?;
+        }
+        Ok("on both nodes".to_owned())
+    })?;
+    for (file, name, way) in [
+        ("vpn-http-connect.yaml", "the VPN", scrape::BY_VPN),
+        (
+            "konnectivity-http-connect.yaml",
+            "konnectivity",
+            scrape::BY_KONNECTIVITY,
+        ),
+    ] {
+        console.heading(&format!("The way into the shoot: {name}"));
+        console.check(
+            &format!("the API server's egress selector is {file}"),
+            || {
+                steps::select_egress(clusters, file)?;
+                clusters.shoot.wait_ready(MINUTES)?;
+                Ok(String::new())
+            },
+        )?;
+        ways_in(console, clusters)?;
+        console.check("Prometheus sees the kubelets through it", || {
+            scrape::through(clusters, way)
+        })?;
+    }
+    Ok(())
+}
+
+/// What an operator does with pods, and what the API server asks of Services in the shoot.
+fn ways_in(console: &mut Console, clusters: &Clusters) -> Result<()> {
+    let visitors = pods(clusters, "app=visitor")?;
+    let on_host = pods(clusters, "app=host-visitor")?;
+    for (what, all) in [("pods", &visitors), ("the hosts' network", &on_host)] {
+        console.check(
+            &format!("kubectl exec; {what} ask the Service `kubernetes`"),
+            || {
+                for pod in all {
+                    ask_kubernetes(clusters, pod)?;
+                }
+                Ok("by name and by 100.64.0.1".to_owned())
+            },
+        )?;
+    }
+    console.check("kubectl logs", || {
+        let log = clusters.shoot.run(&["logs", &visitors[0], "--tail=3"])?;
+        ensure!(log.contains("GET / HTTP/1.1"), "the log is: {log}");
+        Ok(format!("{} lines", log.lines().count()))
+    })?;
+    console.check("kubectl port-forward", || {
+        port_forward(clusters, &visitors[0])
+    })?;
+    console.check("an aggregated API: kubectl top nodes", || {
+        let top = wait::until_ok("metrics", MINUTES, || {
+            clusters
+                .shoot
+                .run(&["top", "nodes", "--use-protocol-buffers=false"])
+        });
+        let top = top.or_else(|_| clusters.shoot.run(&["get", "--raw", METRICS]))?;
+        ensure!(top.contains("shoot-1"), "{top}");
+        Ok(format!("{} lines", top.lines().count()))
+    })?;
+    console.check("an admission webhook", || {
+        let create = |name: &str| {
+            let labels = json!({ "extension": "asked" });
+            let meta = json!({ "name": name, "namespace": "default", "labels": labels });
+            let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta });
+            clusters.shoot.apply([object])
+        };
+        create("good")?;
+        let refused = create("bad").err().context("it refused nothing")?;
+        ensure!(
+            refused.to_string().contains("asked in the shoot"),
+            "{refused:#}"
+        );
+        clusters.shoot.run(&["delete", "configmap", "good"])?;
+        Ok("one object taken, one refused".to_owned())
+    })
+}
+
+/// Asks for the API server from within a pod, by name and by address.
+pub(crate) fn ask_kubernetes(clusters: &Clusters, pod: &str) -> Result<()> {
+    for host in ["kubernetes.default.svc.cluster.local", "100.64.0.1"] {
+        let line = format!(
+            "/usr/bin/curl --silent --show-error --fail --max-time 10 --cacert {ACCOUNT}/ca.crt \
+             --header \"Authorization: Bearer $(/usr/bin/cat {ACCOUNT}/token)\" \
+             https://{host}/api/v1/namespaces/default/pods"
+        );
+        let exec = ["exec", pod, "--", "/usr/bin/sh", "-c", &line];
+        let answer: Value = serde_json::from_str(&clusters.shoot.run(&exec)?)
+            .with_context(|| format!("reading the answer of {host}"))?;
+        ensure!(answer["kind"] == "PodList", "{host}: {answer}");
+    }
+    Ok(())
+}
+
+/// Returns the names of pods in the shoot's default namespace.
+pub(crate) fn pods(clusters: &Clusters, label: &str) -> Result<Vec<String>> {
+    let list = clusters.shoot.get(&["pods", "--selector", label])?;
+    let items = list["items"].as_array().context("no list of pods")?;
+    let names = items
+        .iter()
+        .filter_map(|pod| pod["metadata"]["name"].as_str());
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    ensure!(!names.is_empty(), "no pod has {label}");
+    Ok(names)
+}
+
+fn port_forward(clusters: &Clusters, pod: &str) -> Result<String> {
+    // It ends by itself: what is killed here is only what entered the machine for it.
+    let words = ["port-forward", &format!("pod/{pod}"), "18080:8080"];
+    let mut forward = clusters.shoot.command_for(10, &words)?;
+    let mut forward = forward.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+    let fetched = wait::until_ok("a forwarded port", LIMIT, || {
+        let mut curl = clusters.router.command("curl")?;
+        curl.args(["--silent", "--show-error", "--fail", "--max-time", "3"]);
+        command::run(curl.arg("http://127.0.0.1:18080/"))
+    });
+    forward.wait().context("waiting for kubectl to end")?;
+    Ok(format!("{} bytes", fetched?.len()))
+}
+
+fn last_line(text: &str) -> String {
+    text.lines().last().unwrap_or_default().to_owned()
+}
+
+const METRICS: &str = "/apis/metrics.k8s.io/v1beta1/nodes";
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const LIMIT: Duration = Duration::from_secs(20);

@@ -1,0 +1,188 @@
+//! kubectl, as an operator outside of both clusters runs it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use testkit::{command, wait};
+
+use super::control::Cluster;
+use super::machine::Machine;
+
+/// An operator of one cluster, at the router.
+#[derive(Clone, Debug)]
+pub(crate) struct Kubectl {
+    at: Machine,
+    kubeconfig: PathBuf,
+    cache: PathBuf,
+    /// Whether objects that the server does not know are left out.
+    minor: u32,
+}
+
+impl Kubectl {
+    pub(crate) fn new(at: &Machine, cluster: &Cluster, minor: u32) -> Self {
+        Self {
+            at: at.clone(),
+            kubeconfig: cluster.kubeconfig("admin"),
+            cache: cluster.directory.join("kubectl"),
+            minor,
+        }
+    }
+
+    /// Prepares `kubectl` with some words.
+    pub(crate) fn command(&self, words: &[&str]) -> Result<Command> {
+        self.command_for(600, words)
+    }
+
+    /// As [`Kubectl::command`], for some seconds at most.
+    pub(crate) fn command_for(&self, seconds: u32, words: &[&str]) -> Result<Command> {
+        let mut kubectl = self.at.command("timeout")?;
+        kubectl.args([&seconds.to_string(), "kubectl"]);
+        kubectl.arg("--kubeconfig").arg(&self.kubeconfig);
+        kubectl.arg("--cache-dir").arg(&self.cache);
+        kubectl.args(words);
+        Ok(kubectl)
+    }
+
+    /// Runs `kubectl` and returns what it prints.
+    pub(crate) fn run(&self, words: &[&str]) -> Result<String> {
+        command::run(&mut self.command(words)?)
+    }
+
+    /// As [`Kubectl::run`], whatever its outcome.
+    pub(crate) fn output(&self, words: &[&str]) -> Result<Output> {
+        command::output(&mut self.command(words)?)
+    }
+
+    /// Applies objects server-side, without what the server is too old for; returns what that is.
+    pub(crate) fn apply(&self, objects: impl IntoIterator<Item = Value>) -> Result<Vec<String>> {
+        let mut left_out = Vec::new();
+        let mut items = Vec::new();
+        for mut object in objects {
+            let (name, kind) = (object["metadata"]["name"].clone(), object["kind"].clone());
+            let what = format!(
+                "{} {}",
+                kind.as_str().unwrap_or("?"),
+                name.as_str().unwrap_or("?")
+            );
+            for rule in TOO_NEW.iter().filter(|rule| self.minor < rule.since) {
+                if object["kind"] != rule.kind || object["apiVersion"] != rule.version {
+                    continue;
+                }
+                let Some((parent, field)) = rule.path.rsplit_once('/') else {
+                    object = Value::Null;
+                    left_out.push(what.clone());
+                    break;
+                };
+                let parent = object.pointer_mut(parent).and_then(Value::as_object_mut);
+                if parent.is_some_and(|parent| parent.remove(field).is_some()) {
+                    left_out.push(format!("{what}: {}", rule.path));
+                }
+            }
+            items.extend(Some(object).filter(|object| !object.is_null()));
+        }
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+        let file = self.kubeconfig.with_extension("objects.json");
+        fs::write(&file, list.to_string()).context("writing objects")?;
+        let file = file.display().to_string();
+        let flags = [
+            "apply",
+            "--server-side",
+            "--validate=false",
+            "--filename",
+            &file,
+        ];
+        self.run(&flags)?;
+        Ok(left_out)
+    }
+
+    /// Returns an object, or a list, as JSON.
+    pub(crate) fn get(&self, words: &[&str]) -> Result<Value> {
+        let words = [&["get", "--output", "json"], words].concat();
+        serde_json::from_str(&self.run(&words)?).context("reading what kubectl prints")
+    }
+
+    /// Waits until a workload has as many ready pods as it wants, of its last revision.
+    pub(crate) fn rolled_out(
+        &self,
+        namespace: &str,
+        workload: &str,
+        limit: Duration,
+    ) -> Result<()> {
+        let timeout = format!("--timeout={}s", limit.as_secs());
+        let waited = self.run(&[
+            "--namespace",
+            namespace,
+            "rollout",
+            "status",
+            workload,
+            &timeout,
+        ]);
+        if let Err(error) = waited {
+            let pods = self.run(&["--namespace", namespace, "get", "pods", "--output", "wide"]);
+            let events = self.run(&[
+                "--namespace",
+                namespace,
+                "get",
+                "events",
+                "--sort-by=.lastTimestamp",
+            ]);
+            let events = events.unwrap_or_default();
+            let last: Vec<&str> = events.lines().rev().take(15).collect();
+            bail!(
+                "{error:#}\n{}\n{}",
+                pods.unwrap_or_default(),
+                last.join("\n")
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until the API server answers that it is ready.
+    pub(crate) fn wait_ready(&self, limit: Duration) -> Result<()> {
+        wait::until_ok("an API server", limit, || {
+            let ready = self.run(&["get", "--raw", "/readyz", "--request-timeout=2s"]);
+            ready
+                .map(|_| ())
+                .inspect_err(|_| wait::pause(Duration::from_millis(300)))
+        })
+    }
+}
+
+/// A kind, or a field of one, and the minor version that brought it.
+struct TooNew {
+    version: &'static str,
+    kind: &'static str,
+    path: &'static str,
+    since: u32,
+}
+
+const fn too_new(
+    version: &'static str,
+    kind: &'static str,
+    path: &'static str,
+    since: u32,
+) -> TooNew {
+    TooNew {
+        version,
+        kind,
+        path,
+        since,
+    }
+}
+
+/// What of the shipped manifests older servers than these do not know.
+const TOO_NEW: [TooNew; 4] = [
+    too_new("policy/v1", "PodDisruptionBudget", "", 21),
+    too_new("autoscaling/v2", "HorizontalPodAutoscaler", "", 23),
+    too_new("v1", "Service", "/spec/trafficDistribution", 30),
+    too_new(
+        "apps/v1",
+        "DaemonSet",
+        "/spec/updateStrategy/rollingUpdate",
+        22,
+    ),
+];

@@ -1,0 +1,177 @@
+//! docs/deploy.md, done: what an operator brings, and the shipped manifests in its order.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use deploy::Objects;
+use deploy::gardener::{self, API, Authorities, KONNECTIVITY, SHOOT};
+use serde_json::{Value, json};
+use testkit::{command, wait};
+
+use super::up::{self, Clusters, MINUTES};
+use super::{cloud, control, network};
+use crate::console::Console;
+use crate::{images, workspace};
+
+/// Builds the images and loads them on all nodes.
+pub(crate) fn load_images(clusters: &Clusters) -> Result<String> {
+    let archives = workspace::target()?.join("images");
+    for (nodes, names) in [
+        (&network::SEED[..], SEED),
+        (&network::SHOOT[..], SHOOT_IMAGES),
+    ] {
+        for node in nodes {
+            for name in names {
+                up::load(&clusters.root, node, &archives.join(format!("{name}.tar")))?;
+            }
+        }
+    }
+    Ok(format!(
+        "{} in the seed, {} in the shoot",
+        SEED.len(),
+        SHOOT_IMAGES.len()
+    ))
+}
+
+/// Applies a kustomization as shipped; what the server is too old for is left out, and said.
+pub(crate) fn apply(console: &mut Console, clusters: &Clusters, directory: &str) -> Result<()> {
+    let in_shoot = directory.starts_with("shoot/");
+    let kubectl = if in_shoot {
+        &clusters.shoot
+    } else {
+        &clusters.seed
+    };
+    console.check(
+        &format!("kubectl apply --server-side -k deploy/{directory}"),
+        || {
+            let left_out = kubectl.apply(Objects::build(directory)?)?;
+            Ok(match left_out.len() {
+                0 => String::new(),
+                _ => format!(
+                    "not in Kubernetes 1.{}: {}",
+                    clusters.kubernetes.minor,
+                    left_out.join(", ")
+                ),
+            })
+        },
+    )
+}
+
+/// What an operator brings to the seed: certificates.
+pub(crate) fn bring(clusters: &Clusters, authorities: &Authorities) -> Result<String> {
+    let (in_shoot, in_seed): (Vec<Value>, Vec<Value>) = authorities
+        .secrets()?
+        .into_iter()
+        .partition(|own| own["metadata"]["namespace"] == "kube-system");
+    clusters.seed.apply(in_seed)?;
+    let frontend = authorities.frontend()?;
+    let frontend = gardener::tls(
+        SHOOT,
+        "konnectivity-frontend",
+        &authorities.konnectivity,
+        &frontend,
+    );
+    clusters.seed.apply([frontend])?;
+    let path = clusters.root.join("shoot-secrets.json");
+    std::fs::write(&path, json!(in_shoot).to_string()).context("writing Secrets")?;
+    Ok("of xDS and konnectivity".to_owned())
+}
+
+/// What an operator brings to the shoot, once it can be reached.
+pub(crate) fn bring_to_shoot(clusters: &Clusters) -> Result<()> {
+    let text =
+        std::fs::read(clusters.root.join("shoot-secrets.json")).context("reading Secrets")?;
+    let secrets: Vec<Value> = serde_json::from_slice(&text)?;
+    let shoot = control::shoot(&clusters.root);
+    clusters.shoot.apply(secrets)?;
+    clusters.shoot.apply(up::basics(&shoot, &network::SHOOT))?;
+    Ok(())
+}
+
+/// Makes the records of names that lead to the gateway's load balancer.
+pub(crate) fn make_records(clusters: &Clusters) -> Result<String> {
+    let words = [
+        "--namespace",
+        "istio-ingress",
+        "service",
+        "istio-ingressgateway",
+    ];
+    let address = wait::until_some("an address of the load balancer", MINUTES, || {
+        let service = clusters.seed.get(&words).ok()?;
+        let ip = service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str();
+        ip.map(str::to_owned)
+    })?;
+    let names = [API, KONNECTIVITY].map(|name| format!("{address} {name}\n"));
+    cloud::write_hosts(&clusters.root, "world", &names.concat())?;
+    Ok(format!("{API}, {KONNECTIVITY}: {address}"))
+}
+
+/// Runs `vpn-provision` with the parameters as shipped, against both API servers.
+pub(crate) fn provision(clusters: &Clusters) -> Result<String> {
+    let program = workspace::target()?
+        .join(workspace::host()?)
+        .join("dist/vpn-provision");
+    let config = deploy::root().join("control-plane/vpn-server/provision.yaml");
+    let kubeconfig = |cluster: &control::Cluster| cluster.kubeconfig("admin");
+    let mut provision = clusters.router.command(&program)?;
+    provision.arg("--config").arg(config);
+    provision
+        .arg("--kubeconfig")
+        .arg(kubeconfig(&control::seed(&clusters.root)));
+    provision
+        .arg("--shoot-kubeconfig")
+        .arg(kubeconfig(&control::shoot(&clusters.root)));
+    provision.args(["--wait", "15m"]);
+    command::run(&mut provision)?;
+    Ok("keys, certificates and configurations of both ends".to_owned())
+}
+
+/// Gives the shoot's API server one of the egress selectors that are shipped, and rolls it.
+pub(crate) fn select_egress(clusters: &Clusters, file: &str) -> Result<()> {
+    let selector = Objects::read(&format!("control-plane/egress-selector/{file}"))?;
+    let selector = selector.into_iter().next().context("no egress selector")?;
+    clusters.seed.apply([up::egress(&selector)])?;
+    let namespaced = ["--namespace", SHOOT];
+    clusters.seed.run(
+        &[
+            &namespaced[..],
+            &["rollout", "restart", "deployment/kube-apiserver"],
+        ]
+        .concat(),
+    )?;
+    clusters
+        .seed
+        .rolled_out(SHOOT, "deployment/kube-apiserver", MINUTES)
+}
+
+/// Builds every image, as `cargo xtask images` does.
+pub(crate) fn build_images() -> Result<()> {
+    let code = images::run(&images::Options::default())?;
+    anyhow::ensure!(
+        code == std::process::ExitCode::SUCCESS,
+        "an image is not as it should be"
+    );
+    Ok(())
+}
+
+/// Returns a signed certificate of a Service in the shoot, as a Secret, and its authority in base64.
+pub(crate) fn service_certificate(name: &str) -> Result<(Value, String)> {
+    use base64::prelude::{BASE64_STANDARD, Engine as _};
+    let authority = testkit::certs::Authority::new(name)?;
+    let identity = authority.server(&[format!("{name}.default.svc")])?;
+    let secret = gardener::tls("default", &format!("{name}-tls"), &authority, &identity);
+    Ok((secret, BASE64_STANDARD.encode(authority.pem())))
+}
+
+/// Reads objects of a file that is this module's own.
+pub(crate) fn objects(text: &str, name: &str) -> Result<Objects> {
+    Objects::parse(text, Path::new(name))
+}
+
+const SEED: &[&str] = &[
+    "konnectivity-server",
+    "netpol-controller",
+    "sni-proxy",
+    "vpn-server",
+];
+const SHOOT_IMAGES: &[&str] = &["apiserver-proxy", "konnectivity-agent", "vpn-client"];
