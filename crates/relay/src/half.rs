@@ -15,6 +15,8 @@
 //!
 //! Reads stop at a byte that the source marked as urgent (tcp(7)). recv(2) drops it and goes on the
 //! next time; splice(2) never passes it, so only recv(2) finds that a stream has ended.
+//! A read that stopped there looks as if it had emptied the source, as it does to the runtime's own
+//! streams: what is behind waits for the next segment. Only one more call per read would show it.
 
 use std::io;
 use std::task::{Context, Poll, ready};

@@ -2,6 +2,11 @@
 //!
 //! Belongs to one thread, so nothing here is locked. Pipes are created on demand up to a bound,
 //! kept while they are in use, and closed again by [`Pool::trim`] once a burst is over.
+//!
+//! A direction whose sink takes nothing keeps its pipe for a second or two. Then its bytes wait in
+//! memory, of all directions as many as all pipes hold; beyond that they stay in their pipes. So
+//! stalled directions, twice as many as there are pipes or more, can hold all of them and their size
+//! again in memory. Others copy then, and leave with the source what a full sink does not take.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -179,8 +184,8 @@ impl Pool {
         self.existing.set(self.existing.get() - 1);
     }
 
-    /// Takes the `held` bytes out of a pipe, which is empty then; `None` while what was taken out of
-    /// others and still waits is as much as all pipes hold.
+    /// Takes the `held` bytes out of a pipe, which is empty then; `None` if, with what was taken out
+    /// of others and still waits, that is more than all pipes hold. The caller keeps the pipe then.
     pub(crate) fn unload(&self, pipe: &Pipe, held: usize) -> io::Result<Option<Waiting>> {
         let unloaded = self.unloaded.get() + held;
         if unloaded > self.params.pipes * self.params.pipe_bytes {
@@ -274,6 +279,35 @@ mod tests {
         let pipe = pool.take().expect("below the bound");
         assert!(pool.take().is_none());
         pool.discard(pipe);
+        assert!(pool.take().is_some());
+    }
+
+    #[test]
+    fn unloading_stops_at_size_of_all_pipes() {
+        const FULL: usize = 65536;
+        let pool = Pool::new(PoolParams {
+            pipes: 2,
+            pipe_bytes: FULL,
+        });
+        let stall = || {
+            let pipe = pool.take().expect("below the bound");
+            assert_eq!(rustix::io::write(&pipe.writer, &[7; FULL]), Ok(FULL));
+            pipe
+        };
+        let unload = |pipe: &Pipe| pool.unload(pipe, FULL).unwrap();
+        let mut waiting = Vec::new();
+        for _ in 0..2 {
+            let pipe = stall();
+            waiting.push(unload(&pipe).expect("as much as the pipes hold"));
+            pool.give(pipe);
+        }
+        // Two more keep their pipes, which nothing else can have, until one of the others is gone.
+        let (third, fourth) = (stall(), stall());
+        assert!(unload(&third).is_none() && unload(&fourth).is_none());
+        assert!(pool.take().is_none());
+        waiting.pop();
+        assert_eq!(unload(&third).map(|third| third.bytes.len()), Some(FULL));
+        pool.give(third);
         assert!(pool.take().is_some());
     }
 

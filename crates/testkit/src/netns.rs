@@ -52,18 +52,9 @@ impl Namespace {
         Path::new(DIRECTORY).join(&self.name)
     }
 
-    /// Runs `job` on a fresh thread inside the namespace. Sockets it opens stay in there, wherever
-    /// they are used later. A panic of `job` is passed on.
+    /// Runs `job` in the namespace, as [`inside`] does.
     pub fn run<T: Send>(&self, job: impl FnOnce() -> T + Send) -> Result<T> {
-        let path = self.path();
-        let outcome = std::thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                enter(&path)?;
-                Ok(job())
-            });
-            inside.join()
-        });
-        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        inside(&self.path(), job)
     }
 
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
@@ -150,6 +141,19 @@ pub fn cable(one: End<'_>, other: End<'_>) -> Result<()> {
     near.ip(&["link", "set", one.device, "up"])?;
     far.ip(&["link", "set", other.device, "up"])?;
     Ok(())
+}
+
+/// Runs `job` on a fresh thread inside the namespace that the file `path` stands for. Sockets it opens stay
+/// in there, wherever they are used later. A panic of `job` is passed on.
+pub fn inside<T: Send>(path: &Path, job: impl FnOnce() -> T + Send) -> Result<T> {
+    let outcome = std::thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            enter(path)?;
+            Ok(job())
+        });
+        inside.join()
+    });
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn enter(path: &Path) -> Result<()> {

@@ -558,3 +558,6 @@ fn next<'s>(
             .find_map(|key| by_key.get(key).copied()),
     }
 }
+
+#[cfg(test)]
+mod tests;

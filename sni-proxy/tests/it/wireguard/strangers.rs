@@ -133,6 +133,42 @@ fn first_data_after_handshake_needs_no_token() {
 }
 
 #[test]
+fn proven_clients_renew_without_tokens() {
+    let server = Server::start();
+    let text = config("workers: 1\nwireguard: { sourceRate: 1, sourceBurst: 2 }\n");
+    let gateway = Gateway::start(&text, &with_keys(&[&server]));
+    let (ours, foreign) = (Peer::new(&gateway), Peer::new(&gateway));
+    ours.exchange(&server, 1, 1);
+    foreign.exchange(&server, 1, 2);
+    // A holder of the key in their network spends all that there is: for keys tried, for handshakes
+    // that fit, and for the rest.
+    let neighbor = Peer::new(&gateway);
+    for number in 0..100 {
+        neighbor.send(&with_route(initiation(number, Some(&[1; 32])), 1));
+    }
+    for mark in 0..3 {
+        neighbor.send(&data(index(1), mark));
+    }
+    // At once, before there is more of it.
+    let mut renewals = Vec::new();
+    let mut renew = |client: &Peer, route, number| {
+        let sent = initiation(number, Some(&[1; 32]));
+        client.send(&with_route(sent.clone(), route));
+        renewals.push((client.addr(), sent));
+    };
+    (0..5).for_each(|number| renew(&ours, 1, number));
+    // Its flow is found by the key, which costs as much again.
+    (0..2).for_each(|number| renew(&foreign, 0, number));
+    while !renewals.is_empty() {
+        let Some(seen) = server.try_receive() else {
+            panic!("{} renewals were lost", renewals.len());
+        };
+        renewals.retain(|sent| *sent != (seen.client, seen.datagram.clone()));
+    }
+    assert!(gateway.value(DROPPED, &[("reason", "source_rate")]) > 50.0);
+}
+
+#[test]
 fn one_key_does_not_fill_the_table() {
     let server = Server::start();
     let text = config("workers: 1\nwireguard: { flows: 4 }\n");
