@@ -17,11 +17,13 @@ mod control;
 mod demo;
 mod groups;
 mod kubectl;
+mod load;
 mod machine;
 mod needs;
 mod network;
 mod scrape;
 mod steps;
+mod test;
 mod up;
 
 use std::path::{Path, PathBuf};
@@ -41,6 +43,8 @@ pub(crate) enum Options {
     Up,
     /// Starts them, deploys everything as docs/deploy.md says, and shows it at work.
     Demo,
+    /// Rolls every workload under requests, and does worse to the clusters.
+    Test(test::Options),
     /// Ends both and removes what they left.
     Down,
     /// The first process of a machine.
@@ -61,6 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     match options {
         Options::Up => up::run().map(|()| ExitCode::SUCCESS),
         Options::Demo => demo::run(),
+        Options::Test(options) => test::run(*options),
         Options::Down => {
             stop(&root()?)?;
             let _ = std::fs::remove_dir_all(root()?);

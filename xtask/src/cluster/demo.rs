@@ -30,6 +30,17 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!good)))
 }
 
+/// Tells whether everything was deployed before.
+pub(crate) fn is_deployed(clusters: &Clusters) -> bool {
+    let last = [
+        "--namespace",
+        "kube-system",
+        "get",
+        "deployment/konnectivity-agent",
+    ];
+    clusters.shoot.run(&last).is_ok()
+}
+
 /// Deploys everything.
 pub(crate) fn deploy(console: &mut Console, clusters: &Clusters) -> Result<()> {
     console.heading("The seed, as docs/deploy.md says");
