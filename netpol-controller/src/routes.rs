@@ -149,6 +149,8 @@ pub fn group(state: &ClusterState, entries: &[GatewayEntry], namespace: &str) ->
     let claims = Claims::merge(cx, sources);
     let connect = connect::services(cx, &claims);
     let claims = Claims::merge(cx, [claims, connect]);
+    let unserved = istio::servers(cx, &claims);
+    let claims = Claims::merge(cx, [claims, unserved]);
     resolve::group(cx, restrict::apply(cx, claims))
 }
 

@@ -40,8 +40,8 @@ pub use self::gateway_api::{
     RouteBackend, RouteNamespaces, TlsRoute, TlsRouteSpec, TlsRule,
 };
 pub use self::istio::{
-    DestinationRule, DestinationRuleSpec, HttpRoute, IstioGateway, IstioGatewaySpec, IstioServer,
-    PortNumber, RouteDestination, ServerPort, ServerTls, TlsMatch, VirtualRoute, VirtualService,
+    DestinationRule, DestinationRuleSpec, IstioGateway, IstioGatewaySpec, IstioServer, PortNumber,
+    RouteDestination, ServerPort, ServerTls, TlsMatch, VirtualRoute, VirtualService,
     VirtualServiceSpec, WeightedDestination, service_of_host,
 };
 pub use self::kind::Kind;

@@ -24,8 +24,8 @@ pub(crate) struct Api<'n> {
 }
 
 impl<'n> Api<'n> {
-    /// Starts it at `address`. It reaches kubelets as the file `selector` says, by Services at `hosts`,
-    /// and writes down what `account` asks.
+    /// Starts it at `address`, with `more` arguments. It reaches kubelets as the file `selector` says, by
+    /// Services at `hosts`, and writes down what `account` asks.
     pub(crate) fn start(
         namespace: &'n Namespace,
         dir: &TempDir,
@@ -33,6 +33,7 @@ impl<'n> Api<'n> {
         (selector, kubelets): (&Path, &Path),
         hosts: &[(&str, String)],
         account: &str,
+        more: &[&str],
     ) -> Self {
         let audit = dir.join("audit.log");
         let policy = json!({
@@ -51,6 +52,8 @@ impl<'n> Api<'n> {
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", audit.display()),
         ]);
+        let more = more.iter().map(|argument| (*argument).to_owned());
+        params.arguments.extend(more);
         let server = KubeApiServer::start(Place::In(namespace), &dir.join("kube"), &params);
         let server = server.unwrap_or_else(|error| panic!("{error:#}"));
         let kubeconfig = dir.join("admin.kubeconfig");

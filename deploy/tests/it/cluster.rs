@@ -7,7 +7,7 @@ use crate::api::Api;
 use crate::documented;
 
 /// The kustomizations that go into the seed and the shoot, in the order of docs/deploy.md.
-pub(crate) const COMPONENTS: [&str; 10] = [
+pub(crate) const COMPONENTS: [&str; 11] = [
     "seed/controller",
     "seed/gateway/base",
     "control-plane/vpn-server",
@@ -15,6 +15,7 @@ pub(crate) const COMPONENTS: [&str; 10] = [
     "control-plane/konnectivity-sidecar",
     "shoot/network-policies",
     "shoot/apiserver-proxy",
+    "shoot/apiserver-proxy-keeper",
     "shoot/vpn-client/base",
     "shoot/konnectivity-agent",
     "shoot/konnectivity-agent-sidecar",

@@ -34,3 +34,4 @@ mod seed_policies;
 mod sidecars;
 mod starts;
 mod world;
+mod zones;

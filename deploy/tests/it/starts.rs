@@ -1,6 +1,8 @@
-//! What is started apart from the others: overlays, and the server beside an API server.
+//! What is started apart from the others: overlays, the address keeper, and the server beside an API
+//! server.
 
 use std::fs::{self, Permissions};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
@@ -9,15 +11,19 @@ use serde_json::{Value, json};
 use testkit::certs::Authority;
 use testkit::netns::{Namespace, Place};
 use testkit::tempdir::TempDir;
+use testkit::upstream::{Behavior, Upstream};
+use testkit::wait;
 
+use crate::api::LIMIT;
 use crate::world::wait_ready;
 use crate::{objects, sidecars};
 
 /// Overlays whose containers are not those of their base.
 pub(crate) const OVERLAYS: &[&str] = &["ipv6", "node-cache"];
 
-/// Containers of theirs.
+/// Containers that tests here start and no others do.
 pub(crate) const STARTED: &[&str] = &[
+    "apiserver-proxy-keeper/keeper",
     "ipv6: vpn-shoot/setup",
     "ipv6: vpn-shoot/vpn-client",
     "sni-proxy/sni-proxy",
@@ -71,7 +77,7 @@ fn client_starts_once_ipv6_is_enabled() {
         at.ip(&["addr", "show", "dev", "rhizome0"])
             .is_ok_and(|text| text.contains("fd8f:"))
     };
-    child.wait_ready(crate::api::LIMIT, device).unwrap();
+    child.wait_ready(LIMIT, device).unwrap();
 }
 
 #[test]
@@ -102,7 +108,7 @@ fn gateway_waits_for_routes_with_node_cache() {
     let container = pod.container("sni-proxy").unwrap();
     let mut child = sandbox.start(container, &base).unwrap();
     let alive = || crate::world::ask(&at, 15021, "/healthz").is_some();
-    child.wait_ready(crate::api::LIMIT, alive).unwrap();
+    child.wait_ready(LIMIT, alive).unwrap();
     assert!(crate::world::ask(&at, 15021, "/readyz").is_none());
 }
 
@@ -118,6 +124,32 @@ pub(crate) fn prepare_node(host: &Path) {
     let _ = chown(&path, None, Some(words[4].parse().unwrap()));
     let mode = u32::from_str_radix(words[2], 8).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn keeper_holds_address_for_any_node_proxy() {
+    let (at, dir) = (
+        Namespace::new("keeper").unwrap(),
+        TempDir::new("deploy").unwrap(),
+    );
+    let built = Objects::build("shoot/apiserver-proxy-keeper").unwrap();
+    let keeper = "apiserver-proxy-keeper";
+    let pod = Pod::of(&built, "DaemonSet", keeper, keeper).unwrap();
+    let (sandbox, container) = (sandbox(&at, &dir), pod.container("keeper").unwrap());
+    let mut child = sandbox.start(container, &built).unwrap();
+    wait_ready(&at, container, &mut child);
+    // A proxy of any kind, in a pod of its own.
+    let address: SocketAddr = format!("{}:443", objects::ADVERTISED).parse().unwrap();
+    let proxy = Place::In(&at).bind(address).unwrap();
+    let _proxy = Upstream::serve(proxy, Behavior::Echo).unwrap();
+    let is_reached = || at.run(|| TcpStream::connect(address).is_ok()).unwrap();
+    assert!(is_reached());
+    at.ip(&["addr", "flush", "to", objects::ADVERTISED])
+        .unwrap();
+    wait::until("the address to be back", LIMIT, is_reached).unwrap();
+    // The next pod of a roll starts once this one has ended.
+    assert!(child.stop(LIMIT).unwrap().success());
+    assert!(is_reached());
 }
 
 #[test]

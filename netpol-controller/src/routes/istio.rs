@@ -22,6 +22,10 @@ use crate::state::{
     VirtualRoute, VirtualService, WeightedDestination, in_namespace, service_of_host,
 };
 
+mod listeners;
+
+pub(super) use self::listeners::servers;
+
 /// Suffixes of Services that Gardener adds to an API server's for other TLS settings.
 const SIDE_SERVICES: [&str; 2] = ["-mtls", "-connection-upgrade"];
 
@@ -221,22 +225,28 @@ impl<'w> Bound<'w> {
 
     /// Returns the servers on the gateway's port for TLS that a match is about.
     fn servers(&self, one: &TlsMatch) -> Vec<(&'w ObjectKey, &'w IstioServer)> {
-        if one.port.is_some_and(|port| port != self.entry.ports.tls) {
-            return Vec::new();
-        }
+        self.servers_on(one, &[self.entry.ports.tls])
+    }
+
+    /// Returns the servers on some ports that a match is about.
+    fn servers_on(&self, one: &TlsMatch, ports: &[u16]) -> Vec<(&'w ObjectKey, &'w IstioServer)> {
+        let wanted = |server: &IstioServer| {
+            let port = server.port.number;
+            ports.contains(&port) && one.port.is_none_or(|own| own == port)
+        };
         let names = match one.gateways.as_slice() {
             [] => &self.service.gateways,
             own => own,
         };
         let keys = self.service.gateway_keys(names, self.key);
         let found = keys.filter_map(|key| self.state.istio_gateways.get_key_value(&key));
-        let own = found
-            .filter(|(_, gateway)| select::serves_istio_gateway(self.state, self.entry, gateway));
+        let own = found.filter(|(_, gateway)| {
+            gateway.servers.iter().any(wanted)
+                && select::serves_istio_gateway(self.state, self.entry, gateway)
+        });
         let servers =
             own.flat_map(|(key, gateway)| gateway.servers.iter().map(move |server| (key, server)));
-        servers
-            .filter(|(_, server)| server.port.number == self.entry.ports.tls)
-            .collect()
+        servers.filter(|(_, server)| wanted(server)).collect()
     }
 }
 
@@ -274,10 +284,8 @@ fn destination(
     own: &ObjectKey,
     destinations: &[WeightedDestination],
 ) -> Result<Target, String> {
-    let sole = destinations.len() == 1;
-    let weighty = destinations.iter().filter(|one| sole || one.weight > 0);
     let mut targets = BTreeSet::new();
-    for one in weighty {
+    for one in weighty(destinations) {
         if let Some(subset) = &one.destination.subset {
             return Err(format!("the subset {subset:?}"));
         }
@@ -289,6 +297,14 @@ fn destination(
         (None, _) => Err("no destination".to_owned()),
         (Some(_), Some(_)) => Err("several destinations".to_owned()),
     }
+}
+
+/// Returns the destinations that get any of the traffic.
+fn weighty(destinations: &[WeightedDestination]) -> impl Iterator<Item = &WeightedDestination> {
+    let sole = destinations.len() == 1;
+    destinations
+        .iter()
+        .filter(move |one| sole || one.weight > 0)
 }
 
 fn target(state: &ClusterState, own: &ObjectKey, to: &RouteDestination) -> Result<Target, String> {
@@ -345,12 +361,7 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
                         Reason::RouteNotTranslated,
                         "AUTO_PASSTHROUGH: clients would choose any Service".to_owned(),
                     ),
-                    Tls::Plain => {
-                        let ServerPort { number, protocol } = &server.port;
-                        let message =
-                            format!("{protocol} on port {number}, which accepts only TLS");
-                        (Reason::RouteNotTranslated, message)
-                    }
+                    Tls::Plain => (Reason::RouteNotTranslated, accepts_only(server, "TLS")),
                 };
                 if *key.namespace == *cx.namespace {
                     claims.problem(&source.object, reason, &message);
@@ -359,6 +370,12 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
         }
     }
     claims
+}
+
+/// Returns the problem of a server on a port of a listener for something else.
+fn accepts_only(server: &IstioServer, accepted: &str) -> String {
+    let ServerPort { number, protocol } = &server.port;
+    format!("{protocol} on port {number}, which accepts only {accepted}")
 }
 
 /// Returns the Istio `Gateway`s in the namespace, and those that lead into it.

@@ -7,5 +7,6 @@ mod fixture;
 mod gateway_api;
 mod incremental;
 mod istio;
+mod listeners;
 mod restrict;
 mod unsupported;

@@ -38,7 +38,8 @@ pub struct VirtualServiceSpec {
     pub gateways: Vec<String>,
     /// Namespaces that see it; empty when absent.
     pub export_to: Vec<String>,
-    pub http: Vec<HttpRoute>,
+    /// Their matches by path, header and method are not looked at.
+    pub http: Vec<VirtualRoute>,
     pub tls: Vec<VirtualRoute>,
     pub tcp: Vec<VirtualRoute>,
 }
@@ -59,16 +60,17 @@ impl VirtualServiceSpec {
 
     /// Returns the destinations of its routes of all protocols.
     pub fn destinations(&self) -> impl Iterator<Item = &WeightedDestination> {
-        let http = self.http.iter().flat_map(|route| &route.destinations);
-        let others = self.tls.iter().chain(&self.tcp);
-        http.chain(others.flat_map(|route| &route.destinations))
+        self.routes().flat_map(|route| &route.destinations)
+    }
+
+    fn routes(&self) -> impl Iterator<Item = &VirtualRoute> {
+        self.http.iter().chain(&self.tls).chain(&self.tcp)
     }
 }
 
 impl Mentions for VirtualService {
     fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
-        let routes = self.tls.iter().chain(&self.tcp);
-        let matches = routes.flat_map(|route| &route.matches);
+        let matches = self.routes().flat_map(|route| &route.matches);
         let lists = matches.map(|one| &one.gateways).chain([&self.gateways]);
         let gateways = lists.flat_map(|names| self.gateway_keys(names, own));
         let hosts = self.destinations().map(|one| &one.destination.host);
@@ -81,16 +83,7 @@ impl Mentions for VirtualService {
     }
 }
 
-/// An HTTP route of a `VirtualService`, whose matches are not looked at.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default)]
-pub struct HttpRoute {
-    /// Where it leads.
-    #[serde(rename = "route")]
-    pub destinations: Vec<WeightedDestination>,
-}
-
-/// A TLS or TCP route of a `VirtualService`.
+/// A route of a `VirtualService`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct VirtualRoute {
@@ -128,7 +121,7 @@ pub struct PortNumber {
     pub number: u16,
 }
 
-/// What a TLS or TCP route matches.
+/// What a route matches.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TlsMatch {

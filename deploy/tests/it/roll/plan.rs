@@ -188,7 +188,7 @@ pub(crate) fn paths<'n>(network: &'n Network, seed: &Seed<'_>) -> Vec<Path<'n>> 
     let konnectivity = through(
         objects::KONNECTIVITY_SERVICE,
         seed.authorities.konnectivity.pem(),
-        seed.authorities.frontend(),
+        seed.authorities.frontend().unwrap(),
     );
     let (identity, authority) = seed.client_of_other();
     let other_vpn = Target::tls(at(&Network::ip("other-vpn-seed-server-0"), 9443), kubelets);

@@ -56,15 +56,15 @@ pub(crate) struct Seed<'n> {
 
 impl<'n> Seed<'n> {
     pub(crate) fn new(network: &'n Network, dirs: [TempDir; 2]) -> Self {
-        let authorities = Authorities::new();
+        let authorities = Authorities::new().unwrap();
         let (mut secrets, annotated) = split(objects::provision(&dirs[0], |_| {}));
         let (others, annotated_others) = split(objects::provision(&dirs[1], |wanted| {
             *wanted = of_other(wanted);
             wanted["routeIds"] = serde_json::json!([19, 20]);
         }));
         let selector = path::selector(&dirs[0], &secrets, &authorities);
-        secrets.extend(authorities.of_gateways());
-        secrets.extend(authorities.of_konnectivity(SHOOT));
+        secrets.extend(authorities.of_gateways().unwrap());
+        secrets.extend(authorities.of_konnectivity(SHOOT).unwrap());
         let address: SocketAddr = format!("{}:6443", Network::ip("api")).parse().unwrap();
         let api = Api::start(
             network.at("api"),
@@ -73,6 +73,7 @@ impl<'n> Seed<'n> {
             (&selector.0, &selector.1),
             &[(objects::VPN_SERVICE, VPN.to_owned())],
             "unaudited",
+            &[],
         );
         let (shoot, other) = (Authority::new("shoot"), Authority::new("other"));
         let mut seed = Self {
@@ -134,7 +135,8 @@ impl<'n> Seed<'n> {
         start("shoot-api", at("shoot-api"), SHOOT, &own);
         let own = self.other.server(&[OTHER_API, OTHER_ADVERTISED]).unwrap();
         start("other-api", at("other-api"), OTHER, &own);
-        let (kubelet, own) = (format!("{NODE}:10250"), self.authorities.kubelet());
+        let kubelet = format!("{NODE}:10250");
+        let own = self.authorities.kubelets.server(&[NODE]).unwrap();
         start("other-pod", kubelet.clone(), "node-b", &own);
         let address = start("pod", kubelet, "node-a", &own);
         let place = Place::In(network.at("api"));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::fixture::*;
+use super::listeners::scattered;
 use super::restrict::every_shape;
 use crate::routes::{GatewayEntry, Table, all_groups, group, groups_of};
 use crate::state::ClusterState;
@@ -192,6 +193,34 @@ fn affected_groups_of_restrictions_suffice() {
             state.remove(kind, &key);
             renew(&mut table, &state, &settings, of);
         }
+    }
+}
+
+/// Objects of a server without TLS come and go, one by one and in both orders.
+#[test]
+fn affected_groups_of_plain_servers_suffice() {
+    let settings = one();
+    let mut objects = scattered("shoot--foo--1");
+    for filter_last in [true, false] {
+        let mut reported = 0;
+        let mut state = state(&[]);
+        let mut table = Table::default();
+        for object in &objects {
+            let mut of = affected(&state, object);
+            apply(&mut state, object);
+            of.extend(affected(&state, object));
+            renew(&mut table, &state, &settings, of);
+            reported += table.problems("shoot--foo--1").len();
+        }
+        // Only before there is a filter for CONNECT.
+        assert_eq!(reported, usize::from(filter_last));
+        for object in &objects {
+            let (kind, key) = apply(&mut ClusterState::default(), object);
+            let of = groups_of(&state, &settings, kind, &key);
+            state.remove(kind, &key);
+            renew(&mut table, &state, &settings, of);
+        }
+        objects.reverse();
     }
 }
 
