@@ -21,6 +21,7 @@ mod load;
 mod machine;
 mod needs;
 mod network;
+mod policies;
 mod scrape;
 mod steps;
 mod test;

@@ -101,7 +101,7 @@ fn ingress(service: &Value) -> Option<&str> {
     service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str()
 }
 
-fn target(cluster: &Cluster) -> Result<Target> {
+pub(crate) fn target(cluster: &Cluster) -> Result<Target> {
     let read = |name: &str| {
         let path = cluster.directory.join(name);
         fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))

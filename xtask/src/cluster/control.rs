@@ -195,7 +195,7 @@ impl Cluster {
             "--use-service-account-credentials=true".to_owned(),
             "--leader-elect=false".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
-            // A node that is gone is noticed while somebody watches.
+            // A node that is gone is noticed within a test.
             "--node-monitor-grace-period=16s".to_owned(),
         ]
     }

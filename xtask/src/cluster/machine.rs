@@ -89,7 +89,7 @@ impl Machine {
         })?;
         let log = || fs::read_to_string(directory.join("init.log")).unwrap_or_default();
         ensure!(ended.is_none(), "{} ended at once: {}", self.name, log());
-        // Whoever starts a machine reaps it; another one takes that over after we are gone.
+        // We reap it as long as we live; then another process does.
         std::thread::spawn(move || child.wait());
         Ok(())
     }
@@ -126,6 +126,13 @@ impl Machine {
     /// Runs `line` on the machine by a shell, and returns what it prints.
     pub(crate) fn run(&self, line: &str) -> Result<String> {
         command::run(self.command("sh")?.args(["-c", line]))
+    }
+
+    /// Kills a daemon, which is started again.
+    pub(crate) fn kill(&self, daemon: &str) -> Result<()> {
+        let pid = fs::read_to_string(self.directory.join(format!("log/{daemon}.pid")));
+        let pid = pid.with_context(|| format!("{} has no {daemon}", self.name))?;
+        self.run(&format!("kill -KILL {pid}")).map(|_| ())
     }
 
     /// Returns the machine's first process, as the host sees it.
@@ -201,7 +208,9 @@ fn start(directory: &Path, (name, words): &(String, Vec<String>)) -> Result<u32>
     command.args(rest).stdin(Stdio::null());
     command.stdout(log.try_clone().context("sharing a log")?);
     let child = command.stderr(log).spawn();
-    Ok(child.with_context(|| format!("starting {program}"))?.id())
+    let pid = child.with_context(|| format!("starting {program}"))?.id();
+    fs::write(path.with_extension("pid"), pid.to_string()).context("writing a process id")?;
+    Ok(pid)
 }
 
 const SPEC: &str = "machine.json";
@@ -219,8 +228,8 @@ const ENTER: &str = "for file in $1; do echo $$ > \"$file\"; done; shift; exec \
 const MOUNTS: &str = r#"
 mount --make-rprivate /
 for each in etc var; do
-  mkdir -p "$1/$each" "$1/work/$each"
-  mount -t overlay -o "lowerdir=/$each,upperdir=$1/$each,workdir=$1/work/$each" overlay "/$each"
+  mkdir -p "$1/$each" "$1/scratch/$each"
+  mount -t overlay -o "lowerdir=/$each,upperdir=$1/$each,workdir=$1/scratch/$each" overlay "/$each"
 done
 mkdir -p "$1/log" "$1/pods" /var/lib/kubelet /var/lib/containerd "$1/kubelet" "$1/containerd"
 mount --bind "$1/log" /var/log

@@ -72,6 +72,10 @@ pub(crate) fn bring(clusters: &Clusters, authorities: &Authorities) -> Result<St
         &frontend,
     );
     clusters.seed.apply([frontend])?;
+    for namespace in ["garden", "istio-ingress", SHOOT] {
+        let text = include_str!("policies.yaml").replace("NAMESPACE", namespace);
+        clusters.seed.apply(objects(&text, "policies.yaml")?)?;
+    }
     let path = clusters.root.join("shoot-secrets.json");
     std::fs::write(&path, json!(in_shoot).to_string()).context("writing Secrets")?;
     Ok("of xDS and konnectivity".to_owned())

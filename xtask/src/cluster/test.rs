@@ -1,13 +1,17 @@
 //! `cargo xtask cluster test`: what is done to the clusters while requests go on, and what may fail then.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use deploy::gardener::SHOOT;
 
-use super::demo;
+use super::{control, demo, network, policies};
+use testkit::wait;
+
 use super::load::{self, Outcome};
+use super::machine::Machine;
 use super::up::{self, Clusters, MINUTES};
 use crate::console::Console;
 
@@ -36,16 +40,215 @@ pub(crate) fn run(options: Options) -> Result<ExitCode> {
     }
     super::steps::select_egress(&clusters, "vpn-http-connect.yaml")?;
     clusters.shoot.wait_ready(MINUTES)?;
+    policies::during(&clusters, || {
+        let _ = console.check("the seed's policies are enforced", || denied(&clusters));
+        rolls(&mut console, &clusters, options.rolls);
+        Ok(())
+    })?;
+    let _ = console.check("the seed's node loses its power", || lose_seed(&clusters));
+    Ok(ExitCode::from(u8::from(!console.result())))
+}
+
+fn rolls(console: &mut Console, clusters: &Clusters, rolls: u32) {
     console.heading("Rolls, by their own controllers, under requests on every way");
     for rolled in &ROLLED {
-        for nth in 1..=options.rolls {
+        for nth in 1..=rolls {
             let _ = console.check(&format!("{}, roll {nth}", rolled.workload), || {
-                let ((), outcomes) = load::during(&clusters, || roll(&clusters, rolled))?;
+                let ((), outcomes) = load::during(clusters, || roll(clusters, rolled))?;
                 judge(&outcomes, rolled.excused)
             });
         }
     }
-    Ok(ExitCode::from(u8::from(!console.result())))
+    console.heading("Worse, under the same requests");
+    for disturbance in &DISTURBANCES {
+        let _ = console.check(disturbance.name, || {
+            let ((), outcomes) = load::during(clusters, || (disturbance.work)(clusters))?;
+            judge(&outcomes, disturbance.excused)
+        });
+    }
+}
+
+/// What no policy allows is dropped, and what is needed passes.
+fn denied(clusters: &Clusters) -> Result<String> {
+    let ((), outcomes) = load::during(clusters, || {
+        wait::pause(Duration::from_secs(3));
+        Ok(())
+    })?;
+    let passed = judge(&outcomes, &[])?;
+    let service = ["--namespace", SHOOT, "service", "vpn-seed-server"];
+    let address = clusters.seed.get(&service)?["spec"]["clusterIP"].clone();
+    let url = format!("https://{}:9443/", address.as_str().unwrap_or_default());
+    let before = policies::dropped(clusters)?;
+    // From a pod that has no label for it.
+    let asked = [
+        "--namespace",
+        SHOOT,
+        "exec",
+        "etcd-main-0",
+        "--",
+        "/usr/bin/curl",
+        "-ksm3",
+        &url,
+    ];
+    ensure!(clusters.seed.run(&asked).is_err(), "{url} was reached");
+    let dropped = policies::dropped(clusters)? - before;
+    ensure!(dropped > 0, "nothing was dropped");
+    Ok(format!(
+        "{passed}; of a pod without a label {dropped} packets dropped"
+    ))
+}
+
+/// Something that is done to the clusters.
+struct Disturbance {
+    name: &'static str,
+    work: fn(&Clusters) -> Result<()>,
+    excused: &'static [(&'static str, &'static str)],
+}
+
+const DISTURBANCES: [Disturbance; 8] = [
+    Disturbance {
+        name: "the shoot's API server is rolled",
+        work: |clusters| {
+            let restart = [
+                "--namespace",
+                SHOOT,
+                "rollout",
+                "restart",
+                "deployment/kube-apiserver",
+            ];
+            clusters.seed.run(&restart)?;
+            clusters
+                .seed
+                .rolled_out(SHOOT, "deployment/kube-apiserver", MINUTES)
+        },
+        excused: &[KEPT],
+    },
+    Disturbance {
+        name: "the seed's API server is killed",
+        work: |clusters| {
+            seed_machine(clusters).kill("kube-apiserver")?;
+            clusters.seed.wait_ready(MINUTES)
+        },
+        excused: &[],
+    },
+    Disturbance {
+        name: "the seed's etcd is killed",
+        work: |clusters| {
+            seed_machine(clusters).kill("etcd")?;
+            wait::pause(Duration::from_secs(5));
+            clusters.seed.wait_ready(MINUTES)
+        },
+        excused: &[],
+    },
+    Disturbance {
+        name: "no controller for ten seconds",
+        work: |clusters| {
+            let scale = |replicas: &str| {
+                let deployment = "deployment/rhizome-netpol-controller";
+                clusters
+                    .seed
+                    .run(&["--namespace", "garden", "scale", replicas, deployment])
+            };
+            scale("--replicas=0")?;
+            wait::pause(Duration::from_secs(10));
+            scale("--replicas=2")?;
+            clusters
+                .seed
+                .rolled_out("garden", "deployment/rhizome-netpol-controller", MINUTES)
+        },
+        excused: &[],
+    },
+    Disturbance {
+        name: "the kubelets of the shoot are killed",
+        work: |clusters| {
+            for node in &network::SHOOT {
+                Machine::at(&clusters.root, node.name).kill("kubelet")?;
+            }
+            wait::pause(Duration::from_secs(5));
+            network::SHOOT
+                .iter()
+                .try_for_each(|node| up::wait_node(&clusters.shoot, node))
+        },
+        excused: &[("tunnel", "what is asked there is the kubelet")],
+    },
+    Disturbance {
+        name: "kube-proxy is killed on every node",
+        work: |clusters| {
+            for node in network::SHOOT.iter().chain(&network::SEED) {
+                Machine::at(&clusters.root, node.name).kill("kube-proxy")?;
+            }
+            wait::pause(Duration::from_secs(5));
+            Ok(())
+        },
+        excused: &[],
+    },
+    Disturbance {
+        name: "a node of the shoot is drained",
+        work: |clusters| {
+            let node = network::SHOOT[1].name;
+            let drain = [
+                "drain",
+                node,
+                "--ignore-daemonsets",
+                "--delete-emptydir-data",
+                "--timeout=120s",
+            ];
+            clusters.shoot.run(&drain)?;
+            clusters.shoot.run(&["uncordon", node])?;
+            clusters
+                .shoot
+                .rolled_out("kube-system", "statefulset/vpn-shoot", MINUTES)
+        },
+        excused: &[],
+    },
+    Disturbance {
+        name: "a node of the shoot loses its power",
+        work: |clusters| {
+            let node = &network::SHOOT[1];
+            restart(clusters, node)?;
+            up::wait_node(&clusters.shoot, node)?;
+            clusters
+                .shoot
+                .rolled_out("kube-system", "daemonset/apiserver-proxy", MINUTES)?;
+            clusters
+                .shoot
+                .rolled_out("kube-system", "statefulset/vpn-shoot", MINUTES)
+        },
+        excused: &[
+            ("node shoot-1", "its node was away"),
+            ("tunnel", "requests in the tunnel's client on that node"),
+        ],
+    },
+];
+
+fn seed_machine(clusters: &Clusters) -> Machine {
+    Machine::at(&clusters.root, network::SEED[0].name)
+}
+
+/// Cuts a node's power, and starts it again.
+fn restart(clusters: &Clusters, node: &network::Node) -> Result<()> {
+    let of_seed = network::SEED.iter().any(|own| own.name == node.name);
+    let cluster = if of_seed {
+        control::seed(&clusters.root)
+    } else {
+        control::shoot(&clusters.root)
+    };
+    Machine::at(&clusters.root, node.name).stop()?;
+    up::start_node(clusters, &cluster, node)
+}
+
+/// Cuts the power of the seed's only node, with everything on it, and waits until every way works again.
+fn lose_seed(clusters: &Clusters) -> Result<String> {
+    restart(clusters, &network::SEED[0])?;
+    let clock = wait::Stopwatch::start();
+    wait::until_ok("every way", 3 * MINUTES, || {
+        let ((), outcomes) = load::during(clusters, || {
+            wait::pause(Duration::from_secs(2));
+            Ok(())
+        })?;
+        judge(&outcomes, &[])
+    })?;
+    Ok(format!("every way works after {:.0?}", clock.elapsed()))
 }
 
 fn roll(clusters: &Clusters, rolled: &Rolled) -> Result<()> {
