@@ -10,14 +10,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use nix::libc::{sock_filter, sock_fprog};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::AttachReusePortCbpf;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::listening::listening;
 
@@ -110,26 +109,30 @@ impl OwnSockets {
     }
 }
 
-/// Tells whether a process listens at `address` over TCP now; false for port 0.
+/// Tells whether a process listens at `address`, or at its port on every address, over TCP now; true if that
+/// cannot be read. It takes no right, as trying to bind would below port 1024.
 pub fn is_served(address: SocketAddr) -> bool {
-    let try_it = || {
-        let domain = Domain::for_address(address);
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(false)?;
-        }
-        // With it, only a listening socket is in the way; without SO_REUSEPORT, every listening one is.
-        socket.set_reuse_address(true)?;
-        socket.bind(&SockAddr::from(address))
-    };
-    let tried: io::Result<()> = try_it();
-    tried.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    let every = [
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    ];
+    let every = every.map(|ip| SocketAddr::new(ip, address.port()));
+    [address]
+        .iter()
+        .chain(&every)
+        .any(|at| match listening(*at) {
+            Ok(found) => !found.is_empty(),
+            // Without IPv6 there is no table of it.
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        })
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::time::Duration;
+
+    use socket2::{Domain, Socket, Type};
 
     use super::*;
 
@@ -251,6 +254,18 @@ pub(crate) mod tests {
             assert!(is_served(bound));
             drop(socket);
             assert!(!is_served(bound));
+        }
+    }
+
+    #[test]
+    fn listener_on_every_address_serves_each() {
+        for every in ["0.0.0.0:0", "[::]:0"] {
+            let socket = listener(every.parse().unwrap());
+            let port = socket.local_addr().unwrap().port();
+            assert!(
+                is_served(SocketAddr::from(([127, 0, 0, 1], port))),
+                "{every}"
+            );
         }
     }
 

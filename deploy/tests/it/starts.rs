@@ -128,28 +128,34 @@ pub(crate) fn prepare_node(host: &Path) {
 
 #[test]
 fn keeper_holds_address_for_any_node_proxy() {
-    let (at, dir) = (
-        Namespace::new("keeper").unwrap(),
-        TempDir::new("deploy").unwrap(),
-    );
-    let built = Objects::build("shoot/apiserver-proxy-keeper").unwrap();
-    let keeper = "apiserver-proxy-keeper";
-    let pod = Pod::of(&built, "DaemonSet", keeper, keeper).unwrap();
-    let (sandbox, container) = (sandbox(&at, &dir), pod.container("keeper").unwrap());
-    let mut child = sandbox.start(container, &built).unwrap();
-    wait_ready(&at, container, &mut child);
-    // A proxy of any kind, in a pod of its own.
-    let address: SocketAddr = format!("{}:443", objects::ADVERTISED).parse().unwrap();
-    let proxy = Place::In(&at).bind(address).unwrap();
-    let _proxy = Upstream::serve(proxy, Behavior::Echo).unwrap();
-    let is_reached = || at.run(|| TcpStream::connect(address).is_ok()).unwrap();
-    assert!(is_reached());
-    at.ip(&["addr", "flush", "to", objects::ADVERTISED])
-        .unwrap();
-    wait::until("the address to be back", LIMIT, is_reached).unwrap();
-    // The next pod of a roll starts once this one has ended.
-    assert!(child.stop(LIMIT).unwrap().success());
-    assert!(is_reached());
+    for more in ["", "interface: { cleanup: true }\n"] {
+        let at = Namespace::new("keeper").unwrap();
+        let dir = TempDir::new("deploy").unwrap();
+        let mut built = Objects::default();
+        for mut object in Objects::build("shoot/apiserver-proxy-keeper").unwrap() {
+            for text in object["data"].as_object_mut().into_iter().flatten() {
+                *text.1 = json!(format!("{}{more}", text.1.as_str().unwrap()));
+            }
+            built.extend([object]);
+        }
+        let keeper = "apiserver-proxy-keeper";
+        let pod = Pod::of(&built, "DaemonSet", keeper, keeper).unwrap();
+        let (sandbox, container) = (sandbox(&at, &dir), pod.container("keeper").unwrap());
+        let mut child = sandbox.start(container, &built).unwrap();
+        wait_ready(&at, container, &mut child);
+        // A proxy of any kind, in a pod of its own.
+        let address: SocketAddr = format!("{}:443", objects::ADVERTISED).parse().unwrap();
+        let proxy = Place::In(&at).bind(address).unwrap();
+        let _proxy = Upstream::serve(proxy, Behavior::Echo).unwrap();
+        let is_reached = || at.run(|| TcpStream::connect(address).is_ok()).unwrap();
+        assert!(is_reached());
+        at.ip(&["addr", "flush", "to", objects::ADVERTISED])
+            .unwrap();
+        wait::until("the address to be back", LIMIT, is_reached).unwrap();
+        // The next pod of a roll starts once this one has ended.
+        assert!(child.stop(LIMIT).unwrap().success());
+        assert!(is_reached(), "{more}");
+    }
 }
 
 #[test]
