@@ -43,7 +43,7 @@ pub(crate) enum Options {
     /// Starts both clusters, without anything of ours in them, and leaves them running.
     Up,
     /// Starts them, deploys everything as docs/deploy.md says, and shows it at work.
-    Demo,
+    Demo(demo::Options),
     /// Rolls every workload under requests, and does worse to the clusters.
     Test(test::Options),
     /// Ends both and removes what they left.
@@ -65,7 +65,7 @@ pub(crate) enum Options {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     match options {
         Options::Up => up::run().map(|()| ExitCode::SUCCESS),
-        Options::Demo => demo::run(),
+        Options::Demo(options) => demo::run(*options),
         Options::Test(options) => test::run(*options),
         Options::Down => {
             stop(&root()?)?;

@@ -10,7 +10,8 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use deploy::gardener::{Authorities, SHOOT};
+use clap::Args;
+use deploy::gardener::{API, SHOOT};
 use serde_json::{Value, json};
 use testkit::{command, wait};
 
@@ -19,9 +20,19 @@ use super::up::{self, Clusters, MINUTES};
 use super::{network, scrape};
 use crate::console::Console;
 
-pub(crate) fn run() -> Result<ExitCode> {
+/// What is deployed.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Options {
+    /// Take the images of the last `cargo xtask images`, and build none.
+    #[arg(long)]
+    no_build: bool,
+}
+
+pub(crate) fn run(options: Options) -> Result<ExitCode> {
     let mut console = Console::new();
-    steps::build_images()?;
+    if !options.no_build {
+        steps::build_images()?;
+    }
     let clusters = up::start(&mut console)?;
     let shown = deploy(&mut console, &clusters).and_then(|()| show(&mut console, &clusters));
     let good = console.result();
@@ -47,9 +58,7 @@ pub(crate) fn deploy(console: &mut Console, clusters: &Clusters) -> Result<()> {
     console.check("images are loaded on the nodes", || {
         steps::load_images(clusters)
     })?;
-    console.check("an operator brings certificates", || {
-        steps::bring(clusters, &Authorities::new()?)
-    })?;
+    console.check("an operator brings certificates", || steps::bring(clusters))?;
     steps::apply(console, clusters, "seed/controller")?;
     steps::apply(console, clusters, "seed/gateway/base")?;
     console.check("the autoscaler wants two gateways", || {
@@ -80,10 +89,10 @@ pub(crate) fn deploy(console: &mut Console, clusters: &Clusters) -> Result<()> {
         || {
             clusters.shoot.wait_ready(MINUTES)?;
             steps::bring_to_shoot(clusters)?;
-            clusters
-                .shoot
-                .run(&["version", "--short"])
-                .map(|text| last_line(&text))
+            let version = clusters.shoot.run(&["get", "--raw", "/version"])?;
+            let version: Value = serde_json::from_str(&version)?;
+            let version = version["gitVersion"].as_str().unwrap_or("?");
+            Ok(format!("{version} at {API}"))
         },
     )?;
     console.check("its nodes join", || {
@@ -138,6 +147,10 @@ fn show(console: &mut Console, clusters: &Clusters) -> Result<()> {
         let text = include_str!("extension.yaml").replace("EXTENSION", &program);
         let text = text.replace("AUTHORITY", &authority);
         clusters.shoot.apply(objects(&text, "extension.yaml")?)?;
+        // With the certificate of today.
+        clusters
+            .shoot
+            .run(&["rollout", "restart", "deployment/extension"])?;
         for workload in [
             "daemonset/visitor",
             "daemonset/host-visitor",
@@ -196,12 +209,13 @@ fn ways_in(console: &mut Console, clusters: &Clusters) -> Result<()> {
         port_forward(clusters, &visitors[0])
     })?;
     console.check("an aggregated API: kubectl top nodes", || {
-        let top = wait::until_ok("metrics", MINUTES, || {
-            clusters
-                .shoot
-                .run(&["top", "nodes", "--use-protocol-buffers=false"])
-        });
-        let top = top.or_else(|_| clusters.shoot.run(&["get", "--raw", METRICS]))?;
+        wait::until_ok("metrics", LIMIT, || {
+            let got = clusters.shoot.run(&["get", "--raw", METRICS]);
+            got.inspect_err(|_| wait::pause(Duration::from_secs(1)))
+        })?;
+        let top = clusters
+            .shoot
+            .run(&["top", "nodes", "--use-protocol-buffers=false"])?;
         ensure!(top.contains("shoot-1"), "{top}");
         Ok(format!("{} lines", top.lines().count()))
     })?;
@@ -254,7 +268,7 @@ pub(crate) fn pods(clusters: &Clusters, label: &str) -> Result<Vec<String>> {
 fn port_forward(clusters: &Clusters, pod: &str) -> Result<String> {
     // It ends by itself: what is killed here is only what entered the machine for it.
     let words = ["port-forward", &format!("pod/{pod}"), "18080:8080"];
-    let mut forward = clusters.shoot.command_for(10, &words)?;
+    let mut forward = clusters.shoot.command_for(4, &words)?;
     let mut forward = forward.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
     let fetched = wait::until_ok("a forwarded port", LIMIT, || {
         let mut curl = clusters.router.command("curl")?;
@@ -263,10 +277,6 @@ fn port_forward(clusters: &Clusters, pod: &str) -> Result<String> {
     });
     forward.wait().context("waiting for kubectl to end")?;
     Ok(format!("{} bytes", fetched?.len()))
-}
-
-fn last_line(text: &str) -> String {
-    text.lines().last().unwrap_or_default().to_owned()
 }
 
 const METRICS: &str = "/apis/metrics.k8s.io/v1beta1/nodes";

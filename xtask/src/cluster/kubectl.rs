@@ -84,18 +84,23 @@ impl Kubectl {
             }
             items.extend(Some(object).filter(|object| !object.is_null()));
         }
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
-        let file = self.kubeconfig.with_extension("objects.json");
-        fs::write(&file, list.to_string()).context("writing objects")?;
-        let file = file.display().to_string();
-        let flags = [
-            "apply",
-            "--server-side",
-            "--validate=false",
-            "--filename",
-            &file,
-        ];
-        self.run(&flags)?;
+        // Servers of old cannot apply these by themselves.
+        let (by_client, by_server): (Vec<Value>, Vec<Value>) = items
+            .into_iter()
+            .partition(|item| item["kind"] == "APIService");
+        for (items, flag) in [
+            (by_server, "--server-side"),
+            (by_client, "--server-side=false"),
+        ] {
+            if items.is_empty() {
+                continue;
+            }
+            let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+            let file = self.kubeconfig.with_extension("objects.json");
+            fs::write(&file, list.to_string()).context("writing objects")?;
+            let file = file.display().to_string();
+            self.run(&["apply", flag, "--validate=false", "--filename", &file])?;
+        }
         Ok(left_out)
     }
 

@@ -131,7 +131,7 @@ fn rules(namespaces: &[Value], pods: &[Value], policies: &[Value]) -> Result<Str
     let all = all.join(", ");
     let mut forward = String::new();
     let mut input = String::new();
-    let mut allow = |to: &mut String, ends: (End<'_>, End<'_>), of: &str| {
+    let allow = |to: &mut String, ends: (End<'_>, End<'_>), of: &str| {
         for (protocol, name) in [(Protocol::Tcp, "tcp"), (Protocol::Udp, "udp")] {
             let may = |port: &&u16| cluster.allows(ends.0, ends.1, protocol, **port);
             if cluster.allows(ends.0, ends.1, protocol, UNUSED) {
