@@ -1,4 +1,7 @@
-//! Prometheus in the seed, with the files that are shipped, and what it sees of the shoot.
+//! Prometheus in the seed, with the file that is shipped, and what it sees of the shoot.
+//!
+//! Debian's Prometheus cannot discover what Kubernetes has: the addresses of kubelets are written in the place
+//! of their discovery, and nothing is relabelled. How it reaches them is the file's.
 
 use std::fs;
 
@@ -8,9 +11,9 @@ use deploy::gardener::SHOOT;
 use serde_json::{Value, json};
 use testkit::wait;
 
-use super::control;
 use super::steps::objects;
 use super::up::{Clusters, MINUTES};
+use super::{control, network};
 
 /// A way from Prometheus to its targets.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +61,7 @@ pub(crate) fn through(clusters: &Clusters, way: Way) -> Result<String> {
     let authority = fs::read_to_string(shoot.directory.join("ca.crt")).context("reading ca.crt")?;
     let file = deploy::root().join("monitoring/prometheus").join(way.file);
     let file = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-    let mut file = format!("global: {{ scrape_interval: 2s }}\n{file}");
+    let mut file = with_addresses(&file)?;
     if !way.proxy[0].is_empty() {
         ensure!(
             file.contains(way.proxy[0]),
@@ -112,6 +115,25 @@ pub(crate) fn through(clusters: &Clusters, way: Way) -> Result<String> {
         .seed
         .run(&["--namespace", SHOOT, "delete", "pod", way.name])?;
     Ok(format!("{seen} kubelets, by {}", way.file))
+}
+
+/// Returns the file's job of kubelets, with their addresses.
+fn with_addresses(file: &str) -> Result<String> {
+    let file = objects(file, "shoot-by-tunnel.yaml")?;
+    let file = file.into_iter().next().context("an empty file")?;
+    let jobs = file["scrape_configs"].as_array().into_iter().flatten();
+    let job = jobs.cloned().find(|job| job["job_name"] == "kubelet");
+    let mut job = job.context("no job of kubelets")?;
+    let fields = job.as_object_mut().context("no job")?;
+    for field in ["kubernetes_sd_configs", "relabel_configs"] {
+        fields
+            .remove(field)
+            .with_context(|| format!("no {field}"))?;
+    }
+    let targets = network::SHOOT.map(|node| format!("{}:10250", node.address));
+    job["static_configs"] = json!([{ "targets": targets }]);
+    let whole = json!({ "global": { "scrape_interval": "2s" }, "scrape_configs": [job] });
+    Ok(whole.to_string())
 }
 
 /// Who Prometheus is in the shoot, and what it may.
