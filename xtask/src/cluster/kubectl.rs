@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -50,11 +50,6 @@ impl Kubectl {
     /// Runs `kubectl` and returns what it prints.
     pub(crate) fn run(&self, words: &[&str]) -> Result<String> {
         command::run(&mut self.command(words)?)
-    }
-
-    /// As [`Kubectl::run`], whatever its outcome.
-    pub(crate) fn output(&self, words: &[&str]) -> Result<Output> {
-        command::output(&mut self.command(words)?)
     }
 
     /// Applies objects server-side, without what the server is too old for; returns what that is.

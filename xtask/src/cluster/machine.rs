@@ -149,14 +149,6 @@ impl Machine {
         let ours = String::from_utf8_lossy(&line).contains(&*self.directory.to_string_lossy());
         ours.then(|| pid.parse().ok())?
     }
-
-    /// Returns the last lines that a daemon wrote.
-    pub(crate) fn log_tail(&self, daemon: &str, lines: usize) -> String {
-        let log = fs::read(self.directory.join(format!("log/{daemon}.log"))).unwrap_or_default();
-        let text = String::from_utf8_lossy(&log);
-        let all: Vec<&str> = text.lines().collect();
-        all[all.len().saturating_sub(lines)..].join("\n")
-    }
 }
 
 /// Runs as the first process of a machine, until it is killed.

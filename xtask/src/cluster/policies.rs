@@ -45,22 +45,6 @@ pub(crate) fn during<T>(clusters: &Clusters, work: impl FnOnce() -> Result<T>) -
     done
 }
 
-/// Returns how many packets were dropped since the rules last changed.
-pub(crate) fn dropped(clusters: &Clusters) -> Result<u64> {
-    let node = Machine::at(&clusters.root, network::SEED[0].name);
-    let text = node.run("nft list table ip policies")?;
-    let drops = text
-        .lines()
-        .filter(|line| line.trim_end().ends_with("drop"));
-    let counts = drops.filter_map(|line| {
-        let mut words = line
-            .split_whitespace()
-            .skip_while(|word| *word != "packets");
-        words.nth(1)?.parse::<u64>().ok()
-    });
-    Ok(counts.sum())
-}
-
 fn enforce(clusters: &Clusters, node: &Machine) -> Result<()> {
     let seed = control::seed(&clusters.root);
     let router = clusters.router.init().context("no router")?;
