@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     match options {
         Options::Up => up::run().map(|()| ExitCode::SUCCESS),
         Options::Demo(options) => demo::run(*options),
-        Options::Test(options) => test::run(*options),
+        Options::Test(options) => test::run(options),
         Options::Down => {
             stop(&root()?)?;
             let _ = std::fs::remove_dir_all(root()?);

@@ -22,7 +22,8 @@ pub(crate) const COMPONENTS: [&str; 11] = [
 ];
 
 /// What is applied over one of them.
-const OVERLAYS: [&str; 3] = [
+const OVERLAYS: [&str; 4] = [
+    "seed/gateway/overlays/client-addresses",
     "seed/gateway/overlays/udp-service",
     "seed/gateway/overlays/node-cache",
     "shoot/vpn-client/overlays/ipv6",

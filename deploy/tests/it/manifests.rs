@@ -391,3 +391,22 @@ fn every_container_is_started_by_a_test() {
         .collect();
     assert_eq!(there, started);
 }
+
+#[test]
+fn gateway_of_a_zone_is_configured_as_the_bases() {
+    let text = |directory: &str| {
+        let path = deploy::root().join(directory).join("sni-proxy.yaml");
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (base, zone) = (
+        text("seed/gateway/base"),
+        text("seed/gateway/overlays/zone"),
+    );
+    assert_eq!(base.len(), zone.len());
+    let mut pairs = base.iter().zip(&zone).filter(|(base, zone)| base != zone);
+    let (base, zone) = pairs.next().unwrap();
+    assert!(base.contains("gateway: default") && zone.contains("gateway: zone-a"));
+    assert_eq!(pairs.next(), None);
+}

@@ -31,6 +31,8 @@ pub(crate) struct Outcome {
     /// When each failed, and why.
     pub(crate) failures: Vec<String>,
     pub(crate) longest: Duration,
+    /// When the longest was begun, since the first.
+    pub(crate) longest_at: String,
 }
 
 /// One way, with a namespace to begin in.
@@ -135,7 +137,10 @@ fn ask(way: &Way, over: &AtomicBool) -> Outcome {
             (None, false) => http::get(&way.target, &way.path),
         };
         outcome.requests += 1;
-        outcome.longest = outcome.longest.max(clock.elapsed());
+        if clock.elapsed() > outcome.longest {
+            outcome.longest = clock.elapsed();
+            outcome.longest_at = format!("{:.1?}", begun.elapsed().saturating_sub(clock.elapsed()));
+        }
         let failure = match answer {
             Ok(answer) if answer.status == 200 => None,
             Ok(answer) => Some(format!("{} {}", answer.status, answer.text().trim())),

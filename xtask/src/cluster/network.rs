@@ -72,6 +72,8 @@ pub(crate) fn connect(router: &Machine, machine: &Machine, node: &Node) -> Resul
         pid(router).context("no router")?,
         pid(machine).context("no node")?,
     );
+    // What a node had that lost its power goes a moment later than the node.
+    let _ = router.run(&format!("ip link delete {} 2>/dev/null", node.name));
     let mut add = Command::new(command::require("ip")?);
     add.args(["link", "add", node.name, "netns", &near, "type", "veth"]);
     command::run(add.args(["peer", "name", "eth0", "netns", &far]))?;

@@ -16,11 +16,20 @@ use super::up::{self, Clusters, MINUTES};
 use crate::console::Console;
 
 /// How much of it.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
     /// Rolls of each workload.
     #[arg(long, default_value_t = 2)]
     rolls: u32,
+    /// Only what has this in its name; may be given several times.
+    #[arg(long)]
+    only: Vec<String>,
+}
+
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| name.contains(only))
+    }
 }
 
 /// A workload that is rolled, and which ways may fail meanwhile.
@@ -32,7 +41,7 @@ struct Rolled {
     excused: &'static [(&'static str, &'static str)],
 }
 
-pub(crate) fn run(options: Options) -> Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     let clusters = up::start(&mut console)?;
     if !demo::is_deployed(&clusters) {
@@ -48,17 +57,20 @@ pub(crate) fn run(options: Options) -> Result<ExitCode> {
         let _ = console.check("the seed's policies are enforced", || {
             allowed_alone(&clusters)
         });
-        rolls(&mut console, &clusters, options.rolls);
+        rolls(&mut console, &clusters, options);
         Ok(())
     })?;
-    let _ = console.check("the seed's node loses its power", || lose_seed(&clusters));
+    let name = "the seed's node loses its power";
+    if options.wants(name) {
+        let _ = console.check(name, || lose_seed(&clusters));
+    }
     Ok(ExitCode::from(u8::from(!console.result())))
 }
 
-fn rolls(console: &mut Console, clusters: &Clusters, rolls: u32) {
+fn rolls(console: &mut Console, clusters: &Clusters, options: &Options) {
     console.heading("Rolls, by their own controllers, under requests on every way");
-    for rolled in &ROLLED {
-        for nth in 1..=rolls {
+    for rolled in ROLLED.iter().filter(|one| options.wants(one.workload)) {
+        for nth in 1..=options.rolls {
             let _ = console.check(&format!("{}, roll {nth}", rolled.workload), || {
                 let ((), outcomes) = load::during(clusters, || roll(clusters, rolled))?;
                 judge(&outcomes, rolled.excused)
@@ -66,7 +78,7 @@ fn rolls(console: &mut Console, clusters: &Clusters, rolls: u32) {
         }
     }
     console.heading("Worse, under the same requests");
-    for disturbance in &DISTURBANCES {
+    for disturbance in DISTURBANCES.iter().filter(|one| options.wants(one.name)) {
         let _ = console.check(disturbance.name, || {
             let ((), outcomes) = load::during(clusters, || (disturbance.work)(clusters))?;
             judge(&outcomes, disturbance.excused)
@@ -170,10 +182,8 @@ const DISTURBANCES: [Disturbance; 8] = [
             for node in &network::SHOOT {
                 Machine::at(&clusters.root, node.name).kill("kubelet")?;
             }
-            wait::pause(Duration::from_secs(5));
-            network::SHOOT
-                .iter()
-                .try_for_each(|node| up::wait_node(&clusters.shoot, node))
+            wait::pause(Duration::from_secs(2));
+            wait_kubelets(clusters)
         },
         excused: &[("tunnel", "what is asked there is the kubelet")],
     },
@@ -226,6 +236,17 @@ const DISTURBANCES: [Disturbance; 8] = [
         ],
     },
 ];
+
+/// Waits until the kubelets of the shoot answer, through the tunnel.
+fn wait_kubelets(clusters: &Clusters) -> Result<()> {
+    for node in &network::SHOOT {
+        let path = format!("/api/v1/nodes/{}/proxy/healthz", node.name);
+        wait::until_ok(node.name, MINUTES, || {
+            clusters.shoot.run(&["get", "--raw", &path])
+        })?;
+    }
+    Ok(())
+}
 
 fn seed_machine(clusters: &Clusters) -> Machine {
     Machine::at(&clusters.root, network::SEED[0].name)
@@ -298,7 +319,7 @@ fn judge(outcomes: &[Outcome], excused: &[(&str, &str)]) -> Result<String> {
     }
     let longest = outcomes.iter().max_by_key(|outcome| outcome.longest);
     let longest = longest.map_or_else(String::new, |one| {
-        format!("{:.0?} ({})", one.longest, one.way)
+        format!("{:.1?} ({}, at {})", one.longest, one.way, one.longest_at)
     });
     Ok(format!(
         "{requests} requests, longest {longest}, failed with an excuse: {forgiven}"
