@@ -140,6 +140,7 @@ struct Shared {
     requests: VecDeque<Request>,
     last_link: u64,
     draining: bool,
+    ended: bool,
     counts: Counts,
 }
 
@@ -204,6 +205,7 @@ impl Engine {
             requests: VecDeque::new(),
             last_link: 0,
             draining: false,
+            ended: false,
             counts: Counts::default(),
         };
         let mut engine = Self {
@@ -283,8 +285,9 @@ impl Engine {
         }
     }
 
-    /// Drains, and announces on every stream that this end closes now.
+    /// Drains, and announces to every peer that this end closes now.
     pub(crate) fn send_close(&mut self, now: Instant, out: &mut impl Out) {
+        self.shared.ended = true;
         self.drain(now, out);
         let grace = Duration::ZERO;
         for stream in self.shared.streams.keys() {

@@ -11,6 +11,7 @@ use tunnel_proto::ip::{Header, protocol};
 const TOLD: ProbeInfo = ProbeInfo {
     active: true,
     draining: false,
+    ended: true,
     large: true,
     mtu: 1404,
     flows: 7,
@@ -51,6 +52,7 @@ fn answer_carries_id_and_state_of_peer() {
     let other = ProbeInfo {
         active: false,
         draining: true,
+        ended: false,
         large: false,
         mtu: 1280,
         flows: 40_000,

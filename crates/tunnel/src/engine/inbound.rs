@@ -360,6 +360,15 @@ impl Peer {
     /// Applies what the peer reported in a probe.
     fn apply_probe_info(&mut self, now: Instant, link: Option<LinkId>, info: ProbeInfo) {
         self.draining = info.draining;
+        if info.ended != self.ended {
+            self.ended = info.ended;
+            let what = if info.ended {
+                "peer has ended"
+            } else {
+                "peer is back"
+            };
+            tracing::info!(peer = %self.name, "{what}");
+        }
         if let Steering::Client(_) = self.steering {
             self.flows = Some((info.flows, now));
             let mtu = link.and_then(|id| self.link_mut(id)?.mtu.as_mut());
@@ -386,6 +395,7 @@ impl Peer {
         ProbeInfo {
             active,
             draining: shared.draining,
+            ended: shared.ended,
             large: self.sent_large.is_some_and(recent),
             mtu,
             flows: shared.open_flows(self.place).unwrap_or(0),

@@ -233,6 +233,8 @@ pub(crate) struct Peer {
     pub(crate) steering: Steering,
     /// Whether it asked for no new flows.
     pub(crate) draining: bool,
+    /// Whether it said that it ends, and has said nothing since.
+    pub(super) ended: bool,
     /// When a packet was sent to it that the minimum MTU would not carry.
     pub(crate) sent_large: Option<Instant>,
     /// Client: the open flows that the server counted, and when it said so.
@@ -306,15 +308,20 @@ impl Peer {
             Steering::Server {
                 prober,
                 last_healthy,
-            } => last_healthy.is_some() && prober.as_ref().is_some_and(|prober| !prober.is_lost()),
+            } => {
+                let answers = prober.as_ref().is_some_and(|prober| !prober.is_lost());
+                last_healthy.is_some() && answers && !self.ended
+            }
         }
     }
 
     /// Server: returns whether flows that it has may stay with it: it is healthy, or was a moment
-    /// ago. Its address translation knows them, so another client can only end them.
+    /// ago. Its address translation knows them, so another client can only end them, which is what they
+    /// need once it has ended: one that drained and is silent has.
     pub(crate) fn keeps_flows(&self, now: Instant, patience: Duration) -> bool {
         match self.steering {
             Steering::Client(_) => true,
+            Steering::Server { .. } if self.draining && !self.is_healthy() => false,
             Steering::Server { last_healthy, .. } => {
                 last_healthy.is_some_and(|last| now.saturating_duration_since(last) < patience)
             }

@@ -189,6 +189,7 @@ impl Engine {
             latest: None,
             steering,
             draining: false,
+            ended: false,
             sent_large: None,
             flows: None,
             instance: None,

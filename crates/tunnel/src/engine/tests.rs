@@ -148,6 +148,50 @@ fn new_flows_avoid_draining_client_and_old_stay() {
     assert_eq!(sim.client_status(0).flows as usize, first[0]);
 }
 
+/// Opens answered flows by both clients, has the first one end after a drain, and returns how many packets
+/// of its flows arrive at the other one within `wait`.
+fn moved_after_end(says_so: bool, wait: u64) -> (usize, usize) {
+    let mut sim = Simulation::new(1, 2, Mode::Auto);
+    sim.run_for(ms(2000));
+    sim.server_opens(0..32);
+    sim.run_for(ms(100));
+    let arrived = [0, 1].map(|client| sim.take_at_client(client));
+    let source = sim.server_address(0);
+    for (client, packets) in arrived.iter().enumerate() {
+        for packet in packets {
+            let port = u16::from_be_bytes([packet[20], packet[21]]);
+            let reply = tcp(POD, &source, (443, port), flags::SYN | flags::ACK, &[], 0);
+            sim.client_sends(client, reply);
+        }
+    }
+    sim.drain_client(0);
+    sim.run_for(ms(1000));
+    if says_so {
+        sim.close_client(0);
+        sim.run_for(ms(100));
+    }
+    sim.clients[0].dead = true;
+    sim.run_for(ms(wait));
+    for port in 0..32 {
+        sim.server_sends_port(port, flags::ACK);
+    }
+    sim.run_for(ms(100));
+    let moved = sim.take_at_client(1).len();
+    (arrived[0].len(), moved.saturating_sub(arrived[1].len()))
+}
+
+#[test]
+fn flows_leave_client_that_said_it_ends() {
+    let (had, moved) = moved_after_end(true, 0);
+    assert!(had > 4 && moved == had, "{moved} of {had}");
+}
+
+#[test]
+fn flows_leave_drained_client_that_is_silent() {
+    let (had, moved) = moved_after_end(false, 5000);
+    assert!(had > 4 && moved == had, "{moved} of {had}");
+}
+
 #[test]
 fn client_keeps_silent_servers_flows_30_s() {
     let mut sim = Simulation::after(Mode::Auto, ms(2000));

@@ -198,6 +198,11 @@ impl Simulation {
         self.call(Node::Client(at), |engine, out| engine.drain(now, out));
     }
 
+    pub(super) fn close_client(&mut self, at: usize) {
+        let now = self.now;
+        self.call(Node::Client(at), |engine, out| engine.send_close(now, out));
+    }
+
     pub(super) fn transport(&self, client: usize, server: usize) -> Option<Transport> {
         self.clients[client].engine.status(self.now).peers[server].transport
     }
