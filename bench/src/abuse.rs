@@ -5,7 +5,7 @@
 //! connections: silent, half an opening, junk ──▶ gateways of profiles, Envoy among them
 //! datagrams: junk, handshakes of no key, data of no client ──▶ sni-proxy
 //! agent: data of no tunnel, junk ──▶ konnectivity-server ◀── round trips of others
-//! strangers: nothing, a ClientHello ──▶ its port for agents
+//! strangers: nothing, half a ClientHello, one ──▶ its ports for agents and API servers
 //! ```
 //!
 //! CPU time and memory are those of the program under test alone, divided by what was sent.

@@ -32,7 +32,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use self::frontend::Transport;
 use self::load::Load;
 use self::pair::Programs;
-use self::scenario::harm::{self, Stalled};
+use self::scenario::harm::{self, Port, Stalled};
 use self::scenario::{Lab, Target, memory, speed};
 use crate::cpus::{Bound, Cpus};
 use crate::machine;
@@ -114,7 +114,7 @@ pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
 }
 
 /// Measures what floods of an agent do to others, over a UNIX socket; of none first, to compare.
-/// Then what strangers cost at the agents' port.
+/// Then what strangers cost at the server's ports.
 pub(crate) fn floods(
     server: Option<&PathBuf>,
     agent: Option<&PathBuf>,
@@ -133,10 +133,15 @@ pub(crate) fn floods(
         .and_then(|()| harm::flood(&mut lab, &target, false, STALL))
         .and_then(|()| harm::flood(&mut lab, &target, true, STALL));
     work.map_err(|error| target.explain(error))?;
-    for halves in 0..=2 {
-        let target = Target::start(&programs, Transport::HttpUds)?;
-        harm::strangers(&mut lab, &target, halves, STRANGERS)
-            .map_err(|error| target.explain(error))?;
+    for (port, transport) in [
+        (Port::Agents, Transport::HttpUds),
+        (Port::ApiServers, Transport::HttpMtls),
+    ] {
+        for halves in 0..=2 {
+            let target = Target::start(&programs, transport)?;
+            harm::strangers(&mut lab, &target, port, halves, STRANGERS)
+                .map_err(|error| target.explain(error))?;
+        }
     }
     Ok(lab.run)
 }

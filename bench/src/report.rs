@@ -96,8 +96,8 @@ pub(crate) struct Row {
     /// The axis along which this is one point, and its position.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<(String, f64)>,
-    /// What was added, in ascending order; a run that was read back has none.
-    #[serde(skip)]
+    /// What was added, in ascending order.
+    #[serde(default)]
     values: Vec<f64>,
     #[serde(skip)]
     of: Option<Figure>,
@@ -205,6 +205,9 @@ impl Run {
         for (row, known) in self.rows.iter_mut().zip(known) {
             (row.must, row.peer) = (known.must, known.peer.map(rounded));
             row.median = rounded(row.median);
+            row.values
+                .iter_mut()
+                .for_each(|value| *value = rounded(*value));
             row.range = row.range.map(|(low, high)| (rounded(low), rounded(high)));
         }
         for curve in &mut self.curves {

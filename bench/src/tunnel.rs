@@ -17,6 +17,7 @@ mod network;
 mod openvpn;
 mod ours;
 mod ping;
+mod plain;
 mod running;
 mod setup;
 mod wireguard;

@@ -6,6 +6,7 @@
 //!                  with a rate and a buffer: ×4, alone, beside a plain connection or another tunnel
 //! ```
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use super::iperf::{self, Bulk, Moved};
 use super::network::Network;
 use super::ours::Programs;
 use super::ping::{Pinger, Pings};
-use super::running::{Role, Tunnel};
+use super::plain::Plain;
+use super::running::{Inner, Role, Tunnel};
 use super::setup::{Kind, Setup};
 use super::{figure, known};
 use crate::report::{Figure, Run};
@@ -165,6 +167,9 @@ impl Lab {
             // What the tunnel is to the line: one connection.
             (load.streams, load.congestion) = (1, "bbr");
         }
+        let known = (direct && !alone && neighbor != TUNNEL)
+            .then(|| Plain::open(&self.long, tunnel.inner().address, load.reverse, "bbr"))
+            .transpose()?;
         let plain = Bulk {
             streams: 1,
             congestion: if neighbor == TUNNEL { "bbr" } else { neighbor },
@@ -178,7 +183,13 @@ impl Lab {
         };
         let (ours, plain) = std::thread::scope(|scope| {
             let plain = (!alone).then(|| scope.spawn(beside));
-            let ours = bulk_load(run, network, &mut tunnel, &case, load);
+            let ours = match known {
+                Some(plain) => {
+                    let length = load.length;
+                    loaded(run, network, &mut tunnel, &case, |_, _| plain.run(length))
+                }
+                None => bulk_load(run, network, &mut tunnel, &case, load),
+            };
             let plain = plain.map(std::thread::ScopedJoinHandle::join);
             (ours, plain.unwrap_or_else(|| Ok(Ok(Moved::default()))))
         });
@@ -215,6 +226,18 @@ fn bulk_load(
     case: &str,
     load: Bulk<'_>,
 ) -> Result<Moved> {
+    let moved = |inner, dir: &Path| iperf::run(network, inner, dir, load);
+    loaded(run, network, tunnel, case, moved)
+}
+
+/// Pings while `work` moves bytes through the tunnel.
+fn loaded(
+    run: &mut Run,
+    network: &Network,
+    tunnel: &mut Tunnel,
+    case: &str,
+    work: impl FnOnce(Inner, &Path) -> Result<Moved>,
+) -> Result<Moved> {
     let pinger = Pinger::open(&network.server, tunnel.inner())?;
     let over = AtomicBool::new(false);
     let ends = [Role::Client, Role::Server];
@@ -222,7 +245,7 @@ fn bulk_load(
     let before = (tunnel.cpu(&ends)?, tunnel.cpu(&gateway)?);
     let (moved, pings) = std::thread::scope(|scope| {
         let pings = scope.spawn(|| pinger.run(|| over.load(Ordering::Relaxed)));
-        let moved = iperf::run(network, tunnel.inner(), tunnel.dir.path(), load);
+        let moved = work(tunnel.inner(), tunnel.dir.path());
         over.store(true, Ordering::Relaxed);
         (moved, pings.join())
     });
@@ -244,7 +267,9 @@ fn bulk_load(
     if tunnel.has_gateway() {
         add(figure::CPU_ALL, (used + hop) / gigabytes);
     }
-    add(figure::RETRANSMITS, moved.retransmits);
+    if let Some(retransmits) = moved.retransmits {
+        add(figure::RETRANSMITS, retransmits);
+    }
     add(figure::LOADED_LOST, pings.lost());
     let name = tunnel.setup.name();
     let figures = [figure::LOADED_P50, figure::LOADED_P99, figure::LOADED_MAX];

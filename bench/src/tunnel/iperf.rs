@@ -29,8 +29,8 @@ pub(crate) struct Moved {
     pub(crate) bytes: f64,
     /// Bits a second, as the receiver saw them.
     pub(crate) rate: f64,
-    /// Segments that the senders sent again.
-    pub(crate) retransmits: f64,
+    /// Segments that the senders sent again, where that is known.
+    pub(crate) retransmits: Option<f64>,
 }
 
 pub(crate) fn run(network: &Network, inner: Inner, dir: &Path, bulk: Bulk<'_>) -> Result<Moved> {
@@ -95,7 +95,7 @@ fn moved(text: &str) -> Result<Moved> {
     Ok(Moved {
         bytes: of("/end/sum_received/bytes")?,
         rate: of("/end/sum_received/bits_per_second")?,
-        retransmits: of("/end/sum_sent/retransmits")?,
+        retransmits: Some(of("/end/sum_sent/retransmits")?),
     })
 }
 
@@ -116,7 +116,7 @@ mod tests {
         let expected = Moved {
             bytes: 8.0,
             rate: 64.5,
-            retransmits: 4.0,
+            retransmits: Some(4.0),
         };
         assert_eq!(moved(text).unwrap(), expected);
         let error = moved(r#"{ "error": "unable to connect" }"#).unwrap_err();

@@ -1,11 +1,11 @@
 //! What is above a bound is refused, and nothing else.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
 use testkit::konnectivity::{AgentMetadata, DialRule, FakeAgent, FakeFrontend, HttpFrontend};
 use testkit::upstream::{Behavior, Upstream};
 
-use crate::support::{Backend, Kind, LIMIT, Mode, Rig, SERVICE, ServerFlags, refusal};
+use crate::support::{Backend, Kind, LIMIT, Mode, Rig, SERVICE, Server, ServerFlags, refusal};
 
 #[test]
 fn tunnels_are_bounded() {
@@ -69,24 +69,43 @@ fn dials_per_second_are_bounded() {
     assert!(statuses.contains(&503), "{statuses:?}");
 }
 
-#[test]
-fn silent_connections_do_not_lock_frontends_out() {
-    // 93 may be in handshakes on each port.
+/// A server with TLS on both ports, of which each has 93 places for handshakes.
+fn with_few_places() -> Server {
     let flags = ServerFlags::new(Mode::Http).tcp().descriptors(1000);
-    let server = flags.start();
-    let dial = || TcpStream::connect(server.agents()).unwrap();
-    let silent: Vec<_> = (0..200).map(|_| dial()).collect();
+    flags.start()
+}
+
+/// Opens connections that say nothing to a port until one source has no place left there.
+fn fill(server: &Server, addr: SocketAddr, port: &str) -> Vec<TcpStream> {
+    let dial = || TcpStream::connect(addr).unwrap();
+    let silent = (0..200).map(|_| dial()).collect();
     let refused = "rhizome_konnectivity_refused_peers_total";
-    let labels = [("port", "agents"), ("reason", "limit")];
+    let labels = [("port", port), ("reason", "limit")];
     // One source has half of them.
     server.wait_value(refused, &labels, 200.0 - 47.0);
+    silent
+}
+
+#[test]
+fn silent_connections_do_not_lock_frontends_out() {
+    let server = with_few_places();
+    let _silent = fill(&server, server.agents(), "agents");
 
     let (pki, addr) = (server.pki(), server.frontends());
     let frontend = HttpFrontend::tls(addr, SERVICE, pki.authority.pem(), Some(&pki.client));
     let answer = refusal(&FakeFrontend::Http(frontend.unwrap()), "10.0.0.1:1");
 
     assert_eq!(answer.status, 500, "there is no agent: {answer:?}");
-    drop(silent);
+}
+
+#[test]
+fn silent_connections_do_not_lock_agents_out() {
+    let server = with_few_places();
+    let _silent = fill(&server, server.frontends(), "frontends");
+
+    let _agent = FakeAgent::start(&server.target(), &AgentMetadata::new("a")).unwrap();
+
+    server.wait_agents(1);
 }
 
 #[test]

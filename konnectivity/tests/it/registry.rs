@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use testkit::certs::{Authority, Identity};
 use testkit::konnectivity::{
-    AgentMetadata, AgentTarget, DialRule, FakeAgent, HttpFrontend, Refusal, Tunnel,
+    AgentMetadata, AgentTarget, DialRule, FakeAgent, HttpFrontend, Packet, Refusal, Tunnel, Wire,
+    connect,
 };
+use testkit::process::Signal;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::Stopwatch;
@@ -63,14 +65,18 @@ impl Shared {
 
     /// `limits` are those of tenant `a`.
     fn limited(limits: &str) -> Self {
+        Self::of(limits, |flags| flags)
+    }
+
+    fn of(limits: &str, flags: impl FnOnce(ServerFlags) -> ServerFlags) -> Self {
         let dir = TempDir::new("registry").unwrap();
         let (a, b) = (Tenant::new("a", &dir), Tenant::new("b", &dir));
         dir.write("a.yaml", a.file(limits)).unwrap();
         dir.write("b.yaml", b.file("")).unwrap();
         let pki = Arc::new(Pki::new());
-        let flags = ServerFlags::of(&pki, "shared", Mode::Http).registry(dir.path());
+        let own = ServerFlags::of(&pki, "shared", Mode::Http).registry(dir.path());
         Self {
-            server: flags.start(),
+            server: flags(own).start(),
             dir,
             a,
             b,
@@ -85,12 +91,23 @@ impl Shared {
         }
     }
 
+    fn target_of(&self, tenant: &Tenant) -> AgentTarget {
+        self.target(&format!("{}.kn.example.com", tenant.id), &tenant.agent)
+    }
+
     fn agent(&self, tenant: &Tenant) -> FakeAgent {
-        let target = self.target(&format!("{}.kn.example.com", tenant.id), &tenant.agent);
+        let target = self.target_of(tenant);
         let agent = FakeAgent::start(&target, &AgentMetadata::new("same")).unwrap();
         let ready = format!("/readyz/{}", tenant.id);
         self.server.wait_status(&ready, 200);
         agent
+    }
+
+    /// An agent's stream in the test's hands, with the windows of one that is known.
+    fn wire(&self, tenant: &Tenant) -> Wire {
+        let wire = connect(&self.target_of(tenant), &AgentMetadata::new("wire")).unwrap();
+        wire.wait_room(256 << 10).unwrap();
+        wire
     }
 
     fn frontend_of(&self, name: &str, identity: &Identity) -> HttpFrontend {
@@ -316,6 +333,51 @@ fn a_flood_in_one_tenant_leaves_another_alone() {
         );
     }
 }
+
+/// The agent of `b` has sent twice as much as each of the 16 of `a` when the server begins to read.
+/// Read by tenants, it is done when two or three of `a` may be; read by agents, all would be.
+#[test]
+fn server_reads_tenants_equally_not_agents() {
+    // Tenants share a thread, so there is one.
+    let mut shared = Shared::of("", |flags| flags.flag("--workers=1"));
+    let mut of_a: Vec<_> = (0..16).map(|_| shared.wire(&shared.a)).collect();
+    let mut of_b = shared.wire(&shared.b);
+    shared.server.signal(Signal::STOP);
+    of_a.iter().for_each(|wire| send_strays(wire, 15));
+    send_strays(&of_b, 30);
+
+    shared.server.signal(Signal::CONT);
+
+    assert!(is_read(&mut of_b, LIMIT));
+    let read: Vec<_> = (of_a.iter_mut())
+        .map(|wire| is_read(wire, Duration::ZERO))
+        .collect();
+    let before = read.iter().filter(|read| **read).count();
+    assert!(before < 8, "{before} of 16 agents of `a` came first");
+    for (mut wire, read) in of_a.into_iter().zip(read) {
+        assert!(read || is_read(&mut wire, LIMIT));
+    }
+}
+
+/// Sends so many frames of small packets for no tunnel: reading them costs the server more than
+/// sending them costs here, and a link ends only at 65,536. What follows them is answered.
+fn send_strays(wire: &Wire, frames: usize) {
+    let strays = vec![Packet::data(1, [0; 32]); 1400];
+    for _ in 0..frames {
+        wire.send_together(&strays).unwrap();
+    }
+    wire.send(&Packet::data(LAST, *b"x")).unwrap();
+}
+
+/// Returns whether the server has read everything that was sent.
+fn is_read(wire: &mut Wire, limit: Duration) -> bool {
+    let close = Packet::CloseReq { connect_id: LAST };
+    let answer = wire.find("the last answer", limit, |packet| *packet == close);
+    answer.is_ok()
+}
+
+/// A tunnel that is not there either.
+const LAST: i64 = 2;
 
 #[test]
 fn a_tenant_may_have_a_socket_of_its_own() {

@@ -5,7 +5,7 @@
 //! abandon   a frozen agent, dials given up ──▶ nothing is left once it goes on?
 //! soak      very many dials ──▶ descriptors, tunnels and memory as before?
 //! flood     an agent sends what belongs to no tunnel ──▶ round trips of the others go on?
-//! stranger  a connection to the agents' port says nothing, or begins a handshake ──▶ its cost?
+//! stranger  a connection to a port of the server says nothing, or begins a handshake ──▶ its cost?
 //! ```
 
 use std::io::Write;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use testkit::client_hello::ClientHello;
 use testkit::konnectivity::{AgentMetadata, Packet, connect};
 use testkit::wait::{self, Stopwatch};
@@ -34,6 +34,38 @@ pub(crate) enum Stalled {
     Destination,
     /// The client, while the destination sends.
     Reader,
+}
+
+/// A port of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Port {
+    /// 8091 by default.
+    Agents,
+    /// 8090 by default; not there where API servers come by a UNIX socket.
+    ApiServers,
+}
+
+impl Port {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Agents => "the agents' port",
+            Self::ApiServers => "the API servers' port",
+        }
+    }
+
+    /// Returns its address, and the name that its peers ask for.
+    fn of(self, target: &Target) -> Result<(SocketAddr, String)> {
+        match (self, &target.pair, &target.frontend) {
+            (Self::Agents, Some(pair), _) => {
+                let agents = &pair.agents;
+                Ok((agents.addr, agents.server_name.clone()))
+            }
+            (Self::ApiServers, _, Frontend::Tls { addr, name, .. }) => {
+                Ok((*addr, name.to_str().into_owned()))
+            }
+            (Self::Agents | Self::ApiServers, _, _) => bail!("{} is not known", self.as_str()),
+        }
+    }
 }
 
 /// Stalls `count` tunnels for `length`, while others exchange 64 bytes and dial.
@@ -250,39 +282,40 @@ pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration
     Ok(())
 }
 
-/// Opens `count` connections to the agents' port of a fresh pair, which send so many halves of a
+/// Opens `count` connections to a port of a fresh pair's server, which send so many halves of a
 /// ClientHello and no more.
-pub(crate) fn strangers(lab: &mut Lab, target: &Target, halves: usize, count: u32) -> Result<()> {
+pub(crate) fn strangers(
+    lab: &mut Lab,
+    target: &Target,
+    port: Port,
+    halves: usize,
+    count: u32,
+) -> Result<()> {
     lab.warm_up(target, WARM_UP, 2)?;
-    let agents = &target
-        .pair
-        .as_ref()
-        .context("no agents' port is known")?
-        .agents;
-    let hello = ClientHello::for_name(&agents.server_name).encode();
+    let (addr, name) = port.of(target)?;
+    let hello = ClientHello::for_name(&name).encode();
     let (before, mut open) = (target.usage()?, Vec::new());
     for _ in 0..count {
-        let mut stream = TcpStream::connect(agents.addr)?;
+        let mut stream = TcpStream::connect(addr)?;
         stream.write_all(&hello[..hello.len() * halves / 2])?;
         open.push(stream);
     }
+    let held = |now: &Usages| descriptors(now, &before)[0].unwrap_or_default();
+    lab.settle(|| Ok(held(&target.usage()?) >= f64::from(count)))?;
     lab.rest(CALM);
     let after = target.usage()?;
-    let held = descriptors(&after, &before)[0].unwrap_or_default();
+    let held = held(&after);
     ensure!(
         held >= f64::from(count),
         "{held} of {count} strangers are held"
     );
-    let case = [
-        "stranger: nothing",
-        "stranger: half a hello",
-        "stranger: a hello",
-    ][halves];
+    let sent = ["nothing", "half a hello", "a hello"][halves];
+    let case = format!("stranger at {}: {sent}", port.as_str());
     let each = |grown: Option<f64>| Some(grown? / f64::from(count));
     let [cpu, _] = after.more_than(&before, |usage| usage.cpu_time.as_secs_f64() * 1e6);
     let [memory, _] = after.growth_since(&before);
-    lab.add_some(target, case, of::STRANGER_CPU, each(cpu));
-    lab.add_some(target, case, of::STRANGER_MEMORY, each(memory));
+    lab.add_some(target, &case, of::STRANGER_CPU, each(cpu));
+    lab.add_some(target, &case, of::STRANGER_MEMORY, each(memory));
     Ok(())
 }
 

@@ -1,0 +1,107 @@
+//! One TCP connection without a tunnel that was opened and used while the line was empty, as a tunnel's
+//! own connection is: its congestion control knows the empty line's round trip. iperf3 opens its
+//! connections when it begins to send.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use socket2::SockRef;
+use testkit::wait::{self, Stopwatch};
+
+use super::iperf::Moved;
+use super::network::Network;
+
+#[derive(Debug)]
+pub(crate) struct Plain {
+    source: TcpStream,
+    sink: TcpStream,
+}
+
+impl Plain {
+    /// Connects the server to `address` at the client, and exchanges a byte now and then for a while.
+    /// Who sends afterwards, the client if `reverse`, has `congestion`.
+    pub(crate) fn open(
+        network: &Network,
+        address: Ipv4Addr,
+        reverse: bool,
+        congestion: &str,
+    ) -> Result<Self> {
+        let listener = network.client.run(|| TcpListener::bind((address, 0)))??;
+        let to = listener.local_addr()?;
+        let connect = || TcpStream::connect_timeout(&to, LIMIT);
+        let near = network.server.run(connect)?.context("connecting")?;
+        let (far, _): (_, SocketAddr) = listener.accept()?;
+        let (mut source, mut sink) = if reverse { (far, near) } else { (near, far) };
+        SockRef::from(&source)
+            .set_tcp_congestion(congestion.as_bytes())
+            .with_context(|| format!("setting congestion control {congestion}"))?;
+        for stream in [&source, &sink] {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(LIMIT))?;
+            stream.set_write_timeout(Some(LIMIT))?;
+        }
+        for _ in 0..EXCHANGES {
+            source.write_all(b"?")?;
+            sink.read_exact(&mut [0])?;
+            sink.write_all(b"!")?;
+            source.read_exact(&mut [0])?;
+            wait::pause(BETWEEN);
+        }
+        Ok(Self { source, sink })
+    }
+
+    /// Sends for `length` as much as goes, and returns what arrived meanwhile.
+    pub(crate) fn run(self, length: Duration) -> Result<Moved> {
+        let Self { source, sink } = self;
+        let clock = Stopwatch::start();
+        let bytes = std::thread::scope(|scope| {
+            let sent = scope.spawn(|| send(source, clock, length));
+            let arrived = receive(sink, clock, length);
+            let sent = sent.join();
+            sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            arrived
+        })?;
+        Ok(Moved {
+            bytes,
+            rate: bytes * 8.0 / length.as_secs_f64(),
+            retransmits: None,
+        })
+    }
+}
+
+fn send(mut source: TcpStream, clock: Stopwatch, length: Duration) -> Result<()> {
+    let chunk = [0; CHUNK];
+    while clock.elapsed() < length {
+        match source.write(&chunk) {
+            Ok(_) => {}
+            // The reader has seen all that counts and is gone.
+            Err(_) if clock.elapsed() >= length => {}
+            Err(error) => return Err(error).context("sending"),
+        }
+    }
+    Ok(())
+}
+
+fn receive(mut sink: TcpStream, clock: Stopwatch, length: Duration) -> Result<f64> {
+    let (mut chunk, mut bytes) = (vec![0; CHUNK], 0.0);
+    loop {
+        let rest = length.saturating_sub(clock.elapsed());
+        if rest.is_zero() {
+            return Ok(bytes);
+        }
+        sink.set_read_timeout(Some(rest))?;
+        match sink.read(&mut chunk) {
+            Ok(0) => return Ok(bytes),
+            Ok(read) => bytes += read as f64,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error).context("receiving"),
+        }
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
+const EXCHANGES: u32 = 30;
+const BETWEEN: Duration = Duration::from_millis(50);
+const CHUNK: usize = 64 * 1024;
