@@ -110,21 +110,20 @@ impl OwnSockets {
 }
 
 /// Tells whether a process listens at `address`, or at its port on every address, over TCP now; true if that
-/// cannot be read. It takes no right, as trying to bind would below port 1024.
+/// cannot be read. It takes no right, as trying to bind would below port 1024. For an IPv4 address a socket at
+/// `[::]` counts though it may be for IPv6 alone, which the table does not say.
 pub fn is_served(address: SocketAddr) -> bool {
-    let every = [
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    ];
-    let every = every.map(|ip| SocketAddr::new(ip, address.port()));
-    [address]
-        .iter()
-        .chain(&every)
-        .any(|at| match listening(*at) {
-            Ok(found) => !found.is_empty(),
-            // Without IPv6 there is no table of it.
-            Err(error) => error.kind() != io::ErrorKind::NotFound,
-        })
+    let at = |ip| SocketAddr::new(ip, address.port());
+    let mut all = vec![address, at(Ipv6Addr::UNSPECIFIED.into())];
+    if let IpAddr::V4(ip) = address.ip() {
+        let mapped = ip.to_ipv6_mapped();
+        all.extend([at(Ipv4Addr::UNSPECIFIED.into()), at(mapped.into())]);
+    }
+    all.into_iter().any(|at| match listening(at) {
+        Ok(found) => !found.is_empty(),
+        // Without IPv6 there is no table of it.
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    })
 }
 
 #[cfg(test)]

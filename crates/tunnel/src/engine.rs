@@ -55,6 +55,9 @@ const HANDSHAKES: (u32, u32) = (500, 500);
 /// For how long flows stay with a client whose probes go unanswered.
 const FLOW_GRACE: Duration = Duration::from_secs(30);
 
+/// The same with a client that drains.
+const DRAINED_GRACE: Duration = Duration::from_secs(3);
+
 /// Accepted streams that no authentic packet came by yet; the oldest is closed for a new one.
 const MAX_UNPROVEN: usize = 64;
 

@@ -409,4 +409,15 @@ fn gateway_of_a_zone_is_configured_as_the_bases() {
     let (base, zone) = pairs.next().unwrap();
     assert!(base.contains("gateway: default") && zone.contains("gateway: zone-a"));
     assert_eq!(pairs.next(), None);
+    // Gardener's label for it, in every selector.
+    let built = Objects::build("seed/gateway/overlays/zone").unwrap();
+    let deployment = built.get("Deployment", "sni-proxy").unwrap();
+    let selectors = [
+        &deployment["spec"]["selector"]["matchLabels"],
+        &deployment["spec"]["template"]["metadata"]["labels"],
+        &built.get("Service", "istio-ingressgateway").unwrap()["spec"]["selector"],
+    ];
+    for labels in selectors {
+        assert_eq!(labels["istio"], "ingressgateway--zone--zone-a");
+    }
 }

@@ -28,10 +28,10 @@ impl<'w> Context<'w> {
 
     /// Returns the problems of an object that all gateways it is for have with it: what one gateway
     /// can serve is no problem. `of` returns those of one gateway, `None` when it is not for that.
-    pub(super) fn shared_problems(
+    pub(super) fn shared_problems<T: Clone + Ord>(
         self,
-        of: impl FnMut((usize, &'w GatewayEntry)) -> Option<BTreeSet<String>>,
-    ) -> BTreeSet<String> {
+        of: impl FnMut((usize, &'w GatewayEntry)) -> Option<BTreeSet<T>>,
+    ) -> BTreeSet<T> {
         let all = self.gateways().filter_map(of);
         all.reduce(|shared, own| &shared & &own).unwrap_or_default()
     }

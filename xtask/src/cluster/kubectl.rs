@@ -55,30 +55,8 @@ impl Kubectl {
     /// Applies objects server-side, without what the server is too old for; returns what that is.
     pub(crate) fn apply(&self, objects: impl IntoIterator<Item = Value>) -> Result<Vec<String>> {
         let mut left_out = Vec::new();
-        let mut items = Vec::new();
-        for mut object in objects {
-            let (name, kind) = (object["metadata"]["name"].clone(), object["kind"].clone());
-            let what = format!(
-                "{} {}",
-                kind.as_str().unwrap_or("?"),
-                name.as_str().unwrap_or("?")
-            );
-            for rule in TOO_NEW.iter().filter(|rule| self.minor < rule.since) {
-                if object["kind"] != rule.kind || object["apiVersion"] != rule.version {
-                    continue;
-                }
-                let Some((parent, field)) = rule.path.rsplit_once('/') else {
-                    object = Value::Null;
-                    left_out.push(what.clone());
-                    break;
-                };
-                let parent = object.pointer_mut(parent).and_then(Value::as_object_mut);
-                if parent.is_some_and(|parent| parent.remove(field).is_some()) {
-                    left_out.push(format!("{what}: {}", rule.path));
-                }
-            }
-            items.extend(Some(object).filter(|object| !object.is_null()));
-        }
+        let known = |object| known(object, self.minor, &mut left_out);
+        let items: Vec<Value> = objects.into_iter().filter_map(known).collect();
         // Servers of old cannot apply these by themselves.
         let (by_client, by_server): (Vec<Value>, Vec<Value>) = items
             .into_iter()
@@ -152,6 +130,26 @@ impl Kubectl {
     }
 }
 
+/// Returns an object without what servers of a minor version do not know, none if that is all of it, and
+/// adds what that is.
+fn known(mut object: Value, minor: u32, left_out: &mut Vec<String>) -> Option<Value> {
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+    let what = format!("{kind} {}", text(&object["metadata"]["name"]));
+    let too_new = TOO_NEW.iter().filter(|rule| minor < rule.since);
+    for rule in too_new.filter(|rule| rule.kind == kind && rule.version == version) {
+        let Some((parent, field)) = rule.path.rsplit_once('/') else {
+            left_out.push(what);
+            return None;
+        };
+        let parent = object.pointer_mut(parent).and_then(Value::as_object_mut);
+        if parent.is_some_and(|parent| parent.remove(field).is_some()) {
+            left_out.push(format!("{what}: {}", rule.path));
+        }
+    }
+    Some(object)
+}
+
 /// A kind, or a field of one, and the minor version that brought it.
 struct TooNew {
     version: &'static str,
@@ -186,3 +184,33 @@ const TOO_NEW: [TooNew; 4] = [
         22,
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_does_not_know_is_left_out_and_said() {
+        let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "a" } });
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": "b" },
+            "spec": { "trafficDistribution": "PreferClose", "type": "ClusterIP" },
+        });
+        let mut said = Vec::new();
+        assert_eq!(known(budget.clone(), 20, &mut said), None);
+        let left = known(service.clone(), 20, &mut said).unwrap();
+        assert_eq!(left["spec"], json!({ "type": "ClusterIP" }));
+        assert_eq!(
+            said,
+            [
+                "PodDisruptionBudget a",
+                "Service b: /spec/trafficDistribution"
+            ]
+        );
+        said.clear();
+        for object in [budget, service] {
+            assert_eq!(known(object.clone(), 34, &mut said), Some(object));
+        }
+        assert_eq!(said, [""; 0]);
+    }
+}

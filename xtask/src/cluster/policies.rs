@@ -174,3 +174,49 @@ fn collect_ports(value: &Value, into: &mut BTreeSet<u16>) {
 const UNUSED: u16 = 1;
 const LISTED: &str = "nft list table ip policies >/dev/null";
 const PERIOD: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rules_hold_what_policies_say_of_each_pair() {
+        let pod = |name: &str, ip: &str| {
+            json!({
+                "metadata": { "name": name, "namespace": "n", "labels": { "app": name } },
+                "spec": {}, "status": { "podIP": ip, "phase": "Running" },
+            })
+        };
+        let namespace = json!({ "metadata": { "name": "n" } });
+        let policy = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": { "name": "own", "namespace": "n" },
+            "spec": {
+                "podSelector": { "matchLabels": { "app": "b" } }, "policyTypes": ["Ingress"],
+                "ingress": [{
+                    "from": [{ "podSelector": { "matchLabels": { "app": "a" } } }],
+                    "ports": [{ "port": 443, "protocol": "TCP" }],
+                }],
+            },
+        });
+        let pods = [pod("a", "10.0.0.2"), pod("b", "10.0.0.3")];
+        let rules = rules(&[namespace], &pods, &[policy]).unwrap();
+        let has = |rule: &str| rules.lines().any(|line| line.trim() == rule);
+        assert!(
+            has("ip saddr 10.0.0.2 ip daddr 10.0.0.3 tcp dport { 443 } accept"),
+            "{rules}"
+        );
+        assert!(
+            has("ip saddr 10.0.0.3 ip daddr 10.0.0.2 meta l4proto tcp accept"),
+            "{rules}"
+        );
+        let from_outside = "ip saddr != { 10.0.0.2, 10.0.0.3 } ip daddr 10.0.0.3";
+        assert!(!rules.contains(from_outside), "{rules}");
+        assert!(
+            has("ip daddr { 10.0.0.2, 10.0.0.3 } counter drop"),
+            "{rules}"
+        );
+    }
+}

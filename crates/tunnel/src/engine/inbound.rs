@@ -128,10 +128,12 @@ impl Engine {
                 // First, since it lies in the scratch buffer.
                 peer.answer(now, of, from, len, shared, out);
                 let link = peer.heard(now, of, from, Received::Probe(info), shared, out);
+                peer.apply_intent(now, of, Some(info));
                 peer.apply_probe_info(now, link, info);
             }
             Verdict::Echo(Echo::Reply { id, info }, _) => {
                 if let Some(link) = peer.heard(now, of, from, Received::Quiet, shared, out) {
+                    peer.apply_intent(now, of, info);
                     if let Some(info) = info {
                         peer.apply_probe_info(now, Some(link), info);
                     }
@@ -357,18 +359,23 @@ impl Peer {
         Some(())
     }
 
+    /// Applies what the peer says of its end, if no newer datagram came before. An answer that says nothing
+    /// is of a peer that never drains.
+    fn apply_intent(&mut self, now: Instant, of: PairRef, info: Option<ProbeInfo>) {
+        let pair = self.pairs.get_mut(of.pair);
+        if !pair.is_some_and(|pair| pair.is_latest(now, of.session, of.counter)) {
+            return;
+        }
+        let info = info.unwrap_or_default();
+        self.draining = info.draining;
+        if info.ended && !self.ended {
+            tracing::info!(peer = %self.name, "peer has ended");
+        }
+        self.ended = info.ended;
+    }
+
     /// Applies what the peer reported in a probe.
     fn apply_probe_info(&mut self, now: Instant, link: Option<LinkId>, info: ProbeInfo) {
-        self.draining = info.draining;
-        if info.ended != self.ended {
-            self.ended = info.ended;
-            let what = if info.ended {
-                "peer has ended"
-            } else {
-                "peer is back"
-            };
-            tracing::info!(peer = %self.name, "{what}");
-        }
         if let Steering::Client(_) = self.steering {
             self.flows = Some((info.flows, now));
             let mtu = link.and_then(|id| self.link_mut(id)?.mtu.as_mut());

@@ -15,7 +15,7 @@ use tunnel_proto::allowed::PeerIndex;
 use tunnel_proto::datagram::{INITIATION_LEN, RouteId};
 use tunnel_proto::path::{LinkId, LinkStats, Mtu, ProbeParams, Prober, Selector, Transport};
 
-use super::FLOW_GRACE;
+use super::{DRAINED_GRACE, FLOW_GRACE};
 use crate::keys::{PresharedKey, PublicKey};
 use crate::noise::Noise;
 use crate::status::{LinkStatus, PeerStatus};
@@ -233,7 +233,7 @@ pub(crate) struct Peer {
     pub(crate) steering: Steering,
     /// Whether it asked for no new flows.
     pub(crate) draining: bool,
-    /// Whether it said that it ends, and has said nothing since.
+    /// Whether it said that it ends, in the newest probe or answer.
     pub(super) ended: bool,
     /// When a packet was sent to it that the minimum MTU would not carry.
     pub(crate) sent_large: Option<Instant>,
@@ -317,13 +317,14 @@ impl Peer {
 
     /// Server: returns whether flows that it has may stay with it: it is healthy, or was a moment
     /// ago. Its address translation knows them, so another client can only end them, which is what they
-    /// need once it has ended: one that drained and is silent has.
+    /// need once it has ended. One that drained has, most likely, if it is silent.
     pub(crate) fn keeps_flows(&self, now: Instant, patience: Duration) -> bool {
         match self.steering {
             Steering::Client(_) => true,
-            Steering::Server { .. } if self.draining && !self.is_healthy() => false,
             Steering::Server { last_healthy, .. } => {
-                last_healthy.is_some_and(|last| now.saturating_duration_since(last) < patience)
+                let patience = if self.draining { DRAINED_GRACE } else { patience };
+                let kept = |last| now.saturating_duration_since(last) < patience;
+                !self.ended && last_healthy.is_some_and(kept)
             }
         }
     }

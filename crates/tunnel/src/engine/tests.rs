@@ -193,6 +193,26 @@ fn flows_leave_drained_client_that_is_silent() {
 }
 
 #[test]
+fn flows_stay_with_draining_client_that_was_silent_for_a_moment() {
+    let mut sim = Simulation::new(1, 2, Mode::Auto);
+    sim.run_for(ms(2000));
+    sim.server_opens(0..32);
+    sim.run_for(ms(100));
+    let had = [0, 1].map(|client| sim.take_at_client(client).len());
+    sim.drain_client(0);
+    sim.run_for(ms(1000));
+    sim.clients[0].dead = true;
+    sim.run_for(ms(2500));
+    sim.clients[0].dead = false;
+    sim.run_for(ms(2000));
+    for port in 0..32 {
+        sim.server_sends_port(port, flags::ACK);
+    }
+    sim.run_for(ms(100));
+    assert_eq!([0, 1].map(|client| sim.take_at_client(client).len()), had);
+}
+
+#[test]
 fn client_keeps_silent_servers_flows_30_s() {
     let mut sim = Simulation::after(Mode::Auto, ms(2000));
     sim.server_opens(7..8);

@@ -10,6 +10,8 @@
 //! Gardener writes such servers so that Istio opens the port, and `EnvoyFilter`s for the routes; what
 //! is bound to the server leads nowhere, or where a route leads too. Claims no route of its own.
 
+use std::collections::BTreeSet;
+
 use route::RouteMatch;
 
 use super::{Bound, Tls, accepts_only, tls_of, weighty};
@@ -32,16 +34,18 @@ pub(in crate::routes) fn servers(cx: Context<'_>, routed: &Claims) -> Claims {
 /// Reports the servers with TLS of the namespace's `Gateway`s.
 fn with_tls(cx: Context<'_>, claims: &mut Claims) {
     for (key, gateway) in in_namespace(&cx.state.istio_gateways, cx.namespace) {
-        for (_, entry) in cx.gateways() {
-            if !select::serves_istio_gateway(cx.state, entry, gateway) {
-                continue;
-            }
+        let problems = cx.shared_problems(|(_, entry)| {
             let servers = gateway.servers.iter();
-            for server in servers.filter(|own| tls_of(own) != Tls::Plain) {
-                if let Some(accepted) = accepted(cx, entry, gateway, server.port.number) {
-                    report(claims, key, &accepts_only(server, accepted));
-                }
-            }
+            let with_tls = servers.filter(|own| tls_of(own) != Tls::Plain);
+            let problem = |server: &IstioServer| {
+                let accepted = accepted(cx, entry, gateway, server.port.number)?;
+                Some(accepts_only(server, accepted))
+            };
+            let is_for = select::serves_istio_gateway(cx.state, entry, gateway);
+            is_for.then(|| with_tls.filter_map(problem).collect())
+        });
+        for problem in problems {
+            report(claims, key, &problem);
         }
     }
 }
@@ -51,9 +55,9 @@ fn with_tls(cx: Context<'_>, claims: &mut Claims) {
 fn without_tls(cx: Context<'_>, routed: &Claims, claims: &mut Claims) {
     let mention = Mention::Namespace(cx.namespace.into());
     for (key, service) in cx.state.virtual_services.mentioning(&mention) {
-        for (index, entry) in cx.gateways() {
+        let problems = cx.shared_problems(|(index, entry)| {
             if !select::exported(&service.export_to, &key.namespace, &entry.namespace) {
-                continue;
+                return None;
             }
             let bound = Bound {
                 state: cx.state,
@@ -61,18 +65,22 @@ fn without_tls(cx: Context<'_>, routed: &Claims, claims: &mut Claims) {
                 key,
                 service,
             };
+            let (mut is_for, mut problems) = (false, BTreeSet::new());
             for lead in leads(&bound) {
-                let Some(gateway) = cx.state.istio_gateways.get(lead.gateway) else {
-                    continue;
-                };
-                let Some(accepted) = accepted(cx, entry, gateway, lead.server.port.number) else {
-                    continue;
-                };
+                let gateway = cx.state.istio_gateways.get(lead.gateway);
+                let port = lead.server.port.number;
+                let accepted = gateway.and_then(|own| accepted(cx, entry, own, port));
+                let Some(accepted) = accepted else { continue };
+                is_for = true;
                 if let Some(missing) = lead.missing(cx, key, routed, (index, entry)) {
                     let only = accepts_only(lead.server, accepted);
-                    report(claims, lead.gateway, &format!("{only}: {missing}"));
+                    problems.insert((lead.gateway.clone(), format!("{only}: {missing}")));
                 }
             }
+            is_for.then_some(problems)
+        });
+        for (gateway, problem) in problems {
+            report(claims, &gateway, &problem);
         }
     }
 }
