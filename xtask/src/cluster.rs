@@ -30,7 +30,7 @@ mod up;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 
 use self::machine::Machine;
@@ -69,7 +69,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Options::Test(options) => test::run(options),
         Options::Down => {
             stop(&root()?)?;
-            let _ = std::fs::remove_dir_all(root()?);
             Console::new().say("  both clusters are down");
             Ok(ExitCode::SUCCESS)
         }
@@ -83,15 +82,30 @@ fn root() -> Result<PathBuf> {
     Ok(workspace::target()?.join("cluster"))
 }
 
-/// Ends every machine and removes what it wrote.
+/// Ends every machine and removes what the clusters wrote, but for the image of pods. What cannot be ended
+/// does not keep the others.
 fn stop(root: &Path) -> Result<()> {
+    let mut failed = Vec::new();
     for name in machines() {
-        let machine = Machine::at(root, name);
-        machine.stop()?;
-        match std::fs::remove_dir_all(machine.directory()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
+        if let Err(error) = Machine::at(root, name).stop() {
+            failed.push(format!("{name}: {error:#}"));
         }
+    }
+    ensure!(failed.is_empty(), "{}", failed.join("\n"));
+    let entries = match std::fs::read_dir(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("reading {}", root.display()))?,
+    };
+    for entry in entries {
+        let path = entry.context("reading a directory")?.path();
+        if path.ends_with("images") {
+            continue;
+        }
+        let removed = match path.is_dir() {
+            true => std::fs::remove_dir_all(&path),
+            false => std::fs::remove_file(&path),
+        };
+        removed.with_context(|| format!("removing {}", path.display()))?;
     }
     Ok(())
 }

@@ -285,7 +285,7 @@ fn destination(
     destinations: &[WeightedDestination],
 ) -> Result<Target, String> {
     let mut targets = BTreeSet::new();
-    for one in weighty(destinations) {
+    for one in weighted(destinations) {
         if let Some(subset) = &one.destination.subset {
             return Err(format!("the subset {subset:?}"));
         }
@@ -300,7 +300,7 @@ fn destination(
 }
 
 /// Returns the destinations that get any of the traffic.
-fn weighty(destinations: &[WeightedDestination]) -> impl Iterator<Item = &WeightedDestination> {
+fn weighted(destinations: &[WeightedDestination]) -> impl Iterator<Item = &WeightedDestination> {
     let sole = destinations.len() == 1;
     destinations
         .iter()

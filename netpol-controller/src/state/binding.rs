@@ -90,11 +90,11 @@ impl ClusterState {
         let [rule] = route.rules.as_slice() else {
             return Err(format!("{} rules, there must be one", route.rules.len()));
         };
-        let weighty = rule
+        let weighted = rule
             .backends
             .iter()
             .filter(|backend| backend.weight != Some(0));
-        let targets: BTreeSet<_> = weighty
+        let targets: BTreeSet<_> = weighted
             .map(|backend| self.port_of(key, backend))
             .collect::<Result<_, _>>()?;
         let mut targets = targets.into_iter();

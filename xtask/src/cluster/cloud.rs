@@ -17,15 +17,20 @@ use testkit::wait;
 
 use super::control::{self, Cluster};
 use super::network::BALANCER;
+use crate::console::Console;
 
 /// Serves both clusters until it is killed.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
-    let clusters = [control::seed(root), control::shoot(root)];
+    let console = Console::new();
+    let mut clusters = [control::seed(root), control::shoot(root)].map(|one| (one, String::new()));
     loop {
-        for cluster in &clusters {
+        for (cluster, last) in &mut clusters {
             // An API server that is away will be there again.
-            if let Err(error) = attend(root, cluster) {
-                eprintln!("{}: {error:#}", cluster.name);
+            let failed = attend(root, cluster).err();
+            let failed = failed.map_or_else(String::new, |error| format!("{error:#}"));
+            if failed != *last {
+                console.say(&format!("{}: {failed}", cluster.name));
+                *last = failed;
             }
         }
         wait::pause(PERIOD);
@@ -43,19 +48,23 @@ fn attend(root: &Path, cluster: &Cluster) -> Result<()> {
     let mut hosts: Vec<String> = services.iter().filter_map(host).collect();
     hosts.sort();
     write_hosts(root, cluster.name, &hosts.concat())?;
-    let mut given: Vec<&str> = services.iter().filter_map(ingress).collect();
+    let mut given: Vec<String> = services
+        .iter()
+        .filter_map(ingress)
+        .map(str::to_owned)
+        .collect();
+    let first = u32::from(BALANCER.parse::<Ipv4Addr>()?) + cluster.balancers;
     for service in services {
         if service["spec"]["type"] != "LoadBalancer" || ingress(service).is_some() {
             continue;
         }
-        let first: Ipv4Addr = BALANCER.parse()?;
-        let mut all = (0..64).map(|nth| Ipv4Addr::from(u32::from(first) + nth).to_string());
-        let free = all.find(|address| !given.contains(&address.as_str()));
+        let mut all = (0..64).map(|nth| Ipv4Addr::from(first + nth).to_string());
+        let free = all.find(|address| !given.contains(address));
         let free = free.context("no address left for a load balancer")?;
         let mut service = service.clone();
         let (kind, version) = (json!("Service"), json!("v1"));
         (service["kind"], service["apiVersion"]) = (kind, version);
-        service["status"]["loadBalancer"] = json!({ "ingress": [{ "ip": free }] });
+        service["status"]["loadBalancer"] = json!({ "ingress": [{ "ip": &free }] });
         let of = |field: &str| {
             service["metadata"][field]
                 .as_str()
@@ -69,9 +78,7 @@ fn attend(root: &Path, cluster: &Cluster) -> Result<()> {
         );
         let answer = connection.request("PUT", &path, Some(&service.to_string()))?;
         ensure!(answer.status == 200, "{path}: {}", answer.text());
-        // The others come next time.
-        given.clear();
-        break;
+        given.push(free);
     }
     Ok(())
 }

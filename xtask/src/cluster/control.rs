@@ -24,6 +24,8 @@ pub(crate) struct Cluster {
     pub(crate) services: &'static str,
     pub(crate) dns: &'static str,
     pub(crate) pods: &'static str,
+    /// Where its addresses for balancers begin, from the first of all.
+    pub(crate) balancers: u32,
 }
 
 /// Programs of Kubernetes, and their minor version.
@@ -49,6 +51,7 @@ pub(crate) fn seed(root: &Path) -> Cluster {
         services: "10.0.128.0/20",
         dns: "10.0.128.10",
         pods: "10.0.0.0/17",
+        balancers: 0,
     }
 }
 
@@ -62,6 +65,7 @@ pub(crate) fn shoot(root: &Path) -> Cluster {
         services: "100.64.0.0/13",
         dns: "100.64.0.10",
         pods: "100.96.0.0/11",
+        balancers: 64,
     }
 }
 

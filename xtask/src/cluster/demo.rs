@@ -1,4 +1,4 @@
-//! `cargo xtask cluster demo`: docs/deploy.md, word for word, and what works then.
+//! `cargo xtask cluster demo`: the steps of docs/deploy.md, and what works then.
 //!
 //! ```text
 //!   operator ── name, 443 ─▶ balancer ─▶ kube-proxy ─▶ sni-proxy ─▶ the shoot's API server, a pod of the seed
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use testkit::{command, wait};
 
 use super::steps::{self, objects};
-use super::up::{self, Clusters, MINUTES};
+use super::up::{self, Clusters, ROLLOUT_LIMIT};
 use super::{network, scrape};
 use crate::console::Console;
 
@@ -71,12 +71,14 @@ pub(crate) fn deploy(console: &mut Console, clusters: &Clusters) -> Result<()> {
     console.check(
         "controllers and gateways are ready, by their own probes",
         || {
+            clusters.seed.rolled_out(
+                "garden",
+                "deployment/rhizome-netpol-controller",
+                ROLLOUT_LIMIT,
+            )?;
             clusters
                 .seed
-                .rolled_out("garden", "deployment/rhizome-netpol-controller", MINUTES)?;
-            clusters
-                .seed
-                .rolled_out("istio-ingress", "deployment/sni-proxy", MINUTES)?;
+                .rolled_out("istio-ingress", "deployment/sni-proxy", ROLLOUT_LIMIT)?;
             Ok(String::new())
         },
     )?;
@@ -87,7 +89,7 @@ pub(crate) fn deploy(console: &mut Console, clusters: &Clusters) -> Result<()> {
     console.check(
         "its API server is reached by name, through the gateway",
         || {
-            clusters.shoot.wait_ready(MINUTES)?;
+            clusters.shoot.wait_ready(ROLLOUT_LIMIT)?;
             steps::bring_to_shoot(clusters)?;
             let version = clusters.shoot.run(&["get", "--raw", "/version"])?;
             let version: Value = serde_json::from_str(&version)?;
@@ -117,19 +119,21 @@ pub(crate) fn deploy(console: &mut Console, clusters: &Clusters) -> Result<()> {
     console.check("everything is ready", || {
         clusters
             .shoot
-            .rolled_out("kube-system", "daemonset/apiserver-proxy", MINUTES)?;
+            .rolled_out("kube-system", "daemonset/apiserver-proxy", ROLLOUT_LIMIT)?;
         clusters
             .shoot
-            .rolled_out("kube-system", "statefulset/vpn-shoot", MINUTES)?;
-        clusters
-            .shoot
-            .rolled_out("kube-system", "deployment/konnectivity-agent", MINUTES)?;
+            .rolled_out("kube-system", "statefulset/vpn-shoot", ROLLOUT_LIMIT)?;
+        clusters.shoot.rolled_out(
+            "kube-system",
+            "deployment/konnectivity-agent",
+            ROLLOUT_LIMIT,
+        )?;
         clusters
             .seed
-            .rolled_out(SHOOT, "statefulset/vpn-seed-server", MINUTES)?;
+            .rolled_out(SHOOT, "statefulset/vpn-seed-server", ROLLOUT_LIMIT)?;
         clusters
             .seed
-            .rolled_out(SHOOT, "deployment/konnectivity-server", MINUTES)?;
+            .rolled_out(SHOOT, "deployment/konnectivity-server", ROLLOUT_LIMIT)?;
         Ok(String::new())
     })
 }
@@ -156,7 +160,9 @@ fn show(console: &mut Console, clusters: &Clusters) -> Result<()> {
             "daemonset/host-visitor",
             "deployment/extension",
         ] {
-            clusters.shoot.rolled_out("default", workload, MINUTES)?;
+            clusters
+                .shoot
+                .rolled_out("default", workload, ROLLOUT_LIMIT)?;
         }
         Ok("on both nodes".to_owned())
     })?;
@@ -173,7 +179,7 @@ fn show(console: &mut Console, clusters: &Clusters) -> Result<()> {
             &format!("the API server's egress selector is {file}"),
             || {
                 steps::select_egress(clusters, file)?;
-                clusters.shoot.wait_ready(MINUTES)?;
+                clusters.shoot.wait_ready(ROLLOUT_LIMIT)?;
                 Ok(String::new())
             },
         )?;
@@ -270,7 +276,7 @@ fn port_forward(clusters: &Clusters, pod: &str) -> Result<String> {
     let words = ["port-forward", &format!("pod/{pod}"), "18080:8080"];
     let mut forward = clusters.shoot.command_for(4, &words)?;
     let mut forward = forward.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-    let fetched = wait::until_ok("a forwarded port", LIMIT, || {
+    let fetched = wait::until_ok("a forwarded port", Duration::from_secs(3), || {
         let mut curl = clusters.router.command("curl")?;
         curl.args(["--silent", "--show-error", "--fail", "--max-time", "3"]);
         command::run(curl.arg("http://127.0.0.1:18080/"))

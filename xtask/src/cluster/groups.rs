@@ -13,7 +13,7 @@ use super::machine::LIMIT;
 pub(crate) fn make(machine: &str) -> Result<Vec<String>> {
     let mut files = Vec::new();
     for hierarchy in hierarchies()? {
-        let ours = hierarchy.join(OURS);
+        let ours = hierarchy.join(GROUP);
         let own = ours.join(machine);
         if unified() {
             enable(&hierarchy)?;
@@ -36,6 +36,17 @@ pub(crate) fn make(machine: &str) -> Result<Vec<String>> {
     Ok(files)
 }
 
+/// Moves the process that started a machine out of the group that the machine sees as its root: with version
+/// 2 that must have no process of its own.
+pub(crate) fn leave(machine: &str, pid: u32) -> Result<()> {
+    if !unified() {
+        return Ok(());
+    }
+    let outer = Path::new(ROOT).join(GROUP).join(format!("{machine}.outer"));
+    make_group(&outer)?;
+    write(&outer.join("cgroup.procs"), &pid.to_string())
+}
+
 /// Shows a machine its groups as the root of all, from within.
 pub(crate) fn mount() -> Result<()> {
     let script = if unified() { UNIFIED } else { SEVERAL };
@@ -47,13 +58,40 @@ pub(crate) fn mount() -> Result<()> {
     Ok(())
 }
 
+/// Ends every process that is in a machine's groups.
+pub(crate) fn kill(machine: &str) -> Result<()> {
+    let Some(first) = hierarchies()?.into_iter().next() else {
+        return Ok(());
+    };
+    let group = first.join(GROUP).join(machine);
+    wait::until("the machine's processes to end", LIMIT, || {
+        let pids = processes(&group);
+        for pid in &pids {
+            // It may have ended meanwhile.
+            let _ = command::output(Command::new("kill").args(["-KILL", pid]));
+        }
+        pids.is_empty()
+    })
+}
+
+fn processes(group: &Path) -> Vec<String> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let mut all: Vec<String> = text.lines().map(str::to_owned).collect();
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.path().is_dir()) {
+        all.extend(processes(&entry.path()));
+    }
+    all
+}
+
 /// Takes away a machine's groups, which no process is in any more, and ours with the last one.
 pub(crate) fn remove(machine: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
-        let own = hierarchy.join(OURS).join(machine);
+        let own = hierarchy.join(GROUP).join(machine);
         // The kernel takes a moment to forget what has ended.
         wait::until_ok("empty control groups", LIMIT, || remove_tree(&own))?;
-        let _ = fs::remove_dir(hierarchy.join(OURS));
+        remove_tree(&hierarchy.join(GROUP).join(format!("{machine}.outer")))?;
+        let _ = fs::remove_dir(hierarchy.join(GROUP));
     }
     Ok(())
 }
@@ -100,7 +138,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 const ROOT: &str = "/sys/fs/cgroup";
-const OURS: &str = "rhizome-cluster";
+const GROUP: &str = "rhizome-cluster";
 const CONTROLLERS: [&str; 9] = [
     "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd",
 ];

@@ -18,7 +18,7 @@ pub(crate) struct Kubectl {
     at: Machine,
     kubeconfig: PathBuf,
     cache: PathBuf,
-    /// Whether objects that the server does not know are left out.
+    /// The server's minor version.
     minor: u32,
 }
 
@@ -34,7 +34,7 @@ impl Kubectl {
 
     /// Prepares `kubectl` with some words.
     pub(crate) fn command(&self, words: &[&str]) -> Result<Command> {
-        self.command_for(600, words)
+        self.command_for(60, words)
     }
 
     /// As [`Kubectl::command`], for some seconds at most.
@@ -91,14 +91,16 @@ impl Kubectl {
         limit: Duration,
     ) -> Result<()> {
         let timeout = format!("--timeout={}s", limit.as_secs());
-        let waited = self.run(&[
+        let status = [
             "--namespace",
             namespace,
             "rollout",
             "status",
             workload,
             &timeout,
-        ]);
+        ];
+        let seconds = u32::try_from(limit.as_secs())?.saturating_add(5);
+        let waited = command::run(&mut self.command_for(seconds, &status)?);
         if let Err(error) = waited {
             let pods = self.run(&["--namespace", namespace, "get", "pods", "--output", "wide"]);
             let events = self.run(&[

@@ -87,6 +87,7 @@ impl Machine {
             let ended = child.try_wait().ok()?;
             (ended.is_some() || ready.exists()).then_some(ended)
         })?;
+        groups::leave(&self.name, child.id())?;
         let log = || fs::read_to_string(directory.join("init.log")).unwrap_or_default();
         ensure!(ended.is_none(), "{} ended at once: {}", self.name, log());
         // We reap it as long as we live; then another process does.
@@ -106,6 +107,8 @@ impl Machine {
             command::run(Command::new("kill").args(["-KILL", &pid]))?;
         }
         wait::until("its processes to end", LIMIT, || self.outer().is_none())?;
+        // Those of a machine whose directory is gone.
+        groups::kill(&self.name)?;
         groups::remove(&self.name)
     }
 
@@ -123,9 +126,9 @@ impl Machine {
         Ok(enter)
     }
 
-    /// Runs `line` on the machine by a shell, and returns what it prints.
+    /// Runs `line` on the machine by a shell, for a minute at most, and returns what it prints.
     pub(crate) fn run(&self, line: &str) -> Result<String> {
-        command::run(self.command("sh")?.args(["-c", line]))
+        command::run(self.command("timeout")?.args(["60", "sh", "-c", line]))
     }
 
     /// Kills a daemon, which is started again.
@@ -184,7 +187,7 @@ pub(crate) fn init(directory: &Path) -> Result<ExitCode> {
             continue;
         };
         if let Some(daemon) = running.remove(&pid.as_raw_nonzero().get().unsigned_abs()) {
-            wait::pause(AGAIN);
+            wait::pause(RESTART_DELAY);
             running.insert(start(directory, daemon)?, daemon);
         }
     }
@@ -210,7 +213,7 @@ const PID: &str = "pid";
 const READY: &str = "ready";
 const GO: &str = "go";
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
-const AGAIN: Duration = Duration::from_secs(1);
+const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// Enters control groups, one file a line, and becomes what follows.
 const ENTER: &str = "for file in $1; do echo $$ > \"$file\"; done; shift; exec \"$@\"";

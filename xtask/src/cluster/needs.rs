@@ -36,7 +36,7 @@ pub(crate) fn check() -> Result<()> {
 /// Installs what is missing, and returns where the programs of Kubernetes are.
 pub(crate) fn install(say: &dyn Fn(&str)) -> Result<Kubernetes> {
     packages::install(NEEDS, say)?;
-    let directory = match std::env::var_os(OTHERS).map(PathBuf::from) {
+    let directory = match std::env::var_os(BIN_DIR_VARIABLE).map(PathBuf::from) {
         Some(directory) => directory,
         None => kube::install_all(say)?,
     };
@@ -86,7 +86,7 @@ pub(crate) fn image(root: &Path, say: &dyn Fn(&str)) -> Result<PathBuf> {
     Ok(archive)
 }
 
-const OTHERS: &str = "KUBERNETES_BIN_DIR";
+const BIN_DIR_VARIABLE: &str = "KUBERNETES_BIN_DIR";
 
 const NEEDS: &[Need] = &[
     need("conntrack", &["conntrack"]),

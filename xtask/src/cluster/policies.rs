@@ -20,29 +20,51 @@ use testkit::http::Connection;
 use testkit::netpol::{Blocks, Cluster, End, Labels, Pod, Protocol};
 use testkit::{netns, wait};
 
+use super::load::EndOnDrop;
 use super::machine::Machine;
 use super::up::Clusters;
 use super::{cloud, control, network};
 
-/// Enforces the seed's policies while `work` runs.
+/// Enforces the seed's policies while `work` runs. Fails if they were not for long: the API server may be away
+/// for a while, or the node, and what holds goes on to hold.
 pub(crate) fn during<T>(clusters: &Clusters, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let node = Machine::at(&clusters.root, network::SEED[0].name);
     enforce(clusters, &node)?;
     let over = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                // The API server may be away, or the node: what holds goes on to hold.
-                let _ = enforce(clusters, &node);
-                wait::pause(PERIOD);
-            }
-        });
+    let (done, stale) = std::thread::scope(|scope| {
+        let keeping = scope.spawn(|| keep(clusters, &node, &over));
+        let end = EndOnDrop(&over);
         let done = work();
-        over.store(true, Ordering::Relaxed);
-        done
+        drop(end);
+        let stale = keeping.join();
+        (
+            done,
+            stale.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        )
     });
-    let _ = node.run("nft delete table ip policies");
+    end(clusters);
+    ensure!(stale < STALE, "policies were not looked at for {stale:.0?}");
     done
+}
+
+/// Enforces nothing any more.
+pub(crate) fn end(clusters: &Clusters) {
+    let node = Machine::at(&clusters.root, network::SEED[0].name);
+    let _ = node.run("nft delete table ip policies");
+}
+
+/// Returns the longest time for which nothing could be looked at.
+fn keep(clusters: &Clusters, node: &Machine, over: &AtomicBool) -> Duration {
+    let (mut last, mut stale) = (wait::Stopwatch::start(), Duration::ZERO);
+    while !over.load(Ordering::Relaxed) {
+        let looked = enforce(clusters, node);
+        stale = stale.max(last.elapsed());
+        if looked.is_ok() {
+            last = wait::Stopwatch::start();
+        }
+        wait::pause(PERIOD);
+    }
+    stale
 }
 
 fn enforce(clusters: &Clusters, node: &Machine) -> Result<()> {
@@ -166,7 +188,7 @@ fn collect_ports(value: &Value, into: &mut BTreeSet<u16>) {
             }
         }
         Value::Array(items) => items.iter().for_each(|item| collect_ports(item, into)),
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -174,6 +196,7 @@ fn collect_ports(value: &Value, into: &mut BTreeSet<u16>) {
 const UNUSED: u16 = 1;
 const LISTED: &str = "nft list table ip policies >/dev/null";
 const PERIOD: Duration = Duration::from_millis(500);
+const STALE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::wait;
 
 use super::steps::objects;
-use super::up::{Clusters, MINUTES};
+use super::up::{Clusters, ROLLOUT_LIMIT};
 use super::{control, network};
 
 /// A way from Prometheus to its targets.
@@ -93,7 +93,7 @@ pub(crate) fn through(clusters: &Clusters, way: Way) -> Result<String> {
     ])?;
     let pod = include_str!("prometheus.yaml").replace("NAME", way.name);
     clusters.seed.apply(objects(&pod, "prometheus.yaml")?)?;
-    let seen = wait::until_ok("both kubelets", MINUTES, || {
+    let seen = wait::until_ok("both kubelets", ROLLOUT_LIMIT, || {
         let query = "http://127.0.0.1:9090/api/v1/query?query=up%7Bjob=%22kubelet%22%7D==1";
         let exec = [
             "--namespace",
@@ -122,7 +122,10 @@ fn with_addresses(file: &str) -> Result<String> {
     let file = objects(file, "shoot-by-tunnel.yaml")?;
     let file = file.into_iter().next().context("an empty file")?;
     let jobs = file["scrape_configs"].as_array().into_iter().flatten();
-    let job = jobs.cloned().find(|job| job["job_name"] == "kubelet");
+    let job = jobs
+        .into_iter()
+        .find(|job| job["job_name"] == "kubelet")
+        .cloned();
     let mut job = job.context("no job of kubelets")?;
     let fields = job.as_object_mut().context("no job")?;
     for field in ["kubernetes_sd_configs", "relabel_configs"] {
@@ -136,7 +139,7 @@ fn with_addresses(file: &str) -> Result<String> {
     Ok(whole.to_string())
 }
 
-/// Who Prometheus is in the shoot, and what it may.
+/// The account of Prometheus in the shoot, and its rights.
 fn account() -> Vec<Value> {
     let role = "rbac.authorization.k8s.io";
     let (name, of_role) = (json!({ "name": "prometheus" }), format!("{role}/v1"));

@@ -1,4 +1,4 @@
-//! docs/deploy.md, done: what an operator brings, and the shipped manifests in its order.
+//! The steps of docs/deploy.md: what an operator brings, and the shipped manifests.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use deploy::gardener::{self, API, Authorities, KONNECTIVITY, SHOOT};
 use serde_json::{Value, json};
 use testkit::{command, wait};
 
-use super::up::{self, Clusters, MINUTES};
+use super::up::{self, Clusters, ROLLOUT_LIMIT};
 use super::{cloud, control, network};
 use crate::console::Console;
 use crate::{images, workspace};
@@ -17,7 +17,7 @@ use crate::{images, workspace};
 pub(crate) fn load_images(clusters: &Clusters) -> Result<String> {
     let archives = workspace::target()?.join("images");
     for (nodes, names) in [
-        (&network::SEED[..], SEED),
+        (&network::SEED[..], SEED_IMAGES),
         (&network::SHOOT[..], SHOOT_IMAGES),
     ] {
         for node in nodes {
@@ -28,7 +28,7 @@ pub(crate) fn load_images(clusters: &Clusters) -> Result<String> {
     }
     Ok(format!(
         "{} in the seed, {} in the shoot",
-        SEED.len(),
+        SEED_IMAGES.len(),
         SHOOT_IMAGES.len()
     ))
 }
@@ -41,20 +41,17 @@ pub(crate) fn apply(console: &mut Console, clusters: &Clusters, directory: &str)
     } else {
         &clusters.seed
     };
-    console.check(
-        &format!("kubectl apply --server-side -k deploy/{directory}"),
-        || {
-            let left_out = kubectl.apply(Objects::build(directory)?)?;
-            Ok(match left_out.len() {
-                0 => String::new(),
-                _ => format!(
-                    "not in Kubernetes 1.{}: {}",
-                    clusters.kubernetes.minor,
-                    left_out.join(", ")
-                ),
-            })
-        },
-    )
+    console.check(&format!("deploy/{directory} is applied"), || {
+        let left_out = kubectl.apply(Objects::build(directory)?)?;
+        Ok(match left_out.len() {
+            0 => String::new(),
+            _ => format!(
+                "not in Kubernetes 1.{}: {}",
+                clusters.kubernetes.minor,
+                left_out.join(", ")
+            ),
+        })
+    })
 }
 
 /// What an operator brings to the seed: certificates.
@@ -105,7 +102,7 @@ pub(crate) fn make_records(clusters: &Clusters) -> Result<String> {
         "service",
         "istio-ingressgateway",
     ];
-    let address = wait::until_some("an address of the load balancer", MINUTES, || {
+    let address = wait::until_some("an address of the load balancer", ROLLOUT_LIMIT, || {
         let service = clusters.seed.get(&words).ok()?;
         let ip = service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str();
         ip.map(str::to_owned)
@@ -150,7 +147,7 @@ pub(crate) fn select_egress(clusters: &Clusters, file: &str) -> Result<()> {
     )?;
     clusters
         .seed
-        .rolled_out(SHOOT, "deployment/kube-apiserver", MINUTES)
+        .rolled_out(SHOOT, "deployment/kube-apiserver", ROLLOUT_LIMIT)
 }
 
 /// Builds every image, as `cargo xtask images` does.
@@ -161,6 +158,16 @@ pub(crate) fn build_images() -> Result<()> {
         "an image is not as it should be"
     );
     Ok(())
+}
+
+/// As [`build_images`], if one is missing.
+pub(crate) fn build_missing_images() -> Result<()> {
+    let archives = workspace::target()?.join("images");
+    let mut names = SEED_IMAGES.iter().chain(SHOOT_IMAGES);
+    if names.all(|name| archives.join(format!("{name}.tar")).exists()) {
+        return Ok(());
+    }
+    build_images()
 }
 
 /// Returns a signed certificate of a Service in the shoot, as a Secret, and its authority in base64.
@@ -177,7 +184,7 @@ pub(crate) fn objects(text: &str, name: &str) -> Result<Objects> {
     Objects::parse(text, Path::new(name))
 }
 
-const SEED: &[&str] = &[
+const SEED_IMAGES: &[&str] = &[
     "konnectivity-server",
     "netpol-controller",
     "sni-proxy",

@@ -1,18 +1,18 @@
 //! `cargo xtask cluster test`: what is done to the clusters while requests go on, and what may fail then.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use deploy::gardener::SHOOT;
-
-use super::{control, demo, network, policies};
 use testkit::wait;
 
 use super::load::{self, Outcome};
 use super::machine::Machine;
-use super::up::{self, Clusters, MINUTES};
+use super::up::{self, Clusters, ROLLOUT_LIMIT};
+use super::{control, demo, network, policies, steps};
 use crate::console::Console;
 
 /// How much of it.
@@ -37,18 +37,19 @@ struct Rolled {
     in_shoot: bool,
     namespace: &'static str,
     workload: &'static str,
-    /// The ways, by the beginning of their names, with the reason in docs/operations.md.
-    excused: &'static [(&'static str, &'static str)],
+    /// The ways that docs/operations.md excuses.
+    excused: &'static [Excuse],
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut console = Console::new();
     let clusters = up::start(&mut console)?;
     if !demo::is_deployed(&clusters) {
+        steps::build_missing_images()?;
         demo::deploy(&mut console, &clusters)?;
     }
-    super::steps::select_egress(&clusters, "vpn-http-connect.yaml")?;
-    clusters.shoot.wait_ready(MINUTES)?;
+    steps::select_egress(&clusters, "vpn-http-connect.yaml")?;
+    clusters.shoot.wait_ready(ROLLOUT_LIMIT)?;
     ensure!(
         !is_dropped(&clusters)?,
         "packets are dropped though nothing is enforced"
@@ -58,6 +59,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             allowed_alone(&clusters)
         });
         rolls(&mut console, &clusters, options);
+        let _ = console.check("they still are", || allowed_alone(&clusters));
         Ok(())
     })?;
     let name = "the seed's node loses its power";
@@ -120,7 +122,7 @@ fn is_dropped(clusters: &Clusters) -> Result<bool> {
 struct Disturbance {
     name: &'static str,
     work: fn(&Clusters) -> Result<()>,
-    excused: &'static [(&'static str, &'static str)],
+    excused: &'static [Excuse],
 }
 
 const DISTURBANCES: [Disturbance; 8] = [
@@ -137,7 +139,7 @@ const DISTURBANCES: [Disturbance; 8] = [
             clusters.seed.run(&restart)?;
             clusters
                 .seed
-                .rolled_out(SHOOT, "deployment/kube-apiserver", MINUTES)
+                .rolled_out(SHOOT, "deployment/kube-apiserver", ROLLOUT_LIMIT)
         },
         excused: &[KEPT],
     },
@@ -145,7 +147,7 @@ const DISTURBANCES: [Disturbance; 8] = [
         name: "the seed's API server is killed",
         work: |clusters| {
             seed_machine(clusters).kill("kube-apiserver")?;
-            clusters.seed.wait_ready(MINUTES)
+            clusters.seed.wait_ready(ROLLOUT_LIMIT)
         },
         excused: &[],
     },
@@ -154,7 +156,7 @@ const DISTURBANCES: [Disturbance; 8] = [
         work: |clusters| {
             seed_machine(clusters).kill("etcd")?;
             wait::pause(Duration::from_secs(5));
-            clusters.seed.wait_ready(MINUTES)
+            clusters.seed.wait_ready(ROLLOUT_LIMIT)
         },
         excused: &[],
     },
@@ -170,9 +172,11 @@ const DISTURBANCES: [Disturbance; 8] = [
             scale("--replicas=0")?;
             wait::pause(Duration::from_secs(10));
             scale("--replicas=2")?;
-            clusters
-                .seed
-                .rolled_out("garden", "deployment/rhizome-netpol-controller", MINUTES)
+            clusters.seed.rolled_out(
+                "garden",
+                "deployment/rhizome-netpol-controller",
+                ROLLOUT_LIMIT,
+            )
         },
         excused: &[],
     },
@@ -185,7 +189,7 @@ const DISTURBANCES: [Disturbance; 8] = [
             wait::pause(Duration::from_secs(2));
             wait_kubelets(clusters)
         },
-        excused: &[("tunnel", "what is asked there is the kubelet")],
+        excused: &[excuse("tunnel", 30, "what is asked there is the kubelet")],
     },
     Disturbance {
         name: "kube-proxy is killed on every node",
@@ -213,7 +217,7 @@ const DISTURBANCES: [Disturbance; 8] = [
             clusters.shoot.run(&["uncordon", node])?;
             clusters
                 .shoot
-                .rolled_out("kube-system", "statefulset/vpn-shoot", MINUTES)
+                .rolled_out("kube-system", "statefulset/vpn-shoot", ROLLOUT_LIMIT)
         },
         excused: &[],
     },
@@ -225,14 +229,18 @@ const DISTURBANCES: [Disturbance; 8] = [
             up::wait_node(&clusters.shoot, node)?;
             clusters
                 .shoot
-                .rolled_out("kube-system", "daemonset/apiserver-proxy", MINUTES)?;
+                .rolled_out("kube-system", "daemonset/apiserver-proxy", ROLLOUT_LIMIT)?;
             clusters
                 .shoot
-                .rolled_out("kube-system", "statefulset/vpn-shoot", MINUTES)
+                .rolled_out("kube-system", "statefulset/vpn-shoot", ROLLOUT_LIMIT)
         },
         excused: &[
-            ("node shoot-1", "its node was away"),
-            ("tunnel", "requests in the tunnel's client on that node"),
+            excuse("node shoot-1", 60, "its node was away"),
+            excuse(
+                "tunnel",
+                60,
+                "its node was away, or the tunnel's client on it",
+            ),
         ],
     },
 ];
@@ -241,7 +249,7 @@ const DISTURBANCES: [Disturbance; 8] = [
 fn wait_kubelets(clusters: &Clusters) -> Result<()> {
     for node in &network::SHOOT {
         let path = format!("/api/v1/nodes/{}/proxy/healthz", node.name);
-        wait::until_ok(node.name, MINUTES, || {
+        wait::until_ok(node.name, ROLLOUT_LIMIT, || {
             clusters.shoot.run(&["get", "--raw", &path])
         })?;
     }
@@ -268,7 +276,7 @@ fn restart(clusters: &Clusters, node: &network::Node) -> Result<()> {
 fn lose_seed(clusters: &Clusters) -> Result<String> {
     restart(clusters, &network::SEED[0])?;
     let clock = wait::Stopwatch::start();
-    wait::until_ok("every way", 3 * MINUTES, || {
+    wait::until_ok("every way", 3 * ROLLOUT_LIMIT, || {
         let ((), outcomes) = load::during(clusters, || {
             wait::pause(Duration::from_secs(2));
             Ok(())
@@ -292,42 +300,75 @@ fn roll(clusters: &Clusters, rolled: &Rolled) -> Result<()> {
         rolled.workload,
     ];
     kubectl.run(&restart)?;
-    kubectl.rolled_out(rolled.namespace, rolled.workload, 2 * MINUTES)
+    kubectl.rolled_out(rolled.namespace, rolled.workload, 2 * ROLLOUT_LIMIT)
 }
 
-/// Says how many requests there were, or which failed that had no excuse.
-fn judge(outcomes: &[Outcome], excused: &[(&str, &str)]) -> Result<String> {
+/// Says how many requests there were, or which failed that had no excuse, or for longer than it.
+fn judge(outcomes: &[Outcome], excused: &[Excuse]) -> Result<String> {
     let mut bad = Vec::new();
-    let (mut requests, mut forgiven) = (0, 0);
+    let (mut requests, mut forgiven, mut reasons) = (0, 0, BTreeSet::new());
     for outcome in outcomes {
         requests += outcome.requests;
-        if outcome.failures.is_empty() {
-            continue;
+        let excuse = excused.iter().find(|one| outcome.way.starts_with(one.way));
+        let limit = excuse.map_or(Duration::ZERO, |one| one.limit);
+        let (count, first) = (outcome.failures.len(), outcome.failures.iter().take(10));
+        if outcome.outage > limit {
+            let first: Vec<&str> = first.map(String::as_str).collect();
+            let (way, took, all) = (&outcome.way, outcome.outage, outcome.requests);
+            let of = format!("{way}: {count} of {all} failed, {took:.1?} long");
+            bad.push(format!("{of}:\n      {}", first.join("\n      ")));
         }
-        if excused.iter().any(|(way, _)| outcome.way.starts_with(way)) {
-            forgiven += outcome.failures.len();
-        } else {
-            let (count, first) = (outcome.failures.len(), outcome.failures.join("\n      "));
+        if excuse.is_none() && outcome.longest > SLOW {
             bad.push(format!(
-                "{}: {count} of {} failed:\n      {first}",
-                outcome.way, outcome.requests
+                "{}: a request took {:.1?}",
+                outcome.way, outcome.longest
             ));
         }
+        forgiven += count;
+        reasons.extend(excuse.filter(|_| count > 0).map(|one| one.because));
     }
-    if !bad.is_empty() {
-        bail!("{}", bad.join("\n    "));
-    }
+    ensure!(bad.is_empty(), "{}", bad.join("\n    "));
     let longest = outcomes.iter().max_by_key(|outcome| outcome.longest);
     let longest = longest.map_or_else(String::new, |one| {
-        format!("{:.1?} ({}, at {})", one.longest, one.way, one.longest_at)
+        format!("{:.1?} ({})", one.longest, one.way)
     });
-    Ok(format!(
-        "{requests} requests, longest {longest}, failed with an excuse: {forgiven}"
-    ))
+    let outage = outcomes
+        .iter()
+        .map(|one| one.outage)
+        .max()
+        .unwrap_or_default();
+    Ok(match forgiven {
+        0 => format!("{requests} requests, none failed, longest {longest}"),
+        _ => {
+            let reasons = Vec::from_iter(reasons).join("; ");
+            format!(
+                "{requests} requests, longest {longest}; excused {forgiven}, {outage:.1?} long: {reasons}"
+            )
+        }
+    })
 }
 
-const KEPT: (&str, &str) = (
+/// A way that may fail for a while, by the beginning of its name, and why.
+struct Excuse {
+    way: &'static str,
+    limit: Duration,
+    because: &'static str,
+}
+
+const fn excuse(way: &'static str, seconds: u64, because: &'static str) -> Excuse {
+    Excuse {
+        way,
+        limit: Duration::from_secs(seconds),
+        because,
+    }
+}
+
+/// What no request may take that has no excuse.
+const SLOW: Duration = Duration::from_secs(5);
+
+const KEPT: Excuse = excuse(
     "kept",
+    1,
     "a connection that outlives its gateway's drain is cut",
 );
 
@@ -360,8 +401,9 @@ const ROLLED: [Rolled; 7] = [
         in_shoot: true,
         namespace: "kube-system",
         workload: "daemonset/apiserver-proxy",
-        excused: &[(
+        excused: &[excuse(
             "node",
+            30,
             "without maxSurge a node proxy refuses connections until the next one listens",
         )],
     },

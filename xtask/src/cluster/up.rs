@@ -17,7 +17,7 @@ use super::network::{self, Node, ROUTER};
 use super::{cloud, needs, root};
 use crate::console::Console;
 
-/// Both clusters, and who works on them.
+/// Both clusters, with an operator of each.
 #[derive(Clone, Debug)]
 pub(crate) struct Clusters {
     pub(crate) root: std::path::PathBuf,
@@ -45,7 +45,6 @@ pub(crate) fn start(console: &mut Console) -> Result<Clusters> {
     let kubernetes = needs::install(&|text| say(console, text))?;
     let root = root()?;
     fs::create_dir_all(&root).with_context(|| format!("making {}", root.display()))?;
-    let image = needs::image(&root, &|text| say(console, text))?;
     say(
         console,
         &format!(
@@ -63,12 +62,14 @@ pub(crate) fn start(console: &mut Console) -> Result<Clusters> {
         root: root.clone(),
         kubernetes: kubernetes.clone(),
     };
-    if root.join(COMPLETE).exists() && router.init().is_some() {
+    let runs = |name| Machine::at(&root, name).init().is_some();
+    if root.join(COMPLETE).exists() && super::machines().all(runs) {
         say(console, "both clusters run already");
         return Ok(clusters);
     }
     // What a start left that did not come to its end.
     super::stop(&root)?;
+    let image = needs::image(&root, &|text| say(console, text))?;
     console.heading("Seed");
     seed.make_files(SEED_NAMES, &network::SEED)?;
     shoot.make_files(SHOOT_NAMES, &network::SHOOT)?;
@@ -85,7 +86,7 @@ pub(crate) fn start(console: &mut Console) -> Result<Clusters> {
     for node in &network::SEED {
         console.check(node.name, || {
             start_node(&clusters, &seed, node)?;
-            clusters.seed.wait_ready(MINUTES)?;
+            clusters.seed.wait_ready(ROLLOUT_LIMIT)?;
             clusters.seed.apply(basics(&seed, &network::SEED))?;
             clusters
                 .seed
@@ -106,7 +107,7 @@ pub(crate) fn start(console: &mut Console) -> Result<Clusters> {
         ] {
             clusters
                 .seed
-                .rolled_out(deploy::gardener::SHOOT, workload, MINUTES)?;
+                .rolled_out(deploy::gardener::SHOOT, workload, ROLLOUT_LIMIT)?;
         }
         Ok(deploy::gardener::SHOOT.to_owned())
     })?;
@@ -145,8 +146,13 @@ pub(crate) fn start_node(clusters: &Clusters, cluster: &Cluster, node: &Node) ->
 
 /// Loads an image's archive on a node.
 pub(crate) fn load(root: &Path, node: &Node, archive: &Path) -> Result<()> {
+    ensure!(
+        archive.exists(),
+        "no {}: `cargo xtask images` makes it",
+        archive.display()
+    );
     let machine = Machine::at(root, node.name);
-    testkit::wait::until_ok("a container runtime", MINUTES, || {
+    testkit::wait::until_ok("a container runtime", ROLLOUT_LIMIT, || {
         let mut import = machine.command("ctr")?;
         import
             .args(["--namespace", "k8s.io", "images", "import"])
@@ -157,7 +163,7 @@ pub(crate) fn load(root: &Path, node: &Node, archive: &Path) -> Result<()> {
 
 pub(crate) fn wait_node(kubectl: &Kubectl, node: &Node) -> Result<()> {
     let what = format!("node/{}", node.name);
-    testkit::wait::until_ok(node.name, MINUTES, || {
+    testkit::wait::until_ok(node.name, ROLLOUT_LIMIT, || {
         let waited = kubectl.run(&["wait", "--for=condition=Ready", &what, "--timeout=60s"]);
         waited
             .map(|_| ())
@@ -251,7 +257,7 @@ pub(crate) fn egress(configuration: &Value) -> Value {
 
 /// Is there once both clusters have started.
 const COMPLETE: &str = "complete";
-pub(crate) const MINUTES: Duration = Duration::from_secs(180);
+pub(crate) const ROLLOUT_LIMIT: Duration = Duration::from_secs(180);
 
 const SEED_NAMES: &[&str] = &[
     "10.240.0.10",

@@ -322,7 +322,11 @@ impl Peer {
         match self.steering {
             Steering::Client(_) => true,
             Steering::Server { last_healthy, .. } => {
-                let patience = if self.draining { DRAINED_GRACE } else { patience };
+                let patience = if self.draining {
+                    DRAINED_GRACE
+                } else {
+                    patience
+                };
                 let kept = |last| now.saturating_duration_since(last) < patience;
                 !self.ended && last_healthy.is_some_and(kept)
             }

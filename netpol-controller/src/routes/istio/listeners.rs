@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use route::RouteMatch;
 
-use super::{Bound, Tls, accepts_only, tls_of, weighty};
+use super::{Bound, Tls, accepts_only, tls_of, weighted};
 use crate::plan::Reason;
 use crate::routes::claims::{Claims, Context};
 use crate::routes::{GatewayEntry, select};
@@ -66,15 +66,15 @@ fn without_tls(cx: Context<'_>, routed: &Claims, claims: &mut Claims) {
                 service,
             };
             let (mut is_for, mut problems) = (false, BTreeSet::new());
-            for lead in leads(&bound) {
-                let gateway = cx.state.istio_gateways.get(lead.gateway);
-                let port = lead.server.port.number;
+            for plain in plain_routes(&bound) {
+                let gateway = cx.state.istio_gateways.get(plain.gateway);
+                let port = plain.server.port.number;
                 let accepted = gateway.and_then(|own| accepted(cx, entry, own, port));
                 let Some(accepted) = accepted else { continue };
                 is_for = true;
-                if let Some(missing) = lead.missing(cx, key, routed, (index, entry)) {
-                    let only = accepts_only(lead.server, accepted);
-                    problems.insert((lead.gateway.clone(), format!("{only}: {missing}")));
+                if let Some(missing) = plain.missing(cx, key, routed, (index, entry)) {
+                    let only = accepts_only(plain.server, accepted);
+                    problems.insert((plain.gateway.clone(), format!("{only}: {missing}")));
                 }
             }
             is_for.then_some(problems)
@@ -112,7 +112,7 @@ fn report(claims: &mut Claims, gateway: &ObjectKey, message: &str) {
 }
 
 /// A destination of a route, and the server without TLS that it leads from.
-struct Lead<'w> {
+struct PlainRoute<'w> {
     gateway: &'w ObjectKey,
     server: &'w IstioServer,
     to: &'w RouteDestination,
@@ -120,10 +120,10 @@ struct Lead<'w> {
 
 /// Returns where routes lead from servers without TLS on the ports for node proxies and VPN clients:
 /// from those for HTTP by HTTP routes, from others by TCP routes.
-fn leads<'w>(bound: &Bound<'w>) -> Vec<Lead<'w>> {
+fn plain_routes<'w>(bound: &Bound<'w>) -> Vec<PlainRoute<'w>> {
     let ports = bound.entry.ports;
     let all = [TlsMatch::default()];
-    let mut leads = Vec::new();
+    let mut found = Vec::new();
     for (routes, http) in [(&bound.service.http, true), (&bound.service.tcp, false)] {
         for route in routes {
             let matches = if route.matches.is_empty() {
@@ -137,8 +137,8 @@ fn leads<'w>(bound: &Bound<'w>) -> Vec<Lead<'w>> {
             let plain =
                 servers.filter(|(_, own)| tls_of(own) == Tls::Plain && speaks_http(own) == http);
             for (gateway, server) in plain {
-                let to = weighty(&route.destinations).map(|one| &one.destination);
-                leads.extend(to.map(|to| Lead {
+                let to = weighted(&route.destinations).map(|one| &one.destination);
+                found.extend(to.map(|to| PlainRoute {
                     gateway,
                     server,
                     to,
@@ -146,10 +146,10 @@ fn leads<'w>(bound: &Bound<'w>) -> Vec<Lead<'w>> {
             }
         }
     }
-    leads
+    found
 }
 
-impl Lead<'_> {
+impl PlainRoute<'_> {
     /// Returns what no route of a gateway leads to; `None` when one does, when the destination is
     /// another group's, or when there is no such Service, as behind a port that is only opened.
     fn missing(
