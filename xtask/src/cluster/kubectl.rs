@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_does_not_know_is_left_out_and_said() {
+    fn kinds_too_new_are_left_out_and_said() {
         let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "a" } });
         let service = json!({
             "apiVersion": "v1", "kind": "Service", "metadata": { "name": "b" },

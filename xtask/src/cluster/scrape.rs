@@ -121,11 +121,8 @@ pub(crate) fn through(clusters: &Clusters, way: Way) -> Result<String> {
 fn with_addresses(file: &str) -> Result<String> {
     let file = objects(file, "shoot-by-tunnel.yaml")?;
     let file = file.into_iter().next().context("an empty file")?;
-    let jobs = file["scrape_configs"].as_array().into_iter().flatten();
-    let job = jobs
-        .into_iter()
-        .find(|job| job["job_name"] == "kubelet")
-        .cloned();
+    let mut jobs = file["scrape_configs"].as_array().into_iter().flatten();
+    let job = jobs.find(|job| job["job_name"] == "kubelet").cloned();
     let mut job = job.context("no job of kubelets")?;
     let fields = job.as_object_mut().context("no job")?;
     for field in ["kubernetes_sd_configs", "relabel_configs"] {
