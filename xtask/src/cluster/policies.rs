@@ -168,11 +168,14 @@ fn rules(namespaces: &[Value], pods: &[Value], policies: &[Value]) -> Result<Str
         );
     }
     let begin = "ct state established,related accept\n";
+    // What belongs to no connection the node's kernel answers, as without policies: by that an old connection of
+    // the same ports ends, which would be in a new one's way for a minute.
+    let invalid = "    ct state invalid accept\n";
     Ok(format!(
         "table ip policies\ndelete table ip policies\ntable ip policies {{\n\
          \x20 chain forward {{\n    type filter hook forward priority 10\n    {begin}{forward}\
          \x20   ip saddr {{ {all} }} counter drop\n    ip daddr {{ {all} }} counter drop\n  }}\n\
-         \x20 chain input {{\n    type filter hook input priority 10\n    {begin}{input}\
+         \x20 chain input {{\n    type filter hook input priority 10\n    {begin}{invalid}{input}\
          \x20   ip saddr {{ {all} }} counter drop\n  }}\n}}\n"
     ))
 }
