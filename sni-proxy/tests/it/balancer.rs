@@ -378,7 +378,7 @@ fn play(child: &Child, row: Row, version: u8) {
         }
         Then::Connect | Then::Hello | Then::NodeHeader | Then::Other => {}
     }
-    let line = child.access_line(peer);
+    let line = child.access_line_at(listener, peer);
     let client = if told {
         CLIENT.to_owned()
     } else {

@@ -102,6 +102,15 @@ impl Child {
 
     /// Waits for the access-log line of the connection from `peer`; the format must be JSON.
     pub(crate) fn access_line(&self, peer: SocketAddr) -> Value {
+        self.access_line_with(peer, |_| true)
+    }
+
+    /// As [`Child::access_line`], of one listener: another one may have had the same peer before.
+    pub(crate) fn access_line_at(&self, listener: &str, peer: SocketAddr) -> Value {
+        self.access_line_with(peer, |line| line["listener"] == listener)
+    }
+
+    fn access_line_with(&self, peer: SocketAddr, is_it: impl Fn(&Value) -> bool) -> Value {
         let line = wait::until_some(&format!("the access-log line of {peer}"), LIMIT, || {
             let log = self.stdout();
             let lines = log
@@ -109,7 +118,7 @@ impl Child {
                 .filter_map(|line| serde_json::from_str(line).ok());
             lines
                 .into_iter()
-                .find(|line: &Value| line["peer"] == peer.to_string())
+                .find(|line: &Value| line["peer"] == peer.to_string() && is_it(line))
         });
         line.unwrap()
     }
