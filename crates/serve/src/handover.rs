@@ -265,6 +265,8 @@ pub(crate) mod tests {
                 is_served(SocketAddr::from(([127, 0, 0, 1], port))),
                 "{every}"
             );
+            let by_ipv6 = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+            assert_eq!(is_served(by_ipv6), every.starts_with('['), "{every}");
         }
     }
 

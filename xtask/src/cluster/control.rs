@@ -239,7 +239,6 @@ pub(crate) fn router(root: &Path) -> Result<Spec> {
             ),
         ],
         files: BTreeMap::from([resolver()]),
-        container_runtime: false,
     })
 }
 
@@ -350,7 +349,6 @@ pub(crate) fn node(root: &Path, cluster: &Cluster, node: &Node, kubernetes: &Kub
         name: node.name.to_owned(),
         daemons,
         files,
-        container_runtime: true,
     }
 }
 

@@ -30,7 +30,6 @@ pub(crate) struct Spec {
     pub(crate) daemons: Vec<(String, Vec<String>)>,
     /// Files below `/etc` with their texts.
     pub(crate) files: BTreeMap<String, String>,
-    pub(crate) container_runtime: bool,
 }
 
 /// A machine that was started, by this process or another.
@@ -226,7 +225,7 @@ for each in etc var; do
   mkdir -p "$1/$each" "$1/scratch/$each"
   mount -t overlay -o "lowerdir=/$each,upperdir=$1/$each,workdir=$1/scratch/$each" overlay "/$each"
 done
-mkdir -p "$1/log" "$1/pods" /var/lib/kubelet /var/lib/containerd "$1/kubelet" "$1/containerd"
+mkdir -p "$1/log" /var/lib/kubelet /var/lib/containerd "$1/kubelet" "$1/containerd"
 mount --bind "$1/log" /var/log
 mount --bind "$1/kubelet" /var/lib/kubelet
 mount --bind "$1/containerd" /var/lib/containerd

@@ -153,9 +153,9 @@ pub(crate) fn load(root: &Path, node: &Node, archive: &Path) -> Result<()> {
     );
     let machine = Machine::at(root, node.name);
     testkit::wait::until_ok("a container runtime", ROLLOUT_LIMIT, || {
-        let mut import = machine.command("ctr")?;
+        let mut import = machine.command("timeout")?;
         import
-            .args(["--namespace", "k8s.io", "images", "import"])
+            .args(["60", "ctr", "--namespace", "k8s.io", "images", "import"])
             .arg(archive);
         command::run(&mut import).map(|_| ())
     })

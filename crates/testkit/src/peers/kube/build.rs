@@ -40,7 +40,7 @@ fn build(path: &Path, programs: &[&str], say: &dyn Fn(&str)) -> Result<()> {
         if programs.len() == 1 {
             "about 7"
         } else {
-            "about 12"
+            "about 15"
         },
         log.display()
     ));
