@@ -17,8 +17,8 @@
 //! next time; splice(2) never passes it, so only recv(2) finds that a stream has ended.
 //! So recv(2) looks whenever splice(2) finds nothing: with a full window behind the mark no segment would
 //! come to wake this direction. A short recv(2) that stopped there looks as if it had emptied the source, as
-//! it does to the runtime's own streams: what is behind waits for the next segment. Only one more call per
-//! exchange would show it.
+//! it does to the runtime's own streams: what is behind waits for the next segment, which a full window keeps
+//! away. Only one more call per exchange would show it.
 
 use std::io;
 use std::task::{Context, Poll, ready};

@@ -272,7 +272,7 @@ pub(crate) fn pods(clusters: &Clusters, label: &str) -> Result<Vec<String>> {
 }
 
 fn port_forward(clusters: &Clusters, pod: &str) -> Result<String> {
-    // It ends by itself: what is killed here is only what entered the machine for it.
+    // It ends by itself, in the machine as well.
     let words = ["port-forward", &format!("pod/{pod}"), "18080:8080"];
     let mut forward = clusters.shoot.command_for(4, &words)?;
     let mut forward = forward.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;

@@ -33,8 +33,6 @@ pub(crate) struct Outcome {
     /// The longest time from a failure to the next success.
     pub(crate) outage: Duration,
     pub(crate) longest: Duration,
-    /// When the longest was begun, since the first.
-    pub(crate) longest_at: Duration,
 }
 
 /// One way, with a machine to begin on.
@@ -150,10 +148,7 @@ fn ask(way: &Way, over: &AtomicBool) -> Outcome {
                 let clock = wait::Stopwatch::start();
                 let failure = request(way, &mut kept).err();
                 outcome.requests += 1;
-                if clock.elapsed() > outcome.longest {
-                    outcome.longest = clock.elapsed();
-                    outcome.longest_at = begun.elapsed().saturating_sub(clock.elapsed());
-                }
+                outcome.longest = outcome.longest.max(clock.elapsed());
                 way.works.store(failure.is_none(), Ordering::Relaxed);
                 if let Some(failure) = failure {
                     kept = None;
@@ -174,6 +169,8 @@ fn ask(way: &Way, over: &AtomicBool) -> Outcome {
             wait::pause(BETWEEN);
         }
     }
+    let open = failing.map_or(Duration::ZERO, wait::Stopwatch::elapsed);
+    outcome.outage = outcome.outage.max(open);
     outcome
 }
 

@@ -13,7 +13,7 @@ use super::{cloud, control, network};
 use crate::console::Console;
 use crate::{images, workspace};
 
-/// Builds the images and loads them on all nodes.
+/// Loads the images on all nodes.
 pub(crate) fn load_images(clusters: &Clusters) -> Result<String> {
     let archives = workspace::target()?.join("images");
     for (nodes, names) in [

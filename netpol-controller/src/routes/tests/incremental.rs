@@ -238,6 +238,7 @@ fn renew(
     let names: BTreeSet<_> = table.groups().chain(whole.groups()).cloned().collect();
     for name in names {
         assert_eq!(table.accepted(0, &name), whole.accepted(0, &name), "{name}");
+        assert_eq!(table.clusters(0, &name), whole.clusters(0, &name), "{name}");
         assert_eq!(table.problems(&name), whole.problems(&name), "{name}");
     }
 }
@@ -267,17 +268,8 @@ fn affected_groups_are_sufficient() {
             let mut of = affected(&state, object);
             apply(&mut state, object);
             of.extend(affected(&state, object));
-            for name in of {
-                table.put(&name, group(&state, &settings, &name));
-            }
+            renew(&mut table, &state, &settings, of);
         }
-        let whole = filled(&state, &settings);
-        let names: BTreeSet<_> = table.groups().chain(whole.groups()).cloned().collect();
-        assert!(names.len() >= 4);
-        for name in names {
-            assert_eq!(table.accepted(0, &name), whole.accepted(0, &name), "{name}");
-            assert_eq!(table.clusters(0, &name), whole.clusters(0, &name), "{name}");
-            assert_eq!(table.problems(&name), whole.problems(&name), "{name}");
-        }
+        assert!(table.groups().count() >= 4);
     }
 }
