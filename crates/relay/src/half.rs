@@ -15,7 +15,7 @@
 //!
 //! Reads stop at a byte that the source marked as urgent (tcp(7)). recv(2) drops it and goes on the
 //! next time; splice(2) never passes it, so only recv(2) finds that a stream has ended.
-//! So recv(2) looks whenever splice(2) finds nothing: with a full window behind the mark no segment would
+//! So recv(2) looks when splice(2) finds nothing: with a full window behind the mark no segment would
 //! come to wake this direction. A short recv(2) that stopped there looks as if it had emptied the source, as
 //! it does to the runtime's own streams: what is behind waits for the next segment, which a full window keeps
 //! away. Only one more call per exchange would show it.
@@ -278,9 +278,6 @@ impl Half {
                 }
                 self.bulk = false;
                 self.release(pool);
-                let copied = self.copy(source, sink, pool, meter)?;
-                self.bulk |= copied.is_none(); // it was empty
-                return Ok(copied);
             }
         }
         self.copy(source, sink, pool, meter)
@@ -288,6 +285,7 @@ impl Half {
 
     /// As [`read`](Self::read), except that `Some(0)` leaves to recv(2) what comes next.
     fn splice_in(&mut self, source: &TcpStream, pool: &Pool) -> Result<Option<usize>, Failure> {
+        let recv_decides = self.run == 0;
         let len = self.at_most(SPLICE_BYTES);
         let Pending::Pipe { pipe, held } = &mut self.pending else {
             return Ok(None);
@@ -297,7 +295,7 @@ impl Half {
         let spliced = source.try_io(Interest::READABLE, || {
             match splice(source, None, &pipe.writer, None, len, flags) {
                 Ok(read) => Ok(read),
-                Err(Errno::AGAIN) => Ok(0), // the source stays ready
+                Err(Errno::AGAIN) if recv_decides || has_more(source) => Ok(0), // it stays ready
                 Err(errno) => {
                     refused = Some(errno);
                     Err(errno.into())
@@ -504,4 +502,9 @@ fn would_block_or_interrupted(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
     )
+}
+
+/// Returns whether recv(2) finds something.
+fn has_more(source: &TcpStream) -> bool {
+    recv(source, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok()
 }
