@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!     preamble ─▶ client ─▶ route ─▶ endpoint ─▶ hand over ─▶ relay
+//!                             └─▶ terminate, where the route says so
 //! ```
 //!
 //! [`serve`] and, for all before the relay, [`establish`] read top to bottom; every step either
@@ -24,6 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::answer::Answer;
 use crate::config::{ListenerConfig, Otherwise};
 use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Target, read};
+use crate::terminate::{self, Terminated};
 use crate::worker::{Listener, Worker};
 
 /// Serves one accepted connection until it ends.
@@ -62,10 +64,11 @@ struct Established {
     unread: u32,
 }
 
-/// Connects a client to the endpoint it asks for, or answers why not.
+/// Connects a client to the endpoint it asks for, or answers why not. A connection whose TLS ends here is
+/// served to its end.
 async fn establish(
     accepted: Box<Accepted>,
-    worker: &Worker,
+    worker: &Rc<Worker>,
     record: &ConnRecord,
 ) -> Result<Established, Reason> {
     let Accepted {
@@ -123,6 +126,28 @@ async fn establish(
         return Err(answer(&mut downstream, Reason::Limit, version).await);
     }
 
+    let [idle, age] = limits.of(Some(&route));
+    let deadline = age.map(|age| accepted + age);
+    if let Some((own, secrets)) = terminate::of(&route) {
+        drop(routing);
+        if let Some(version) = version
+            && !Answer::established(version).write(&mut downstream).await
+        {
+            return Err(Reason::DownstreamReset);
+        }
+        let terminated = Terminated {
+            downstream,
+            early: preamble.bytes,
+            by_name: version.is_none(),
+            listener,
+            route,
+            own,
+            secrets,
+            deadline,
+        };
+        return Err(Box::pin(terminate::serve(terminated, worker, record)).await);
+    }
+
     // The endpoint: the next one when one fails, before a byte was sent.
     let tcp = upstream_tcp(route.cluster(), &listener.config, worker);
     let connected = connect(route.cluster(), client, &tcp, &routing, worker).await;
@@ -154,8 +179,6 @@ async fn establish(
         }
     }
 
-    let [idle, age] = limits.of(Some(&route));
-    let deadline = age.map(|age| accepted + age);
     Ok(Established {
         downstream,
         upstream,

@@ -31,6 +31,7 @@ use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
 use crate::subscription;
+use crate::terminate;
 use crate::trace;
 use crate::wireguard::{self, Scanner};
 use crate::worker::Shared;
@@ -41,6 +42,9 @@ const SETTLE: Duration = Duration::from_millis(10);
 
 /// How soon a routing file that could not be read is tried again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often the files of terminating routes are looked at.
+const SECRETS_AGAIN: Duration = Duration::from_secs(5);
 
 /// Why the gateway did not start.
 #[derive(Debug, thiserror::Error)]
@@ -157,6 +161,7 @@ impl Gateway {
             ),
             metrics,
             wireguard: wireguard::Metrics::new(&registry),
+            terminating: terminate::Metrics::register(&registry),
             access_log: access_log.clone(),
             config,
         });
@@ -177,6 +182,13 @@ impl Gateway {
                 xds::run(params, sink, metrics).await;
             }));
         }
+        let secrets = Arc::clone(&shared);
+        service.keep(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(SECRETS_AGAIN).await;
+                secrets.routing.refresh_secrets();
+            }
+        }));
         let admin = admin(&shared, &service, &listeners, &registry);
         log.register(&registry);
         service.answer(endpoints, &admin, registry, log);
@@ -329,6 +341,7 @@ fn admin(
     });
     Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     wireguard::Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
+    terminate::Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     telemetry::process::register(registry, BUILD);
     let (routing, traced, listening) = (Arc::clone(shared), Arc::clone(shared), listeners.to_vec());
     Arc::new(Admin {

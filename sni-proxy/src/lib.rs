@@ -22,6 +22,7 @@ mod preamble;
 mod routes;
 mod routing;
 mod subscription;
+mod terminate;
 mod trace;
 mod wireguard;
 mod worker;

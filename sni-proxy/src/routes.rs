@@ -7,20 +7,24 @@
 //! Checks what only the file can be wrong about; what routes may not contradict is checked where
 //! the snapshot is built.
 
-use std::collections::BTreeMap;
+mod terminate;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use route::{
-    Balance, BuildErrors, ClusterSpec, EndpointAddressError, EndpointSpec, OutlierParams,
+    Balance, BuildErrors, ClusterSpec, EndpointAddressError, EndpointSpec, Handler, OutlierParams,
     ProxyVersion, RouteMatch, RouteSpec, Snapshot, TableSpec, TcpOptions, parse_public_key,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use settings::{ConfigError, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings, yaml};
 
+use self::terminate::TerminateFile;
 use crate::config::validate_tcp;
+use crate::terminate::{Termination, Terminations};
 
 /// Why a routing file is refused.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +36,9 @@ pub enum RoutesError {
     /// It cannot be read or understood.
     #[error(transparent)]
     File(#[from] ConfigError),
+    /// The secrets of a terminating route, by what it matches, cannot be used.
+    #[error("{0}: the route of {1}: {2}")]
+    Secrets(PathBuf, String, String),
 }
 
 /// The routing file of `sni-proxy`.
@@ -173,6 +180,10 @@ struct RouteFile {
     )]
     #[schemars(with = "Vec<String>")]
     allow_sources: Option<Vec<String>>,
+    /// End TLS here, and balance requests instead of connections. Only with `serverNames` or
+    /// `connectDestinations`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    terminate: Option<Box<TerminateFile>>,
 }
 
 /// WireGuard servers: their keys, or the number of their datagrams, or both.
@@ -208,10 +219,11 @@ fn five_seconds() -> HumanDuration {
 }
 
 /// Reads the routing file at `path` and builds the snapshot that follows `previous`; `tcp` are the
-/// process's own socket options.
+/// process's own socket options. What terminates without usable secrets is passed through.
 pub(crate) fn load(
     path: &Path,
     tcp: &TcpSettings,
+    terminations: &Terminations,
     previous: Option<&Snapshot>,
 ) -> Result<Snapshot, RoutesError> {
     let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
@@ -222,13 +234,30 @@ pub(crate) fn load(
         Ok(file) => file,
         Err(_) => yaml::from_slice(&bytes, path)?,
     };
-    let spec = file.into_spec(path, tcp)?;
+    let spec = file.into_spec(path, tcp, terminations)?;
     Snapshot::build(spec, generation, previous)
         .map_err(|errors| RoutesError::Build(path.to_owned(), errors))
 }
 
+/// Tells which terminating route has no usable secrets.
+pub(crate) fn check_secrets(path: &Path, snapshot: &Snapshot) -> Result<(), RoutesError> {
+    for route in snapshot.routes() {
+        let own = route.handler().and_then(Handler::get::<Termination>);
+        if let Some(error) = own.and_then(|own| own.secrets.error()) {
+            let matches = route.matches().to_string();
+            return Err(RoutesError::Secrets(path.to_owned(), matches, error));
+        }
+    }
+    Ok(())
+}
+
 impl RoutesFile {
-    fn into_spec(self, path: &Path, tcp: &TcpSettings) -> Result<TableSpec, ConfigError> {
+    fn into_spec(
+        self,
+        path: &Path,
+        tcp: &TcpSettings,
+        terminations: &Terminations,
+    ) -> Result<TableSpec, ConfigError> {
         let mut errors = ConfigErrors::new();
         let mut options = SharedOptions {
             base: tcp,
@@ -236,13 +265,31 @@ impl RoutesFile {
         };
         let clusters = self.clusters.into_iter().enumerate();
         let clusters = clusters.map(|(at, cluster)| cluster.spec(at, &mut options, &mut errors));
-        let clusters = clusters.collect();
+        let clusters: Vec<ClusterSpec> = clusters.collect();
+        let sending = clusters
+            .iter()
+            .filter(|own| own.send_proxy_protocol.is_some());
+        let sending: BTreeSet<&str> = sending.map(|own| &*own.name).collect();
+        let mut handlers = Handlers {
+            directory: path.parent().unwrap_or(Path::new("")),
+            terminations,
+            sending,
+        };
         let routes = self.routes.into_iter().enumerate();
-        let routes = routes.filter_map(|(at, route)| route.spec(at, &mut errors));
+        let routes = routes.filter_map(|(at, route)| route.spec(at, &mut handlers, &mut errors));
         let routes = routes.collect();
         errors.into_result(path)?;
         Ok(TableSpec { clusters, routes })
     }
+}
+
+/// What routes with `terminate` are read with.
+struct Handlers<'a> {
+    /// Where the routing file is: paths in it are relative to that.
+    directory: &'a Path,
+    terminations: &'a Terminations,
+    /// Clusters with a PROXY header.
+    sending: BTreeSet<&'a str>,
 }
 
 /// Socket options of clusters, one value for all clusters that ask for the same.
@@ -335,7 +382,12 @@ impl OutlierFile {
 }
 
 impl RouteFile {
-    fn spec(self, at: usize, errors: &mut ConfigErrors) -> Option<RouteSpec> {
+    fn spec(
+        self,
+        at: usize,
+        handlers: &mut Handlers<'_>,
+        errors: &mut ConfigErrors,
+    ) -> Option<RouteSpec> {
         let key = || format!("routes[{at}]");
         if self.allow_sources.as_ref().is_some_and(Vec::is_empty) {
             let why = "an empty list would allow no client; without the key all are allowed";
@@ -356,6 +408,19 @@ impl RouteFile {
             errors.add(key(), one);
             return None;
         }
+        let handler = self.terminate.as_ref().and_then(|terminate| {
+            let key = format!("{}.terminate", key());
+            if self.server_names.is_empty() && self.connect_destinations.is_empty() {
+                errors.add(&*key, "only serverNames and connectDestinations have it");
+                return None;
+            }
+            if handlers.sending.contains(&*self.cluster) {
+                errors.add(&*key, "its cluster has sendProxyProtocol");
+                return None;
+            }
+            let params = terminate.params(handlers.directory, &key, errors)?;
+            Some(Handler::new(handlers.terminations.of(params)))
+        });
         if self.port.is_some() && self.destinations.is_empty() {
             errors.add(format!("{}.port", key()), "only destinations have a port");
         }
@@ -374,6 +439,7 @@ impl RouteFile {
         };
         Some(RouteSpec {
             allow_sources,
+            handler,
             ..RouteSpec::new(matches, self.cluster)
         })
     }
@@ -397,7 +463,7 @@ mod tests {
         let text = format!("clusters: []\nroutes: [{route}]");
         let path = Path::new("routes.yaml");
         let file: RoutesFile = yaml::from_str(&text, path)?;
-        let mut spec = file.into_spec(path, &TcpSettings::default())?;
+        let mut spec = file.into_spec(path, &TcpSettings::default(), &Terminations::default())?;
         Ok(spec.routes.remove(0))
     }
 

@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use crate::config::{Config, RouteSource, XdsConfig};
 use crate::gateway::StartError;
 use crate::routes::{self, RoutesError};
+use crate::terminate::Terminations;
 
 /// Upper bound of log lines about one table.
 const MAX_REPORTS: usize = 50;
@@ -52,6 +53,7 @@ pub(crate) struct Routing {
     /// Socket options of the process.
     tcp: TcpSettings,
     resolver: Resolver,
+    terminations: Terminations,
     refused: Counter,
     /// Whether there are routes yet.
     first: watch::Sender<bool>,
@@ -71,7 +73,8 @@ impl Config {
     pub fn check(&self) -> Result<String, StartError> {
         let source = match &self.source {
             RouteSource::File(file) => {
-                let snapshot = routes::load(file, &self.tcp, None)?;
+                let snapshot = routes::load(file, &self.tcp, &Terminations::default(), None)?;
+                routes::check_secrets(file, &snapshot)?;
                 let (clusters, routes) = (snapshot.clusters().count(), snapshot.routes().count());
                 let file = file.display();
                 format!("# {file}: {clusters} clusters, {routes} routes\n")
@@ -108,10 +111,11 @@ impl Routing {
         resolver: Resolver,
         registry: &Registry,
     ) -> Result<Self, RoutesError> {
-        let tcp = config.tcp.clone();
+        let (tcp, terminations) = (config.tcp.clone(), Terminations::default());
         let first = match &config.source {
             RouteSource::File(file) => {
-                Some((routes::load(file, &tcp, None)?, None, Duration::ZERO))
+                let snapshot = routes::load(file, &tcp, &terminations, None)?;
+                Some((snapshot, None, Duration::ZERO))
             }
             RouteSource::Xds(xds) => cached(xds, config),
         };
@@ -126,6 +130,7 @@ impl Routing {
             zone,
             tcp,
             resolver,
+            terminations,
             refused: refused(registry),
             first: watch::channel(ready).0,
             confirmed: Mutex::new(now.checked_sub(age).unwrap_or(now)),
@@ -220,7 +225,8 @@ impl Routing {
             return;
         };
         let previous = self.current.load_full();
-        match routes::load(file, &self.tcp, Some(&previous.snapshot)) {
+        let terminations = &self.terminations;
+        match routes::load(file, &self.tcp, terminations, Some(&previous.snapshot)) {
             Ok(snapshot) if snapshot.is_unchanged_from(&previous.snapshot) => {
                 *lock(&self.last_refusal) = None;
                 self.confirm();
@@ -228,6 +234,11 @@ impl Routing {
             Ok(snapshot) => self.put(snapshot, self.zone.clone()),
             Err(error) => self.refuse(&error, previous.snapshot.generation()),
         }
+    }
+
+    /// Reads certificates and keys of terminating routes again.
+    pub(crate) fn refresh_secrets(&self) {
+        self.terminations.refresh();
     }
 
     /// Tells whether the last reload failed for want of something that may come back by itself,

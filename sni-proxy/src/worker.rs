@@ -12,6 +12,7 @@ use telemetry::AccessLog;
 
 use crate::config::{Config, ListenerConfig};
 use crate::routing::Routing;
+use crate::terminate;
 use crate::wireguard;
 
 /// What all workers share; nothing in it is locked on a connection's path.
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) accepting: Accepting,
     pub(crate) metrics: Metrics,
     pub(crate) wireguard: wireguard::Metrics,
+    pub(crate) terminating: terminate::Metrics,
     pub(crate) access_log: AccessLog,
 }
 
@@ -34,6 +36,7 @@ pub(crate) struct Shared {
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: WorkerHandle,
+    pub(crate) terminations: terminate::Pools,
     random: Cell<u64>,
 }
 
@@ -52,6 +55,7 @@ impl Worker {
         Rc::new(Self {
             shared,
             handle,
+            terminations: terminate::Pools::default(),
             random: Cell::new(seed),
         })
     }

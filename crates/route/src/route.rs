@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
+use crate::handler::Handler;
 use crate::listeners::ListenerSet;
 use crate::names::is_normal_of;
 use crate::prefix::IpPrefix;
@@ -26,18 +27,21 @@ struct Options {
     allow_sources: Box<[IpPrefix]>,
     idle_timeout: Option<Duration>,
     max_connection_age: Option<Duration>,
+    handler: Option<Handler>,
 }
 
 impl Route {
     pub(crate) fn new(matches: Matches, cluster: Arc<Cluster>, spec: &RouteSpec) -> Self {
         let plain = spec.allow_sources.is_empty()
             && spec.idle_timeout.is_none()
-            && spec.max_connection_age.is_none();
+            && spec.max_connection_age.is_none()
+            && spec.handler.is_none();
         let options = (!plain).then(|| {
             Box::new(Options {
                 allow_sources: spec.allow_sources.as_slice().into(),
                 idle_timeout: spec.idle_timeout,
                 max_connection_age: spec.max_connection_age,
+                handler: spec.handler.clone(),
             })
         });
         Self {
@@ -70,6 +74,7 @@ impl Route {
             allow_sources,
             idle_timeout,
             max_connection_age,
+            handler,
         } = spec;
         self.matches.are(matches)
             && **self.cluster.name() == **cluster
@@ -77,6 +82,7 @@ impl Route {
             && self.allow_sources() == *allow_sources
             && self.idle_timeout() == *idle_timeout
             && self.max_connection_age() == *max_connection_age
+            && self.handler() == handler.as_ref()
     }
 
     /// Returns what the route matches.
@@ -116,6 +122,12 @@ impl Route {
         self.options
             .as_ref()
             .map_or(&[], |options| &options.allow_sources)
+    }
+
+    /// Returns what serves the connections instead of a relay.
+    #[must_use]
+    pub fn handler(&self) -> Option<&Handler> {
+        self.options.as_ref()?.handler.as_ref()
     }
 
     /// Returns the idle timeout that overrides the process's; zero = never.

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::handler::Handler;
 use crate::listeners::ListenerSet;
 use crate::names::{HostNameError, check_host_name};
 use crate::prefix::IpPrefix;
@@ -298,6 +299,8 @@ pub struct RouteSpec {
     pub idle_timeout: Option<Duration>,
     /// Overrides the process's maximum connection age; zero = never.
     pub max_connection_age: Option<Duration>,
+    /// Serves the connections instead of a relay.
+    pub handler: Option<Handler>,
 }
 
 impl RouteSpec {
@@ -311,6 +314,7 @@ impl RouteSpec {
             allow_sources: Vec::new(),
             idle_timeout: None,
             max_connection_age: None,
+            handler: None,
         }
     }
 }

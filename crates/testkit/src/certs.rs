@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -14,6 +14,7 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// A certificate authority that lives in memory.
@@ -129,8 +130,14 @@ fn client_params(name: &str, groups: &[&str], uris: &[&str]) -> Result<Certifica
     let mut params = CertificateParams::default();
     let names = &mut params.distinguished_name;
     names.push(DnType::CommonName, name);
-    for group in groups {
-        names.push(DnType::OrganizationName, *group);
+    // Of one type rcgen keeps one: a second has the same number by another name.
+    ensure!(groups.len() <= 2, "a certificate of more than two groups");
+    let organization = DnType::CustomDnType(vec![2, 5, 4, 10]);
+    for (kind, group) in [DnType::OrganizationName, organization]
+        .into_iter()
+        .zip(groups)
+    {
+        names.push(kind, *group);
     }
     for uri in uris {
         let uri = (*uri)
@@ -142,6 +149,21 @@ fn client_params(name: &str, groups: &[&str], uris: &[&str]) -> Result<Certifica
     Ok(params)
 }
 
+/// Builds a server's TLS settings that offer `alpn` and, with `clients_pem`, ask for a certificate of
+/// that authority and take clients without one, as an API server does.
+pub fn optional_server_config(
+    identity: &Identity,
+    clients_pem: &str,
+    alpn: &[&str],
+) -> Result<Arc<ServerConfig>> {
+    let roots = Arc::new(roots(clients_pem)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+        .allow_unauthenticated()
+        .build()
+        .context("trusting an authority of clients")?;
+    server_config_with(identity, Some(verifier), alpn)
+}
+
 /// Builds a server's TLS settings that offer `alpn` and, with `clients_pem`, demand a certificate of
 /// that authority from the client.
 pub fn mutual_server_config(
@@ -149,17 +171,24 @@ pub fn mutual_server_config(
     clients_pem: Option<&str>,
     alpn: &[&str],
 ) -> Result<Arc<ServerConfig>> {
+    let verifier = clients_pem.map(|pem| {
+        let roots = Arc::new(roots(pem)?);
+        let builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
+        builder.build().context("trusting an authority of clients")
+    });
+    server_config_with(identity, verifier.transpose()?, alpn)
+}
+
+fn server_config_with(
+    identity: &Identity,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    alpn: &[&str],
+) -> Result<Arc<ServerConfig>> {
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .context("choosing TLS versions")?;
-    let builder = match clients_pem {
-        Some(pem) => {
-            let roots = Arc::new(roots(pem)?);
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
-                .build()
-                .context("trusting an authority of clients")?;
-            builder.with_client_cert_verifier(verifier)
-        }
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
     let (chain, key) = identity.parse()?;

@@ -29,6 +29,9 @@ pub enum TlsError {
         /// The key's file.
         key: PathBuf,
     },
+    /// A certificate has expired.
+    #[error("the certificate in {0} has expired")]
+    Expired(PathBuf),
     /// A certificate that was presented cannot be read.
     #[error("reading the names of a certificate")]
     Names(#[source] webpki::Error),

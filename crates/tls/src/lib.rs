@@ -20,6 +20,7 @@ mod files;
 mod names;
 mod reloading;
 mod server;
+mod terminating;
 
 pub use client::{ClientTls, ClientTlsParams};
 pub use error::TlsError;
@@ -27,3 +28,4 @@ pub use files::load_roots;
 pub use names::{SubjectAltName, subject_alt_names};
 pub use reloading::{Metrics, Reloading};
 pub use server::{ClientAuth, ServerTls, ServerTlsParams};
+pub use terminating::{MinVersion, Terminating, TerminatingParams, UpstreamTls, not_after};

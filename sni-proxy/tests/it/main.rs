@@ -30,6 +30,7 @@ mod reload;
 mod resets;
 mod socket_options;
 mod support;
+mod terminate;
 mod tls;
 mod to_endpoint;
 mod trace;

@@ -1,5 +1,6 @@
 //! What the tests share: gateways, clients, and what a gateway says about itself.
 
+mod api_server;
 mod child;
 mod client;
 mod gateway;
@@ -7,6 +8,7 @@ mod probe;
 
 use std::time::Duration;
 
+pub(crate) use api_server::{ApiServer, Asked};
 pub(crate) use child::{Child, run};
 pub(crate) use client::{Client, End, connect_head};
 pub(crate) use gateway::Gateway;

@@ -107,6 +107,7 @@ impl<'s> Routes<'s> {
             allow_sources: found.sources.to_vec(),
             idle_timeout: limits.idle_timeout,
             max_connection_age: limits.max_connection_age,
+            handler: None,
         });
         self.origins.push((found.origin, found.cluster));
         self.note(keys, self.specs.len() - 1, found.listeners);
@@ -130,6 +131,7 @@ impl<'s> Routes<'s> {
             allow_sources,
             idle_timeout,
             max_connection_age,
+            handler: _,
         } = &self.specs[place];
         cluster == found.cluster
             && allow_sources == found.sources

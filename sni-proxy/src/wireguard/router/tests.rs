@@ -45,6 +45,7 @@ fn start(dir: &TempDir, now: Instant) -> Router {
         flows: Admission::new(u64::MAX, 0),
         dialer: Dialer::new(metrics.connect_seconds.clone()),
         accepting: Accepting::new(drain, metrics.accept_paused.clone()),
+        terminating: crate::terminate::Metrics::register(&registry),
         wireguard: crate::wireguard::Metrics::new(&registry),
         access_log: AccessLog::new(AccessFormat::Off, Sink::Stdout).unwrap(),
         metrics,

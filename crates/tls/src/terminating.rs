@@ -1,0 +1,189 @@
+//! What ending TLS in front of a server needs, read from files at one moment: the server's own certificate,
+//! the authorities of its clients, and two ways on to the server, without and with a certificate.
+//!
+//! Reads once and watches nothing: a caller that reads again has another value.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls::crypto::ring::Ticketer;
+use rustls::pki_types::CertificateDer;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::error::TlsError;
+use crate::files::{self, Content};
+
+/// The lowest version of TLS that is spoken with clients.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MinVersion {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// The files.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TerminatingParams {
+    /// The server's certificate with its chain, and the key, PEM.
+    pub certificate: (PathBuf, PathBuf),
+    /// The authorities of client certificates, PEM; any of them is accepted. Without them none is asked for.
+    pub client_ca: Option<PathBuf>,
+    /// The lowest version for clients.
+    pub min_version: MinVersion,
+    /// The authorities of the server behind, PEM.
+    pub upstream_ca: PathBuf,
+    /// Certificate and key that are shown to it.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl TerminatingParams {
+    /// Returns all files in an order of their own.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let (cert, key) = self.certificate.clone();
+        let mut all = vec![cert, key, self.upstream_ca.clone()];
+        all.extend(self.client_ca.clone());
+        if let Some((cert, key)) = self.identity.clone() {
+            all.extend([cert, key]);
+        }
+        all
+    }
+}
+
+/// Settings toward the server behind, for both protocols and for HTTP/1.1 alone.
+#[derive(Clone, Debug)]
+pub struct UpstreamTls {
+    /// Offers HTTP/2, then HTTP/1.1.
+    pub any: Arc<ClientConfig>,
+    /// Offers HTTP/1.1.
+    pub http1: Arc<ClientConfig>,
+}
+
+/// What was read.
+#[derive(Clone, Debug)]
+pub struct Terminating {
+    /// Settings toward clients: HTTP/2, then HTTP/1.1; a certificate is optional, and verified. Sessions can be
+    /// resumed with these settings alone, by tickets whose keys change.
+    pub server: Arc<ServerConfig>,
+    /// Verifies client certificates again; absent where none is asked for.
+    pub verifier: Option<Arc<dyn ClientCertVerifier>>,
+    /// Toward the server behind, without a certificate.
+    pub plain: UpstreamTls,
+    /// The same with the identity; absent without one.
+    pub mutual: Option<UpstreamTls>,
+    /// When the server's certificate ends.
+    pub serving_ends: SystemTime,
+    /// When the identity ends.
+    pub identity_ends: Option<SystemTime>,
+    /// When the first of the authorities ends.
+    pub authorities_end: SystemTime,
+}
+
+impl Terminating {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// What is wrong, and in which file.
+    pub fn load(params: &TerminatingParams) -> Result<Self, TlsError> {
+        let (own, serving_ends) = key_pair(&params.certificate)?;
+        let identity = params.identity.as_ref().map(key_pair).transpose()?;
+        let upstream = Content::read(&params.upstream_ca)?;
+        let mut authorities_end = ends(&upstream)?;
+        let mut verifier = None;
+        if let Some(path) = &params.client_ca {
+            let authorities = Content::read(path)?;
+            authorities_end = authorities_end.min(ends(&authorities)?);
+            let roots = Arc::new(files::roots(&authorities)?);
+            let built = WebPkiClientVerifier::builder_with_provider(roots, files::provider())
+                .allow_unauthenticated()
+                .build();
+            verifier = Some(built.map_err(|source| TlsError::Verifier(path.clone(), source))?);
+        }
+        let versions: &[&SupportedProtocolVersion] = match params.min_version {
+            MinVersion::Tls12 => &[&version::TLS13, &version::TLS12],
+            MinVersion::Tls13 => &[&version::TLS13],
+        };
+        let builder = ServerConfig::builder_with_provider(files::provider())
+            .with_protocol_versions(versions)
+            .map_err(TlsError::Versions)?;
+        let builder = match &verifier {
+            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
+            None => builder.with_no_client_auth(),
+        };
+        let mut server = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
+        server.alpn_protocols = ANY.map(<[u8]>::to_vec).to_vec();
+        server.ticketer = Ticketer::new().map_err(TlsError::Versions)?;
+        server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        let roots = Arc::new(files::roots(&upstream)?);
+        let identity_ends = identity.as_ref().map(|(_, ends)| *ends);
+        let mutual = identity.map(|(key, _)| toward(&roots, Some(key)));
+        Ok(Self {
+            server: Arc::new(server),
+            verifier,
+            plain: toward(&roots, None)?,
+            mutual: mutual.transpose()?,
+            serving_ends,
+            identity_ends,
+            authorities_end,
+        })
+    }
+
+    /// Returns whether the certificates that are shown are valid at `now`.
+    pub fn is_valid(&self, now: SystemTime) -> bool {
+        now <= self.serving_ends && self.identity_ends.is_none_or(|ends| now <= ends)
+    }
+}
+
+fn toward(
+    roots: &Arc<RootCertStore>,
+    identity: Option<CertifiedKey>,
+) -> Result<UpstreamTls, TlsError> {
+    let builder = ClientConfig::builder_with_provider(files::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Versions)?
+        .with_root_certificates(Arc::clone(roots));
+    let mut any = match identity {
+        Some(key) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key))),
+        None => builder.with_no_client_auth(),
+    };
+    any.alpn_protocols = ANY.map(<[u8]>::to_vec).to_vec();
+    let mut http1 = any.clone();
+    http1.alpn_protocols = vec![HTTP1.to_vec()];
+    Ok(UpstreamTls {
+        any: Arc::new(any),
+        http1: Arc::new(http1),
+    })
+}
+
+fn key_pair((cert, key): &(PathBuf, PathBuf)) -> Result<(CertifiedKey, SystemTime), TlsError> {
+    let (cert, key) = (Content::read(cert)?, Content::read(key)?);
+    let pair = files::certified_key(&cert, &key)?;
+    let ends = pair.cert.first().and_then(not_after);
+    let ends = ends.ok_or_else(|| TlsError::NoCertificate(cert.path.clone()))?;
+    if ends < SystemTime::now() {
+        return Err(TlsError::Expired(cert.path));
+    }
+    Ok((pair, ends))
+}
+
+/// Returns when the first certificate of a bundle ends.
+fn ends(bundle: &Content) -> Result<SystemTime, TlsError> {
+    let all = files::chain(bundle)?;
+    let first = all.iter().filter_map(not_after).min();
+    first.ok_or_else(|| TlsError::NoCertificate(bundle.path.clone()))
+}
+
+/// Returns when a certificate ends (RFC 5280 section 4.1.2.5), if it can be read.
+pub fn not_after(cert: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, cert) = X509Certificate::from_der(cert).ok()?;
+    let seconds = u64::try_from(cert.validity().not_after.timestamp()).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+const HTTP1: &[u8] = b"http/1.1";
+const ANY: [&[u8]; 2] = [b"h2", HTTP1];

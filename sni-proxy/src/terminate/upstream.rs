@@ -1,0 +1,403 @@
+//! Connections to the servers behind a terminating route, of one worker: two pools for each route.
+//!
+//! ```text
+//!     without a certificate ─▶ plain ───┐
+//!     [`Verified`] ──────────▶ mutual ──┴─▶ endpoint by least requests ─▶ a stream of a kept HTTP/2 connection
+//!                                                                         upgrades, HTTP/1.1: one of its own
+//! ```
+//!
+//! A request takes another endpoint only while nothing of it was processed. Each stream may hold one window's
+//! bytes, and a connection's window is that of all its streams: a stalled one takes from no other.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::error::Error;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use route::{Cluster, ConnectFailure, Endpoint, EndpointAddress, PickContext};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::body::RequestBody;
+use super::identity::Verified;
+use super::local::LocalExecutor;
+use super::secrets::Secrets;
+use crate::worker::Worker;
+
+/// Streams of one connection: what API servers permit at least.
+const MAX_STREAMS: u32 = 100;
+/// Bytes that a stream may hold.
+const STREAM_WINDOW: u32 = 64 * 1024;
+/// So that no stream can take another one's.
+const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
+/// A connection without requests is closed after this.
+const IDLE: Duration = Duration::from_secs(90);
+/// A silent connection is asked whether it lives.
+const PING: Duration = Duration::from_secs(30);
+const PING_LIMIT: Duration = Duration::from_secs(15);
+
+/// Whom a request is sent for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Caller<'a> {
+    /// A client that showed no certificate.
+    Anonymous,
+    /// One whose certificate was verified for this request.
+    Verified(&'a Verified),
+}
+
+/// What a request needs on its way.
+pub(crate) struct Way<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) server_name: &'a ServerName<'static>,
+    pub(crate) secrets: &'a Secrets,
+    pub(crate) client: IpAddr,
+    pub(crate) worker: &'a Worker,
+}
+
+/// The pools of one route.
+#[derive(Debug, Default)]
+pub(crate) struct Upstreams {
+    plain: Pool,
+    /// Opened by [`Verified`] alone: see [`Upstreams::send`].
+    mutual: Pool,
+}
+
+/// A stream of an upstream connection, counted until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Active {
+    endpoint: Arc<Endpoint>,
+    streams: Option<Rc<Streams>>,
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.endpoint.end();
+        if let Some(streams) = &self.streams {
+            streams.count.set(streams.count.get() - 1);
+            streams.used.set(Instant::now());
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Streams {
+    count: Cell<u32>,
+    used: Cell<Instant>,
+}
+
+impl Upstreams {
+    /// Sends a request whose head is clean, and returns the head of the answer.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    pub(crate) async fn send(
+        &self,
+        way: &Way<'_>,
+        caller: Caller<'_>,
+        mut request: Request<RequestBody>,
+        upgrades: bool,
+    ) -> Result<(Response<Incoming>, Active), StatusCode> {
+        match caller {
+            Caller::Anonymous => {
+                let tls = &way.secrets.tls.plain;
+                self.plain.send(way, tls, request, upgrades).await
+            }
+            Caller::Verified(verified) => {
+                let tls = way.secrets.tls.mutual.as_ref();
+                let tls = tls.ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+                let headers = request.headers_mut();
+                headers.insert(USER, verified.user().clone());
+                for group in verified.groups() {
+                    headers.append(GROUP, group.clone());
+                }
+                self.mutual.send(way, tls, request, upgrades).await
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Pool(RefCell<HashMap<EndpointAddress, Rc<Connections>>>);
+
+/// Connections to one endpoint.
+#[derive(Debug, Default)]
+struct Connections {
+    open: RefCell<Vec<Connection>>,
+    /// One dials at a time; the others use what it has dialed.
+    dialing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    sender: http2::SendRequest<RequestBody>,
+    streams: Rc<Streams>,
+    serial: u64,
+}
+
+/// A connection that takes one request more.
+enum Sender {
+    Http1(http1::SendRequest<RequestBody>),
+    Http2(http2::SendRequest<RequestBody>),
+}
+
+impl Pool {
+    async fn send(
+        &self,
+        way: &Way<'_>,
+        tls: &tls::UpstreamTls,
+        mut request: Request<RequestBody>,
+        upgrades: bool,
+    ) -> Result<(Response<Incoming>, Active), StatusCode> {
+        let mut tried: Vec<Arc<Endpoint>> = Vec::new();
+        let mut status = StatusCode::SERVICE_UNAVAILABLE;
+        for _ in 0..=way.cluster.settings().connect_retries {
+            let routing = way.worker.shared.routing.current();
+            let picked = way.cluster.pick(&PickContext {
+                source: way.client,
+                zone: routing.zone.as_deref(),
+                now: Instant::now().into_std(),
+                random: way.worker.random(),
+                tried: &tried,
+            });
+            let Some(endpoint) = picked else { break };
+            // Counted while it connects as well, so that others choose other endpoints.
+            endpoint.begin();
+            let mut active = Active {
+                endpoint: Arc::clone(endpoint),
+                streams: None,
+            };
+            let sender = match self.sender(way, tls, endpoint, upgrades, &mut active).await {
+                Ok(sender) => sender,
+                Err(failed) => {
+                    status = failed;
+                    tried.push(Arc::clone(endpoint));
+                    continue;
+                }
+            };
+            let again = request.body().is_empty().then(|| copy_of(&request));
+            match exchange(sender, request).await {
+                Ok(response) => return Ok((response, active)),
+                Err(Failed::Unsent(unsent)) => request = *unsent,
+                Err(Failed::Sent(error)) => {
+                    let Some(again) = again.filter(|_| was_not_processed(&error)) else {
+                        tracing::debug!(error = %telemetry::chain(&error), "a request failed");
+                        return Err(StatusCode::BAD_GATEWAY);
+                    };
+                    request = again;
+                }
+            }
+            // Not the endpoint's fault: a connection that ended is another one's next time.
+            status = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        Err(status)
+    }
+
+    async fn sender(
+        &self,
+        way: &Way<'_>,
+        tls: &tls::UpstreamTls,
+        endpoint: &Arc<Endpoint>,
+        upgrades: bool,
+        active: &mut Active,
+    ) -> Result<Sender, StatusCode> {
+        if upgrades {
+            let stream = dial(way, &tls.http1, endpoint).await?;
+            return http1_sender(stream).await.map(Sender::Http1);
+        }
+        let connections = {
+            let mut all = self.0.borrow_mut();
+            // Those of endpoints that are gone, and idle ones.
+            all.retain(|_, own| own.sweep() || Rc::strong_count(own) > 1);
+            Rc::clone(all.entry(endpoint.address().clone()).or_default())
+        };
+        if let Some(sender) = connections.take(way.secrets.serial, active) {
+            return Ok(Sender::Http2(sender));
+        }
+        let _dialing = connections.dialing.lock().await;
+        if let Some(sender) = connections.take(way.secrets.serial, active) {
+            return Ok(Sender::Http2(sender));
+        }
+        let stream = dial(way, &tls.any, endpoint).await?;
+        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+            return http1_sender(stream).await.map(Sender::Http1);
+        }
+        let (sender, connection) = http2::Builder::new(LocalExecutor)
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PING_LIMIT)
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+        tokio::task::spawn_local(connection);
+        connections.open.borrow_mut().push(Connection {
+            sender,
+            streams: Rc::new(Streams {
+                count: Cell::new(0),
+                used: Cell::new(Instant::now()),
+            }),
+            serial: way.secrets.serial,
+        });
+        let sender = connections.take(way.secrets.serial, active);
+        sender
+            .map(Sender::Http2)
+            .ok_or(StatusCode::SERVICE_UNAVAILABLE)
+    }
+}
+
+impl Connections {
+    /// Takes a stream of a connection that has one left.
+    fn take(&self, serial: u64, active: &mut Active) -> Option<http2::SendRequest<RequestBody>> {
+        let open = self.open.borrow();
+        let usable = open.iter().find(|own| {
+            own.serial == serial && !own.sender.is_closed() && own.streams.count.get() < MAX_STREAMS
+        })?;
+        usable.streams.count.set(usable.streams.count.get() + 1);
+        active.streams = Some(Rc::clone(&usable.streams));
+        Some(usable.sender.clone())
+    }
+
+    /// Forgets connections that have ended or were idle for long; returns whether any is left.
+    fn sweep(&self) -> bool {
+        let mut open = self.open.borrow_mut();
+        open.retain(|own| {
+            let idle = own.streams.count.get() == 0 && own.streams.used.get().elapsed() > IDLE;
+            !own.sender.is_closed() && !idle
+        });
+        !open.is_empty()
+    }
+}
+
+async fn dial(
+    way: &Way<'_>,
+    tls: &Arc<rustls::ClientConfig>,
+    endpoint: &Endpoint,
+) -> Result<TlsStream<TcpStream>, StatusCode> {
+    let (cluster, worker) = (way.cluster, way.worker);
+    let options = cluster.settings().tcp.as_ref();
+    let options = options.map_or(&worker.shared.config.tcp_options, AsRef::as_ref);
+    let deadline = Instant::now() + cluster.settings().connect_timeout;
+    let names = &worker.shared.routing.current().names;
+    let turn = worker.random() as usize;
+    let now = || Instant::now().into_std();
+    let dialer = &worker.shared.dialer;
+    let stream = match dialer
+        .connect(endpoint.address(), names, options, deadline, turn)
+        .await
+    {
+        Ok((stream, _)) => stream,
+        Err(error) => {
+            if !error.is_local() {
+                cluster.connect_failed(endpoint, error.failure(), now());
+            }
+            return Err(StatusCode::SERVICE_UNAVAILABLE);
+        }
+    };
+    let connector = TlsConnector::from(Arc::clone(tls));
+    let connecting = connector.connect(way.server_name.clone(), stream);
+    match timeout_at(deadline, connecting).await {
+        Ok(Ok(stream)) => {
+            cluster.connect_succeeded(endpoint);
+            Ok(stream)
+        }
+        Ok(Err(error)) => {
+            let address = endpoint.address();
+            tracing::warn!(%error, endpoint = %address, "TLS with an endpoint failed");
+            cluster.connect_failed(endpoint, ConnectFailure::Failed, now());
+            Err(StatusCode::BAD_GATEWAY)
+        }
+        Err(_) => {
+            cluster.connect_failed(endpoint, ConnectFailure::Timeout, now());
+            Err(StatusCode::SERVICE_UNAVAILABLE)
+        }
+    }
+}
+
+async fn http1_sender(
+    stream: TlsStream<TcpStream>,
+) -> Result<http1::SendRequest<RequestBody>, StatusCode> {
+    let shaken = http1::Builder::new().handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = shaken.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+    tokio::task::spawn_local(connection.with_upgrades());
+    Ok(sender)
+}
+
+/// Why there is no answer.
+enum Failed {
+    /// Nothing was sent.
+    Unsent(Box<Request<RequestBody>>),
+    Sent(hyper::Error),
+}
+
+async fn exchange(
+    sender: Sender,
+    mut request: Request<RequestBody>,
+) -> Result<Response<Incoming>, Failed> {
+    let sent = match sender {
+        Sender::Http1(mut sender) => {
+            *request.version_mut() = Version::HTTP_11;
+            to_origin_form(&mut request);
+            sender.try_send_request(request).await
+        }
+        Sender::Http2(mut sender) => {
+            *request.version_mut() = Version::HTTP_2;
+            request.headers_mut().remove(http::header::HOST);
+            sender.try_send_request(request).await
+        }
+    };
+    sent.map_err(|mut error| match error.take_message() {
+        Some(unsent) => Failed::Unsent(Box::new(unsent)),
+        None => Failed::Sent(error.into_error()),
+    })
+}
+
+/// The target as HTTP/1.1 has it, with the host in its header.
+fn to_origin_form(request: &mut Request<RequestBody>) {
+    let authority = request.uri().authority();
+    let host = authority.and_then(|own| http::HeaderValue::from_str(own.as_str()).ok());
+    if let Some(host) = host {
+        request.headers_mut().insert(http::header::HOST, host);
+    }
+    let path = request.uri().path_and_query().cloned();
+    *request.uri_mut() = path.map_or_else(Uri::default, Uri::from);
+}
+
+fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
+    let mut copy = Request::new(RequestBody::Empty);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+/// Returns whether the server said that it has not begun with a request (RFC 9113 sections 6.8 and 8.7).
+fn was_not_processed(error: &hyper::Error) -> bool {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            let refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
+            return refused
+                || (error.is_go_away()
+                    && error.is_remote()
+                    && error.reason() == Some(h2::Reason::NO_ERROR));
+        }
+        source = error.source();
+    }
+    false
+}
+
+const USER: HeaderName = HeaderName::from_static("x-remote-user");
+const GROUP: HeaderName = HeaderName::from_static("x-remote-group");
