@@ -1,6 +1,6 @@
 //! Which metrics this binary has.
 //!
-//! The families' owners register them: `serve`, `routing`, `wireguard`, `xds`, `telemetry`. One that a
+//! The families' owners register them: `serve`, `routing`, `terminate`, `wireguard`, `xds`, `telemetry`. One that a
 //! new struct registers must be registered here as well.
 
 use std::sync::Arc;
@@ -33,7 +33,9 @@ pub fn describe_metrics() -> Vec<Description> {
     let current: Arc<CurrentSnapshot> = Arc::new(move || (Arc::clone(&snapshot), now));
     Metrics::collect_snapshot(&registry, Arc::clone(&current));
     let _ = crate::wireguard::Metrics::new(&registry);
-    crate::wireguard::Metrics::collect_snapshot(&registry, current);
+    crate::wireguard::Metrics::collect_snapshot(&registry, Arc::clone(&current));
+    let _ = crate::terminate::Metrics::register(&registry);
+    crate::terminate::Metrics::collect_snapshot(&registry, current);
     let _ = xds::ClientMetrics::new(&registry);
     telemetry::process::register(&registry, BUILD);
     registry.describe()

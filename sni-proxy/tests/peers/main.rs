@@ -21,6 +21,7 @@ mod ours;
 mod programs;
 mod receivers;
 mod senders;
+mod terminate;
 mod transfers;
 mod unclean;
 mod web;

@@ -64,7 +64,8 @@ impl KubeParams {
 pub struct KubeApiServer {
     server: ChildGuard,
     command: Command,
-    _etcd: ChildGuard,
+    /// None where it stands beside another, which has it.
+    _etcd: Option<ChildGuard>,
     etcd: SocketAddr,
     addr: SocketAddr,
     authority_pem: String,
@@ -76,6 +77,22 @@ impl KubeApiServer {
     pub fn start(place: Place<'_>, dir: &Path, params: &KubeParams) -> Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let (etcd, etcd_addr) = start_etcd(place, dir)?;
+        Self::start_with(place, dir, params, Some(etcd), etcd_addr)
+    }
+
+    /// Starts another one, with an authority of its own, on this one's etcd; it is to be dropped first.
+    pub fn start_beside(&self, place: Place<'_>, dir: &Path, params: &KubeParams) -> Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        Self::start_with(place, dir, params, None, self.etcd)
+    }
+
+    fn start_with(
+        place: Place<'_>,
+        dir: &Path,
+        params: &KubeParams,
+        etcd: Option<ChildGuard>,
+        etcd_addr: SocketAddr,
+    ) -> Result<Self> {
         let authority = Authority::new("kube-apiserver-test")?;
         let mut addr = params.address;
         if addr.port() == 0 {
