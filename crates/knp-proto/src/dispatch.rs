@@ -15,6 +15,8 @@ pub(crate) struct Dispatch {
     established: BTreeMap<ConnectId, u32>,
     /// Unknown connections whose closing was requested, so that it is requested once.
     strays: BTreeSet<ConnectId>,
+    /// Connections that the peer was told to close, and has not answered for in time.
+    given_up: BTreeSet<ConnectId>,
 }
 
 impl Dispatch {
@@ -36,7 +38,7 @@ impl Dispatch {
         if self.established.contains_key(&connect_id) {
             return false;
         }
-        self.strays.remove(&connect_id);
+        self.forget_stray(connect_id);
         self.established.insert(connect_id, slot);
         true
     }
@@ -61,9 +63,23 @@ impl Dispatch {
         self.strays.insert(connect_id)
     }
 
+    /// A connection is forgotten here, and the peer may not know yet. As many are remembered as tunnels can end in
+    /// the time that a peer is given.
+    pub(crate) fn give_up(&mut self, connect_id: ConnectId) {
+        if self.given_up.len() < MAX_GIVEN_UP {
+            self.given_up.insert(connect_id);
+        }
+    }
+
+    /// Returns whether DATA of a connection that is not known may still come from a peer in its senses.
+    pub(crate) fn is_given_up(&self, connect_id: ConnectId) -> bool {
+        self.given_up.contains(&connect_id)
+    }
+
     /// The peer has forgotten a connection.
     pub(crate) fn forget_stray(&mut self, connect_id: ConnectId) {
         self.strays.remove(&connect_id);
+        self.given_up.remove(&connect_id);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -73,6 +89,7 @@ impl Dispatch {
 
 /// Enough for what crosses a close; a peer that makes ids up is told again now and then.
 const MAX_STRAYS: usize = 1024;
+const MAX_GIVEN_UP: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -54,6 +54,12 @@ pub struct Link {
     dials: VecDeque<u32>,
     /// Tunnels that owe CREDIT.
     credits: VecDeque<u32>,
+    /// Tunnels whose close waits for others.
+    closes: VecDeque<u32>,
+    /// Tunnels that the peer is to close and has not answered for.
+    closing: usize,
+    /// Tunnels that were given up for their slowness, until they are gone.
+    slow: usize,
     events: VecDeque<Event>,
     /// Without credit.
     shared: SharedWindow,
@@ -105,6 +111,9 @@ impl Link {
             control: VecDeque::new(),
             dials: VecDeque::new(),
             credits: VecDeque::new(),
+            closes: VecDeque::new(),
+            closing: 0,
+            slow: 0,
             events: VecDeque::new(),
             shared: SharedWindow::new(match extensions.window {
                 true => 0,
@@ -146,6 +155,7 @@ impl Link {
             && self.timers.is_empty()
             && self.control.is_empty()
             && self.dials.is_empty()
+            && self.closes.is_empty()
             && self.events.is_empty()
     }
 
@@ -407,7 +417,14 @@ impl Link {
         if matches!(reason, EndReason::Violation(_)) {
             self.stats.violations += 1;
         }
+        let slow = reason == EndReason::SlowConsumer;
         self.with_slot(slot, |tunnel, config| tunnel.kill(now, config, reason));
+        if let Some(tunnel) = self.tunnels.get_mut(slot as usize)
+            && slow
+            && !std::mem::replace(&mut tunnel.marks.slow, true)
+        {
+            self.slow += 1;
+        }
         self.tell_ended(slot);
     }
 
@@ -441,7 +458,7 @@ impl Link {
         let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
             return;
         };
-        if tunnel.is_sendable() {
+        if tunnel.is_sendable() && !tunnel.marks.close_waits {
             self.fair.activate(slot);
         } else {
             self.fair.deactivate(slot);
@@ -451,6 +468,11 @@ impl Link {
         }
         let excess = tunnel.excess();
         (self.shared).change(std::mem::replace(&mut tunnel.marks.excess, excess), excess);
+        let closing = tunnel.phase == Phase::Closing;
+        let changed = std::mem::replace(&mut tunnel.marks.closing, closing) != closing;
+        if changed {
+            self.closing = self.closing + usize::from(closing) - usize::from(!closing);
+        }
         let due = tunnel.deadline;
         if due != tunnel.marks.timer {
             if let Some(at) = tunnel.marks.timer {
@@ -471,6 +493,29 @@ impl Link {
             if tunnel.marks.wants_write && tunnel.is_writable(&self.config) {
                 tunnel.marks.wants_write = false;
                 self.events.push_back(Event::Writable(id));
+            }
+        }
+        if changed {
+            self.next_close();
+        }
+    }
+
+    /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent sends all that it has read
+    /// of a tunnel first, in turns with those of which nothing is taken, and hears nothing else meanwhile: so that
+    /// dials come in between, few are asked for at once while there are such.
+    fn may_close(&self) -> bool {
+        let slow = self.shared.holders + self.slow;
+        self.extensions.window || slow == 0 || self.closing < (CLOSES / slow).max(1)
+    }
+
+    fn next_close(&mut self) {
+        while self.may_close()
+            && let Some(slot) = self.closes.pop_front()
+        {
+            let tunnel = self.tunnels.get_mut(slot as usize);
+            if tunnel.is_some_and(|own| std::mem::take(&mut own.marks.close_waits)) {
+                // The rest when it was sent.
+                return self.fair.activate(slot);
             }
         }
     }
@@ -502,10 +547,18 @@ impl Link {
         if tunnel.marks.credit_queued {
             self.credits.retain(|&waiting| waiting != slot);
         }
+        if tunnel.marks.close_waits {
+            self.closes.retain(|&waiting| waiting != slot);
+        }
         self.shared.change(tunnel.marks.excess, 0);
+        self.slow -= usize::from(tunnel.marks.slow);
+        self.closing -= usize::from(tunnel.marks.closing);
+        self.next_close();
     }
 }
 
+/// Closes that are asked for at once, of one slow tunnel; of more as many less.
+const CLOSES: usize = 16;
 /// Tunnels whose memory an idle link keeps.
 const KEPT: usize = 64;
 

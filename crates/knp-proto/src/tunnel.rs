@@ -120,6 +120,12 @@ pub(crate) struct Marks {
     pub(crate) ended_told: bool,
     pub(crate) timer: Option<Instant>,
     pub(crate) wants_write: bool,
+    /// The peer is to close it, and has not answered.
+    pub(crate) closing: bool,
+    /// Its close waits for those before it.
+    pub(crate) close_waits: bool,
+    /// It was given up for its slowness.
+    pub(crate) slow: bool,
 }
 
 impl Tunnel {
@@ -503,6 +509,19 @@ impl Tunnel {
         Some(data)
     }
 
+    /// Returns whether the next packet asks the peer to close.
+    pub(crate) fn asks_to_close(&self) -> bool {
+        let ending = matches!(self.outbound, Outbound::Ending(Last::Close | Last::Reset));
+        self.role == Role::Server && self.phase == Phase::Open && ending && self.outbox.is_empty()
+    }
+
+    /// Returns whether the peer has not answered a close for longer than it takes to pass its queue.
+    pub(crate) fn closes_late(&self, now: Instant, config: &LinkConfig) -> bool {
+        let late =
+            |deadline: Instant| deadline < now + config.close_timeout.saturating_sub(CLOSE_TIME);
+        self.phase == Phase::Closing && self.deadline.is_some_and(late)
+    }
+
     /// Returns what ends our direction, once all before it was sent.
     pub(crate) fn take_last(&mut self, now: Instant, config: &LinkConfig) -> Option<Packet> {
         let Outbound::Ending(last) = self.outbound else {
@@ -583,6 +602,8 @@ impl Tunnel {
 /// A tunnel with nothing waiting may always take so much from its socket: what upstream's agent
 /// reads at a time.
 const WRITE_FLOOR: usize = 4096;
+/// Three pulses of the shared window: what passes the peer's queue waits for two.
+const CLOSE_TIME: Duration = Duration::from_millis(600);
 /// Bytes that a tunnel may hold before a peer that knows no credit notices: as much as one that
 /// does may send at first.
 const FREE: usize = 256 << 10;

@@ -1,9 +1,7 @@
 //! Readers slower than a peer without flow control sends.
 //!
-//! The agent's double leaves out of upstream's program: Go's scheduler, and a queue for each
-//! tunnel in front of a lock that they take in turns. It has one queue of 150 packets for all, so
-//! others wait for longer behind it. The server's double leaves out the queues altogether: a test
-//! sends in turns itself.
+//! The agent's double leaves out Go's scheduler and grpc-go's own buffer. The server's double leaves out the queues
+//! altogether: a test sends in turns itself.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -126,12 +124,39 @@ fn slow_tls_reader_of_upstream_agent_is_served() {
     rig.wait_idle();
 }
 
+/// To close a connection, upstream's agent first sends what it has read of it, and hears nothing meanwhile.
+#[test]
+fn downloads_that_end_behind_stalled_readers_stall_no_other() {
+    for (mode, stalled) in [(Mode::Http, 1), (Mode::Http, 5), (Mode::Grpc, 5)] {
+        let rig = Rig::start(mode, Kind::Go);
+        let (source, echo) = (endless(), Upstream::start(Behavior::Echo).unwrap());
+        let readers: Vec<_> = (0..stalled)
+            .map(|_| tunnel(&rig.frontend, source.addr()))
+            .collect();
+        let mut longest = Duration::ZERO;
+        for _ in 0..4 {
+            let mut download = tunnel(&rig.frontend, source.addr());
+            let mut part = vec![0; 1 << 20];
+            download.reader.read_exact(&mut part).unwrap();
+            drop(download);
+            let wait = Stopwatch::start();
+            let mut next = tunnel(&rig.frontend, echo.addr());
+            assert_eq!(next.echo(b"next").unwrap(), b"next");
+            longest = longest.max(wait.elapsed());
+        }
+        assert!(longest < OTHERS, "{mode:?}, {stalled}: {longest:?}");
+        drop(readers);
+        rig.wait_idle();
+    }
+}
+
 /// As many at once cost others what one costs.
 #[test]
 fn stalled_readers_of_upstream_agent_stall_no_other() {
     for mode in [Mode::Http, Mode::Grpc] {
         let rig = Rig::start(mode, Kind::Go);
-        let source = endless();
+        // More than waits anywhere, and not so much that an agent that first sends it is busy for long.
+        let source = Upstream::start(Behavior::Source { bytes: 3 << 20 }).unwrap();
         // At once, or the first are cut before the last are there.
         let dials = (0..100).map(|_| {
             let (frontend, addr) = (rig.server.frontend(), source.addr());

@@ -100,6 +100,9 @@ impl Link {
             return;
         }
         let len = data.len();
+        if self.dispatch.is_given_up(connect_id) {
+            return self.shared.receive(now, len);
+        }
         let receive = |tunnel: &mut Tunnel, _: &_| tunnel.receive(now, data);
         if !self.change(now, connect_id, receive) {
             self.on_unknown_data(connect_id);

@@ -28,10 +28,17 @@ impl Link {
             return Some(whole(packet, buf));
         }
         while let Some(grant) = self.fair.next_flow() {
+            let may_close = self.may_close();
             let Some(tunnel) = self.tunnels.get_mut(grant.flow as usize) else {
                 self.fair.deactivate(grant.flow);
                 continue;
             };
+            if tunnel.asks_to_close() && !may_close {
+                tunnel.marks.close_waits = true;
+                self.closes.push_back(grant.flow);
+                self.fair.deactivate(grant.flow);
+                continue;
+            }
             let max = grant.allowance.min(self.config.max_data_bytes);
             let connect_id = tunnel.connect_id;
             let data = tunnel.take_data(now, &self.config, max);
@@ -97,6 +104,9 @@ impl Link {
                 self.expire_dial(slot);
                 continue;
             }
+            if tunnel.phase == Phase::Closing {
+                self.dispatch.give_up(tunnel.connect_id);
+            }
             let packet = tunnel.expire(now, &self.config);
             if !self.ended {
                 self.control.extend(packet);
@@ -130,7 +140,12 @@ impl Link {
                 self.kill(now, slot, EndReason::SlowConsumer);
             }
         }
-        self.shared.pulse(now, others && !short);
+        let late = self.closing > 0
+            && self
+                .tunnels
+                .iter()
+                .any(|(_, own)| own.closes_late(now, &self.config));
+        self.shared.pulse(now, others && !short, late);
     }
 
     fn expire_dial(&mut self, slot: u32) {

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! A peer gets back what slow sockets take, and so sends at their pace. A pulse lends enough for
-//! the packets of other tunnels to pass the peer's queue, which is first in, first out for all.
+//! the packets of other tunnels to pass the peer's queue, which is first in, first out for all. More
+//! is lent while the peer does not answer a close: upstream's agent sends all that it has read of that
+//! tunnel, in turns with all others, before it hears anything else.
 //! Which socket is given up is not decided here.
 
 use std::time::{Duration, Instant};
@@ -81,9 +83,13 @@ impl SharedWindow {
     }
 
     /// Begins the time to the next pulse. If `lend`, others can pass until then: by what slow
-    /// sockets take if that suffices, by half of enough if that leaves something to pay back.
-    pub(super) fn pulse(&mut self, now: Instant, lend: bool) {
-        let enough = self.enough();
+    /// sockets take if that suffices, by half of enough if that leaves something to pay back. `late` says
+    /// that the peer has not answered a close.
+    pub(super) fn pulse(&mut self, now: Instant, lend: bool, late: bool) {
+        let enough = match late {
+            true => self.enough_to_close(),
+            false => self.enough(),
+        };
         let paced = std::mem::take(&mut self.passed).saturating_sub(self.last) >= enough / 2;
         let slow = std::mem::take(&mut self.taken) >= enough / 2;
         let wanted = if slow { enough / 2 } else { enough };
@@ -98,6 +104,13 @@ impl SharedWindow {
     pub(super) fn enough(&self) -> usize {
         let queue = QUEUED + self.holders * self.longest;
         (queue / 2).min((STREAM_WINDOW - self.unused) / 2)
+    }
+
+    /// Returns how many bytes in one pulse let the peer send all that it has read of one tunnel, and as much of
+    /// each that is slow.
+    fn enough_to_close(&self) -> usize {
+        let queues = QUEUED * (self.holders + 1);
+        queues.min((STREAM_WINDOW - self.unused) / 2)
     }
 }
 

@@ -1,8 +1,11 @@
 //! What a peer may send that means nothing, and for how long.
 
+use std::time::Instant;
+
 use bytes::{Bytes, BytesMut};
 use knp_proto::{
-    ConnectId, DialId, DialTarget, Event, Extensions, Link, LinkConfig, LinkError, Packet, StreamId,
+    ConnectId, DialId, DialTarget, Event, Extensions, Link, LinkConfig, LinkError, Packet, Read,
+    StreamId, TunnelId,
 };
 
 use crate::world::{generous, start, tenant};
@@ -116,6 +119,115 @@ fn races_never_end_a_link() {
         while link.poll_event().is_some() {}
         message.clear();
     }
+}
+
+/// Connects a tunnel over a link whose peer knows no extension.
+fn connected(link: &mut Link, number: i64) -> TunnelId {
+    let target = DialTarget {
+        protocol: "tcp".to_owned(),
+        address: "10.0.0.1:80".to_owned(),
+    };
+    let id = link.dial(start(), DialId(number), target).unwrap();
+    let _ = sent(link, start());
+    let established = Packet::DialResponse {
+        error: String::new(),
+        connect_id: ConnectId(number),
+        random: DialId(number),
+    };
+    link.handle_packet(start(), established).unwrap();
+    id
+}
+
+fn of_upstream() -> Link {
+    let tenant = tenant("a", generous(), 1 << 30);
+    let (none, config) = (Extensions::default(), LinkConfig::default());
+    Link::server(&tenant, StreamId(1), none, config).unwrap()
+}
+
+/// Returns what a link sends now.
+fn sent(link: &mut Link, now: Instant) -> Vec<Packet> {
+    let next = || {
+        let mut message = BytesMut::new();
+        link.poll_transmit(now, &mut message)?;
+        Some(Packet::decode(message.freeze()).unwrap())
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// Returns the connections that a link asks to close now, and nothing else.
+fn closes(link: &mut Link) -> Vec<ConnectId> {
+    let close = |packet| match packet {
+        Packet::CloseRequest { connect_id } => connect_id,
+        other => panic!("{other:?}"),
+    };
+    sent(link, start()).into_iter().map(close).collect()
+}
+
+/// Its loop may be stuck for longer than a close may take, and its sockets send on.
+#[test]
+fn data_behind_a_close_without_answer_is_no_garbage() {
+    let mut link = of_upstream();
+    let id = connected(&mut link, 1);
+    link.close(start(), id);
+    assert_eq!(closes(&mut link), [ConnectId(1)]);
+    let later = start() + LinkConfig::default().close_timeout;
+    link.handle_timeout(later);
+    for _ in 0..MANY {
+        link.handle_packet(later, data(1)).unwrap();
+    }
+    let closed = Packet::CloseResponse {
+        connect_id: ConnectId(1),
+        error: String::new(),
+    };
+    link.handle_packet(later, closed).unwrap();
+    let (count, error) = taken(&mut link, |_| data(1));
+    assert_eq!(error, Some(LinkError::Garbage), "{count}");
+}
+
+/// Each close makes upstream's agent send all that it has read of the tunnel before it hears of a dial.
+#[test]
+fn closes_of_slow_tunnels_come_one_by_one() {
+    const COUNT: i64 = 40;
+    let mut link = of_upstream();
+    let ids: Vec<_> = (1..=COUNT)
+        .map(|number| connected(&mut link, number))
+        .collect();
+    let much = Bytes::from(vec![0; 400 << 10]);
+    for number in 1..=COUNT {
+        let (connect_id, data) = (ConnectId(number), much.clone());
+        link.handle_packet(start(), Packet::Data { connect_id, data })
+            .unwrap();
+    }
+    let (slow, gone) = ids.split_at(20);
+    for id in gone {
+        link.close(start(), *id);
+    }
+    for number in 21..=COUNT {
+        let [connect_id] = closes(&mut link)[..] else {
+            panic!("not one of those from {number} on");
+        };
+        let target = DialTarget {
+            protocol: "tcp".to_owned(),
+            address: "10.0.0.1:80".to_owned(),
+        };
+        link.dial(start(), DialId(100 + number), target).unwrap();
+        let dial = sent(&mut link, start());
+        assert!(matches!(dial[..], [Packet::DialRequest { .. }]), "{dial:?}");
+        let error = String::new();
+        let closed = Packet::CloseResponse { connect_id, error };
+        link.handle_packet(start(), closed).unwrap();
+    }
+    assert_eq!(closes(&mut link), [], "all are closed");
+    // Without slow ones all at once.
+    for id in slow {
+        while let Ok(Read::Data(data)) = link.read(*id, 1 << 20) {
+            link.consumed(start(), *id, data.len());
+        }
+    }
+    for id in slow {
+        link.close(start(), *id);
+    }
+    assert_eq!(closes(&mut link).len(), 20);
 }
 
 #[test]

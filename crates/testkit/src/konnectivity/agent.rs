@@ -7,7 +7,9 @@
 //!
 //! What it has in common with the original: ids of connections count from 1 on each stream, one
 //! loop delivers to all connections and waits for the slowest, DIAL_CLS means nothing, CLOSE_REQ
-//! discards what was not written yet, and an end in one direction is the end of both. It connects
+//! discards what was not written yet and holds that loop until all that was read is sent, each
+//! connection has a queue that it sends in turns with the others, and an end in one direction is the
+//! end of both. It connects
 //! once and never again; with [`connect`] a test does the agent's part itself.
 
 mod tunnels;
@@ -163,7 +165,7 @@ impl FakeAgent {
         let (parts, body) = answer.context("no answer to an agent")??.into_parts();
         let head = &parts.headers;
         ensure!(End::of(head).is_none(), "refused: {head:?}");
-        let (out, queue) = mpsc::channel(QUEUE);
+        let (out, queue) = mpsc::channel(1);
         engine.spawn(send(opened.outgoing, queue, frame));
         let tunnels = Arc::new(Tunnels::new(out.clone()));
         engine.spawn(serve(Incoming::new(body), Arc::clone(&tunnels)));
@@ -307,5 +309,5 @@ async fn serve(mut incoming: Incoming, tunnels: Arc<Tunnels>) {
     *locked(&tunnels.end) = Some(end);
 }
 
-/// Upstream's default of `--xfr-channel-size` for an agent.
+/// Packets of each connection, each way: upstream's default of `--xfr-channel-size` for an agent.
 const QUEUE: usize = 150;

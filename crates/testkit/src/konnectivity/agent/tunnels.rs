@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use super::{DialRule, QUEUE};
 use crate::background::locked;
@@ -33,6 +33,8 @@ pub(super) struct Tunnels {
 struct Tunnel {
     queue: mpsc::Sender<Vec<u8>>,
     task: AbortHandle,
+    /// Ends once all that was read is sent.
+    sending: JoinHandle<()>,
 }
 
 impl Tunnels {
@@ -58,7 +60,7 @@ impl Tunnels {
         }
         match packet {
             Packet::CloseReq { connect_id } => {
-                let error = match self.remove(connect_id) {
+                let error = match self.remove(connect_id).await {
                     true => "",
                     false => "Unknown connectID",
                 };
@@ -129,13 +131,26 @@ impl Tunnels {
         let (queue, queued) = mpsc::channel(QUEUE);
         let (start, started) = tokio::sync::oneshot::channel::<()>();
         let this = Arc::clone(self);
+        let (read, mut unsent) = mpsc::channel(QUEUE);
         let task = tokio::spawn(async move {
             if started.await.is_ok() {
-                this.relay(stream, queued, connect_id).await;
+                this.relay(stream, queued, read, connect_id).await;
             }
         });
         let task = task.abort_handle();
-        locked(&self.open).insert(connect_id, Tunnel { queue, task });
+        // In turns with those of other connections: who waits for the stream first has it first.
+        let out = self.out.clone();
+        let sending = tokio::spawn(async move {
+            while let Some(packet) = unsent.recv().await {
+                let _ = out.send(packet).await;
+            }
+        });
+        let tunnel = Tunnel {
+            queue,
+            task,
+            sending,
+        };
+        locked(&self.open).insert(connect_id, tunnel);
         self.answer(Packet::DialRsp {
             error: String::new(),
             connect_id,
@@ -146,7 +161,13 @@ impl Tunnels {
     }
 
     /// Relays until the destination ends; whatever else ends it aborts this task.
-    async fn relay(&self, stream: TcpStream, mut queue: mpsc::Receiver<Vec<u8>>, connect_id: i64) {
+    async fn relay(
+        &self,
+        stream: TcpStream,
+        mut queue: mpsc::Receiver<Vec<u8>>,
+        sender: mpsc::Sender<Packet>,
+        connect_id: i64,
+    ) {
         let (mut reading, mut writing) = stream.into_split();
         let write = async {
             while let Some(data) = queue.recv().await {
@@ -159,7 +180,8 @@ impl Tunnels {
             // What upstream reads at once.
             let mut buffer = vec![0; 4096];
             while let Ok(count @ 1..) = reading.read(&mut buffer).await {
-                self.answer(Packet::data(connect_id, &buffer[..count]))
+                let _ = sender
+                    .send(Packet::data(connect_id, &buffer[..count]))
                     .await;
             }
         };
@@ -167,12 +189,14 @@ impl Tunnels {
             () = write => {}
             () = read => {}
         }
-        if self.remove(connect_id) {
+        drop(sender);
+        if self.remove(connect_id).await {
             self.answer(close(connect_id, "")).await;
         }
     }
 
-    fn remove(&self, connect_id: i64) -> bool {
+    /// Forgets a connection, and waits until what was read of it is sent, as upstream's loop does.
+    async fn remove(&self, connect_id: i64) -> bool {
         let Some(tunnel) = locked(&self.open).remove(&connect_id) else {
             return false;
         };
@@ -180,6 +204,7 @@ impl Tunnels {
         if tokio::task::try_id() != Some(tunnel.task.id()) {
             tunnel.task.abort();
         }
+        let _ = tunnel.sending.await;
         true
     }
 
