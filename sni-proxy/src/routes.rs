@@ -270,13 +270,13 @@ impl RoutesFile {
             .iter()
             .filter(|own| own.send_proxy_protocol.is_some());
         let sending: BTreeSet<&str> = sending.map(|own| &*own.name).collect();
-        let mut handlers = Handlers {
-            directory: path.parent().unwrap_or(Path::new("")),
+        let handlers = Handlers {
+            directory: path.parent().unwrap_or_else(|| Path::new("")),
             terminations,
             sending,
         };
         let routes = self.routes.into_iter().enumerate();
-        let routes = routes.filter_map(|(at, route)| route.spec(at, &mut handlers, &mut errors));
+        let routes = routes.filter_map(|(at, route)| route.spec(at, &handlers, &mut errors));
         let routes = routes.collect();
         errors.into_result(path)?;
         Ok(TableSpec { clusters, routes })
@@ -385,7 +385,7 @@ impl RouteFile {
     fn spec(
         self,
         at: usize,
-        handlers: &mut Handlers<'_>,
+        handlers: &Handlers<'_>,
         errors: &mut ConfigErrors,
     ) -> Option<RouteSpec> {
         let key = || format!("routes[{at}]");

@@ -120,9 +120,11 @@ impl Terminations {
     }
 }
 
-/// The pools of a worker.
+/// The pools of a worker, by where their route's state is.
 #[derive(Debug, Default)]
-pub(crate) struct Pools(RefCell<HashMap<usize, (Weak<Termination>, Rc<Upstreams>)>>);
+pub(crate) struct Pools(RefCell<HashMap<usize, OfRoute>>);
+
+type OfRoute = (Weak<Termination>, Rc<Upstreams>);
 
 impl Pools {
     fn of(&self, own: &Arc<Termination>) -> Rc<Upstreams> {
@@ -339,11 +341,12 @@ impl Client {
             Version::HTTP_2 => "h2",
             _ => "http/1.1",
         };
-        let answered = self.forward(request).await;
-        let mut response = match answered {
+        let limit = Instant::now() + self.own.params.stream_timeout;
+        let forwarded = timeout_at(limit, self.forward(request)).await;
+        let late = |_| Err(status::of_upstream(StatusCode::GATEWAY_TIMEOUT));
+        let mut response = match forwarded.unwrap_or_else(late) {
             Ok((response, active)) => {
                 counted.answered(protocol, response.status());
-                let limit = Instant::now() + self.own.params.stream_timeout;
                 response.map(|body| match active {
                     Some(active) => ResponseBody::Upstream(Box::new(Upstream::new(
                         body, limit, active, counted,
@@ -387,7 +390,7 @@ impl Client {
             ));
         }
         let secrets = self.own.secrets.last();
-        let secrets = secrets.ok_or(status::unavailable())?;
+        let secrets = secrets.ok_or_else(status::unavailable)?;
         let caller = match &self.presented {
             None => Caller::Anonymous,
             Some(presented) => {
@@ -435,7 +438,11 @@ impl Client {
             .await;
         let (mut response, active) = sent.map_err(status::of_upstream)?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Some(down) = down else {
+            let agreed = response.headers().get(header::UPGRADE);
+            let same = |(agreed, asked): (&HeaderValue, &HeaderValue)| {
+                agreed.as_bytes().eq_ignore_ascii_case(asked.as_bytes())
+            };
+            let Some(down) = down.filter(|_| agreed.zip(upgrade.as_ref()).is_some_and(same)) else {
                 return Err(status::of_upstream(StatusCode::BAD_GATEWAY));
             };
             let up = hyper::upgrade::on(&mut response);

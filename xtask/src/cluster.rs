@@ -12,6 +12,7 @@
 //! containerd, runc, CNI plugins and kube-proxy are the real ones. What a cloud would do is done by
 //! [`cloud`].
 
+mod changes;
 mod cloud;
 mod control;
 mod demo;
@@ -22,7 +23,10 @@ mod machine;
 mod needs;
 mod network;
 mod policies;
+mod sandbox;
 mod scrape;
+mod service;
+mod sidecars;
 mod steps;
 mod test;
 mod up;

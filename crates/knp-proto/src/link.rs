@@ -11,6 +11,7 @@
 //! appeared ends with exactly one [`Event::Ended`]; when the stream itself ends, [`Link::end`]
 //! ends the tunnels of this stream and no others. A link makes no use of its agent's id.
 
+mod closing;
 mod event;
 mod receive;
 mod send;
@@ -500,26 +501,6 @@ impl Link {
         }
     }
 
-    /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent sends all that it has read
-    /// of a tunnel first, in turns with those of which nothing is taken, and hears nothing else meanwhile: so that
-    /// dials come in between, few are asked for at once while there are such.
-    fn may_close(&self) -> bool {
-        let slow = self.shared.holders + self.slow;
-        self.extensions.window || slow == 0 || self.closing < (CLOSES / slow).max(1)
-    }
-
-    fn next_close(&mut self) {
-        while self.may_close()
-            && let Some(slot) = self.closes.pop_front()
-        {
-            let tunnel = self.tunnels.get_mut(slot as usize);
-            if tunnel.is_some_and(|own| std::mem::take(&mut own.marks.close_waits)) {
-                // The rest when it was sent.
-                return self.fair.activate(slot);
-            }
-        }
-    }
-
     fn tell_ended(&mut self, slot: u32) {
         let Some(id) = self.id(slot) else { return };
         let Some(tunnel) = self.tunnels.get_mut(slot as usize) else {
@@ -557,8 +538,6 @@ impl Link {
     }
 }
 
-/// Closes that are asked for at once, of one slow tunnel; of more as many less.
-const CLOSES: usize = 16;
 /// Tunnels whose memory an idle link keeps.
 const KEPT: usize = 64;
 

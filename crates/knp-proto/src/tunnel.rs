@@ -10,6 +10,7 @@
 //! peer's by its FIN or CLOSE. A tunnel lingers while its socket still takes what had arrived
 //! before. Ids, timers and the order of sending among tunnels are the [`Link`](crate::Link)'s.
 
+mod closing;
 mod end;
 
 pub(crate) use end::RESET_BY_PEER;
@@ -509,19 +510,6 @@ impl Tunnel {
         Some(data)
     }
 
-    /// Returns whether the next packet asks the peer to close.
-    pub(crate) fn asks_to_close(&self) -> bool {
-        let ending = matches!(self.outbound, Outbound::Ending(Last::Close | Last::Reset));
-        self.role == Role::Server && self.phase == Phase::Open && ending && self.outbox.is_empty()
-    }
-
-    /// Returns whether the peer has not answered a close for longer than it takes to pass its queue.
-    pub(crate) fn closes_late(&self, now: Instant, config: &LinkConfig) -> bool {
-        let late =
-            |deadline: Instant| deadline < now + config.close_timeout.saturating_sub(CLOSE_TIME);
-        self.phase == Phase::Closing && self.deadline.is_some_and(late)
-    }
-
     /// Returns what ends our direction, once all before it was sent.
     pub(crate) fn take_last(&mut self, now: Instant, config: &LinkConfig) -> Option<Packet> {
         let Outbound::Ending(last) = self.outbound else {
@@ -558,34 +546,6 @@ impl Tunnel {
         Some(Packet::CloseResponse { connect_id, error })
     }
 
-    /// The deadline has passed, not while dialing. Returns what the peer must be told at once.
-    pub(crate) fn expire(&mut self, now: Instant, config: &LinkConfig) -> Option<Packet> {
-        match self.phase {
-            Phase::Dialing => None,
-            Phase::Open => {
-                self.end = Some(EndReason::LingerTimeout);
-                self.outbox.clear();
-                self.recharge();
-                self.deadline = None;
-                self.outbound = Outbound::Ending(Last::Close);
-                self.take_last(now, config)
-            }
-            Phase::Closing => {
-                if !self.detached {
-                    self.end = Some(EndReason::CloseTimeout);
-                }
-                self.wire_over(now, config, EndReason::CloseTimeout);
-                None
-            }
-            Phase::Lingering => {
-                self.end = Some(EndReason::LingerTimeout);
-                self.detach();
-                self.recharge();
-                None
-            }
-        }
-    }
-
     fn charge(&self) -> usize {
         let promised = match &self.inflow {
             Inflow::Window(window) => window.grown(),
@@ -602,8 +562,6 @@ impl Tunnel {
 /// A tunnel with nothing waiting may always take so much from its socket: what upstream's agent
 /// reads at a time.
 const WRITE_FLOOR: usize = 4096;
-/// Three pulses of the shared window: what passes the peer's queue waits for two.
-const CLOSE_TIME: Duration = Duration::from_millis(600);
 /// Bytes that a tunnel may hold before a peer that knows no credit notices: as much as one that
 /// does may send at first.
 const FREE: usize = 256 << 10;

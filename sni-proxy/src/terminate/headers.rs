@@ -63,13 +63,19 @@ fn tells_identity(name: &HeaderName) -> bool {
     starts("x-remote-") || starts("x-forwarded-") || is("forwarded") || is("x-real-ip")
 }
 
-/// Returns the protocol that a request of HTTP/1.1 asks to go on with.
+/// Returns the protocol that a request of HTTP/1.1 asks to go on with, if it is one of Kubernetes'. No other may
+/// be: in HTTP/2, say, further requests would pass, with headers that nothing cleans.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asks = headers.get_all(header::CONNECTION).iter().any(|value| {
         let mut tokens = value.as_bytes().split(|byte| *byte == b',');
         tokens.any(|token| token.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
     });
-    headers.get(header::UPGRADE).filter(|_| asks).cloned()
+    let mut protocols = headers.get_all(header::UPGRADE).iter();
+    let (protocol, more) = (protocols.next()?, protocols.next());
+    let known = UPGRADES
+        .iter()
+        .any(|known| protocol.as_bytes().eq_ignore_ascii_case(known));
+    (asks && known && more.is_none()).then(|| protocol.clone())
 }
 
 /// Finds the host that a request is for: that of HTTP/2 and of an absolute target, and `Host`; they must not
@@ -84,7 +90,12 @@ pub(crate) fn authority<B>(request: &Request<B>) -> Result<Option<Authority>, St
         .map(|host| Authority::try_from(host.as_bytes()))
         .transpose()
         .map_err(|_| StatusCode::BAD_REQUEST)?;
-    match (request.uri().authority(), host) {
+    let has_user = |own: &Authority| own.as_str().contains('@');
+    let target = request.uri().authority();
+    if target.is_some_and(has_user) || host.as_ref().is_some_and(has_user) {
+        return Err(StatusCode::BAD_REQUEST);
+    }
+    match (target, host) {
         (Some(target), Some(host)) if *target != host => Err(StatusCode::BAD_REQUEST),
         (Some(target), _) => Ok(Some(target.clone())),
         (None, host) => Ok(host),
@@ -108,6 +119,8 @@ pub(crate) fn is_of(matches: &Matches, authority: &Authority) -> bool {
 }
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+const UPGRADES: [&[u8]; 2] = [b"spdy/3.1", b"websocket"];
 
 const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
@@ -194,6 +207,27 @@ mod tests {
     }
 
     #[test]
+    fn upgrade_to_unknown_protocol_is_none() {
+        for protocol in [
+            "h2c",
+            "HTTP/2.0",
+            "websocket, h2c",
+            "h2c, websocket",
+            "TLS/1.2",
+            "",
+        ] {
+            let all = [("connection", "upgrade"), ("upgrade", protocol)];
+            assert_eq!(upgrade(&headers(&all)), None, "{protocol}");
+        }
+        let two = [
+            ("connection", "upgrade"),
+            ("upgrade", "websocket"),
+            ("upgrade", "h2c"),
+        ];
+        assert_eq!(upgrade(&headers(&two)), None);
+    }
+
+    #[test]
     fn authority_is_one_and_of_the_route() {
         let request = |uri: &str, hosts: &[&str]| {
             let mut request = Request::builder().uri(uri);
@@ -216,6 +250,8 @@ mod tests {
                 Err(StatusCode::BAD_REQUEST)
             );
         }
+        let users = ["https://a@a.example.com/", "/"].map(|uri| request(uri, &["b@a.example.com"]));
+        assert!(users.iter().all(|own| *own == Err(StatusCode::BAD_REQUEST)));
         let names =
             |all: &[&str]| Matches::ServerNames(all.iter().map(|own| (*own).into()).collect());
         let matches = names(&["api.example.com", "*.wild.example.com"]);

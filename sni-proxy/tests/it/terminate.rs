@@ -223,7 +223,7 @@ async fn identity_is_what_the_certificate_says() {
 }
 
 #[tokio::test]
-async fn client_without_certificate_is_nobody() {
+async fn client_without_certificate_is_anonymous() {
     let world = World::new();
     let identity = world.clients.client("jane", &[], &[]).unwrap();
     // The pool of the other kind is warm.

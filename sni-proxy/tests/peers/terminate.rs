@@ -114,7 +114,7 @@ impl Stage {
                 json!({ "client-certificate": cert, "client-key": key })
             }
             User::Token => json!({ "token": self.first.token() }),
-            User::Nobody => json!({}),
+            User::Anonymous => json!({}),
         };
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "shoot",
@@ -181,7 +181,7 @@ enum User {
     /// By name and group.
     Certificate(&'static str, &'static str),
     Token,
-    Nobody,
+    Anonymous,
 }
 
 impl User {
@@ -189,7 +189,7 @@ impl User {
         match self {
             Self::Certificate(name, _) => name,
             Self::Token => "token",
-            Self::Nobody => "nobody",
+            Self::Anonymous => "anonymous",
         }
     }
 }
@@ -218,15 +218,23 @@ omitStages: [RequestReceived]
 rules: [{ level: Metadata }]
 ";
 
+/// In one test: API servers take their time to start.
 #[test]
-fn identities_are_those_of_a_direct_connection() {
+fn kubectl_finds_what_a_direct_connection_finds() {
     let stage = Stage::new();
+    identities(&stage);
+    both_are_asked(&stage);
+    large_objects_and_watches(&stage);
+}
+
+/// Those in the audit log are those of a direct connection.
+fn identities(stage: &Stage) {
     let mut users = Vec::new();
     for user in [
         User::Certificate("jane", "devs"),
         User::Certificate("root", "system:masters"),
         User::Token,
-        User::Nobody,
+        User::Anonymous,
     ] {
         let mut seen = Vec::new();
         for direct in [true, false] {
@@ -234,7 +242,7 @@ fn identities_are_those_of_a_direct_connection() {
             // Whether it may, or there is one of that name, is no matter here. kubectl asks a person who has
             // no name.
             let said = match user {
-                User::Nobody => {
+                User::Anonymous => {
                     let (addr, authority) = stage.way(direct);
                     let answer = http::get(&Target::tls(addr, authority).server_name(NAME), &path);
                     answer.map(|answer| answer.text())
@@ -257,9 +265,8 @@ fn identities_are_those_of_a_direct_connection() {
     assert_eq!(users, ["jane", "root", "admin", "system:anonymous"]);
 }
 
-#[test]
-fn requests_of_one_client_reach_both_servers() {
-    let stage = Stage::new();
+/// Requests of one connection reach both servers.
+fn both_are_asked(stage: &Stage) {
     let mut connection = Connection::open(&stage.target()).unwrap();
     for _ in 0..40 {
         let answer = connection.get("/api/v1/namespaces/default").unwrap();
@@ -279,9 +286,7 @@ fn requests_of_one_client_reach_both_servers() {
     );
 }
 
-#[test]
-fn kubectl_reads_writes_and_watches() {
-    let stage = Stage::new();
+fn large_objects_and_watches(stage: &Stage) {
     let run = |direct, words: &[&str]| {
         let mut kubectl = stage.kubectl(direct, &User::Certificate("root", "system:masters"));
         command::run(kubectl.args(words)).unwrap_or_else(|error| panic!("{error:#}"))
@@ -347,13 +352,13 @@ fn requests_go_on_while_a_server_is_rolled() {
         }
         let ending = Over(&over);
         for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(500));
+            wait::pause(Duration::from_millis(500));
             stage.second.child().signal(Signal::TERM).unwrap();
             stage.second.child().wait_exit(LIMIT).unwrap();
-            std::thread::sleep(Duration::from_millis(500));
+            wait::pause(Duration::from_millis(500));
             stage.second.start_again(Place::Here).unwrap();
         }
-        std::thread::sleep(Duration::from_millis(500));
+        wait::pause(Duration::from_millis(500));
         drop(ending);
         [kept.join().unwrap(), fresh.join().unwrap()]
     });

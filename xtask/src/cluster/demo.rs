@@ -141,6 +141,34 @@ pub(crate) fn deploy(console: &mut Console, clusters: &Clusters) -> Result<()> {
 /// Shows what works.
 fn show(console: &mut Console, clusters: &Clusters) -> Result<()> {
     console.heading("The shoot's API server, from within");
+    start_visitors(console, clusters)?;
+    for (file, name, way) in [
+        ("vpn-http-connect.yaml", "the VPN", scrape::BY_VPN),
+        (
+            "konnectivity-http-connect.yaml",
+            "konnectivity",
+            scrape::BY_KONNECTIVITY,
+        ),
+    ] {
+        console.heading(&format!("The way into the shoot: {name}"));
+        console.check(
+            &format!("the API server's egress selector is {file}"),
+            || {
+                steps::select_egress(clusters, file)?;
+                clusters.shoot.wait_ready(ROLLOUT_LIMIT)?;
+                Ok(String::new())
+            },
+        )?;
+        ways_in(console, clusters)?;
+        console.check("Prometheus sees the kubelets through it", || {
+            scrape::through(clusters, way)
+        })?;
+    }
+    Ok(())
+}
+
+/// Starts pods that ask for the API server, and what it asks in the shoot.
+pub(crate) fn start_visitors(console: &mut Console, clusters: &Clusters) -> Result<()> {
     console.check("visitors run", || {
         clusters
             .shoot
@@ -165,30 +193,7 @@ fn show(console: &mut Console, clusters: &Clusters) -> Result<()> {
                 .rolled_out("default", workload, ROLLOUT_LIMIT)?;
         }
         Ok("on both nodes".to_owned())
-    })?;
-    for (file, name, way) in [
-        ("vpn-http-connect.yaml", "the VPN", scrape::BY_VPN),
-        (
-            "konnectivity-http-connect.yaml",
-            "konnectivity",
-            scrape::BY_KONNECTIVITY,
-        ),
-    ] {
-        console.heading(&format!("The way into the shoot: {name}"));
-        console.check(
-            &format!("the API server's egress selector is {file}"),
-            || {
-                steps::select_egress(clusters, file)?;
-                clusters.shoot.wait_ready(ROLLOUT_LIMIT)?;
-                Ok(String::new())
-            },
-        )?;
-        ways_in(console, clusters)?;
-        console.check("Prometheus sees the kubelets through it", || {
-            scrape::through(clusters, way)
-        })?;
-    }
-    Ok(())
+    })
 }
 
 /// What an operator does with pods, and what the API server asks of Services in the shoot.

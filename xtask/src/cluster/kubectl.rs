@@ -52,7 +52,8 @@ impl Kubectl {
         command::run(&mut self.command(words)?)
     }
 
-    /// Applies objects server-side, without what the server is too old for; returns what that is.
+    /// Applies objects server-side, without what the server is too old for, or as its older kind; returns what
+    /// that is.
     pub(crate) fn apply(&self, objects: impl IntoIterator<Item = Value>) -> Result<Vec<String>> {
         let mut left_out = Vec::new();
         let known = |object| known(object, self.minor, &mut left_out);
@@ -75,6 +76,13 @@ impl Kubectl {
             self.run(&["apply", flag, "--validate=false", "--filename", &file])?;
         }
         Ok(left_out)
+    }
+
+    /// Merges `change` into an object, which `words` name with its namespace (RFC 7386).
+    pub(crate) fn patch(&self, words: &[&str], change: &Value) -> Result<()> {
+        let change = change.to_string();
+        let merge = ["--type=merge", "--patch", &change];
+        self.run(&[&["patch"], words, &merge].concat()).map(|_| ())
     }
 
     /// Returns an object, or a list, as JSON.
@@ -140,49 +148,76 @@ fn known(mut object: Value, minor: u32, left_out: &mut Vec<String>) -> Option<Va
     let what = format!("{kind} {}", text(&object["metadata"]["name"]));
     let too_new = TOO_NEW.iter().filter(|rule| minor < rule.since);
     for rule in too_new.filter(|rule| rule.kind == kind && rule.version == version) {
-        let Some((parent, field)) = rule.path.rsplit_once('/') else {
-            left_out.push(what);
-            return None;
+        let (parent, field) = match rule.what {
+            What::Field(parent, field) => (parent, field),
+            What::Version(older) => {
+                object["apiVersion"] = json!(older);
+                left_out.push(format!("{what}: {version}"));
+                continue;
+            }
+            What::Kind => {
+                left_out.push(what);
+                return None;
+            }
         };
-        let parent = object.pointer_mut(parent).and_then(Value::as_object_mut);
-        if parent.is_some_and(|parent| parent.remove(field).is_some()) {
-            left_out.push(format!("{what}: {}", rule.path));
+        let fields = object.pointer_mut(parent).and_then(Value::as_object_mut);
+        if fields.is_some_and(|fields| fields.remove(field).is_some()) {
+            left_out.push(format!("{what}: {parent}/{field}"));
         }
     }
     Some(object)
 }
 
-/// A kind, or a field of one, and the minor version that brought it.
+/// What a minor version brought.
 struct TooNew {
     version: &'static str,
     kind: &'static str,
-    path: &'static str,
+    what: What,
     since: u32,
 }
 
-const fn too_new(
-    version: &'static str,
-    kind: &'static str,
-    path: &'static str,
-    since: u32,
-) -> TooNew {
+enum What {
+    Kind,
+    /// A version of the kind, by a name that is the same but for its last part.
+    Version(&'static str),
+    /// A field, after its parent.
+    Field(&'static str, &'static str),
+}
+
+const fn too_new(version: &'static str, kind: &'static str, what: What, since: u32) -> TooNew {
     TooNew {
         version,
         kind,
-        path,
+        what,
         since,
     }
 }
 
 /// What of the shipped manifests older servers than these do not know.
-const TOO_NEW: [TooNew; 4] = [
-    too_new("policy/v1", "PodDisruptionBudget", "", 21),
-    too_new("autoscaling/v2", "HorizontalPodAutoscaler", "", 23),
-    too_new("v1", "Service", "/spec/trafficDistribution", 30),
+const TOO_NEW: [TooNew; 5] = [
+    too_new(
+        "policy/v1",
+        "PodDisruptionBudget",
+        What::Field("/spec", "unhealthyPodEvictionPolicy"),
+        26,
+    ),
+    too_new(
+        "policy/v1",
+        "PodDisruptionBudget",
+        What::Version("policy/v1beta1"),
+        21,
+    ),
+    too_new("autoscaling/v2", "HorizontalPodAutoscaler", What::Kind, 23),
+    too_new(
+        "v1",
+        "Service",
+        What::Field("/spec", "trafficDistribution"),
+        30,
+    ),
     too_new(
         "apps/v1",
         "DaemonSet",
-        "/spec/updateStrategy/rollingUpdate",
+        What::Field("/spec/updateStrategy", "rollingUpdate"),
         22,
     ),
 ];
@@ -192,25 +227,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_too_new_are_left_out_and_said() {
-        let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "a" } });
+    fn objects_too_new_are_left_out_and_said() {
+        let scaler = json!({
+            "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": "a" },
+        });
         let service = json!({
             "apiVersion": "v1", "kind": "Service", "metadata": { "name": "b" },
             "spec": { "trafficDistribution": "PreferClose", "type": "ClusterIP" },
         });
+        let budget = json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "c" },
+            "spec": { "maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow" },
+        });
         let mut said = Vec::new();
-        assert_eq!(known(budget.clone(), 20, &mut said), None);
+        assert_eq!(known(scaler.clone(), 20, &mut said), None);
         let left = known(service.clone(), 20, &mut said).unwrap();
         assert_eq!(left["spec"], json!({ "type": "ClusterIP" }));
+        let left = known(budget.clone(), 20, &mut said).unwrap();
+        assert_eq!(left["apiVersion"], "policy/v1beta1");
+        assert_eq!(left["spec"], json!({ "maxUnavailable": 1 }));
         assert_eq!(
             said,
             [
-                "PodDisruptionBudget a",
-                "Service b: /spec/trafficDistribution"
+                "HorizontalPodAutoscaler a",
+                "Service b: /spec/trafficDistribution",
+                "PodDisruptionBudget c: /spec/unhealthyPodEvictionPolicy",
+                "PodDisruptionBudget c: policy/v1",
             ]
         );
         said.clear();
-        for object in [budget, service] {
+        for object in [scaler, service, budget] {
             assert_eq!(known(object.clone(), 34, &mut said), Some(object));
         }
         assert_eq!(said, [""; 0]);

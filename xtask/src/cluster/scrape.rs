@@ -11,7 +11,7 @@ use deploy::gardener::SHOOT;
 use serde_json::{Value, json};
 use testkit::wait;
 
-use super::steps::objects;
+use super::steps::{self, objects};
 use super::up::{Clusters, ROLLOUT_LIMIT};
 use super::{control, network};
 
@@ -46,7 +46,7 @@ pub(crate) const BY_KONNECTIVITY: Way = Way {
 pub(crate) fn through(clusters: &Clusters, way: Way) -> Result<String> {
     let shoot = control::shoot(&clusters.root);
     clusters.shoot.apply(account())?;
-    let token = token(clusters)?;
+    let token = steps::token(clusters, "prometheus")?;
     let words = ["--namespace", SHOOT, "secret", way.secret];
     let tunnel = clusters.seed.get(&words)?;
     let text = |name: &str| {
@@ -158,24 +158,4 @@ fn account() -> Vec<Value> {
             "subjects": [{ "kind": "ServiceAccount", "name": "prometheus", "namespace": "kube-system" }],
         }),
     ]
-}
-
-/// Asks the shoot's API server for a token of that account.
-fn token(clusters: &Clusters) -> Result<String> {
-    let request = json!({
-        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "expirationSeconds": 3600 },
-    });
-    let file = clusters.root.join("token-request.json");
-    fs::write(&file, request.to_string()).context("writing a request")?;
-    let path = "/api/v1/namespaces/kube-system/serviceaccounts/prometheus/token";
-    let file = file.display().to_string();
-    let answer: Value = serde_json::from_str(&clusters.shoot.run(&[
-        "create",
-        "--raw",
-        path,
-        "--filename",
-        &file,
-    ])?)?;
-    let token = answer["status"]["token"].as_str();
-    Ok(token.context("no token")?.to_owned())
 }

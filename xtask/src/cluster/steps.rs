@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use deploy::Objects;
-use deploy::gardener::{self, API, Authorities, KONNECTIVITY, SHOOT};
+use deploy::gardener::{self, API, Authorities, KONNECTIVITY, KONNECTIVITY_SIDECAR, SHOOT};
 use serde_json::{Value, json};
 use testkit::{command, wait};
 
@@ -107,9 +107,11 @@ pub(crate) fn make_records(clusters: &Clusters) -> Result<String> {
         let ip = service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str();
         ip.map(str::to_owned)
     })?;
-    let names = [API, KONNECTIVITY].map(|name| format!("{address} {name}\n"));
+    let names = [API, KONNECTIVITY, KONNECTIVITY_SIDECAR].map(|name| format!("{address} {name}\n"));
     cloud::write_hosts(&clusters.root, "world", &names.concat())?;
-    Ok(format!("{API}, {KONNECTIVITY}: {address}"))
+    Ok(format!(
+        "{API}, {KONNECTIVITY}, {KONNECTIVITY_SIDECAR}: {address}"
+    ))
 }
 
 /// Runs `vpn-provision` with the parameters as shipped, against both API servers.
@@ -134,20 +136,39 @@ pub(crate) fn provision(clusters: &Clusters) -> Result<String> {
 
 /// Gives the shoot's API server one of the egress selectors that are shipped, and rolls it.
 pub(crate) fn select_egress(clusters: &Clusters, file: &str) -> Result<()> {
+    write_egress(clusters, file)?;
+    roll_api_server(clusters)
+}
+
+/// As [`select_egress`], for the next API server that starts.
+pub(crate) fn write_egress(clusters: &Clusters, file: &str) -> Result<()> {
     let selector = Objects::read(&format!("control-plane/egress-selector/{file}"))?;
     let selector = selector.into_iter().next().context("no egress selector")?;
-    clusters.seed.apply([up::egress(&selector)])?;
-    let namespaced = ["--namespace", SHOOT];
-    clusters.seed.run(
-        &[
-            &namespaced[..],
-            &["rollout", "restart", "deployment/kube-apiserver"],
-        ]
-        .concat(),
-    )?;
-    clusters
-        .seed
-        .rolled_out(SHOOT, "deployment/kube-apiserver", ROLLOUT_LIMIT)
+    clusters.seed.apply([up::egress(&selector)]).map(|_| ())
+}
+
+/// Rolls the shoot's API server.
+pub(crate) fn roll_api_server(clusters: &Clusters) -> Result<()> {
+    let deployment = "deployment/kube-apiserver";
+    let restart = ["--namespace", SHOOT, "rollout", "restart", deployment];
+    clusters.seed.run(&restart)?;
+    clusters.seed.rolled_out(SHOOT, deployment, ROLLOUT_LIMIT)
+}
+
+/// Asks the shoot's API server for a token of an account in `kube-system`.
+pub(crate) fn token(clusters: &Clusters, account: &str) -> Result<String> {
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": { "expirationSeconds": 24 * 3600 },
+    });
+    let file = clusters.root.join("token-request.json");
+    std::fs::write(&file, request.to_string()).context("writing a request")?;
+    let path = format!("/api/v1/namespaces/kube-system/serviceaccounts/{account}/token");
+    let file = file.display().to_string();
+    let create = ["create", "--raw", &path, "--filename", &file];
+    let answer: Value = serde_json::from_str(&clusters.shoot.run(&create)?)?;
+    let token = answer["status"]["token"].as_str();
+    Ok(token.context("no token")?.to_owned())
 }
 
 /// Builds every image, as `cargo xtask images` does.

@@ -12,7 +12,7 @@ use testkit::wait;
 use super::load::{self, Outcome};
 use super::machine::Machine;
 use super::up::{self, Clusters, ROLLOUT_LIMIT};
-use super::{control, demo, network, policies, steps};
+use super::{changes, control, demo, network, policies, sandbox, service, sidecars, steps};
 use crate::console::Console;
 
 /// How much of it.
@@ -54,6 +54,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         !is_dropped(&clusters)?,
         "packets are dropped though nothing is enforced"
     );
+    let name = "the kernel holds each process to its manifest";
+    if options.wants(name) {
+        let _ = console.check(name, || sandbox::check(&clusters));
+    }
+    if options.wants(SIDECARS) {
+        sidecars::deploy(&mut console, &clusters)?;
+    }
     policies::during(&clusters, || {
         let _ = console.check("the seed's policies are enforced", || {
             allowed_alone(&clusters)
@@ -62,11 +69,29 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let _ = console.check("they still are", || allowed_alone(&clusters));
         Ok(())
     })?;
+    service(&mut console, &clusters, options)?;
     let name = "the seed's node loses its power";
     if options.wants(name) {
         let _ = console.check(name, || lose_seed(&clusters));
     }
     Ok(ExitCode::from(u8::from(!console.result())))
+}
+
+/// What the node proxy's `noTrack` does to the Service `kubernetes`.
+fn service(console: &mut Console, clusters: &Clusters, options: &Options) -> Result<()> {
+    type Check = fn(&Clusters) -> Result<String>;
+    let checks: [(&str, Check); 2] = [
+        ("noTrack beside kube-proxy", service::by_kube_proxy),
+        ("noTrack beside rules of nftables", service::by_nftables),
+    ];
+    let mut checks = checks.iter().filter(|one| options.wants(one.0)).peekable();
+    if checks.peek().is_some() {
+        demo::start_visitors(console, clusters)?;
+    }
+    for (name, check) in checks {
+        let _ = console.check(name, || check(clusters));
+    }
+    Ok(())
 }
 
 fn rolls(console: &mut Console, clusters: &Clusters, options: &Options) {
@@ -125,22 +150,33 @@ struct Disturbance {
     excused: &'static [Excuse],
 }
 
-const DISTURBANCES: [Disturbance; 8] = [
+/// What [`sidecars::deploy`] must come before.
+const SIDECARS: &str = "API servers with sidecars come and go";
+
+const DISTURBANCES: [Disturbance; 12] = [
+    Disturbance {
+        name: "a pod of each budget is evicted",
+        work: changes::evict,
+        excused: &[KEPT],
+    },
+    Disturbance {
+        name: "the controller's ConfigMap changes",
+        work: changes::change_gateways,
+        excused: &[],
+    },
+    Disturbance {
+        name: "konnectivity's authority is renewed",
+        work: changes::renew_authority,
+        excused: &[KEPT],
+    },
+    Disturbance {
+        name: SIDECARS,
+        work: sidecars::come_and_go,
+        excused: &[KEPT],
+    },
     Disturbance {
         name: "the shoot's API server is rolled",
-        work: |clusters| {
-            let restart = [
-                "--namespace",
-                SHOOT,
-                "rollout",
-                "restart",
-                "deployment/kube-apiserver",
-            ];
-            clusters.seed.run(&restart)?;
-            clusters
-                .seed
-                .rolled_out(SHOOT, "deployment/kube-apiserver", ROLLOUT_LIMIT)
-        },
+        work: steps::roll_api_server,
         excused: &[KEPT],
     },
     Disturbance {

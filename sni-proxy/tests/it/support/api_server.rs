@@ -1,5 +1,5 @@
 //! A server that stands in for an API server behind a terminating route: it says what it was asked, by whom,
-//! and over which connection. It authenticates nobody, watches nothing and stores nothing.
+//! and over which connection. It authenticates no client, watches nothing and stores nothing.
 
 use std::cell::Cell;
 use std::convert::Infallible;

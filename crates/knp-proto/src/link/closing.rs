@@ -1,0 +1,28 @@
+//! How many tunnels a peer is asked to close at once.
+
+use super::Link;
+
+impl Link {
+    /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent sends all that it has read
+    /// of a tunnel first, in turns with those of which nothing is taken, and hears nothing else meanwhile: so that
+    /// dials come in between, few are asked for at once while there are such.
+    pub(super) fn may_close(&self) -> bool {
+        let slow = self.shared.holders + self.slow;
+        self.extensions.window || slow == 0 || self.closing < (CLOSES / slow).max(1)
+    }
+
+    pub(super) fn next_close(&mut self) {
+        while self.may_close()
+            && let Some(slot) = self.closes.pop_front()
+        {
+            let tunnel = self.tunnels.get_mut(slot as usize);
+            if tunnel.is_some_and(|own| std::mem::take(&mut own.marks.close_waits)) {
+                // The rest when it was sent.
+                return self.fair.activate(slot);
+            }
+        }
+    }
+}
+
+/// Closes that are asked for at once, of one slow tunnel; of more as many less.
+const CLOSES: usize = 16;
