@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::answer::Answer;
 use crate::config::{ListenerConfig, Otherwise};
 use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Target, read};
-use crate::terminate::{self, Terminated};
+use crate::terminate::{self, Asked, Terminated};
 use crate::worker::{Listener, Worker};
 
 /// Serves one accepted connection until it ends.
@@ -137,10 +137,9 @@ async fn establish(
         }
         let terminated = Terminated {
             downstream,
+            asked: Asked::from(preamble.target),
             early: preamble.bytes,
-            by_name: version.is_none(),
             listener,
-            route,
             own,
             secrets,
             deadline,

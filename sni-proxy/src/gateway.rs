@@ -250,6 +250,7 @@ impl Gateway {
                 },
                 || {
                     shared.routing.reload();
+                    shared.routing.refresh_secrets();
                     freed.notify_one();
                     if let Some(Err(error)) = tls.as_ref().map(tls::ClientTls::reload) {
                         let error = telemetry::chain(&error);

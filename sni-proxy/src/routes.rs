@@ -418,7 +418,7 @@ impl RouteFile {
                 errors.add(&*key, "its cluster has sendProxyProtocol");
                 return None;
             }
-            let params = terminate.params(handlers.directory, &key, errors)?;
+            let params = terminate.params(handlers.directory, &self.cluster, &key, errors)?;
             Some(Handler::new(handlers.terminations.of(params)))
         });
         if self.port.is_some() && self.destinations.is_empty() {

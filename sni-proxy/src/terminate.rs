@@ -27,6 +27,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -37,8 +38,10 @@ use route::Route;
 use rustls::HandshakeKind;
 use rustls::pki_types::ServerName;
 use serve::{ConnRecord, Phase, Reason};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -49,10 +52,12 @@ use self::metrics::{Counted, Handshake, Requests};
 use self::secrets::{Secrets, Store};
 use self::stream::{Early, Passed};
 use self::upstream::{Active, Caller, Upstreams, Way};
+use crate::preamble::Target;
 use crate::worker::{Listener, Worker};
 
 pub(crate) use self::metrics::Metrics;
 
+const PREFACE_BYTES: usize = 24;
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 64 * 1024;
 /// Time for a request's head.
@@ -67,11 +72,13 @@ const PING_LIMIT: Duration = Duration::from_secs(20);
 /// What a route says of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Params {
+    /// What is counted belongs to one cluster.
+    pub(crate) cluster: String,
     pub(crate) files: tls::TerminatingParams,
     /// Name in the certificate of API servers.
     pub(crate) server_name: ServerName<'static>,
-    /// Seconds of the header Strict-Transport-Security; 0: none.
-    pub(crate) hsts: u64,
+    /// The header Strict-Transport-Security of answers.
+    pub(crate) hsts: Option<HeaderValue>,
     /// Streams of one client's connection.
     pub(crate) max_streams: u32,
     /// Time that one request may take.
@@ -149,13 +156,31 @@ pub(crate) struct Terminated {
     /// Bytes of it that were read already.
     pub(crate) early: Vec<u8>,
     pub(crate) listener: Rc<Listener>,
-    pub(crate) route: Arc<Route>,
+    pub(crate) asked: Asked,
     pub(crate) own: Arc<Termination>,
     pub(crate) secrets: Arc<Secrets>,
-    /// The name was asked for by TLS: requests are for names of the route.
-    pub(crate) by_name: bool,
     /// When the connection must end.
     pub(crate) deadline: Option<Instant>,
+}
+
+/// By what a connection found its route, and each of its requests finds it again.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// By the value of a CONNECT request's header.
+    Connect(String),
+    /// By a server name, or none.
+    ServerName(Option<String>),
+}
+
+impl From<Target> for Asked {
+    fn from(target: Target) -> Self {
+        match target {
+            Target::Connect { value, .. } => Self::Connect(value),
+            Target::ServerName { name, .. } => Self::ServerName(name),
+            // Such a route has no `terminate`.
+            Target::Destination(_) => Self::ServerName(None),
+        }
+    }
 }
 
 /// Returns the termination of a route that has secrets, with them.
@@ -198,13 +223,17 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     let client = Rc::new(Client {
         presented: chain.map(|chain| Presented::new(chain, &conn.secrets)),
         pools: worker.terminations.of(&conn.own),
-        route: conn.route,
+        listener: conn.listener.index,
+        asked: conn.asked,
         own: conn.own,
         worker: Rc::clone(worker),
         address: record.info().client().ip(),
-        by_name: conn.by_name,
+        stale: Notify::new(),
         upgraded: RefCell::default(),
     });
+    let Some(tls) = preface(tls, http2, within).await else {
+        return Reason::PreambleTimeout;
+    };
     let served = pin!(requests(tls, http2, &client, conn.deadline));
     let served = reporting(served, || passed.report(record.info())).await;
     let Some((down, up, _active)) = client.upgraded.take() else {
@@ -224,6 +253,20 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     }
 }
 
+/// Waits for the preface of HTTP/2 (RFC 9113 section 3.4), for which hyper has no limit.
+async fn preface(
+    mut tls: TlsStream<Early<TcpStream>>,
+    http2: bool,
+    by: Instant,
+) -> Option<Early<TlsStream<Early<TcpStream>>>> {
+    let mut read = Vec::new();
+    if http2 {
+        read.resize(PREFACE_BYTES, 0);
+        timeout_at(by, tls.read_exact(&mut read)).await.ok()?.ok()?;
+    }
+    Some(Early::new(tls, read, Arc::default()))
+}
+
 /// Polls a future, and reports after each time.
 async fn reporting<F: Future>(mut future: Pin<&mut F>, report: impl Fn()) -> F::Output {
     poll_fn(|cx| {
@@ -236,7 +279,7 @@ async fn reporting<F: Future>(mut future: Pin<&mut F>, report: impl Fn()) -> F::
 
 /// Serves requests until the client or the gateway ends the connection, or one of HTTP/1.1 is upgraded.
 async fn requests(
-    tls: TlsStream<Early>,
+    tls: Early<TlsStream<Early<TcpStream>>>,
     http2: bool,
     client: &Rc<Client>,
     deadline: Option<Instant>,
@@ -251,6 +294,7 @@ async fn requests(
         };
         tokio::select! {
             () = drain.reached(Phase::Closing) => Reason::Drained,
+            () = client.stale.notified() => Reason::Closed,
             () = aged => Reason::MaxAge,
         }
     };
@@ -271,7 +315,12 @@ async fn requests(
                 Ok(served) => reason_of(served),
                 Err(reason) => {
                     connection.as_mut().graceful_shutdown();
-                    let _ = connection.await;
+                    let rest = client.worker.shared.config.drain.timeout.0;
+                    match reason {
+                        // The process says when it cuts.
+                        Reason::Drained => drop(connection.await),
+                        _ => drop(timeout(rest, connection).await),
+                    }
                     reason
                 }
             }
@@ -279,7 +328,7 @@ async fn requests(
     }
     if http2 {
         drive!(
-            http2::Builder::new(LocalExecutor)
+            http2::Builder::new(LocalExecutor::within(client.own.params.stream_timeout))
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(client.own.params.max_streams)
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -325,11 +374,13 @@ struct Client {
     /// The certificate that it showed.
     presented: Option<Presented>,
     pools: Rc<Upstreams>,
-    route: Arc<Route>,
+    listener: usize,
+    asked: Asked,
     own: Arc<Termination>,
     worker: Rc<Worker>,
     address: std::net::IpAddr,
-    by_name: bool,
+    /// Its route is gone: the connection is to end.
+    stale: Notify,
     /// Both sides of an upgrade that was agreed on.
     upgraded: RefCell<Option<(OnUpgrade, OnUpgrade, Active)>>,
 }
@@ -359,14 +410,39 @@ impl Client {
                 refusal.response(counted)
             }
         };
-        if self.own.params.hsts > 0
-            && let Ok(value) = HeaderValue::from_str(&format!("max-age={}", self.own.params.hsts))
-        {
-            response
-                .headers_mut()
-                .insert(header::STRICT_TRANSPORT_SECURITY, value);
+        if let Some(value) = &self.own.params.hsts {
+            let headers = response.headers_mut();
+            headers.insert(header::STRICT_TRANSPORT_SECURITY, value.clone());
         }
         response
+    }
+
+    /// Finds today's route again: clusters and secrets change while a connection lives.
+    fn route(&self, authority: &Authority) -> Result<Arc<Route>, status::Refusal> {
+        let routing = self.worker.shared.routing.current();
+        let table = routing.snapshot.on(self.listener);
+        let route = match &self.asked {
+            Asked::Connect(value) => table.by_connect(value),
+            Asked::ServerName(name) => table.by_server_name(name.as_deref()),
+        };
+        let same = |route: &&Arc<Route>| {
+            let own = route.handler().and_then(route::Handler::get::<Termination>);
+            own.is_some_and(|own| Arc::ptr_eq(&own, &self.own)) && route.allows(self.address)
+        };
+        let Some(route) = route.filter(same) else {
+            self.stale.notify_one();
+            let text = "the route of this connection has changed; connect again";
+            return Err(status::refuse(StatusCode::SERVICE_UNAVAILABLE, text));
+        };
+        let is_of = |host: &str| {
+            let of_host = table.by_server_name(Some(host));
+            of_host.is_some_and(|of_host| Arc::ptr_eq(of_host, route))
+        };
+        if matches!(self.asked, Asked::ServerName(_)) && !is_of(authority.host()) {
+            let text = "the host is not the one of this connection";
+            return Err(status::refuse(StatusCode::MISDIRECTED_REQUEST, text));
+        }
+        Ok(Arc::clone(route))
     }
 
     /// Sends a request on; an upgrade that the server agrees to has no body.
@@ -379,10 +455,7 @@ impl Client {
         let Some(authority) = authority else {
             return Err(status::refuse(StatusCode::BAD_REQUEST, "no host"));
         };
-        if self.by_name && !headers::is_of(self.route.matches(), &authority) {
-            let text = "the host is not the one of this connection";
-            return Err(status::refuse(StatusCode::MISDIRECTED_REQUEST, text));
-        }
+        let route = self.route(&authority)?;
         if request.method() == Method::CONNECT {
             return Err(status::refuse(
                 StatusCode::BAD_REQUEST,
@@ -425,7 +498,7 @@ impl Client {
         }
         let down = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
         let way = Way {
-            cluster: self.route.cluster(),
+            cluster: route.cluster(),
             server_name: &self.own.params.server_name,
             secrets: &secrets,
             client: self.address,

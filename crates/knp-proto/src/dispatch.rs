@@ -4,7 +4,7 @@
 //! a table belongs to one [`Link`](crate::Link), so an id is looked up under (tenant, stream, id)
 //! by where the packet came in. Nothing here is shared between streams.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::id::{ConnectId, DialId};
 
@@ -17,6 +17,8 @@ pub(crate) struct Dispatch {
     strays: BTreeSet<ConnectId>,
     /// Connections that the peer was told to close, and has not answered for in time.
     given_up: BTreeSet<ConnectId>,
+    /// The same, the oldest first; those that were answered since are no longer in the set.
+    given_up_order: VecDeque<ConnectId>,
 }
 
 impl Dispatch {
@@ -63,15 +65,19 @@ impl Dispatch {
         self.strays.insert(connect_id)
     }
 
-    /// A connection is forgotten here, and the peer may not know yet. As many are remembered as tunnels can end in
-    /// the time that a peer is given.
+    /// A connection is forgotten here, and the peer may not know yet. The last ones are remembered.
     pub(crate) fn give_up(&mut self, connect_id: ConnectId) {
-        if self.given_up.len() < MAX_GIVEN_UP {
-            self.given_up.insert(connect_id);
+        if self.given_up_order.len() >= MAX_GIVEN_UP
+            && let Some(oldest) = self.given_up_order.pop_front()
+        {
+            self.given_up.remove(&oldest);
         }
+        self.given_up.insert(connect_id);
+        self.given_up_order.push_back(connect_id);
     }
 
-    /// Returns whether DATA of a connection that is not known may still come from a peer in its senses.
+    /// Returns whether DATA of a connection that is not known may come from a peer that was told to close it and
+    /// has not read that yet.
     pub(crate) fn is_given_up(&self, connect_id: ConnectId) -> bool {
         self.given_up.contains(&connect_id)
     }
@@ -89,6 +95,7 @@ impl Dispatch {
 
 /// Enough for what crosses a close; a peer that makes ids up is told again now and then.
 const MAX_STRAYS: usize = 1024;
+/// As many as an agent has tunnels by default, and more.
 const MAX_GIVEN_UP: usize = 16 * 1024;
 
 #[cfg(test)]

@@ -470,8 +470,7 @@ impl Link {
         let excess = tunnel.excess();
         (self.shared).change(std::mem::replace(&mut tunnel.marks.excess, excess), excess);
         let closing = tunnel.phase == Phase::Closing;
-        let changed = std::mem::replace(&mut tunnel.marks.closing, closing) != closing;
-        if changed {
+        if std::mem::replace(&mut tunnel.marks.closing, closing) != closing {
             self.closing = self.closing + usize::from(closing) - usize::from(!closing);
         }
         let due = tunnel.deadline;
@@ -496,9 +495,7 @@ impl Link {
                 self.events.push_back(Event::Writable(id));
             }
         }
-        if changed {
-            self.next_close();
-        }
+        self.next_close();
     }
 
     fn tell_ended(&mut self, slot: u32) {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http::HeaderValue;
 use rustls::pki_types::ServerName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,7 @@ impl TerminateFile {
     pub(super) fn params(
         &self,
         directory: &Path,
+        cluster: &str,
         key: &str,
         errors: &mut ConfigErrors,
     ) -> Option<Params> {
@@ -98,6 +100,7 @@ impl TerminateFile {
             }
         };
         Some(Params {
+            cluster: cluster.to_owned(),
             files: tls::TerminatingParams {
                 certificate: pair(&self.certificate),
                 client_ca: self.client_authorities.as_ref().map(at),
@@ -109,7 +112,10 @@ impl TerminateFile {
                 identity: self.upstream.identity.as_ref().map(pair),
             },
             server_name,
-            hsts: self.hsts.0.as_secs(),
+            hsts: match self.hsts.0.as_secs() {
+                0 => None,
+                seconds => HeaderValue::from_str(&format!("max-age={seconds}")).ok(),
+            },
             max_streams: self.max_streams,
             stream_timeout: self.stream_timeout.0,
         })

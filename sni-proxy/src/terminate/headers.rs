@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
 use http::{Request, StatusCode};
-use route::Matches;
 
 /// Removes what a client may not say to an API server, and says where it comes from.
 pub(crate) fn clean(headers: &mut HeaderMap, client: IpAddr) {
@@ -100,22 +99,6 @@ pub(crate) fn authority<B>(request: &Request<B>) -> Result<Option<Authority>, St
         (Some(target), _) => Ok(Some(target.clone())),
         (None, host) => Ok(host),
     }
-}
-
-/// Returns whether a host is one of the names that a route matches.
-pub(crate) fn is_of(matches: &Matches, authority: &Authority) -> bool {
-    let Matches::ServerNames(patterns) = matches else {
-        return false;
-    };
-    let host = authority.host().to_ascii_lowercase();
-    let host = host.strip_suffix('.').unwrap_or(&host);
-    patterns
-        .iter()
-        .any(|pattern| match pattern.strip_prefix('*') {
-            Some("") => true,
-            Some(suffix) => host.len() > suffix.len() && host.ends_with(suffix),
-            None => host == &**pattern,
-        })
 }
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -228,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn authority_is_one_and_of_the_route() {
+    fn authority_is_one_host() {
         let request = |uri: &str, hosts: &[&str]| {
             let mut request = Request::builder().uri(uri);
             for host in hosts {
@@ -252,19 +235,5 @@ mod tests {
         }
         let users = ["https://a@a.example.com/", "/"].map(|uri| request(uri, &["b@a.example.com"]));
         assert!(users.iter().all(|own| *own == Err(StatusCode::BAD_REQUEST)));
-        let names =
-            |all: &[&str]| Matches::ServerNames(all.iter().map(|own| (*own).into()).collect());
-        let matches = names(&["api.example.com", "*.wild.example.com"]);
-        for (host, expected) in [
-            ("api.example.com", true),
-            ("API.example.com.:443", true),
-            ("a.wild.example.com", true),
-            ("wild.example.com", false),
-            ("api.example.com.evil.org", false),
-            ("10.0.0.1", false),
-        ] {
-            assert_eq!(is_of(&matches, &host.parse().unwrap()), expected, "{host}");
-        }
-        assert!(is_of(&names(&["*"]), &"any".parse().unwrap()));
     }
 }

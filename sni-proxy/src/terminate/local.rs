@@ -1,16 +1,29 @@
 //! Runs what hyper starts beside a connection on the worker's own thread.
 
+use std::time::Duration;
+
 /// Starts tasks on the current thread.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalExecutor;
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LocalExecutor(Option<Duration>);
+
+impl LocalExecutor {
+    /// Ends each task after `limit`: a request of HTTP/2 with its answer, whichever side is slow.
+    pub(crate) fn within(limit: Duration) -> Self {
+        Self(Some(limit))
+    }
+}
 
 impl<F> hyper::rt::Executor<F> for LocalExecutor
 where
     F: Future + 'static,
 {
     fn execute(&self, future: F) {
-        tokio::task::spawn_local(async {
-            future.await;
+        let limit = self.0;
+        tokio::task::spawn_local(async move {
+            match limit {
+                Some(limit) => drop(tokio::time::timeout(limit, future).await),
+                None => drop(future.await),
+            }
         });
     }
 }

@@ -50,8 +50,10 @@ impl Metrics {
             let mut all: BTreeMap<Arc<str>, Vec<Arc<Termination>>> = BTreeMap::new();
             for route in snapshot.routes() {
                 if let Some(own) = route.handler().and_then(route::Handler::get) {
-                    let cluster = Arc::clone(route.cluster().name());
-                    all.entry(cluster).or_default().push(own);
+                    let of_cluster = all.entry(Arc::clone(route.cluster().name())).or_default();
+                    if !of_cluster.iter().any(|known| Arc::ptr_eq(known, &own)) {
+                        of_cluster.push(own);
+                    }
                 }
             }
             collect(out, &all);

@@ -1,4 +1,4 @@
-//! A client's socket, of which some bytes were read before TLS began; counts what passes.
+//! A stream of which some bytes were read already, before TLS or before HTTP/2 began; counts what passes.
 
 use std::io;
 use std::pin::Pin;
@@ -9,11 +9,10 @@ use std::task::{Context, Poll, ready};
 use relay::{Direction, Meter};
 use serve::ConnInfo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 #[derive(Debug)]
-pub(crate) struct Early {
-    stream: TcpStream,
+pub(crate) struct Early<S> {
+    stream: S,
     early: Vec<u8>,
     read: usize,
     passed: Arc<Passed>,
@@ -39,8 +38,8 @@ impl Passed {
     }
 }
 
-impl Early {
-    pub(crate) fn new(stream: TcpStream, early: Vec<u8>, passed: Arc<Passed>) -> Self {
+impl<S> Early<S> {
+    pub(crate) fn new(stream: S, early: Vec<u8>, passed: Arc<Passed>) -> Self {
         Self {
             stream,
             early,
@@ -50,7 +49,7 @@ impl Early {
     }
 }
 
-impl AsyncRead for Early {
+impl<S: AsyncRead + Unpin> AsyncRead for Early<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -74,7 +73,7 @@ impl AsyncRead for Early {
     }
 }
 
-impl AsyncWrite for Early {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Early<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

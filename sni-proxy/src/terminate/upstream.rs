@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::error::Error;
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,8 +39,12 @@ use crate::worker::Worker;
 const MAX_STREAMS: u32 = 100;
 /// Bytes that a stream may hold.
 const STREAM_WINDOW: u32 = 64 * 1024;
+/// Bytes of an answer's head.
+const HEAD_BYTES: u32 = 64 * 1024;
 /// So that no stream can take another one's.
 const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
+/// Connections of one request that may end before it was processed.
+const MAX_ENDED: u32 = 4;
 /// A connection without requests is closed after this.
 const IDLE: Duration = Duration::from_secs(90);
 /// A silent connection is asked whether it lives.
@@ -134,8 +138,9 @@ struct Pool(RefCell<HashMap<EndpointAddress, Rc<Connections>>>);
 #[derive(Debug, Default)]
 struct Connections {
     open: RefCell<Vec<Connection>>,
-    /// One dials at a time; the others use what it has dialed.
+    /// One dials at a time; the others use what it has dialed, or give up with it.
     dialing: Mutex<()>,
+    failed: Cell<Option<(Instant, StatusCode)>>,
 }
 
 #[derive(Debug)]
@@ -161,7 +166,10 @@ impl Pool {
     ) -> Result<(Response<Incoming>, Active), StatusCode> {
         let mut tried: Vec<Arc<Endpoint>> = Vec::new();
         let mut status = StatusCode::SERVICE_UNAVAILABLE;
-        for _ in 0..=way.cluster.settings().connect_retries {
+        let mut attempts = 1 + way.cluster.settings().connect_retries;
+        // A kept connection that ends just now is no failure of an endpoint.
+        let mut ended = MAX_ENDED;
+        while attempts > 0 {
             let routing = way.worker.shared.routing.current();
             let picked = way.cluster.pick(&PickContext {
                 source: way.client,
@@ -181,6 +189,7 @@ impl Pool {
                 Ok(sender) => sender,
                 Err(failed) => {
                     status = failed;
+                    attempts -= 1;
                     tried.push(Arc::clone(endpoint));
                     continue;
                 }
@@ -197,8 +206,11 @@ impl Pool {
                     request = again;
                 }
             }
-            // Not the endpoint's fault: a connection that ended is another one's next time.
             status = StatusCode::SERVICE_UNAVAILABLE;
+            ended -= 1;
+            if ended == 0 {
+                break;
+            }
         }
         Err(status)
     }
@@ -224,25 +236,40 @@ impl Pool {
         if let Some(sender) = connections.take(way.secrets.serial, active) {
             return Ok(Sender::Http2(sender));
         }
+        let asked = Instant::now();
         let _dialing = connections.dialing.lock().await;
         if let Some(sender) = connections.take(way.secrets.serial, active) {
             return Ok(Sender::Http2(sender));
         }
-        let stream = dial(way, &tls.any, endpoint).await?;
+        if let Some((at, status)) = connections.failed.get()
+            && at >= asked
+        {
+            return Err(status);
+        }
+        let stream = match dial(way, &tls.any, endpoint).await {
+            Ok(stream) => stream,
+            Err(status) => {
+                connections.failed.set(Some((Instant::now(), status)));
+                return Err(status);
+            }
+        };
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return http1_sender(stream).await.map(Sender::Http1);
         }
-        let (sender, connection) = http2::Builder::new(LocalExecutor)
+        let (sender, connection) = http2::Builder::new(LocalExecutor::default())
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .keep_alive_interval(PING)
             .keep_alive_timeout(PING_LIMIT)
             .keep_alive_while_idle(true)
+            .max_send_buf_size(STREAM_WINDOW as usize)
+            .max_header_list_size(HEAD_BYTES)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
         tokio::task::spawn_local(connection);
+        tokio::task::spawn_local(sweep(Rc::downgrade(&connections)));
         connections.open.borrow_mut().push(Connection {
             sender,
             streams: Rc::new(Streams {
@@ -281,6 +308,19 @@ impl Connections {
     }
 }
 
+/// Closes what is idle, until nothing is open.
+async fn sweep(connections: Weak<Connections>) {
+    loop {
+        tokio::time::sleep(IDLE).await;
+        let Some(connections) = connections.upgrade() else {
+            return;
+        };
+        if !connections.sweep() {
+            return;
+        }
+    }
+}
+
 async fn dial(
     way: &Way<'_>,
     tls: &Arc<rustls::ClientConfig>,
@@ -315,7 +355,7 @@ async fn dial(
         }
         Ok(Err(error)) => {
             let address = endpoint.address();
-            tracing::warn!(%error, endpoint = %address, "TLS with an endpoint failed");
+            tracing::debug!(%error, endpoint = %address, "TLS with an endpoint failed");
             cluster.connect_failed(endpoint, ConnectFailure::Failed, now());
             Err(StatusCode::BAD_GATEWAY)
         }

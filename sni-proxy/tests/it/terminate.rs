@@ -359,6 +359,37 @@ async fn tls_within_connect_ends_here() {
 }
 
 #[tokio::test]
+async fn silent_endpoint_costs_all_requests_what_it_costs_one() {
+    // It accepts, and its handshake goes nowhere.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let world = World::with(|dir| {
+        let routes = std::fs::read_to_string(dir.join("routes.yaml")).unwrap();
+        let (before, first) = routes.split_once("address: \"").unwrap();
+        let (_, after) = first.split_once('"').unwrap();
+        let routes = format!("{before}address: \"{address}\"{after}");
+        let with_limit = "balance: round-robin, connectTimeout: 1s";
+        let routes = routes.replace("balance: round-robin", with_limit);
+        dir.write("routes.yaml", routes).unwrap();
+    });
+    let client = world.client(None, "h2").await;
+    let Client::Http2(sender) = &client else {
+        panic!("another protocol")
+    };
+    let asked = (0..20).map(|_| {
+        let (mut sender, request) = (sender.clone(), client.request(&[]));
+        tokio::spawn(async move { sender.send_request(request).await.unwrap().status() })
+    });
+    let asked: Vec<_> = asked.collect();
+    let all = async {
+        for request in asked {
+            assert_eq!(request.await.unwrap(), StatusCode::OK);
+        }
+    };
+    timeout(Duration::from_secs(5), all).await.expect("answers");
+}
+
+#[tokio::test]
 async fn route_without_secrets_is_passed_through() {
     let world = World::with(|dir| std::fs::remove_file(dir.join("front.key")).unwrap());
     let stream = TcpStream::connect(world.gateway.addr("tls")).await.unwrap();
@@ -416,4 +447,58 @@ async fn changed_authorities_hold_for_the_next_request() {
     let (status, answer) = timeout(LIMIT, refused).await.unwrap();
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(answer.0["reason"], Value::from("Unauthorized"));
+}
+
+#[tokio::test]
+async fn open_connection_follows_changed_endpoints() {
+    let world = World::new();
+    let mut client = world.client(None, "h2").await;
+    let (_, asked) = client.get(&[]).await;
+    assert!(asked.0["server"] == "a" || asked.0["server"] == "b");
+    // Both go, another comes; the name and the secrets stay.
+    let own = world.cluster.server(&["kubernetes.test", NAME]).unwrap();
+    let tls = certs::optional_server_config(&own, world.front.pem(), &["h2"]).unwrap();
+    let third = ApiServer::start("c", tls);
+    let dir = &world.gateway.dir;
+    let routes = std::fs::read_to_string(dir.join("routes.yaml")).unwrap();
+    let (before, rest) = routes.split_once("endpoints: [").unwrap();
+    let (_, after) = rest.split_once(']').unwrap();
+    let address = third.addr();
+    let changed = format!("{before}endpoints: [{{ address: \"{address}\" }}]{after}");
+    dir.write("routes.yaml", &changed).unwrap();
+    let moved = async {
+        while client.get(&[]).await.1.0["server"] != "c" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LIMIT, moved).await.unwrap();
+    // Without its route the connection ends.
+    let (clusters, _) = changed.split_once("routes:").unwrap();
+    dir.write("routes.yaml", format!("{clusters}routes: []\n"))
+        .unwrap();
+    let ended = async {
+        while client.get(&[]).await.0 == StatusCode::OK {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LIMIT, ended).await.unwrap();
+    world.gateway.wait_closed("tls", "closed", 1);
+}
+
+#[tokio::test]
+async fn silent_http2_client_is_closed() {
+    let world = World::with(|_| {});
+    let gateway = world.gateway.addr("tls");
+    let config = certs::mutual_client_config(world.serving.pem(), None, &["h2"]).unwrap();
+    let name = ServerName::try_from(NAME).unwrap();
+    let stream = TcpStream::connect(gateway).await.unwrap();
+    let mut stream = TlsConnector::from(config)
+        .connect(name, stream)
+        .await
+        .unwrap();
+    stream.write_all(b"PRI * HTTP").await.unwrap();
+    let mut rest = Vec::new();
+    let ended = timeout(LIMIT, stream.read_to_end(&mut rest)).await;
+    let _ = ended.expect("an end");
+    world.gateway.wait_closed("tls", "preamble_timeout", 1);
 }

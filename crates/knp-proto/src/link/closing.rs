@@ -1,6 +1,7 @@
 //! How many tunnels a peer is asked to close at once.
 
 use super::Link;
+use crate::tunnel::Tunnel;
 
 impl Link {
     /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent sends all that it has read
@@ -16,7 +17,8 @@ impl Link {
             && let Some(slot) = self.closes.pop_front()
         {
             let tunnel = self.tunnels.get_mut(slot as usize);
-            if tunnel.is_some_and(|own| std::mem::take(&mut own.marks.close_waits)) {
+            let waits = |own: &mut Tunnel| std::mem::take(&mut own.marks.close_waits);
+            if tunnel.is_some_and(|own| waits(own) && own.asks_to_close()) {
                 // The rest when it was sent.
                 return self.fair.activate(slot);
             }

@@ -26,6 +26,7 @@ impl Link {
             return Err(LinkError::Ended);
         }
         let before = self.stats;
+        let late = matches!(&packet, Packet::Data { connect_id, .. } if self.dispatch.is_given_up(*connect_id));
         match (self.role, packet) {
             (_, Packet::Data { connect_id, data }) => self.on_data(now, connect_id, data),
             // May cross a close, and then means nothing, as FIN does.
@@ -79,6 +80,8 @@ impl Link {
             _ => self.stats.ignored += 1,
         }
         self.garbage = match self.stats == before {
+            // Neither garbage nor proof of the contrary.
+            _ if late => self.garbage,
             true => self.garbage.saturating_sub(1),
             false => self.garbage.saturating_add(1),
         };

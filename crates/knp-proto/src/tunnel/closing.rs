@@ -26,6 +26,7 @@ impl Tunnel {
             Phase::Dialing => None,
             Phase::Open => {
                 self.end = Some(EndReason::LingerTimeout);
+                self.marks.close_waits = false;
                 self.outbox.clear();
                 self.recharge();
                 self.deadline = None;
