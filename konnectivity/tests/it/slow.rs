@@ -127,14 +127,14 @@ fn slow_tls_reader_of_upstream_agent_is_served() {
 /// To close a connection, upstream's agent first sends what it has read of it, and hears nothing meanwhile.
 #[test]
 fn downloads_that_end_behind_stalled_readers_stall_no_other() {
-    for (mode, stalled) in [(Mode::Http, 1), (Mode::Http, 5), (Mode::Grpc, 5)] {
+    for (mode, stalled) in [(Mode::Http, 5), (Mode::Grpc, 1)] {
         let rig = Rig::start(mode, Kind::Go);
         let (source, echo) = (endless(), Upstream::start(Behavior::Echo).unwrap());
         let readers: Vec<_> = (0..stalled)
             .map(|_| tunnel(&rig.frontend, source.addr()))
             .collect();
         let mut longest = Duration::ZERO;
-        for _ in 0..4 {
+        for _ in 0..3 {
             let mut download = tunnel(&rig.frontend, source.addr());
             let mut part = vec![0; 1 << 20];
             download.reader.read_exact(&mut part).unwrap();

@@ -221,10 +221,11 @@ rules: [{ level: Metadata }]
 /// In one test: API servers take their time to start.
 #[test]
 fn kubectl_finds_what_a_direct_connection_finds() {
-    let stage = Stage::new();
+    let mut stage = Stage::new();
     identities(&stage);
     both_are_asked(&stage);
     large_objects_and_watches(&stage);
+    roll(&mut stage);
 }
 
 /// Those in the audit log are those of a direct connection.
@@ -321,9 +322,8 @@ fn large_objects_and_watches(stage: &Stage) {
     run(false, &["delete", "configmap", "large-3"]);
 }
 
-#[test]
-fn requests_go_on_while_a_server_is_rolled() {
-    let mut stage = Stage::new();
+/// No request fails while a server is rolled.
+fn roll(stage: &mut Stage) {
     let (over, target) = (AtomicBool::new(false), stage.target());
     let ask = |kept: bool| {
         let (mut count, mut connection) = (0, None);
