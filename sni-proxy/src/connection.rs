@@ -143,6 +143,7 @@ async fn establish(
             own,
             secrets,
             deadline,
+            idle,
         };
         return Err(Box::pin(terminate::serve(terminated, worker, record)).await);
     }

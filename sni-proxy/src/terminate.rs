@@ -27,6 +27,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use hyper::body::Incoming;
@@ -34,6 +35,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use relay::{Direction, Meter, Peer, Timers, relay_streams};
 use route::Route;
 use rustls::HandshakeKind;
 use rustls::pki_types::ServerName;
@@ -161,6 +163,8 @@ pub(crate) struct Terminated {
     pub(crate) secrets: Arc<Secrets>,
     /// When the connection must end.
     pub(crate) deadline: Option<Instant>,
+    /// How long an upgraded one may be without a byte.
+    pub(crate) idle: Option<Duration>,
 }
 
 /// By what a connection found its route, and each of its requests finds it again.
@@ -243,14 +247,29 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
         return Reason::UpstreamReset;
     };
     let (mut down, mut up) = (TokioIo::new(down), TokioIo::new(up));
-    let copied = pin!(tokio::io::copy_bidirectional(&mut down, &mut up));
-    let copied = reporting(copied, || passed.report(record.info()));
     let until = Instant::now() + client.own.params.stream_timeout;
-    match timeout_at(conn.deadline.map_or(until, |own| own.min(until)), copied).await {
-        Ok(Ok(_)) => Reason::Closed,
-        Ok(Err(_)) => Reason::DownstreamReset,
-        Err(_) => Reason::MaxAge,
-    }
+    let timers = Timers {
+        idle: conn.idle,
+        deadline: Some(conn.deadline.map_or(until, |own| own.min(until))),
+    };
+    let (down, up) = (peer(&mut down), peer(&mut up));
+    let pool = &worker.handle.pool;
+    let relayed = relay_streams(down, up, Bytes::new(), pool, &Unmetered, timers);
+    let outcome = reporting(pin!(relayed), || passed.report(record.info())).await;
+    Reason::from(&outcome)
+}
+
+/// hyper hides the socket under an upgraded stream: neither peer is reset, both are closed.
+fn peer<S>(stream: &mut S) -> Peer<'_, S> {
+    let socket = |_: &S| None;
+    Peer { stream, socket }
+}
+
+/// [`Passed`] counts what is on the wire.
+struct Unmetered;
+
+impl Meter for Unmetered {
+    fn relayed(&self, _: Direction, _: u64, _: bool) {}
 }
 
 /// Waits for the preface of HTTP/2 (RFC 9113 section 3.4), for which hyper has no limit.
@@ -399,9 +418,13 @@ impl Client {
             Ok((response, active)) => {
                 counted.answered(protocol, response.status());
                 response.map(|body| match active {
-                    Some(active) => ResponseBody::Upstream(Box::new(Upstream::new(
-                        body, limit, active, counted,
-                    ))),
+                    Some(active) => {
+                        // hyper's task of an HTTP/2 request has the same limit.
+                        let limit = (protocol != "h2").then_some(limit);
+                        ResponseBody::Upstream(Box::new(Upstream::new(
+                            body, limit, active, counted,
+                        )))
+                    }
                     None => ResponseBody::Own(None, counted),
                 })
             }

@@ -95,16 +95,22 @@ pub(crate) enum ResponseBody {
 #[derive(Debug)]
 pub(crate) struct Upstream {
     body: Incoming,
-    limit: Pin<Box<Sleep>>,
+    /// Of HTTP/1.1.
+    limit: Option<Pin<Box<Sleep>>>,
     _active: Active,
     _counted: Counted,
 }
 
 impl Upstream {
-    pub(crate) fn new(body: Incoming, limit: Instant, active: Active, counted: Counted) -> Self {
+    pub(crate) fn new(
+        body: Incoming,
+        limit: Option<Instant>,
+        active: Active,
+        counted: Counted,
+    ) -> Self {
         Self {
             body,
-            limit: Box::pin(sleep_until(limit)),
+            limit: limit.map(|limit| Box::pin(sleep_until(limit))),
             _active: active,
             _counted: counted,
         }
@@ -123,7 +129,10 @@ impl Body for ResponseBody {
             Self::Own(text, _) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Upstream(own) => {
                 let frame = Pin::new(&mut own.body).poll_frame(cx);
-                if frame.is_pending() && own.limit.as_mut().poll(cx).is_ready() {
+                if frame.is_pending()
+                    && let Some(limit) = &mut own.limit
+                    && limit.as_mut().poll(cx).is_ready()
+                {
                     return Poll::Ready(Some(Err(BodyError::TooLong)));
                 }
                 frame.map_err(BodyError::from)

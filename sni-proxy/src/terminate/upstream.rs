@@ -229,9 +229,14 @@ impl Pool {
         }
         let connections = {
             let mut all = self.0.borrow_mut();
-            // Those of endpoints that are gone, and idle ones.
-            all.retain(|_, own| own.sweep() || Rc::strong_count(own) > 1);
-            Rc::clone(all.entry(endpoint.address().clone()).or_default())
+            match all.get(endpoint.address()) {
+                Some(known) => Rc::clone(known),
+                None => {
+                    // Without those of endpoints that are gone.
+                    all.retain(|_, own| own.sweep() || Rc::strong_count(own) > 1);
+                    Rc::clone(all.entry(endpoint.address().clone()).or_default())
+                }
+            }
         };
         if let Some(sender) = connections.take(way.secrets.serial, active) {
             return Ok(Sender::Http2(sender));
