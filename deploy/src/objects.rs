@@ -102,7 +102,8 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns every directory below [`root`] with a kustomization, relative to it and sorted.
+/// Returns every directory below [`root`] with a kustomization to apply, relative to it and sorted: one without
+/// a namespace is only a base of others.
 pub fn kustomizations() -> Result<Vec<String>> {
     let (mut waiting, mut found) = (vec![PathBuf::new()], Vec::new());
     while let Some(relative) = waiting.pop() {
@@ -112,11 +113,18 @@ pub fn kustomizations() -> Result<Vec<String>> {
             let entry = entry.context("reading a directory")?;
             if entry.path().is_dir() {
                 waiting.push(relative.join(entry.file_name()));
-            } else if entry.file_name() == "kustomization.yaml" {
+            } else if entry.file_name() == "kustomization.yaml" && is_applied(&entry.path())? {
                 found.push(relative.display().to_string());
             }
         }
     }
     found.sort();
     Ok(found)
+}
+
+fn is_applied(file: &Path) -> Result<bool> {
+    let text = std::fs::read_to_string(file);
+    let text = text.with_context(|| format!("reading {}", file.display()))?;
+    let says = |key| text.lines().any(|line: &str| line.starts_with(key));
+    Ok(says("namespace:") || says("bases:"))
 }

@@ -39,6 +39,17 @@ fn one(pod: &Pod, objects: &Objects, volume: &Value, path: &Path, host: &Path) -
     } else if let Some(name) = volume["secret"]["secretName"].as_str() {
         let data = objects.files("Secret", name)?;
         files(path, &data, mode(&volume["secret"]), group)
+    } else if volume["projected"].is_object() {
+        let mut data = BTreeMap::new();
+        for source in list(&volume["projected"]["sources"]) {
+            let source = &source["configMap"];
+            let name = source["name"].as_str().context("no ConfigMap's name")?;
+            match objects.files("ConfigMap", name) {
+                Err(_) if source["optional"] == true => {}
+                found => data.extend(found?),
+            }
+        }
+        files(path, &data, mode(&volume["projected"]), group)
     } else if volume["emptyDir"].is_object() {
         directory(path, 0o777, group)
     } else if let Some(wanted) = volume["hostPath"]["path"].as_str() {

@@ -7,9 +7,10 @@ use crate::api::Api;
 use crate::documented;
 
 /// The kustomizations that go into the seed and the shoot, in the order of docs/deploy.md.
-pub(crate) const COMPONENTS: [&str; 11] = [
+pub(crate) const COMPONENTS: [&str; 12] = [
     "seed/controller",
     "seed/gateway/base",
+    "seed/konnectivity-server",
     "control-plane/vpn-server",
     "control-plane/konnectivity-server",
     "control-plane/konnectivity-sidecar",

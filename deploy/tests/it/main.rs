@@ -28,6 +28,7 @@ mod objects;
 mod path;
 mod policies;
 mod prerequisites;
+mod registry;
 mod rights;
 mod roll;
 mod seed_policies;

@@ -29,7 +29,7 @@ use crate::objects::{
     ADVERTISED, API, Authorities, KONNECTIVITY, KONNECTIVITY_SERVICE, SHOOT, VPN_SERVICE,
 };
 use crate::world::{World, metric};
-use crate::{cluster, egress, envoy, objects, rights, seed_policies, starts};
+use crate::{cluster, egress, envoy, objects, registry, rights, seed_policies, starts};
 
 /// Containers that [`manifests_carry_every_path`] starts.
 pub(crate) const STARTED: &[&str] = &[
@@ -55,6 +55,7 @@ fn manifests_carry_every_path() {
     let authorities = Authorities::new().unwrap();
     let mut stage = Stage::new(&network, dir, &authorities);
     cluster::apply(&stage.api);
+    registry::hold(&stage.api);
     stage.settle();
     stage.start_seed();
     stage.start_shoot();
