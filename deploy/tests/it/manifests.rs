@@ -333,10 +333,17 @@ fn gardener_service_selects_our_pods() {
     // Ports of Envoy's containers there, and the names that Gardener's Service gives them.
     let ports = pod.container("sni-proxy").unwrap().ports();
     let service = objects.get("Service", "istio-ingressgateway").unwrap();
+    // No connection to an endpoint takes a port that is listened on.
+    let range = &items(&pod.spec["securityContext"]["sysctls"])
+        .next()
+        .unwrap()["value"];
+    let lowest = text(range).split(' ').next().unwrap().parse().unwrap();
+    assert!(ports.iter().all(|own| own.number < lowest), "{range}");
     for (name, outside, inside) in [
         ("tcp", 443, 9443),
         ("http-proxy", 8443, 8443),
         ("tls-tunnel", 8132, 8132),
+        ("wireguard", 51820, 9820),
     ] {
         assert!(ports.iter().any(|own| own.number == inside), "{inside}");
         let mut own = items(&service["spec"]["ports"]).filter(|own| own["name"] == name);

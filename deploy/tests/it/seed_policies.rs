@@ -128,7 +128,7 @@ fn wrong(api: &Api<'_>) -> Vec<String> {
         (world, at(&gateway), Protocol::Tcp, 9443, true),
         (world, at(&gateway), Protocol::Tcp, 8443, true),
         (world, at(&gateway), Protocol::Tcp, 8132, true),
-        (world, at(&gateway), Protocol::Udp, 51820, true),
+        (world, at(&gateway), Protocol::Udp, 9820, true),
         (world, at(&gateway), Protocol::Tcp, 15021, false),
         (world, at(&controller), Protocol::Tcp, 15010, false),
         (world, at(&vpn), Protocol::Udp, 51821, false),

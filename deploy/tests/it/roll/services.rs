@@ -170,23 +170,23 @@ fn turns(text: &mut String, rule: &str, port: &Port, pods: &[String]) {
 
 /// Writes rules that have no memory: an answer is the balancer's, whichever program gave it.
 fn datagrams(text: &mut String, port: &Port, pods: &[String]) {
-    let number = port.inside;
-    assert_eq!(port.outside, number, "datagrams keep their port");
+    let (outside, inside) = (port.outside, port.inside);
     let places = pods.iter().enumerate();
     let map: Vec<String> = places.map(|(n, pod)| format!("{n} : {pod}")).collect();
     let (all, map) = (pods.len(), map.join(", "));
-    let rule = format!("add rule ip balancer datagrams ip daddr {GATEWAY} udp dport {number}");
+    let rule = format!("add rule ip balancer datagrams ip daddr {GATEWAY} udp dport {outside}");
     let _ = match all {
         0 => writeln!(text, "{rule} drop"),
         _ => writeln!(
             text,
-            "{rule} notrack ip daddr set jhash ip saddr . udp sport mod {all} seed 1 map {{ {map} }}"
+            "{rule} notrack ip daddr set jhash ip saddr . udp sport mod {all} seed 1 map {{ {map} }} \
+             udp dport set {inside}"
         ),
     };
     let _ = writeln!(
         text,
-        "add rule ip balancer answers ip saddr 10.0.0.0/16 udp sport {number} oifname \"inet\" \
-         ip saddr set {GATEWAY}"
+        "add rule ip balancer answers ip saddr 10.0.0.0/16 udp sport {inside} oifname \"inet\" \
+         ip saddr set {GATEWAY} udp sport set {outside}"
     );
 }
 
