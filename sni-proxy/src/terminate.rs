@@ -475,15 +475,14 @@ impl Client {
     ) -> Result<(Response<Incoming>, Option<Active>), status::Refusal> {
         let authority = headers::authority(&request)
             .map_err(|status| status::refuse(status, "the host is not one name"))?;
-        let Some(authority) = authority else {
-            return Err(status::refuse(StatusCode::BAD_REQUEST, "no host"));
-        };
+        let bad = |text| status::refuse(StatusCode::BAD_REQUEST, text);
+        let authority = authority.ok_or_else(|| bad("no host"))?;
         let route = self.route(&authority)?;
         if request.method() == Method::CONNECT {
-            return Err(status::refuse(
-                StatusCode::BAD_REQUEST,
-                "CONNECT is not served",
-            ));
+            return Err(bad("CONNECT is not served"));
+        }
+        if headers::is_coded(request.headers()) {
+            return Err(bad("a body with a transfer coding is not served"));
         }
         let secrets = self.own.secrets.last();
         let secrets = secrets.ok_or_else(status::unavailable)?;
@@ -508,11 +507,16 @@ impl Client {
             .flatten();
         headers::clean(request.headers_mut(), self.address);
         let path = request.uri().path_and_query().cloned();
+        // What is for the server as a whole has none (RFC 9110 section 7.1).
+        if path
+            .as_ref()
+            .is_some_and(|path| !path.as_str().starts_with('/'))
+        {
+            return Err(bad("no path"));
+        }
         let uri = Uri::builder().scheme("https").authority(authority);
         let uri = uri.path_and_query(path.as_ref().map_or("/", |path| path.as_str()));
-        let uri = uri
-            .build()
-            .map_err(|_| status::refuse(StatusCode::BAD_REQUEST, "no target"))?;
+        let uri = uri.build().map_err(|_| bad("no target"))?;
         *request.uri_mut() = uri;
         if let Some(protocol) = &upgrade {
             let headers = request.headers_mut();

@@ -89,9 +89,8 @@ pub(crate) fn authority<B>(request: &Request<B>) -> Result<Option<Authority>, St
         .map(|host| Authority::try_from(host.as_bytes()))
         .transpose()
         .map_err(|_| StatusCode::BAD_REQUEST)?;
-    let has_user = |own: &Authority| own.as_str().contains('@');
     let target = request.uri().authority();
-    if target.is_some_and(has_user) || host.as_ref().is_some_and(has_user) {
+    if !target.is_none_or(is_host_and_port) || !host.as_ref().is_none_or(is_host_and_port) {
         return Err(StatusCode::BAD_REQUEST);
     }
     match (target, host) {
@@ -99,6 +98,26 @@ pub(crate) fn authority<B>(request: &Request<B>) -> Result<Option<Authority>, St
         (Some(target), _) => Ok(Some(target.clone())),
         (None, host) => Ok(host),
     }
+}
+
+/// The URI crate takes a user, and any word for a port.
+fn is_host_and_port(own: &Authority) -> bool {
+    let rest = own.as_str().strip_prefix(own.host());
+    rest.is_some_and(|rest| match rest.strip_prefix(':') {
+        None => rest.is_empty(),
+        // `u16` reads a sign as well.
+        Some(port) => {
+            port.bytes().all(|byte| byte.is_ascii_digit())
+                && (port.is_empty() || port.parse::<u16>().is_ok())
+        }
+    })
+}
+
+/// Returns whether a body is coded in a way that does not end here: `chunked` alone does.
+pub(crate) fn is_coded(headers: &HeaderMap) -> bool {
+    let mut all = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let chunked = |own: &HeaderValue| own.as_bytes().eq_ignore_ascii_case(b"chunked");
+    !all.next().is_none_or(chunked) || all.next().is_some()
 }
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -233,7 +252,15 @@ mod tests {
                 Err(StatusCode::BAD_REQUEST)
             );
         }
-        let users = ["https://a@a.example.com/", "/"].map(|uri| request(uri, &["b@a.example.com"]));
+        for port in ["a:x", "a:65536", "a:+1", "a:1:2"] {
+            assert_eq!(
+                request("/", &[port]),
+                Err(StatusCode::BAD_REQUEST),
+                "{port}"
+            );
+        }
+        assert_eq!(found("/", &["a:443"]), "a:443");
+        let users = ["https://a@a.example.com/", "/"].map(|uri| request(uri, &["b:1@b:1"]));
         assert!(users.iter().all(|own| *own == Err(StatusCode::BAD_REQUEST)));
     }
 }

@@ -8,7 +8,7 @@ mod probe;
 
 use std::time::Duration;
 
-pub(crate) use api_server::{ApiServer, Asked};
+pub(crate) use api_server::{ApiServer, Asked, Local};
 pub(crate) use child::{Child, run};
 pub(crate) use client::{Client, End, connect_head};
 pub(crate) use gateway::Gateway;

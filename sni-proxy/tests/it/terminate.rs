@@ -1,6 +1,12 @@
 //! Routes where TLS ends in the gateway: who a request comes from, where it goes, and what happens without
 //! secrets.
 
+mod frames;
+mod pseudo;
+mod recorder;
+mod smuggling;
+mod upgrades;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +27,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::support::{ApiServer, Asked, Gateway, LIMIT};
 
+/// One worker has one connection to a server.
 const LISTENER: &str = r#"
+workers: 1
 listeners:
 - { name: tls, address: "127.0.0.1:0", protocol: tls }
 - { name: node, address: "127.0.0.1:0", protocol: connect }
@@ -53,6 +61,7 @@ impl World {
         let dir = TempDir::new("terminate").unwrap();
         cluster.write(&dir.join("cluster.crt")).unwrap();
         clients.write(&dir.join("clients.crt")).unwrap();
+        front.write(&dir.join("front-ca.crt")).unwrap();
         let front_proxy = front.client("system:istio-gateway", &[], &[]).unwrap();
         front_proxy.write(dir.path(), "front").unwrap();
         serving

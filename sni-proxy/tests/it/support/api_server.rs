@@ -82,8 +82,9 @@ async fn serve(
     };
 }
 
-#[derive(Clone, Copy)]
-struct Local;
+/// Runs what hyper starts on the thread of its connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Local;
 
 impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
     fn execute(&self, future: F) {
