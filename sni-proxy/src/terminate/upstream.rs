@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A request takes another endpoint only while nothing of it was processed. Each stream may hold one window's
-//! bytes, and a connection's window is that of all its streams: a stalled one takes from no other.
+//! bytes, and a connection's window is more than that of all its streams: a stalled one takes from no other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -41,8 +41,9 @@ const MAX_STREAMS: u32 = 100;
 const STREAM_WINDOW: u32 = 64 * 1024;
 /// Bytes of an answer's head.
 const HEAD_BYTES: u32 = 64 * 1024;
-/// So that no stream can take another one's.
-const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
+/// More than all streams may hold, so that none can take another one's. h2 ends a connection whose small frames
+/// cost more memory beside their bytes than half of this: 44 MiB for as many stalled streams of lines of 32 bytes.
+const CONNECTION_WINDOW: u32 = 128 * 1024 * 1024;
 /// Connections of one request that may end before it was processed.
 const MAX_ENDED: u32 = 4;
 /// A connection without requests is closed after this.
