@@ -43,7 +43,7 @@ use serve::{ConnRecord, Phase, Reason};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -226,7 +226,6 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     let http2 = session.alpn_protocol() == Some(b"h2");
     let client = Rc::new(Client {
         presented: chain.map(|chain| Presented::new(chain, &conn.secrets)),
-        pools: worker.terminations.of(&conn.own),
         listener: conn.listener.index,
         asked: conn.asked,
         own: conn.own,
@@ -335,10 +334,16 @@ async fn requests(
                 Err(reason) => {
                     connection.as_mut().graceful_shutdown();
                     let rest = client.worker.shared.config.drain.timeout.0;
-                    match reason {
+                    let cut = match reason {
                         // The process says when it cuts.
-                        Reason::Drained => drop(connection.await),
-                        _ => drop(timeout(rest, connection).await),
+                        Reason::Drained => None,
+                        Reason::MaxAge => Some(Instant::now() + rest),
+                        // Each request has its own limit.
+                        _ => deadline.map(|deadline| deadline + rest),
+                    };
+                    match cut {
+                        Some(cut) => drop(timeout_at(cut, connection).await),
+                        None => drop(connection.await),
                     }
                     reason
                 }
@@ -392,13 +397,12 @@ fn why_failed(error: &std::io::Error) -> (Handshake, Reason) {
 struct Client {
     /// The certificate that it showed.
     presented: Option<Presented>,
-    pools: Rc<Upstreams>,
     listener: usize,
     asked: Asked,
     own: Arc<Termination>,
     worker: Rc<Worker>,
     address: std::net::IpAddr,
-    /// Its route is gone: the connection is to end.
+    /// Its route has changed: the connection is to end.
     stale: Notify,
     /// Both sides of an upgrade that was agreed on.
     upgraded: RefCell<Option<(OnUpgrade, OnUpgrade, Active)>>,
@@ -440,23 +444,36 @@ impl Client {
         response
     }
 
-    /// Finds today's route again: clusters and secrets change while a connection lives.
-    fn route(&self, authority: &Authority) -> Result<Arc<Route>, status::Refusal> {
+    /// Finds today's route again, and what it terminates with: both change while a connection lives. After that
+    /// requests are served as today's route says, and the client is asked to connect anew; a route that is passed
+    /// through by now ends its old connections with what they began with.
+    fn route(
+        &self,
+        authority: &Authority,
+    ) -> Result<(Arc<Route>, Arc<Termination>), status::Refusal> {
         let routing = self.worker.shared.routing.current();
         let table = routing.snapshot.on(self.listener);
         let route = match &self.asked {
             Asked::Connect(value) => table.by_connect(value),
             Asked::ServerName(name) => table.by_server_name(name.as_deref()),
         };
-        let same = |route: &&Arc<Route>| {
-            let own = route.handler().and_then(route::Handler::get::<Termination>);
-            own.is_some_and(|own| Arc::ptr_eq(&own, &self.own)) && route.allows(self.address)
-        };
-        let Some(route) = route.filter(same) else {
+        let gone = || {
             self.stale.notify_one();
-            let text = "the route of this connection has changed; connect again";
-            return Err(status::refuse(StatusCode::SERVICE_UNAVAILABLE, text));
+            let text = "the route of this connection is gone";
+            status::refuse(StatusCode::SERVICE_UNAVAILABLE, text)
         };
+        let route = route.filter(|route| route.allows(self.address));
+        let route = route.ok_or_else(gone)?;
+        let today = route.handler().and_then(route::Handler::get);
+        let today = today.filter(|own: &Arc<Termination>| own.secrets.last().is_some());
+        let own = today.as_ref().unwrap_or(&self.own);
+        // No route that terminates has such a cluster.
+        if route.cluster().settings().send_proxy_protocol.is_some() {
+            return Err(gone());
+        }
+        if today.is_none() || !Arc::ptr_eq(own, &self.own) {
+            self.stale.notify_one();
+        }
         let is_of = |host: &str| {
             let of_host = table.by_server_name(Some(host));
             of_host.is_some_and(|of_host| Arc::ptr_eq(of_host, route))
@@ -465,7 +482,7 @@ impl Client {
             let text = "the host is not the one of this connection";
             return Err(status::refuse(StatusCode::MISDIRECTED_REQUEST, text));
         }
-        Ok(Arc::clone(route))
+        Ok((Arc::clone(route), Arc::clone(own)))
     }
 
     /// Sends a request on; an upgrade that the server agrees to has no body.
@@ -477,14 +494,14 @@ impl Client {
             .map_err(|status| status::refuse(status, "the host is not one name"))?;
         let bad = |text| status::refuse(StatusCode::BAD_REQUEST, text);
         let authority = authority.ok_or_else(|| bad("no host"))?;
-        let route = self.route(&authority)?;
+        let (route, own) = self.route(&authority)?;
         if request.method() == Method::CONNECT {
             return Err(bad("CONNECT is not served"));
         }
         if headers::is_coded(request.headers()) {
             return Err(bad("a body with a transfer coding is not served"));
         }
-        let secrets = self.own.secrets.last();
+        let secrets = own.secrets.last();
         let secrets = secrets.ok_or_else(status::unavailable)?;
         let caller = match &self.presented {
             None => Caller::Anonymous,
@@ -526,16 +543,14 @@ impl Client {
         let down = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
         let way = Way {
             cluster: route.cluster(),
-            server_name: &self.own.params.server_name,
+            server_name: &own.params.server_name,
             secrets: &secrets,
             client: self.address,
             worker: &self.worker,
         };
         let request = request.map(RequestBody::new);
-        let sent = self
-            .pools
-            .send(&way, caller, request, upgrade.is_some())
-            .await;
+        let pools = self.worker.terminations.of(&own);
+        let sent = pools.send(&way, caller, request, upgrade.is_some()).await;
         let (mut response, active) = sent.map_err(status::of_upstream)?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let agreed = response.headers().get(header::UPGRADE);
