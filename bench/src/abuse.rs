@@ -74,7 +74,8 @@ fn measured(asked: &Abuse, output: &Output, place: Place<'_>, network: &str) -> 
     let mut facts = machine::facts();
     let cpus = Cpus::apart()?.bind_load()?;
     facts.push(("network", network.to_owned()));
-    let profiles = asked.chosen.profiles()?;
+    let listeners = [Listener::Sni, Listener::Proxy, Listener::Connect];
+    let profiles = asked.chosen.profiles(&listeners)?;
     let profiles = profiles
         .into_iter()
         .filter(|one| !one.is_direct())
@@ -83,7 +84,7 @@ fn measured(asked: &Abuse, output: &Output, place: Place<'_>, network: &str) -> 
     let mut run = Run::default();
     let mut progress = Progress::new(profiles.len() * 9 + 2);
     for profile in &profiles {
-        for listener in [Listener::Sni, Listener::Proxy, Listener::Connect] {
+        for listener in listeners {
             for kind in [Sent::Silent, Sent::Half, Sent::Junk] {
                 if profile.supports(listener, Case::Conns) {
                     let what = format!("{}: {}, {kind:?}", profile.name, value_name(listener));

@@ -11,6 +11,7 @@ mod controller;
 mod copy_loop;
 mod cpus;
 mod held;
+mod https;
 mod interrupt;
 mod konnectivity;
 mod latency;
@@ -50,6 +51,7 @@ enum Command {
     CopyLoop(copy_loop::CopyLoop),
     #[command(hide = true)]
     Hold,
+    Https(Box<https::Https>),
     Konnectivity(Box<konnectivity::Konnectivity>),
     Profiles(profile::Profiles),
     Report(page::Saved),
@@ -65,6 +67,7 @@ fn main() -> Result<ExitCode> {
         Command::Controller(asked) => controller::run(&asked, &output),
         Command::CopyLoop(asked) => copy_loop::run(&asked),
         Command::Hold => controller::hold(),
+        Command::Https(asked) => https::run(&asked, &output),
         Command::Konnectivity(asked) => konnectivity::run(&asked, &output),
         Command::Profiles(asked) => profile::run(&asked),
         Command::Report(asked) => page::run(&asked),

@@ -118,6 +118,9 @@ impl<'a> Setting<'a> {
 pub(crate) enum Listener {
     /// An HTTP CONNECT, routed by a header.
     Connect,
+    /// TLS that ends in the gateway: of `https` alone.
+    #[value(hide = true)]
+    Https,
     /// A PROXY header of version 2, routed by its destination.
     Proxy,
     /// A ClientHello, routed by its server name.
@@ -257,6 +260,12 @@ impl Profile {
         self.listeners.contains(&listener) && self.cases.contains(&case)
     }
 
+    /// Returns it with one of its values.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.values.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
     pub(crate) fn of_running(address: SocketAddr, process: Option<u32>) -> Self {
         Self {
             name: "running".to_owned(),
@@ -307,8 +316,10 @@ const EMBEDDED: &[(&str, &str)] = embedded![
     "rhizome-copy",
     "rhizome-2",
     "rhizome-yaml",
+    "rhizome-https",
     "envoy",
     "envoy-32k",
+    "envoy-https",
     "haproxy",
     "haproxy-splice",
     "haproxy-map",

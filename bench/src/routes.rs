@@ -96,7 +96,12 @@ fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) ->
     facts.push(("idle conns", lab.idle.to_string()));
     let fits =
         |profile: &Profile| profile.supports(Listener::Sni, Case::Routes) && !profile.is_direct();
-    let chosen = asked.chosen.profiles()?.into_iter().filter(fits).collect();
+    let chosen = asked
+        .chosen
+        .profiles(&[Listener::Sni])?
+        .into_iter()
+        .filter(fits)
+        .collect();
     let profiles = present(chosen, lab.given, &mut facts);
     let mut run = Run::default();
     let failures = rounds(&lab, asked, &profiles, &mut run);

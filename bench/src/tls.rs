@@ -13,13 +13,14 @@
 mod args;
 pub(crate) mod bulk;
 pub(crate) mod conns;
-mod figure;
+pub(crate) mod figure;
 pub(crate) mod idle;
 mod known;
 mod lab;
 pub(crate) mod network;
 pub(crate) mod opening;
 mod rtt;
+pub(crate) mod sheet;
 pub(crate) mod trial;
 pub(crate) mod window;
 
@@ -36,6 +37,7 @@ use tokio::runtime::Runtime;
 
 use self::lab::{Lab, Subject};
 use self::opening::Opening;
+use self::sheet::Sheet;
 use self::window::Meter;
 use crate::backend::Backend;
 use crate::machine::Facts;
@@ -43,7 +45,6 @@ use crate::output::Output;
 use crate::profile::{Case, Listener, Profile};
 use crate::programs::{Given, value_name};
 use crate::progress::Progress;
-use crate::report::Run;
 use crate::{interrupt, limits, machine};
 
 pub(crate) use self::args::{Tls, seconds};
@@ -87,15 +88,10 @@ fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Re
         asked,
         place,
         cpus: &cpus,
-        run: Run::default(),
-        disturbed: Vec::new(),
+        sheet: Sheet::default(),
     };
     let failures = rounds(&mut lab, &profiles);
-    if !lab.disturbed.is_empty() {
-        facts.push(("disturbed", lab.disturbed.join("; ")));
-    }
-    let compared = "the best of the others in this run";
-    output.finish(&mut lab.run, facts, &failures, compared, known::known)
+    lab.sheet.finish(output, facts, &failures, known::known)
 }
 
 /// Returns those of `profiles` whose programs are there; tells of the others.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::Profile;
+use super::{Listener, Profile};
 use crate::programs::{Given, named};
 
 /// What to measure.
@@ -24,8 +24,11 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    pub(crate) fn profiles(&self) -> Result<Vec<Profile>> {
+    /// Returns those that have one of `listeners`.
+    pub(crate) fn profiles(&self, listeners: &[Listener]) -> Result<Vec<Profile>> {
         let mut all = self.all()?;
+        let has = |profile: &Profile| profile.listeners.iter().any(|own| listeners.contains(own));
+        all.retain(has);
         if self.only.is_empty() {
             all.retain(|profile| profile.standard);
         }

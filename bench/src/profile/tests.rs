@@ -29,7 +29,7 @@ fn context(profile: &Profile, listener: Listener) -> Value {
 #[test]
 fn profiles_render_for_each_listener() {
     let profiles = Profile::embedded().unwrap();
-    assert_eq!(profiles.len(), 13);
+    assert_eq!(profiles.len(), 15);
     for (profile, (file, _)) in profiles.iter().zip(EMBEDDED) {
         assert_eq!(profile.name, *file, "a file is called as its profile");
         for listener in &profile.listeners {
@@ -56,6 +56,7 @@ fn profiles_render_for_each_listener() {
             let key = match listener {
                 Listener::Connect => route.cluster,
                 Listener::Proxy => route.destination.to_string(),
+                Listener::Https => Route::numbered(0, backend()).name,
                 Listener::Sni => route.name,
             };
             let one_backend = profile.name == "copy-loop" && all.contains(&backend().to_string());

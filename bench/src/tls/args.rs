@@ -74,6 +74,8 @@ impl Tls {
 
     /// Refuses what measures nothing.
     pub(crate) fn check(&self) -> Result<()> {
+        let https = self.listener.contains(&Listener::Https);
+        ensure!(!https, "TLS that ends in a gateway is measured by `https`");
         ensure!(self.in_flight > 0, "--in-flight 0 connects nothing");
         ensure!(self.names > 0, "--names 0 leads nowhere");
         let none = self.connections.is_empty() || self.connections.contains(&0);
@@ -88,9 +90,9 @@ impl Tls {
 
     pub(crate) fn profiles(&self) -> Result<Vec<Profile>> {
         let Some(address) = self.at else {
-            return self.chosen.profiles();
+            return self.chosen.profiles(&self.listener);
         };
-        let mut all = self.chosen.profiles()?;
+        let mut all = self.chosen.profiles(&self.listener)?;
         all.retain(Profile::is_direct);
         all.push(Profile::of_running(address, self.pid));
         Ok(all)

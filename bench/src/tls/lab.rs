@@ -16,21 +16,19 @@ use super::bulk::{self, Direction};
 use super::figure as of;
 use super::known::{CONNS, ONE_CPU};
 use super::opening::Opening;
-use super::window::{Meter, Spent};
+use super::sheet::Sheet;
+use super::window::Meter;
 use super::{Way, conns, idle, rtt};
 use crate::backend::{Backend, Command};
 use crate::cpus::{Bound, Role, bind};
-use crate::latency::Latencies;
 use crate::profile::{Case, Listener, Profile, Route, Setting, Target};
 use crate::programs::value_name;
-use crate::report::{Figure, Run};
 
 pub(crate) struct Lab<'a> {
     pub(crate) asked: &'a Tls,
     pub(crate) place: Place<'a>,
     pub(crate) cpus: &'a Bound,
-    pub(crate) run: Run,
-    pub(crate) disturbed: Vec<String>,
+    pub(crate) sheet: Sheet,
 }
 
 #[derive(Clone, Copy)]
@@ -90,12 +88,15 @@ impl Lab<'_> {
         };
         let words = vec![through.way.opening.canned(Command::Echo, b"!")];
         let case = self.case(through, &format!("{CONNS} ×{}", load.in_flight));
-        let (found, spent) = self.undisturbed(through, &case, || {
+        let (found, spent) = self.sheet.undisturbed(through.setup(), &case, || {
             conns::run(through.way.address, words.clone(), load, through.way.meter)
         })?;
-        self.operations(through, &case, found.done, &spent);
-        self.add(through, &case, of::FAILED, found.failed as f64);
-        self.latencies(through, &case, &found.latencies);
+        self.sheet
+            .operations(through.setup(), &case, found.done, &spent);
+        self.sheet
+            .add(through.setup(), &case, of::FAILED, found.failed as f64);
+        self.sheet
+            .latencies(through.setup(), &case, &found.latencies);
         Ok(())
     }
 
@@ -109,18 +110,10 @@ impl Lab<'_> {
                     length: self.asked.length,
                 };
                 let case = self.case(through, &format!("bulk {name} ×{connections}"));
-                let (bytes, spent) =
-                    self.undisturbed(through, &case, || bulk::run(through.way, load))?;
-                let gigabytes = bytes as f64 / 1e9;
-                let rate = gigabytes * 8.0 / spent.wall.as_secs_f64();
-                self.add(through, &case, of::THROUGHPUT, rate);
-                if let Some(cpu) = spent.proxy {
-                    let each = cpu.as_secs_f64() / gigabytes;
-                    self.add(through, &case, of::CPU_PER_GB, each);
-                }
-                let all = spent.machine.as_secs_f64() / gigabytes;
-                self.add(through, &case, of::ALL_CPU_PER_GB, all);
-                self.busy(through, &case, of::PROXY_BUSY, &spent);
+                let (bytes, spent) = self
+                    .sheet
+                    .undisturbed(through.setup(), &case, || bulk::run(through.way, load))?;
+                self.sheet.bytes(through.setup(), &case, bytes, &spent);
             }
         }
         Ok(())
@@ -143,10 +136,12 @@ impl Lab<'_> {
     fn round_trips(&mut self, through: &Through<'_>, what: &str) -> Result<()> {
         let (warm_up, length) = (self.asked.warm_up, self.asked.length);
         let case = self.case(through, what);
-        let (latencies, spent) =
-            self.undisturbed(through, &case, || rtt::run(through.way, warm_up, length))?;
-        self.operations(through, &case, latencies.count(), &spent);
-        self.latencies(through, &case, &latencies);
+        let (latencies, spent) = self.sheet.undisturbed(through.setup(), &case, || {
+            rtt::run(through.way, warm_up, length)
+        })?;
+        self.sheet
+            .operations(through.setup(), &case, latencies.count(), &spent);
+        self.sheet.latencies(through.setup(), &case, &latencies);
         Ok(())
     }
 
@@ -155,12 +150,21 @@ impl Lab<'_> {
         let case = self.case(through, &format!("idle ×{count}"));
         let outcome = idle::run(through.way, count)?;
         let count = outcome.count as f64;
-        self.add(through, &case, of::EMPTY, outcome.before / 1024.0);
-        self.add(through, &case, of::HELD, outcome.held / 1024.0);
+        self.sheet
+            .add(through.setup(), &case, of::EMPTY, outcome.before / 1024.0);
+        self.sheet
+            .add(through.setup(), &case, of::HELD, outcome.held / 1024.0);
         let each = |resident: f64| (resident - outcome.before) / count;
-        self.add(through, &case, of::PER_CONNECTION, each(outcome.held));
-        self.add(through, &case, of::KEPT, each(outcome.after));
-        self.busy(through, &case, of::IDLE_BUSY, &outcome.idle);
+        self.sheet.add(
+            through.setup(),
+            &case,
+            of::PER_CONNECTION,
+            each(outcome.held),
+        );
+        self.sheet
+            .add(through.setup(), &case, of::KEPT, each(outcome.after));
+        self.sheet
+            .busy(through.setup(), &case, of::IDLE_BUSY, &outcome.idle);
         Ok(())
     }
 
@@ -171,58 +175,6 @@ impl Lab<'_> {
             names => format!(", {names} names"),
         };
         format!("{} {what}{names}", value_name(through.subject.listener))
-    }
-
-    /// Runs once, and once more if other processes used too much of the processors; of two that were
-    /// disturbed the better one counts, and is told about.
-    fn undisturbed<T>(
-        &mut self,
-        through: &Through<'_>,
-        case: &str,
-        mut run: impl FnMut() -> Result<(T, Spent)>,
-    ) -> Result<(T, Spent)> {
-        let first = run()?;
-        if !first.1.is_disturbed() {
-            return Ok(first);
-        }
-        let second = run()?;
-        let improved = second.1.others < first.1.others;
-        let better = if improved { second } else { first };
-        if better.1.is_disturbed() {
-            let (setup, percent) = (through.setup(), better.1.others * 100.0);
-            self.disturbed
-                .push(format!("{setup}: {case} ({percent:.0} %)"));
-        }
-        Ok(better)
-    }
-
-    fn operations(&mut self, through: &Through<'_>, case: &str, done: u64, spent: &Spent) {
-        let done = done as f64;
-        let rate = done / spent.wall.as_secs_f64();
-        self.add(through, case, of::PER_SECOND, rate);
-        if let Some(cpu) = spent.proxy {
-            let each = cpu.as_secs_f64() * 1e6 / done;
-            self.add(through, case, of::CPU_EACH, each);
-        }
-        let each = spent.machine.as_secs_f64() * 1e6 / done;
-        self.add(through, case, of::ALL_CPU_EACH, each);
-        self.busy(through, case, of::PROXY_BUSY, spent);
-    }
-
-    fn latencies(&mut self, through: &Through<'_>, case: &str, latencies: &Latencies) {
-        let (setup, figures) = (through.setup(), [of::P50, of::P99, of::MAX]);
-        self.run
-            .add_latencies(setup, (case, None), figures, 1e6, latencies);
-    }
-
-    fn busy(&mut self, through: &Through<'_>, case: &str, figure: Figure, spent: &Spent) {
-        if let Some(percent) = spent.proxy_percent() {
-            self.add(through, case, figure, percent);
-        }
-    }
-
-    fn add(&mut self, through: &Through<'_>, case: &str, figure: Figure, value: f64) {
-        self.run.add(through.setup(), case, figure, value);
     }
 }
 

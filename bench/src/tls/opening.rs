@@ -44,7 +44,7 @@ impl Opening {
             hello.key_share_bytes = 1216;
         }
         let before = match listener {
-            None | Some(Listener::Sni) => Vec::new(),
+            None | Some(Listener::Https | Listener::Sni) => Vec::new(),
             Some(Listener::Proxy) => {
                 let destination = SocketAddr::from((route.destination, 443));
                 proxy_header::v2(CLIENT.into(), destination, &[])

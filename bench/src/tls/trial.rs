@@ -14,6 +14,7 @@ use testkit::wait;
 use super::opening::Opening;
 use crate::backend::Backend;
 use crate::cpus::{Bound, Cpus};
+use crate::https;
 use crate::profile::{Listener, Profile, Route, Setting, Target};
 use crate::programs::{Given, value_name};
 
@@ -38,6 +39,9 @@ pub(crate) fn run(profile: &Profile, given: &[Given], out: &mut impl Write) -> R
 }
 
 fn one(profile: &Profile, listener: Listener, given: &[Given], cpus: &Bound) -> Result<String> {
+    if listener == Listener::Https {
+        return https::trial(profile, given, cpus);
+    }
     let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into())?;
     let first = Route::numbered(0, backend.address());
     let setting = Setting {

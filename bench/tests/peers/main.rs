@@ -10,6 +10,7 @@
 )]
 
 mod controller;
+mod https;
 mod konnectivity;
 mod programs;
 
@@ -24,9 +25,9 @@ fn every_profile_routes_and_takes_one_more_name() {
     let gateway = format!("sni-proxy={}", programs::of("sni-proxy").display());
     bench.args(["profiles", "--try", "--program", &gateway]);
     let text = command::run(&mut bench).unwrap();
-    // Three each of direct, rhizome, rhizome-copy, rhizome-2, rhizome-yaml, envoy, envoy-32k; two of haproxy,
-    // haproxy-splice and nginx; one of copy-loop, haproxy-map and sniproxy.
-    assert_eq!(text.lines().count(), 7 * 3 + 3 * 2 + 3, "{text}");
+    // Four of direct; three each of rhizome, rhizome-copy, rhizome-2, rhizome-yaml, envoy, envoy-32k; two of
+    // haproxy, haproxy-splice and nginx; one of copy-loop, haproxy-map, sniproxy and those where TLS ends.
+    assert_eq!(text.lines().count(), 4 + 6 * 3 + 3 * 2 + 5, "{text}");
     let silent = text.lines().find(|line| !line.contains(" routes"));
     assert_eq!(silent, None);
 }

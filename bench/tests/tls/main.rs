@@ -4,6 +4,7 @@
     reason = "helpers of tests, which clippy does not see as such"
 )]
 
+mod https;
 #[path = "../peers/programs.rs"]
 mod programs;
 
