@@ -27,7 +27,7 @@ use crate::lock;
 
 pub use docs::check_docs;
 pub use encode::{Encoder, Exposition, FamilyEncoder, Kind};
-pub use histogram::{Buckets, Histogram};
+pub use histogram::{Buckets, Histogram, LocalHistogram};
 pub use value::{Counter, Gauge, LocalCounter, LocalGauge};
 
 /// What is known about a family before it has any series.
