@@ -10,11 +10,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use testkit::client_hello::ClientHello;
+use testkit::command;
 use testkit::netns::Place;
 use testkit::process::{ChildGuard, Usage};
 use testkit::proxy_header;
@@ -41,12 +42,14 @@ const GATEWAY_KIB: u64 = 30 * 1024;
 const GATEWAY_AFTER_KIB: u64 = 40 * 1024;
 const CONNECTION_BYTES: u64 = 2 * 1024;
 
+const PROGRAMS: [&str; 2] = ["sni-proxy", "apiserver-proxy"];
+
 const CHUNK: usize = 128 * 1024;
 
 pub(crate) fn run() -> Result<ExitCode> {
     let mut console = Console::new();
     console.heading("Soak: memory and descriptors of the programs as shipped");
-    let programs = workspace::build(&["sni-proxy", "apiserver-proxy"])?;
+    let programs = workspace::build(&PROGRAMS)?;
     let (gateway, node) = (programs.get("sni-proxy")?, programs.get("apiserver-proxy")?);
     let runtime = Runtime::new().context("starting a runtime")?;
     let upstream = Upstream::start(Behavior::Echo)?;
@@ -54,6 +57,21 @@ pub(crate) fn run() -> Result<ExitCode> {
     let _ = console.check("apiserver-proxy", || node_proxy(node, &runtime, echo));
     let _ = console.check("sni-proxy", || sni_proxy(gateway, &runtime, echo));
     Ok(ExitCode::from(u8::from(!console.result())))
+}
+
+/// Begins to build the programs with what other processes leave of the processors.
+pub(crate) fn build_meanwhile() -> Result<Child> {
+    let mut build = workspace::build_command(&PROGRAMS)?;
+    build.args(["--quiet", "--jobs", "1"]);
+    build
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let building = build.spawn().context("starting a build")?;
+    let mut renice = Command::new("renice");
+    renice.args(["-n", "19", "-p", &building.id().to_string()]);
+    command::run(&mut renice)?;
+    Ok(building)
 }
 
 fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<String> {
@@ -140,7 +158,7 @@ fn server_name(i: usize) -> String {
 }
 
 fn start(program: &Path, dir: &TempDir, config: &str, listens: SocketAddr) -> Result<ChildGuard> {
-    let mut command = std::process::Command::new(program);
+    let mut command = Command::new(program);
     command.arg("--config").arg(dir.join(config));
     command.env("RUST_LOG", "info");
     let name = program.file_name().unwrap_or_default().to_string_lossy();

@@ -51,6 +51,11 @@ impl Programs {
 /// name: `dist` profile, one static file each, since images hold nothing else. The target is
 /// named because only then do the flags spare build scripts and macros, which cannot be static.
 pub(crate) fn build(packages: &[&str]) -> Result<Programs> {
+    programs(build_command(packages)?)
+}
+
+/// Prepares what [`build`] runs.
+pub(crate) fn build_command(packages: &[&str]) -> Result<Command> {
     let host = host()?;
     let mut command = cargo();
     let target = host.to_uppercase().replace('-', "_");
@@ -60,7 +65,7 @@ pub(crate) fn build(packages: &[&str]) -> Result<Programs> {
     for package in packages {
         command.args(["--package", package]);
     }
-    programs(command)
+    Ok(command)
 }
 
 /// Builds the programs of `package` in the profile of that name, as [`build`] does.
