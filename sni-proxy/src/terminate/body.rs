@@ -1,14 +1,13 @@
-//! Bodies on their way through: as they come, a frame at a time, as fast as the other side takes them.
+//! A server's body on its way through: as it comes, a frame at a time, as fast as the client takes it.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::headers::remove_identity;
 use super::metrics::Counted;
 use super::upstream::Active;
 
@@ -17,66 +16,10 @@ use super::upstream::Active;
 pub(crate) enum BodyError {
     #[error("the other side failed")]
     Hyper(#[from] hyper::Error),
+    #[error("the request is sent again to another server")]
+    SentAgain,
     #[error("a request took longer than it may")]
     TooLong,
-}
-
-/// What a client sends.
-#[derive(Debug)]
-pub(crate) enum RequestBody {
-    Empty,
-    Incoming(Incoming),
-}
-
-impl RequestBody {
-    pub(crate) fn new(body: Incoming) -> Self {
-        if body.is_end_stream() {
-            Self::Empty
-        } else {
-            Self::Incoming(body)
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        matches!(self, Self::Empty)
-    }
-}
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.get_mut() {
-            Self::Empty => Poll::Ready(None),
-            Self::Incoming(body) => {
-                let mut frame = ready!(Pin::new(body).poll_frame(cx));
-                if let Some(Ok(frame)) = &mut frame
-                    && let Some(trailers) = frame.trailers_mut()
-                {
-                    remove_identity(trailers);
-                }
-                Poll::Ready(frame)
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Empty => true,
-            Self::Incoming(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Empty => SizeHint::with_exact(0),
-            Self::Incoming(body) => body.size_hint(),
-        }
-    }
 }
 
 /// What a client is answered.

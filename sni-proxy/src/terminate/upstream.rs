@@ -29,9 +29,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::body::RequestBody;
 use super::identity::Verified;
 use super::local::LocalExecutor;
+use super::request::{Again, RequestBody};
 use super::secrets::Secrets;
 use crate::worker::Worker;
 
@@ -195,12 +195,16 @@ impl Pool {
                     continue;
                 }
             };
-            let again = request.body().is_empty().then(|| copy_of(&request));
+            let again = Again::of(&request);
             match exchange(sender, request).await {
-                Ok(response) => return Ok((response, active)),
+                Ok(response) => {
+                    again.forget();
+                    return Ok((response, active));
+                }
                 Err(Failed::Unsent(unsent)) => request = *unsent,
                 Err(Failed::Sent(error)) => {
-                    let Some(again) = again.filter(|_| was_not_processed(&error)) else {
+                    let again = was_not_processed(&error).then(|| again.request());
+                    let Some(again) = again.flatten() else {
                         tracing::debug!(error = %telemetry::chain(&error), "a request failed");
                         return Err(StatusCode::BAD_GATEWAY);
                     };
@@ -419,14 +423,6 @@ fn to_origin_form(request: &mut Request<RequestBody>) {
     }
     let path = request.uri().path_and_query().cloned();
     *request.uri_mut() = path.map_or_else(Uri::default, Uri::from);
-}
-
-fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
-    let mut copy = Request::new(RequestBody::Empty);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
 }
 
 /// Returns whether the server said that it has not begun with a request (RFC 9113 sections 6.8 and 8.7).

@@ -1,6 +1,7 @@
 //! Routes where TLS ends in the gateway: who a request comes from, where it goes, and what happens without
 //! secrets.
 
+mod again;
 mod flips;
 mod floods;
 mod frames;

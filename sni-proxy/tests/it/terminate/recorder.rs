@@ -30,6 +30,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::frames::{ACK, DATA, GOAWAY, SETTINGS, WINDOW_UPDATE, encode};
 use super::{NAME, World};
 use crate::support::LIMIT;
 
@@ -38,6 +39,8 @@ pub(super) struct Recorder {
     seen: Mutex<Vec<Seen>>,
     /// Connections that were accepted.
     pub(super) connections: AtomicUsize,
+    /// The next connection ends after as many bytes of a body, and has processed nothing.
+    pub(super) go_away_after: AtomicUsize,
     /// Requests whose answer has not ended.
     pub(super) active: Arc<AtomicUsize>,
 }
@@ -103,6 +106,16 @@ impl Recorder {
         assert!(reached.is_ok(), "{} of {wanted}", active());
     }
 
+    /// Waits until this many connections were accepted.
+    pub(super) async fn wait_connections(&self, wanted: usize) {
+        let reached = async {
+            while self.connections.load(Ordering::Relaxed) < wanted {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(LIMIT, reached).await.expect("a connection");
+    }
+
     fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
         self.seen.lock().unwrap()
     }
@@ -133,6 +146,11 @@ impl Recorder {
     }
 
     async fn serve(self: Arc<Self>, stream: TlsStream<TcpStream>) {
+        let bytes = self.go_away_after.swap(0, Ordering::Relaxed);
+        if bytes > 0 {
+            let _ = go_away(stream, bytes).await;
+            return;
+        }
         let session = stream.get_ref().1;
         let mutual = session.peer_certificates().is_some();
         let http2 = session.alpn_protocol() == Some(b"h2");
@@ -224,6 +242,34 @@ fn sorted(headers: &HeaderMap) -> Vec<String> {
     let mut all: Vec<String> = headers.iter().map(line).collect();
     all.sort_unstable();
     all
+}
+
+/// Reads a request, and says that none was begun with (RFC 9113 section 6.8).
+async fn go_away(mut stream: TlsStream<TcpStream>, bytes: usize) -> std::io::Result<()> {
+    stream.write_all(&encode(SETTINGS, 0, 0, &[])).await?;
+    stream.read_exact(&mut [0; 24]).await?;
+    let mut read = 0;
+    while read < bytes {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await?;
+        let [a, b, c, kind, flags, ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        stream.read_exact(&mut payload).await?;
+        match kind {
+            SETTINGS if flags == 0 => stream.write_all(&encode(SETTINGS, ACK, 0, &[])).await?,
+            DATA => {
+                read += payload.len();
+                for id in [0, 1] {
+                    let more = encode(WINDOW_UPDATE, 0, id, &0xffff_u32.to_be_bytes());
+                    stream.write_all(&more).await?;
+                }
+            }
+            _ => {}
+        }
+        stream.flush().await?;
+    }
+    stream.write_all(&encode(GOAWAY, 0, 0, &[0; 8])).await?;
+    stream.shutdown().await
 }
 
 async fn echo(upgrade: hyper::upgrade::OnUpgrade) {
