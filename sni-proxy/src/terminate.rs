@@ -18,6 +18,7 @@ mod request;
 mod secrets;
 mod status;
 mod stream;
+mod subject;
 mod upstream;
 
 use std::cell::RefCell;

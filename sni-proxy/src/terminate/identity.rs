@@ -1,7 +1,6 @@
 //! Who a client is, by the certificate that it showed.
 //!
 //! ```text
-//!     subject ─▶ user: the last CN; groups: each O that is not empty      as kube-apiserver takes them
 //!     chain ──▶ verified at the handshake, and again under other authorities or when one ends
 //! ```
 //!
@@ -13,10 +12,9 @@ use std::time::SystemTime;
 
 use http::HeaderValue;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use x509_parser::der_parser::asn1_rs::Tag;
-use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate};
 
 use super::secrets::Secrets;
+use super::subject::Subject;
 
 /// A client that showed a certificate.
 #[derive(Debug)]
@@ -30,18 +28,15 @@ pub(crate) struct Presented {
 
 /// What the certificate says of the client, who is believed for one request.
 #[derive(Debug)]
-pub(crate) struct Verified {
-    user: HeaderValue,
-    groups: Vec<HeaderValue>,
-}
+pub(crate) struct Verified(Subject);
 
 impl Verified {
     pub(crate) fn user(&self) -> &HeaderValue {
-        &self.user
+        &self.0.user
     }
 
     pub(crate) fn groups(&self) -> &[HeaderValue] {
-        &self.groups
+        &self.0.groups
     }
 }
 
@@ -59,7 +54,8 @@ impl Presented {
     pub(crate) fn new(chain: Vec<CertificateDer<'static>>, secrets: &Secrets) -> Self {
         let ends = chain.iter().map(|own| tls::not_after(own));
         let ends = ends.min().flatten().unwrap_or(SystemTime::UNIX_EPOCH);
-        let verified = chain.first().ok_or(Refused::Subject).and_then(read);
+        let subject = chain.first().and_then(|leaf| Subject::of(leaf));
+        let verified = subject.map(Verified).ok_or(Refused::Subject);
         Self {
             chain,
             verified,
@@ -84,35 +80,4 @@ impl Presented {
         }
         self.verified.as_ref().map_err(|refused| *refused)
     }
-}
-
-fn read(cert: &CertificateDer<'static>) -> Result<Verified, Refused> {
-    let (_, cert) = X509Certificate::from_der(cert).map_err(|_| Refused::Subject)?;
-    let subject = cert.subject();
-    let user = subject.iter_common_name().last().ok_or(Refused::Subject)?;
-    let user = text(user)?.ok_or(Refused::Subject)?;
-    let groups = subject.iter_organization().map(text);
-    let groups = groups.filter_map(Result::transpose);
-    Ok(Verified {
-        user,
-        groups: groups.collect::<Result<_, _>>()?,
-    })
-}
-
-/// Returns an attribute as a header carries it; `None` if it is empty.
-fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<Option<HeaderValue>, Refused> {
-    let value = attribute.attr_value();
-    let known = [Tag::Utf8String, Tag::PrintableString, Tag::Ia5String];
-    if !known.contains(&value.tag()) {
-        return Err(Refused::Subject);
-    }
-    let text = std::str::from_utf8(value.data).map_err(|_| Refused::Subject)?;
-    if text.chars().any(char::is_control) || text != text.trim() {
-        return Err(Refused::Subject);
-    }
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let value = HeaderValue::from_bytes(text.as_bytes()).map_err(|_| Refused::Subject)?;
-    Ok(Some(value))
 }

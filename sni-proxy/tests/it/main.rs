@@ -27,6 +27,7 @@ mod probes;
 mod process;
 mod relay;
 mod reload;
+mod replay;
 mod resets;
 mod socket_options;
 mod support;
