@@ -8,6 +8,7 @@ mod frames;
 mod pseudo;
 mod recorder;
 mod smuggling;
+mod tickets;
 mod upgrades;
 
 use std::sync::Arc;
@@ -68,7 +69,7 @@ impl World {
         let front_proxy = front.client("system:istio-gateway", &[], &[]).unwrap();
         front_proxy.write(dir.path(), "front").unwrap();
         serving
-            .server(&[NAME])
+            .server(&[NAME, "*.api.test"])
             .unwrap()
             .write(dir.path(), "own")
             .unwrap();

@@ -1,0 +1,154 @@
+//! Sessions of TLS that are taken up again, where they may be and where they may not.
+
+use std::sync::Arc;
+
+use testkit::certs::{self, Authority, Identity};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::{
+    ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12ClientSessionValue,
+    Tls13ClientSessionValue,
+};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, NamedGroup};
+
+use super::recorder::Recorder;
+use super::{NAME, World};
+use crate::support::LIMIT;
+
+/// Offers a session to whatever server, and not to its own alone.
+#[derive(Debug)]
+struct Anywhere(ClientSessionMemoryCache);
+
+fn any() -> ServerName<'static> {
+    ServerName::try_from("any.test").unwrap()
+}
+
+impl ClientSessionStore for Anywhere {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.0.set_kx_hint(any(), group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.0.kx_hint(&any())
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
+        self.0.set_tls12_session(any(), value);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.0.tls12_session(&any())
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.0.remove_tls12_session(&any());
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        self.0.insert_tls13_ticket(any(), value);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.0.take_tls13_ticket(&any())
+    }
+}
+
+fn config(world: &World, identity: &Identity) -> Arc<ClientConfig> {
+    let own = certs::mutual_client_config(world.serving.pem(), Some(identity), &["http/1.1"]);
+    let mut own = ClientConfig::clone(&own.unwrap());
+    own.resumption = Resumption::store(Arc::new(Anywhere(ClientSessionMemoryCache::new(8))));
+    Arc::new(own)
+}
+
+/// Asks once, and returns the answer's first line, or none if the handshake was refused.
+async fn ask(world: &World, config: &Arc<ClientConfig>, name: &'static str) -> String {
+    let stream = TcpStream::connect(world.gateway.addr("tls")).await.unwrap();
+    let connecting = TlsConnector::from(Arc::clone(config));
+    let connecting = connecting.connect(ServerName::try_from(name).unwrap(), stream);
+    let Ok(mut stream) = timeout(LIMIT, connecting).await.unwrap() else {
+        return String::new();
+    };
+    let request = format!("GET /a HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
+    let mut answer = Vec::new();
+    let exchanged = async {
+        let _ = stream.write_all(request.as_bytes()).await;
+        let _ = stream.read_to_end(&mut answer).await;
+    };
+    timeout(LIMIT, exchanged).await.unwrap();
+    let text = String::from_utf8_lossy(&answer);
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+fn resumed(world: &World) -> f64 {
+    let labels = [("listener", "tls"), ("outcome", "resumed")];
+    world.gateway.value("rhizome_tls_handshakes_total", &labels)
+}
+
+const OK: &str = "HTTP/1.1 200 OK";
+
+#[tokio::test]
+async fn session_is_good_for_its_route_alone() {
+    let others = Authority::new("others").unwrap();
+    let (world, recorder) = Recorder::start_with(&["h2"], |dir| {
+        others.write(&dir.join("others.crt")).unwrap();
+        let routes = std::fs::read_to_string(dir.join("routes.yaml")).unwrap();
+        let route = |name: &str, authorities: &str| {
+            format!(
+                "- serverNames: [\"{name}\"]\n  cluster: api\n  terminate:\n    certificate: {{ cert: own.crt, key: \
+                 own.key }}\n    clientAuthorities: {authorities}\n    upstream: {{ authorities: cluster.crt, \
+                 serverName: kubernetes.test, identity: {{ cert: front.crt, key: front.key }} }}\n"
+            )
+        };
+        // Of the wildcard's certificate, so that a client takes it.
+        let (same, other) = (
+            route("b.api.test", "clients.crt"),
+            route("c.api.test", "others.crt"),
+        );
+        dir.write("routes.yaml", format!("{routes}{same}{other}"))
+            .unwrap();
+    });
+    let identity = world.clients.client("jane", &["devs"], &[]).unwrap();
+    let config = config(&world, &identity);
+    assert_eq!(ask(&world, &config, NAME).await, OK);
+    assert_eq!(ask(&world, &config, NAME).await, OK);
+    assert_eq!(resumed(&world), 1.0);
+    // Who it is was kept with the session.
+    for own in recorder.take() {
+        assert_eq!(
+            own.identity[1..],
+            ["x-remote-group: devs", "x-remote-user: jane"]
+        );
+    }
+    // A route that differs in its names has the same state; one that differs in its authorities does not.
+    assert_eq!(ask(&world, &config, "c.api.test").await, "");
+    assert_eq!(resumed(&world), 1.0);
+    assert!(recorder.take().is_empty());
+}
+
+#[tokio::test]
+async fn session_ends_with_the_authorities_it_began_under() {
+    let (world, recorder) = Recorder::start(&["h2"]);
+    let identity = world.clients.client("jane", &[], &[]).unwrap();
+    let config = config(&world, &identity);
+    assert_eq!(ask(&world, &config, NAME).await, OK);
+    let others = Authority::new("others").unwrap();
+    let path = world.gateway.dir.join("clients.crt");
+    others.write(&path).unwrap();
+    let ended = async {
+        while ask(&world, &config, NAME).await == OK {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    timeout(LIMIT, ended).await.unwrap();
+    let before = resumed(&world);
+    assert!(before >= 1.0, "{before}");
+    recorder.take();
+    for _ in 0..3 {
+        assert_eq!(ask(&world, &config, NAME).await, "");
+    }
+    assert_eq!(resumed(&world), before);
+    assert!(recorder.take().is_empty());
+}
