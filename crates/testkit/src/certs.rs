@@ -41,11 +41,24 @@ pub struct IdentityFiles {
 impl Authority {
     /// Makes an authority whose subject is `name`.
     pub fn new(name: &str) -> Result<Self> {
+        Self::with(name, |_| {})
+    }
+
+    /// Makes an authority that was valid once and no longer is.
+    pub fn expired(name: &str) -> Result<Self> {
+        Self::with(name, |params| {
+            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        })
+    }
+
+    fn with(name: &str, change: impl FnOnce(&mut CertificateParams)) -> Result<Self> {
         let key = KeyPair::generate().context("making a key")?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        change(&mut params);
         let signed = params.self_signed(&key);
         let pem = signed.context("signing the authority")?.pem();
         Ok(Self {
@@ -56,6 +69,11 @@ impl Authority {
 
     pub fn pem(&self) -> &str {
         &self.pem
+    }
+
+    /// Returns the authority's private key, PKCS #8 in PEM, for a program that signs with it.
+    pub fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
     }
 
     /// Signs a server's certificate for host names (wildcards too) and IP addresses.

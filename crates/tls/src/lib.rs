@@ -28,4 +28,6 @@ pub use files::load_roots;
 pub use names::{SubjectAltName, subject_alt_names};
 pub use reloading::{Metrics, Reloading};
 pub use server::{ClientAuth, ServerTls, ServerTlsParams};
-pub use terminating::{MinVersion, Terminating, TerminatingParams, UpstreamTls, not_after};
+pub use terminating::{
+    ClientAuthority, MinVersion, Terminating, TerminatingParams, UpstreamTls, not_after,
+};

@@ -64,14 +64,24 @@ pub struct UpstreamTls {
     pub http1: Arc<ClientConfig>,
 }
 
+/// One authority of client certificates. Path validation leaves its own end out (RFC 5280 section 6.1.1), which an API
+/// server does not.
+#[derive(Clone, Debug)]
+pub struct ClientAuthority {
+    /// Verifies client certificates of this authority alone.
+    pub verifier: Arc<dyn ClientCertVerifier>,
+    /// When it ends.
+    pub ends: SystemTime,
+}
+
 /// What was read.
 #[derive(Clone, Debug)]
 pub struct Terminating {
     /// Settings toward clients: HTTP/2, then HTTP/1.1; a certificate is optional, and verified. Sessions can be
     /// resumed with these settings alone, by tickets whose keys change.
     pub server: Arc<ServerConfig>,
-    /// Verifies client certificates again; absent where none is asked for.
-    pub verifier: Option<Arc<dyn ClientCertVerifier>>,
+    /// The authorities of clients, which verify client certificates again; none where none is asked for.
+    pub client_authorities: Vec<ClientAuthority>,
     /// Toward the server behind, without a certificate.
     pub plain: UpstreamTls,
     /// The same with the identity; absent without one.
@@ -94,15 +104,27 @@ impl Terminating {
         let identity = params.identity.as_ref().map(key_pair).transpose()?;
         let upstream = Content::read(&params.upstream_ca)?;
         let mut authorities_end = ends(&upstream)?;
-        let mut verifier = None;
+        let (mut verifier, mut client_authorities) = (None, Vec::new());
         if let Some(path) = &params.client_ca {
             let authorities = Content::read(path)?;
             authorities_end = authorities_end.min(ends(&authorities)?);
-            let roots = Arc::new(files::roots(&authorities)?);
-            let built = WebPkiClientVerifier::builder_with_provider(roots, files::provider())
-                .allow_unauthenticated()
-                .build();
-            verifier = Some(built.map_err(|source| TlsError::Verifier(path.clone(), source))?);
+            let built = |roots| {
+                let builder =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), files::provider());
+                let built = builder.allow_unauthenticated().build();
+                built.map_err(|source| TlsError::Verifier(path.clone(), source))
+            };
+            verifier = Some(built(files::roots(&authorities)?)?);
+            for authority in files::chain(&authorities)? {
+                let ends = not_after(&authority);
+                let ends = ends.ok_or_else(|| TlsError::NoCertificate(path.clone()))?;
+                let mut roots = RootCertStore::empty();
+                // The whole bundle was taken as roots already.
+                if roots.add(authority).is_ok() {
+                    let verifier: Arc<dyn ClientCertVerifier> = built(roots)?;
+                    client_authorities.push(ClientAuthority { verifier, ends });
+                }
+            }
         }
         let versions: &[&SupportedProtocolVersion] = match params.min_version {
             MinVersion::Tls12 => &[&version::TLS13, &version::TLS12],
@@ -111,8 +133,8 @@ impl Terminating {
         let builder = ServerConfig::builder_with_provider(files::provider())
             .with_protocol_versions(versions)
             .map_err(TlsError::Versions)?;
-        let builder = match &verifier {
-            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
+        let builder = match verifier {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
         let mut server = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
@@ -124,7 +146,7 @@ impl Terminating {
         let mutual = identity.map(|(key, _)| toward(&roots, Some(key)));
         Ok(Self {
             server: Arc::new(server),
-            verifier,
+            client_authorities,
             plain: toward(&roots, None)?,
             mutual: mutual.transpose()?,
             serving_ends,

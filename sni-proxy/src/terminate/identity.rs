@@ -22,8 +22,8 @@ pub(crate) struct Presented {
     chain: Vec<CertificateDer<'static>>,
     verified: Result<Verified, Refused>,
     ends: SystemTime,
-    /// The secrets under which it was verified last.
-    under: Cell<u64>,
+    /// The secrets under which it was verified last, and when the authority that vouched for it then ends.
+    under: Cell<Option<(u64, SystemTime)>>,
 }
 
 /// What the certificate says of the client, who is believed for one request.
@@ -56,11 +56,16 @@ impl Presented {
         let ends = ends.min().flatten().unwrap_or(SystemTime::UNIX_EPOCH);
         let subject = chain.first().and_then(|leaf| Subject::of(leaf));
         let verified = subject.map(Verified).ok_or(Refused::Subject);
+        // The handshake found one of them good. If there are several it is not known which.
+        let under = match &secrets.tls.client_authorities[..] {
+            [only] => Some((secrets.serial, only.ends)),
+            _ => None,
+        };
         Self {
             chain,
             verified,
             ends,
-            under: Cell::new(secrets.serial),
+            under: Cell::new(under),
         }
     }
 
@@ -69,14 +74,17 @@ impl Presented {
         if now > self.ends {
             return Err(Refused::Untrusted);
         }
-        if self.under.get() != secrets.serial {
-            let verifier = secrets.tls.verifier.as_ref().ok_or(Refused::Untrusted)?;
+        let still = |(serial, ends)| serial == secrets.serial && now <= ends;
+        if !self.under.get().is_some_and(still) {
             let (leaf, rest) = self.chain.split_first().ok_or(Refused::Untrusted)?;
             let since = now.duration_since(SystemTime::UNIX_EPOCH);
-            let now = UnixTime::since_unix_epoch(since.unwrap_or_default());
-            let verified = verifier.verify_client_cert(leaf, rest, now);
-            verified.map_err(|_| Refused::Untrusted)?;
-            self.under.set(secrets.serial);
+            let time = UnixTime::since_unix_epoch(since.unwrap_or_default());
+            let all = secrets.tls.client_authorities.iter();
+            let valid = all.filter(|own| now <= own.ends);
+            let vouching =
+                { valid }.find(|own| own.verifier.verify_client_cert(leaf, rest, time).is_ok());
+            let vouching = vouching.ok_or(Refused::Untrusted)?;
+            self.under.set(Some((secrets.serial, vouching.ends)));
         }
         self.verified.as_ref().map_err(|refused| *refused)
     }

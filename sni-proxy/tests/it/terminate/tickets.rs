@@ -1,4 +1,4 @@
-//! Sessions of TLS that are taken up again, where they may be and where they may not.
+//! What outlives its handshake: sessions that are taken up again, and trust in authorities.
 
 use std::sync::Arc;
 
@@ -151,4 +151,27 @@ async fn session_ends_with_the_authorities_it_began_under() {
     }
     assert_eq!(resumed(&world), before);
     assert!(recorder.take().is_empty());
+}
+
+/// As an API server does, and path validation does not.
+#[tokio::test]
+async fn authority_that_has_ended_vouches_for_no_client() {
+    let expired = Authority::expired("expired").unwrap();
+    let other = Authority::new("other").unwrap();
+    for beside in [false, true] {
+        let (world, recorder) = Recorder::start_with(&["h2"], |dir| {
+            let beside = if beside { other.pem() } else { "" };
+            let all = format!("{}{beside}", expired.pem());
+            dir.write("clients.crt", all).unwrap();
+        });
+        let of_expired = expired.client("jane", &[], &[]).unwrap();
+        let answer = ask(&world, &config(&world, &of_expired), NAME).await;
+        assert_eq!(answer, "HTTP/1.1 401 Unauthorized", "{beside}");
+        assert!(recorder.take().is_empty());
+        if beside {
+            let of_other = other.client("jane", &[], &[]).unwrap();
+            assert_eq!(ask(&world, &config(&world, &of_other), NAME).await, OK);
+            assert_eq!(recorder.take()[0].identity[1], "x-remote-user: jane");
+        }
+    }
 }
