@@ -18,9 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustls::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::certs::Identity;
+use crate::certs::{self, Identity};
 use crate::https::{self, Request, Response, Server};
 
 /// A running stand-in. Dropping it closes its connections and its port.
@@ -30,6 +31,16 @@ pub struct ApiServer(Server);
 impl ApiServer {
     /// Serves for `shoot` on a socket that is bound already, in any namespace.
     pub fn start(listener: TcpListener, shoot: &str, identity: &Identity) -> Result<Self> {
+        Self::start_with(listener, shoot, certs::server_config(identity)?)
+    }
+
+    /// The same, by HTTP/2 for clients that want it.
+    pub fn start_http2(listener: TcpListener, shoot: &str, identity: &Identity) -> Result<Self> {
+        let tls = certs::mutual_server_config(identity, None, &["h2", "http/1.1"])?;
+        Self::start_with(listener, shoot, tls)
+    }
+
+    fn start_with(listener: TcpListener, shoot: &str, tls: Arc<ServerConfig>) -> Result<Self> {
         let shoot: Arc<str> = Arc::from(shoot);
         let answer = move |request: Request, peer| {
             let mut response = answer(&shoot, &request, peer);
@@ -38,7 +49,7 @@ impl ApiServer {
             }
             std::future::ready(response)
         };
-        Server::start("api-server", listener, identity, answer).map(Self)
+        Server::start_with("api-server", listener, tls, answer).map(Self)
     }
 
     /// Binds a free port of `127.0.0.1` and serves there.

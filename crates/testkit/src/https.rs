@@ -16,9 +16,10 @@ use http_body_util::channel::{Channel, Sender};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
@@ -72,8 +73,22 @@ impl Server {
         F: Fn(Request, SocketAddr) -> A + Clone + Send + 'static,
         A: Future<Output = Response> + Send + 'static,
     {
+        Self::start_with(name, listener, certs::server_config(identity)?, answer)
+    }
+
+    /// Serves with these settings, by HTTP/2 where they offer it and the client wants it.
+    pub(crate) fn start_with<F, A>(
+        name: &str,
+        listener: TcpListener,
+        tls: Arc<ServerConfig>,
+        answer: F,
+    ) -> Result<Self>
+    where
+        F: Fn(Request, SocketAddr) -> A + Clone + Send + 'static,
+        A: Future<Output = Response> + Send + 'static,
+    {
         let addr = listener.local_addr().context("reading an address")?;
-        let acceptor = TlsAcceptor::from(certs::server_config(identity)?);
+        let acceptor = TlsAcceptor::from(tls);
         let counts = Arc::new(Counts::default());
         let shared = Arc::clone(&counts);
         let thread = Background::spawn(name, move || {
@@ -91,7 +106,7 @@ impl Server {
     }
 }
 
-async fn serve<A: Future<Output = Response>>(
+async fn serve<A: Future<Output = Response> + Send + 'static>(
     stream: TcpStream,
     peer: SocketAddr,
     acceptor: TlsAcceptor,
@@ -109,8 +124,15 @@ async fn serve<A: Future<Output = Response>>(
         let answered = answer(request, peer);
         async move { Ok::<_, Infallible>(answered.await) }
     });
-    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     // A client that goes away is the test's affair, which sees its own end of it.
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        let builder = http2::Builder::new(TokioExecutor::new());
+        let _ = builder
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+        return;
+    }
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let _ = connection.with_upgrades().await;
 }
 

@@ -13,11 +13,15 @@
 //! | `/events` | JSON lines, the first at once, one more for each [`Kubelet::release`], no end |
 //! | `/hang` | nothing, ever |
 //! | `/echo` | the body that was sent |
-//! | any path with a header `Upgrade` | 101, then whatever the client sends |
+//! | `/exec/…`, `/attach/…`, `/portForward/…` by SPDY or WebSocket | what kubectl expects: input is echoed; `command=send&command=N` writes [`pattern`] of N bytes |
+//! | any other path with a header `Upgrade` | 101, then whatever the client sends |
 //! | else | 404 |
 //!
 //! Every answer ends its connection, so that one request is one connection. It runs nothing and
 //! authenticates no one.
+
+mod spdy;
+mod websocket;
 
 use std::net::TcpListener;
 use std::ops::Deref;
@@ -25,7 +29,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use http::header::{CONNECTION, HeaderValue, UPGRADE};
+use http::header::{
+    CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use serde_json::json;
@@ -131,9 +138,24 @@ fn events(node: Arc<str>, mut allowed: watch::Receiver<u64>) -> Response {
 
 fn upgrade(mut request: Request) -> Response {
     let protocol = request.headers().get(UPGRADE).cloned();
+    let streams = Streams::of(&request);
+    let answered = streams.as_ref().map(|own| own.headers(&request));
     tokio::spawn(async move {
         let upgraded = hyper::upgrade::on(&mut request).await.ok()?;
         let mut stream = TokioIo::new(upgraded);
+        match streams {
+            Some(Streams::Process(Protocol::Spdy, own)) => {
+                return spdy::run(stream, own).await.ok();
+            }
+            Some(Streams::Process(Protocol::WebSocket, own)) => {
+                return websocket::run(stream, own).await.ok();
+            }
+            Some(Streams::Forward(Protocol::Spdy)) => return spdy::forward(stream).await.ok(),
+            Some(Streams::Forward(Protocol::WebSocket)) => {
+                return websocket::forward(stream).await.ok();
+            }
+            None => {}
+        }
         let mut buf = [0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut buf).await {
             stream.write_all(&buf[..read]).await.ok()?;
@@ -149,8 +171,71 @@ fn upgrade(mut request: Request) -> Response {
     headers.remove(http::header::CONTENT_TYPE);
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.extend(protocol.map(|protocol| (UPGRADE, protocol)));
+    for (name, value) in answered.into_iter().flatten() {
+        headers.extend(value.parse().map(|value| (name, value)));
+    }
     response
 }
+
+/// What is served over streams.
+enum Streams {
+    Process(Protocol, spdy::Process),
+    Forward(Protocol),
+}
+
+#[derive(Clone, Copy)]
+enum Protocol {
+    Spdy,
+    WebSocket,
+}
+
+impl Streams {
+    fn of(request: &Request) -> Option<Self> {
+        let protocol = match request.headers().get(UPGRADE)?.as_bytes() {
+            own if own.eq_ignore_ascii_case(b"SPDY/3.1") => Protocol::Spdy,
+            own if own.eq_ignore_ascii_case(b"websocket") => Protocol::WebSocket,
+            _ => return None,
+        };
+        let is = |name| https::parameter(request, name) == "1";
+        let words = request.uri().query().unwrap_or_default().split('&');
+        let mut words = words.filter_map(|word| word.strip_prefix("command="));
+        let bytes = match words.next() {
+            Some("send") => words.next().and_then(|bytes| bytes.parse().ok()),
+            _ => None,
+        };
+        let (kind, _) = request.uri().path().get(1..)?.split_once('/')?;
+        match kind {
+            "exec" | "attach" => Some(Self::Process(
+                protocol,
+                spdy::Process {
+                    input: is("input"),
+                    output: is("output"),
+                    error: is("error"),
+                    bytes: bytes.unwrap_or(0),
+                },
+            )),
+            "portForward" => Some(Self::Forward(protocol)),
+            _ => None,
+        }
+    }
+
+    fn headers(&self, request: &Request) -> Vec<(HeaderName, String)> {
+        let websocket = |subprotocol: &str| {
+            let key = request.headers().get(SEC_WEBSOCKET_KEY);
+            let accept = websocket::accept(key.map_or(&[], HeaderValue::as_bytes));
+            let subprotocol = (SEC_WEBSOCKET_PROTOCOL, subprotocol.to_owned());
+            vec![(SEC_WEBSOCKET_ACCEPT, accept), subprotocol]
+        };
+        match self {
+            Self::Process(Protocol::Spdy, _) => vec![(STREAM_VERSION, "v4.channel.k8s.io".into())],
+            Self::Process(Protocol::WebSocket, _) => websocket("v5.channel.k8s.io"),
+            Self::Forward(Protocol::Spdy) => vec![(STREAM_VERSION, "portforward.k8s.io".into())],
+            Self::Forward(Protocol::WebSocket) => websocket("SPDY/3.1+portforward.k8s.io"),
+        }
+    }
+}
+
+const STREAM_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
 #[cfg(test)]
 mod tests {
@@ -158,6 +243,13 @@ mod tests {
     use crate::certs::Authority;
     use crate::http::{self, Connection, Target};
     use crate::wait;
+
+    /// The example of RFC 6455 section 1.3.
+    #[test]
+    fn websocket_key_is_accepted() {
+        let accept = websocket::accept(b"dGhlIHNhbXBsZSBub25jZQ==");
+        assert_eq!(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
 
     fn node() -> (Kubelet, Target) {
         let authority = Authority::new("unit").unwrap();

@@ -1,6 +1,10 @@
 //! Two real kube-apiservers on one etcd behind a route where TLS ends in the gateway, and kubectl in front.
 //!
-//! Leaves out kubelets: no `exec`, `logs` or `port-forward`. The server is v1.20.2.
+//! `exec` and `port-forward` end at a stand-in for a kubelet. The server is v1.20.2.
+
+mod bulk;
+mod streams;
+mod subjects;
 
 use std::collections::BTreeMap;
 use std::fs;
