@@ -36,6 +36,10 @@ pub(crate) struct Tunnel {
     /// `tunnel`, a second one of ours.
     #[arg(long, value_delimiter = ',', default_values = [ALONE, "bbr"])]
     pub(crate) neighbor: Vec<String>,
+    /// Seconds for which the neighbor has sent when the load begins; if negative, the load when the
+    /// neighbor begins. They are not counted.
+    #[arg(long, default_value_t = 5, allow_negative_numbers = true, value_parser = value_parser!(i32).range(-60..=60))]
+    lead: i32,
     /// Repetitions.
     #[arg(long, default_value_t = 3)]
     pub(crate) rounds: usize,
@@ -98,6 +102,15 @@ impl Tunnel {
 
     pub(crate) fn long_length(&self) -> Duration {
         Duration::from_secs(self.long_seconds.into())
+    }
+
+    /// Returns for how long load and neighbor send before the other one begins.
+    pub(crate) fn leads(&self) -> [Duration; 2] {
+        let lead = Duration::from_secs(self.lead.unsigned_abs().into());
+        match self.lead < 0 {
+            true => [lead, Duration::ZERO],
+            false => [Duration::ZERO, lead],
+        }
     }
 
     pub(crate) fn programs(&self) -> Result<Programs> {

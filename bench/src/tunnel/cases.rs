@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use testkit::impair::{BlackHole, Impairment};
-use testkit::wait::Stopwatch;
+use testkit::wait::{self, Stopwatch};
 
 use super::args::{ALONE, Case, TUNNEL, Tunnel as Asked};
 use super::iperf::{self, Bulk, Moved};
@@ -162,7 +162,15 @@ impl Lab {
         let alone = neighbor == ALONE;
         let beside = if alone { "alone" } else { neighbor };
         let case = known::rate(rate, asked.buffer, beside);
-        let mut load = load(asked, 4, asked.long_length());
+        let leads = if alone {
+            [Duration::ZERO; 2]
+        } else {
+            asked.leads()
+        };
+        let mut load = Bulk {
+            lead: leads[0],
+            ..load(asked, 4, asked.long_length())
+        };
         if direct {
             // What the tunnel is to the line: one connection.
             (load.streams, load.congestion) = (1, "bbr");
@@ -170,24 +178,29 @@ impl Lab {
         let known = (direct && !alone && neighbor != TUNNEL)
             .then(|| Plain::open(&self.long, tunnel.inner().address, load.reverse, "bbr"))
             .transpose()?;
+        let second_load = Bulk {
+            lead: leads[1],
+            ..load
+        };
         let plain = Bulk {
             streams: 1,
             congestion: if neighbor == TUNNEL { "bbr" } else { neighbor },
-            ..load
+            ..second_load
         };
         let (dir, inner) = (tunnel.dir.path().to_owned(), tunnel.inner());
         let (run, network) = (&mut self.run, &self.long);
-        let beside = || match second {
-            true => iperf::run_second(network, inner, &dir, load),
-            false => iperf::run_beside(network, &dir, plain),
+        let beside = || {
+            wait::pause(leads[0]);
+            match second {
+                true => iperf::run_second(network, inner, &dir, second_load),
+                false => iperf::run_beside(network, &dir, plain),
+            }
         };
         let (ours, plain) = std::thread::scope(|scope| {
             let plain = (!alone).then(|| scope.spawn(beside));
+            wait::pause(leads[1]);
             let ours = match known {
-                Some(plain) => {
-                    let length = load.length;
-                    loaded(run, network, &mut tunnel, &case, |_, _| plain.run(length))
-                }
+                Some(plain) => loaded(run, network, &mut tunnel, &case, |_, _| plain.run(load)),
                 None => bulk_load(run, network, &mut tunnel, &case, load),
             };
             let plain = plain.map(std::thread::ScopedJoinHandle::join);
@@ -213,6 +226,7 @@ fn load(asked: &Asked, streams: u32, length: Duration) -> Bulk<'static> {
     Bulk {
         streams,
         length,
+        lead: Duration::ZERO,
         reverse: asked.reverse,
         // The one that the streams of most machines use; namespaces cannot be set to it everywhere.
         congestion: "cubic",

@@ -20,6 +20,8 @@ use super::running::Inner;
 pub(crate) struct Bulk<'a> {
     pub(crate) streams: u32,
     pub(crate) length: Duration,
+    /// Sent before that, and not counted.
+    pub(crate) lead: Duration,
     pub(crate) reverse: bool,
     pub(crate) congestion: &'a str,
 }
@@ -76,12 +78,13 @@ fn between(
     command.args(["-C", bulk.congestion]);
     command.args(["-P", &bulk.streams.to_string()]);
     command.args(["-t", &bulk.length.as_secs().to_string()]);
+    command.args(["-O", &bulk.lead.as_secs().to_string()]);
     command.args(bulk.reverse.then_some("-R"));
     let log = dir.join(format!("iperf3-{port}.json"));
     // Appended to, and a run before has left its own.
     let _ = std::fs::remove_file(&log);
     let mut source = ChildGuard::spawn("iperf3 -c", &command, &log)?;
-    source.wait_exit(bulk.length + END_LIMIT)?;
+    source.wait_exit(bulk.lead + bulk.length + END_LIMIT)?;
     moved(&source.log())
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use socket2::SockRef;
 use testkit::wait::{self, Stopwatch};
 
-use super::iperf::Moved;
+use super::iperf::{Bulk, Moved};
 use super::network::Network;
 
 #[derive(Debug)]
@@ -52,13 +52,16 @@ impl Plain {
         Ok(Self { source, sink })
     }
 
-    /// Sends for `length` as much as goes, and returns what arrived meanwhile.
-    pub(crate) fn run(self, length: Duration) -> Result<Moved> {
+    /// Sends as much as goes, for `lead` and `length` of `bulk`, and returns what arrived during the second.
+    pub(crate) fn run(self, bulk: Bulk<'_>) -> Result<Moved> {
         let Self { source, sink } = self;
         let clock = Stopwatch::start();
+        let Bulk { length, lead, .. } = bulk;
         let bytes = std::thread::scope(|scope| {
-            let sent = scope.spawn(|| send(source, clock, length));
-            let arrived = receive(sink, clock, length);
+            let sent = scope.spawn(|| send(source, clock, lead + length));
+            let arrived =
+                receive(&sink, clock, lead).and_then(|_| receive(&sink, clock, lead + length));
+            drop(sink); // else a write would wait
             let sent = sent.join();
             sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             arrived
@@ -84,7 +87,7 @@ fn send(mut source: TcpStream, clock: Stopwatch, length: Duration) -> Result<()>
     Ok(())
 }
 
-fn receive(mut sink: TcpStream, clock: Stopwatch, length: Duration) -> Result<f64> {
+fn receive(mut sink: &TcpStream, clock: Stopwatch, length: Duration) -> Result<f64> {
     let (mut chunk, mut bytes) = (vec![0; CHUNK], 0.0);
     loop {
         let rest = length.saturating_sub(clock.elapsed());
