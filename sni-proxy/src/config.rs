@@ -13,7 +13,7 @@ use route::{IpPrefix, TcpOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{
-    AccessLogSettings, AdminSettings, ConfigErrors, DrainSettings, ProbesSettings, TcpSettings,
+    AccessLogFormat, AdminSettings, ConfigErrors, DrainSettings, ProbesSettings, TcpSettings,
     Validate,
 };
 use telemetry::LogFormat;
@@ -156,7 +156,7 @@ pub struct Config {
     routing: RoutingSettings,
     /// The access log, written to standard output.
     #[serde(default)]
-    pub(crate) access_log: AccessLogSettings,
+    pub(crate) access_log: AccessLogFile,
     /// `trusted_proxies`, read.
     #[serde(skip)]
     trusted: Vec<IpPrefix>,
@@ -166,6 +166,16 @@ pub struct Config {
     /// `tcp`, as sockets take them.
     #[serde(skip)]
     pub(crate) tcp_options: TcpOptions,
+}
+
+/// The access log.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct AccessLogFile {
+    /// How it is written, if at all.
+    pub(crate) format: AccessLogFormat,
+    /// Whether each request of a terminating route is written as well, when its answer has ended.
+    pub(crate) requests: bool,
 }
 
 fn default_probes() -> ProbesSettings {

@@ -7,8 +7,8 @@
 //!     datagrams ─▶ flow, or route ─▶ cluster: endpoint ─▶ wrapped ─▶ upstream
 //! ```
 //!
-//! The binary is a shell around this library, so that tests can run a gateway in process. Does
-//! not terminate TLS and holds no credentials.
+//! The binary is a shell around this library, so that tests can run a gateway in process. Ends
+//! TLS only where a route says so, and holds no credentials of Kubernetes.
 #![forbid(unsafe_code)]
 
 mod accept;

@@ -10,10 +10,13 @@
 //! Without usable secrets a route is passed through, as if it did not terminate.
 
 mod body;
+mod exchange;
 mod headers;
+mod http1_stream;
 mod identity;
 mod local;
 mod metrics;
+mod outcome;
 mod request;
 mod secrets;
 mod status;
@@ -22,7 +25,6 @@ mod subject;
 mod upstream;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -37,12 +39,11 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use relay::{Direction, Meter, Peer, Timers, relay_streams};
+use relay::{Peer, Timers, relay_streams};
 use route::Route;
 use rustls::HandshakeKind;
 use rustls::pki_types::ServerName;
 use serve::{ConnRecord, Phase, Reason};
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -50,23 +51,24 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use self::body::{ResponseBody, Upstream};
+use self::exchange::{Ending, Exchanges, Open};
+use self::http1_stream::{Http1Params, Http1State, Http1Stream};
 use self::identity::{Presented, Refused};
 use self::local::LocalExecutor;
-use self::metrics::{Counted, Handshake, Requests};
-use self::request::RequestBody;
+use self::metrics::{Handshake, Protocol, RouteStats};
+use self::outcome::{reason_of, why_failed};
+use self::request::{RequestBody, head_size};
 use self::secrets::{Secrets, Store};
-use self::stream::{Early, Passed};
-use self::upstream::{Active, Caller, Upstreams, Way};
+use self::stream::{Early, Passed, preface};
+use self::upstream::{Active, Caller, Way};
 use crate::preamble::Target;
 use crate::worker::{Listener, Worker};
 
-pub(crate) use self::metrics::Metrics;
+pub(crate) use self::metrics::{Handshakes, Metrics};
+pub(crate) use self::upstream::Pools;
 
-const PREFACE_BYTES: usize = 24;
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 64 * 1024;
-/// Time for a request's head.
-const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a client's stream, and of its connection, that wait for an API server.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
@@ -86,6 +88,8 @@ pub(crate) struct Params {
     pub(crate) hsts: Option<HeaderValue>,
     /// Streams of one client's connection.
     pub(crate) max_streams: u32,
+    /// Connections of a worker to one endpoint, with and without the identity.
+    pub(crate) max_connections: u32,
     /// Time that one request may take.
     pub(crate) stream_timeout: Duration,
 }
@@ -95,7 +99,7 @@ pub(crate) struct Params {
 pub(crate) struct Termination {
     params: Params,
     pub(crate) secrets: Store,
-    requests: Requests,
+    stats: Arc<RouteStats>,
 }
 
 /// All of a process, so that one that is asked for again is the same.
@@ -114,7 +118,7 @@ impl Terminations {
         let fresh = Arc::new(Termination {
             secrets: Store::new(params.files.clone()),
             params,
-            requests: Requests::default(),
+            stats: Arc::default(),
         });
         all.push(Arc::downgrade(&fresh));
         fresh
@@ -129,28 +133,6 @@ impl Terminations {
         for own in all {
             own.secrets.refresh();
         }
-    }
-}
-
-/// The pools of a worker, by where their route's state is.
-#[derive(Debug, Default)]
-pub(crate) struct Pools(RefCell<HashMap<usize, OfRoute>>);
-
-type OfRoute = (Weak<Termination>, Rc<Upstreams>);
-
-impl Pools {
-    fn of(&self, own: &Arc<Termination>) -> Rc<Upstreams> {
-        let mut all = self.0.borrow_mut();
-        let key = Arc::as_ptr(own) as usize;
-        if let Some((known, pools)) = all.get(&key)
-            && known.strong_count() > 0
-        {
-            return Rc::clone(pools);
-        }
-        all.retain(|_, (own, _)| own.strong_count() > 0);
-        let fresh = Rc::<Upstreams>::default();
-        all.insert(key, (Arc::downgrade(own), Rc::clone(&fresh)));
-        fresh
     }
 }
 
@@ -204,16 +186,16 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     let acceptor = TlsAcceptor::from(Arc::clone(&conn.secrets.tls.server));
     let passed = Arc::<Passed>::default();
     let io = Early::new(conn.downstream, conn.early, Arc::clone(&passed));
-    let (metrics, listener) = (&shared.terminating, &conn.listener.config.name);
+    let handshakes = &conn.listener.handshakes;
     let tls = match timeout_at(within, acceptor.accept(io)).await {
         Ok(Ok(tls)) => tls,
         Ok(Err(error)) => {
             let (outcome, reason) = why_failed(&error);
-            metrics.handshake(listener, outcome);
+            handshakes.count(outcome);
             return reason;
         }
         Err(_) => {
-            metrics.handshake(listener, Handshake::Timeout);
+            handshakes.count(Handshake::Timeout);
             return Reason::PreambleTimeout;
         }
     };
@@ -224,11 +206,21 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     } else {
         Handshake::Full
     };
-    metrics.handshake(listener, outcome);
+    handshakes.count(outcome);
     let chain = session.peer_certificates().map(<[_]>::to_vec);
-    let http2 = session.alpn_protocol() == Some(b"h2");
+    let protocol = match session.alpn_protocol() {
+        Some(b"h2") => Protocol::Http2,
+        _ => Protocol::Http1,
+    };
+    let pools = worker.terminations.of(&conn.own);
+    let logs = shared.config.access_log.requests && conn.listener.context.access_log.is_on();
+    let log = logs.then(|| Rc::clone(record.info()));
+    let exchanges = Exchanges::new(protocol, &pools.stats, log);
+    let detail: Rc<dyn serve::Detail> = Rc::<Exchanges>::clone(&exchanges);
+    record.set_detail(Rc::downgrade(&detail));
     let client = Rc::new(Client {
-        presented: chain.map(|chain| Presented::new(chain, &conn.secrets)),
+        presented: chain.map(|chain| Presented::new(chain, &conn.secrets, SystemTime::now())),
+        exchanges,
         listener: conn.listener.index,
         asked: conn.asked,
         own: conn.own,
@@ -237,12 +229,22 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
         stale: Notify::new(),
         upgraded: RefCell::default(),
     });
-    let Some(tls) = preface(tls, http2, within).await else {
-        return Reason::PreambleTimeout;
-    };
-    let served = pin!(requests(tls, http2, &client, conn.deadline));
+    let served = pin!(requests(
+        tls,
+        protocol,
+        &client,
+        within,
+        conn.deadline,
+        conn.idle
+    ));
     let served = reporting(served, || passed.report(record.info())).await;
-    let Some((down, up, _active)) = client.upgraded.take() else {
+    let Some(Upgraded {
+        down,
+        up,
+        _active,
+        open,
+    }) = client.upgraded.take()
+    else {
         return served;
     };
     let (Ok(down), Ok(up)) = tokio::join!(down, up) else {
@@ -256,7 +258,7 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     };
     let (down, up) = (peer(&mut down), peer(&mut up));
     let pool = &worker.handle.pool;
-    let relayed = relay_streams(down, up, Bytes::new(), pool, &Unmetered, timers);
+    let relayed = relay_streams(down, up, Bytes::new(), pool, &**open.exchange(), timers);
     let outcome = reporting(pin!(relayed), || passed.report(record.info())).await;
     Reason::from(&outcome)
 }
@@ -267,26 +269,7 @@ fn peer<S>(stream: &mut S) -> Peer<'_, S> {
     Peer { stream, socket }
 }
 
-/// [`Passed`] counts what is on the wire.
-struct Unmetered;
-
-impl Meter for Unmetered {
-    fn relayed(&self, _: Direction, _: u64, _: bool) {}
-}
-
-/// Waits for the preface of HTTP/2 (RFC 9113 section 3.4), for which hyper has no limit.
-async fn preface(
-    mut tls: TlsStream<Early<TcpStream>>,
-    http2: bool,
-    by: Instant,
-) -> Option<Early<TlsStream<Early<TcpStream>>>> {
-    let mut read = Vec::new();
-    if http2 {
-        read.resize(PREFACE_BYTES, 0);
-        timeout_at(by, tls.read_exact(&mut read)).await.ok()?.ok()?;
-    }
-    Some(Early::new(tls, read, Arc::default()))
-}
+type Tls = TlsStream<Early<TcpStream>>;
 
 /// Polls a future, and reports after each time.
 async fn reporting<F: Future>(mut future: Pin<&mut F>, report: impl Fn()) -> F::Output {
@@ -300,12 +283,15 @@ async fn reporting<F: Future>(mut future: Pin<&mut F>, report: impl Fn()) -> F::
 
 /// Serves requests until the client or the gateway ends the connection, or one of HTTP/1.1 is upgraded.
 async fn requests(
-    tls: Early<TlsStream<Early<TcpStream>>>,
-    http2: bool,
+    tls: Tls,
+    protocol: Protocol,
     client: &Rc<Client>,
+    within: Instant,
     deadline: Option<Instant>,
+    idle: Option<Duration>,
 ) -> Reason {
-    let drain = client.worker.shared.accepting.drain.clone();
+    let (shared, params) = (&client.worker.shared, &client.own.params);
+    let drain = shared.accepting.drain.clone();
     let ending = async {
         let aged = async {
             match deadline {
@@ -314,15 +300,21 @@ async fn requests(
             }
         };
         tokio::select! {
-            () = drain.reached(Phase::Closing) => Reason::Drained,
-            () = client.stale.notified() => Reason::Closed,
-            () = aged => Reason::MaxAge,
+            () = drain.reached(Phase::Closing) => (Reason::Drained, None),
+            () = client.stale.notified() => (Reason::Closed, None),
+            () = aged => (Reason::MaxAge, None),
+            ending = client.exchanges.ending(idle, params.stream_timeout) => match ending {
+                Ending::Idle => (Reason::IdleTimeout, Some(ending)),
+                Ending::Overdue => (Reason::MaxAge, Some(ending)),
+            },
         }
     };
-    let io = TokioIo::new(tls);
+    let state = Arc::<Http1State>::default();
     let service = service_fn(|request| {
+        // Before hyper reads on: what it reads then belongs to no head.
+        let open = client.exchanges.begin(&request);
         let client = Rc::clone(client);
-        async move { Ok::<_, std::convert::Infallible>(client.answer(request).await) }
+        async move { Ok::<_, std::convert::Infallible>(client.answer(request, open).await) }
     });
     // Both ends are the same but for hyper's types.
     macro_rules! drive {
@@ -330,13 +322,17 @@ async fn requests(
             let mut connection = pin!($connection);
             let served = tokio::select! {
                 served = connection.as_mut() => Ok(served),
-                reason = ending => Err(reason),
+                ending = ending => Err(ending),
             };
             match served {
-                Ok(served) => reason_of(served),
-                Err(reason) => {
+                Ok(served) => reason_of(served, &state),
+                Err((reason, Some(Ending::Overdue))) => {
+                    state.reset();
+                    reason
+                }
+                Err((reason, _)) => {
                     connection.as_mut().graceful_shutdown();
-                    let rest = client.worker.shared.config.drain.timeout.0;
+                    let rest = shared.config.drain.timeout.0;
                     let cut = match reason {
                         // The process says when it cuts.
                         Reason::Drained => None,
@@ -345,7 +341,10 @@ async fn requests(
                         _ => deadline.map(|deadline| deadline + rest),
                     };
                     match cut {
-                        Some(cut) => drop(timeout_at(cut, connection).await),
+                        Some(cut) if timeout_at(cut, connection.as_mut()).await.is_err() => {
+                            state.reset();
+                        }
+                        Some(_) => {}
                         None => drop(connection.await),
                     }
                     reason
@@ -353,46 +352,46 @@ async fn requests(
             }
         }};
     }
-    if http2 {
-        drive!(
-            http2::Builder::new(LocalExecutor::within(client.own.params.stream_timeout))
-                .timer(TokioTimer::new())
-                .max_concurrent_streams(client.own.params.max_streams)
-                .initial_stream_window_size(STREAM_WINDOW)
-                .initial_connection_window_size(CONNECTION_WINDOW)
-                .max_header_list_size(HEAD_BYTES as u32)
-                .max_send_buf_size(STREAM_WINDOW as usize)
-                .keep_alive_interval(PING)
-                .keep_alive_timeout(PING_LIMIT)
-                .serve_connection(io, service)
-        )
-    } else {
-        drive!(
-            http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_LIMIT)
-                .max_buf_size(HEAD_BYTES)
-                .serve_connection(io, service)
-                .with_upgrades()
-        )
-    }
-}
-
-fn reason_of(served: Result<(), hyper::Error>) -> Reason {
-    match served {
-        Ok(()) => Reason::Closed,
-        Err(error) if error.is_timeout() => Reason::PreambleTimeout,
-        Err(error) if error.is_parse() => Reason::Malformed,
-        Err(_) => Reason::DownstreamReset,
-    }
-}
-
-fn why_failed(error: &std::io::Error) -> (Handshake, Reason) {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match inner {
-        Some(rustls::Error::InvalidCertificate(_)) => (Handshake::Certificate, Reason::Malformed),
-        Some(_) => (Handshake::Failed, Reason::Malformed),
-        None => (Handshake::Failed, Reason::DownstreamReset),
+    match protocol {
+        Protocol::Http2 => {
+            let Some(tls) = preface(tls, within).await else {
+                return Reason::PreambleTimeout;
+            };
+            drive!(
+                http2::Builder::new(LocalExecutor::within(params.stream_timeout))
+                    .timer(TokioTimer::new())
+                    .max_concurrent_streams(params.max_streams)
+                    .initial_stream_window_size(STREAM_WINDOW)
+                    .initial_connection_window_size(CONNECTION_WINDOW)
+                    // What is larger than it may be is answered by a Status, unless it is much larger.
+                    .max_header_list_size(2 * HEAD_BYTES as u32)
+                    .max_send_buf_size(STREAM_WINDOW as usize)
+                    .keep_alive_interval(PING)
+                    .keep_alive_timeout(PING_LIMIT)
+                    .serve_connection(TokioIo::new(tls), service)
+            )
+        }
+        Protocol::Http1 => {
+            let http1 = Http1Params {
+                count: Arc::clone(&client.exchanges.count),
+                state: Arc::clone(&state),
+                head_limit: shared.config.limits.preamble_timeout.0,
+                hsts: params.hsts.clone(),
+                reset_on_close: |tls: &Tls| relay::reset_on_close(tls.get_ref().0.inner()),
+            };
+            let reason = drive!(
+                http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(None)
+                    .max_buf_size(HEAD_BYTES)
+                    .serve_connection(TokioIo::new(Http1Stream::new(tls, http1)), service)
+                    .with_upgrades()
+            );
+            if let Some(status) = state.refused() {
+                client.exchanges.stats.answered(protocol, status);
+            }
+            reason
+        }
     }
 }
 
@@ -400,6 +399,7 @@ fn why_failed(error: &std::io::Error) -> (Handshake, Reason) {
 struct Client {
     /// The certificate that it showed.
     presented: Option<Presented>,
+    exchanges: Rc<Exchanges>,
     listener: usize,
     asked: Asked,
     own: Arc<Termination>,
@@ -407,37 +407,48 @@ struct Client {
     address: std::net::IpAddr,
     /// Its route has changed: the connection is to end.
     stale: Notify,
-    /// Both sides of an upgrade that was agreed on.
-    upgraded: RefCell<Option<(OnUpgrade, OnUpgrade, Active)>>,
+    upgraded: RefCell<Option<Upgraded>>,
+}
+
+/// An upgrade that was agreed on.
+struct Upgraded {
+    down: OnUpgrade,
+    up: OnUpgrade,
+    _active: Active,
+    open: Open,
+}
+
+/// What a server answered.
+enum Forwarded {
+    Response(Response<Incoming>, Active),
+    Upgraded(Response<Incoming>, [OnUpgrade; 2], Active),
 }
 
 impl Client {
-    async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
-        let counted = Counted::new(&self.own);
-        let protocol = match request.version() {
-            Version::HTTP_2 => "h2",
-            _ => "http/1.1",
-        };
-        let limit = Instant::now() + self.own.params.stream_timeout;
-        let forwarded = timeout_at(limit, self.forward(request)).await;
+    async fn answer(&self, request: Request<Incoming>, open: Open) -> Response<ResponseBody> {
+        let limit = open.started() + self.own.params.stream_timeout;
+        let forwarded = timeout_at(limit, self.forward(request, &open)).await;
         let late = |_| Err(status::of_upstream(StatusCode::GATEWAY_TIMEOUT));
         let mut response = match forwarded.unwrap_or_else(late) {
-            Ok((response, active)) => {
-                counted.answered(protocol, response.status());
-                response.map(|body| match active {
-                    Some(active) => {
-                        // hyper's task of an HTTP/2 request has the same limit.
-                        let limit = (protocol != "h2").then_some(limit);
-                        ResponseBody::Upstream(Box::new(Upstream::new(
-                            body, limit, active, counted,
-                        )))
-                    }
-                    None => ResponseBody::Own(None, counted),
-                })
+            Ok(Forwarded::Response(response, active)) => {
+                open.answered(response.status());
+                response
+                    .map(|body| ResponseBody::Upstream(Box::new(Upstream::new(body, active, open))))
+            }
+            Ok(Forwarded::Upgraded(response, [down, up], active)) => {
+                open.answered(response.status());
+                open.set_upgraded();
+                *self.upgraded.borrow_mut() = Some(Upgraded {
+                    down,
+                    up,
+                    _active: active,
+                    open,
+                });
+                response.map(|_| ResponseBody::Own(None, None))
             }
             Err(refusal) => {
-                counted.answered(protocol, refusal.status);
-                refusal.response(counted)
+                open.answered(refusal.status);
+                refusal.response(open)
             }
         };
         if let Some(value) = &self.own.params.hsts {
@@ -492,7 +503,12 @@ impl Client {
     async fn forward(
         &self,
         mut request: Request<Incoming>,
-    ) -> Result<(Response<Incoming>, Option<Active>), status::Refusal> {
+        open: &Open,
+    ) -> Result<Forwarded, status::Refusal> {
+        if head_size(&request) > HEAD_BYTES {
+            let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            return Err(status::of_head(status));
+        }
         let authority = headers::authority(&request)
             .map_err(|status| status::refuse(status, "the host is not one name"))?;
         let bad = |text| status::refuse(StatusCode::BAD_REQUEST, text);
@@ -549,12 +565,16 @@ impl Client {
             server_name: &own.params.server_name,
             secrets: &secrets,
             client: self.address,
+            exchange: open.exchange(),
             worker: &self.worker,
         };
-        let request = request.map(RequestBody::new);
+        let request = request.map(|body| RequestBody::new(body, open.exchange()));
         let pools = self.worker.terminations.of(&own);
         let sent = pools.send(&way, caller, request, upgrade.is_some()).await;
-        let (mut response, active) = sent.map_err(status::of_upstream)?;
+        let (mut response, active) = sent.map_err(|status| match open.is_stalled() {
+            true => status::refuse(StatusCode::REQUEST_TIMEOUT, "the client stopped sending"),
+            false => status::of_upstream(status),
+        })?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let agreed = response.headers().get(header::UPGRADE);
             let same = |(agreed, asked): (&HeaderValue, &HeaderValue)| {
@@ -564,11 +584,10 @@ impl Client {
                 return Err(status::of_upstream(StatusCode::BAD_GATEWAY));
             };
             let up = hyper::upgrade::on(&mut response);
-            *self.upgraded.borrow_mut() = Some((down, up, active));
-            return Ok((response, None));
+            return Ok(Forwarded::Upgraded(response, [down, up], active));
         }
         headers::remove_hop_by_hop(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;
-        Ok((response, Some(active)))
+        Ok(Forwarded::Response(response, active))
     }
 }

@@ -47,6 +47,7 @@ pub(crate) struct Listener {
     pub(crate) index: usize,
     pub(crate) config: ListenerConfig,
     pub(crate) context: Rc<ListenerContext>,
+    pub(crate) handshakes: terminate::Handshakes,
 }
 
 impl Worker {
@@ -83,6 +84,7 @@ impl Listener {
             index,
             config: config.clone(),
             context: Rc::new(context),
+            handshakes: shared.terminating.listener(&config.name),
         }
     }
 }

@@ -53,7 +53,7 @@ pub use process::ProcessInfo;
 pub use program::{Failure, Signal, Signals, Threads};
 pub use race::{RaceError, alternate_families, race};
 pub use reason::Reason;
-pub use record::{ConnInfo, ConnRecord, ListenerContext};
+pub use record::{ConnInfo, ConnRecord, Detail, ListenerContext};
 pub use resolve::{NameSet, Resolver};
 pub use service::{Service, WorkerFailed};
 pub use tcp::{apply_tcp_options, try_tcp_options, unmapped};

@@ -5,15 +5,16 @@
 //! connection and is what `/connections` shows; addresses and names appear only here.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use relay::{Direction, Meter};
 use route::{Endpoint, Route};
 use serde_json::{Value, json};
-use telemetry::access_log::{AccessLog, AccessRecord};
+use telemetry::access_log::{AccessLog, AccessRecord, RequestRecord};
 use tokio::time::Instant;
 
 use crate::admission::{Admission, Permit, SourcePermit};
@@ -55,6 +56,13 @@ pub struct ConnInfo {
     reason: Cell<Option<Reason>>,
     permit: RefCell<Option<Permit>>,
     source_permit: RefCell<Option<SourcePermit>>,
+    detail: OnceCell<Weak<dyn Detail>>,
+}
+
+/// What is known of a connection that is served here instead of being relayed.
+pub trait Detail: fmt::Debug {
+    /// Describes it for `/connections`.
+    fn to_json(&self) -> Value;
 }
 
 /// The guard of a connection; dropping it ends the record.
@@ -88,6 +96,7 @@ impl ConnRecord {
             reason: Cell::new(None),
             permit: RefCell::new(permit),
             source_permit: RefCell::new(None),
+            detail: OnceCell::new(),
         };
         Self {
             info: Rc::new(info),
@@ -206,6 +215,11 @@ impl ConnRecord {
         self.info.endpoint_addr.set(Some(addr));
     }
 
+    /// Adds what serves the connection to its description, for as long as that lives.
+    pub fn set_detail(&self, detail: Weak<dyn Detail>) {
+        let _ = self.info.detail.set(detail);
+    }
+
     /// Counts the bytes of a preamble that were sent to the upstream.
     pub fn forwarded(&self, bytes: usize) {
         self.info.relayed(Direction::Rx, bytes as u64, true);
@@ -269,7 +283,7 @@ impl ConnInfo {
     /// Describes the connection for `/connections`; bytes are those relayed so far, the age counts
     /// from when it was accepted.
     pub(crate) fn to_json(&self) -> Value {
-        json!({
+        let mut value = json!({
             "listener": &*self.listener.name,
             "peer": self.peer,
             "client": self.client.get(),
@@ -281,7 +295,22 @@ impl ConnInfo {
             "rxBytes": self.rx.get(),
             "txBytes": self.tx.get(),
             "ageSeconds": self.started.elapsed().as_secs_f64(),
-        })
+        });
+        if let Some(detail) = self.detail.get().and_then(Weak::upgrade) {
+            value["terminated"] = detail.to_json();
+        }
+        value
+    }
+
+    /// Writes the line of a request of this connection, which has these properties as well.
+    pub fn log_request(&self, request: RequestRecord<'_>) {
+        self.listener.access_log.write_request(&RequestRecord {
+            listener: &self.listener.name,
+            client: self.client.get(),
+            server_name: text(&self.server_name),
+            cluster: self.cluster(),
+            ..request
+        });
     }
 
     /// Returns the address of the TCP peer.

@@ -1,4 +1,4 @@
-//! One line per connection, written off the data path.
+//! One line per connection, or per request of one, written off the data path.
 //!
 //! ```text
 //!     write() ──format──▶ thread's buffer ──copy──▶ bounded queue ──▶ one thread ──▶ stdout
@@ -11,6 +11,7 @@
 mod format;
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -55,6 +56,37 @@ pub struct AccessRecord<'a> {
     pub duration: Duration,
     /// Why it ended, from a closed set.
     pub reason: &'static str,
+}
+
+/// What is known about a request of a connection when its answer has ended. Fields are written in this order.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestRecord<'a> {
+    /// When the answer ended.
+    pub time: SystemTime,
+    /// The listener's name.
+    pub listener: &'a str,
+    /// What the client speaks.
+    pub protocol: &'a str,
+    /// The client, as in the record of its connection.
+    pub client: SocketAddr,
+    /// The TLS server name, as sent.
+    pub server_name: Option<&'a str>,
+    /// The cluster that was chosen.
+    pub cluster: Option<&'a str>,
+    /// The endpoint that was asked.
+    pub endpoint: Option<&'a str>,
+    /// The method.
+    pub method: &'a str,
+    /// The path without its query, at most its first bytes.
+    pub path: &'a str,
+    /// The status that it was answered with; written as 0 when there was no answer.
+    pub status: Option<u16>,
+    /// Bytes of the request's body.
+    pub rx_bytes: u64,
+    /// Bytes of the answer's body.
+    pub tx_bytes: u64,
+    /// From the request's head to the end of the answer; written in milliseconds, as `duration_ms`.
+    pub duration: Duration,
 }
 
 /// Where lines go.
@@ -105,11 +137,20 @@ impl AccessLog {
     /// Hands a line to the writing thread. Never waits: when the queue is full the line is dropped
     /// and counted.
     pub fn write(&self, record: &AccessRecord<'_>) {
+        self.line(|line, json| format::line(line, record, json));
+    }
+
+    /// Hands the line of a request over, likewise.
+    pub fn write_request(&self, record: &RequestRecord<'_>) {
+        self.line(|line, json| format::request(line, record, json));
+    }
+
+    fn line(&self, write: impl FnOnce(&mut String, bool) -> fmt::Result) {
         let Some(running) = &self.running else { return };
         let handed = LINE.try_with(|line| {
             let mut line = line.borrow_mut();
             line.clear();
-            let written = format::line(&mut line, record, running.json);
+            let written = write(&mut line, running.json);
             debug_assert!(written.is_ok(), "a String takes everything");
             line.push('\n');
             running.lines.hand_over(line.as_bytes());

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use rcgen::{
@@ -96,6 +97,21 @@ impl Authority {
         let mut params = client_params(name, &[], uris)?;
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
         params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        self.sign(params)
+    }
+
+    /// Signs a server's certificate as [`Authority::server`] does, that ends `after` this time.
+    pub fn ending_server(&self, name: &str, after: Duration) -> Result<Identity> {
+        let mut params = CertificateParams::new([name.to_owned()]).context("reading a name")?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.not_after = (SystemTime::now() + after).into();
+        self.sign(params)
+    }
+
+    /// Signs a client's certificate as [`Authority::client`] does, that ends `after` this time.
+    pub fn ending_client(&self, name: &str, after: Duration) -> Result<Identity> {
+        let mut params = client_params(name, &[], &[])?;
+        params.not_after = (SystemTime::now() + after).into();
         self.sign(params)
     }
 

@@ -57,6 +57,10 @@ struct UpstreamFile {
     /// The front proxy's certificate, shown for clients that showed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     identity: Option<KeyPairFile>,
+    /// Connections of each worker to one endpoint, of those that show the identity and of the others; above it
+    /// other endpoints are tried, then requests are answered 503.
+    #[serde(default = "one_thousand")]
+    max_connections: u32,
 }
 
 /// A version of TLS.
@@ -89,6 +93,10 @@ impl TerminateFile {
         if self.max_streams == 0 {
             errors.add(format!("{key}.maxStreams"), "0 would permit no request");
         }
+        if self.upstream.max_connections == 0 {
+            let key = format!("{key}.upstream.maxConnections");
+            errors.add(key, "0 would permit no request");
+        }
         if self.stream_timeout.0.is_zero() {
             errors.add(format!("{key}.streamTimeout"), "0s would end every request");
         }
@@ -117,6 +125,7 @@ impl TerminateFile {
                 seconds => HeaderValue::from_str(&format!("max-age={seconds}")).ok(),
             },
             max_streams: self.max_streams,
+            max_connections: self.upstream.max_connections,
             stream_timeout: self.stream_timeout.0,
         })
     }
@@ -124,6 +133,11 @@ impl TerminateFile {
 
 fn one_hundred() -> u32 {
     100
+}
+
+/// What Envoy's circuit breakers permit by default; with HTTP/2 100 times as many requests.
+fn one_thousand() -> u32 {
+    1024
 }
 
 fn one_day() -> HumanDuration {

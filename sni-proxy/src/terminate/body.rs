@@ -6,29 +6,18 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep, sleep_until};
+use relay::{Direction, Meter};
 
-use super::metrics::Counted;
+use super::exchange::Open;
 use super::upstream::Active;
 
-/// Why a body ended before its end.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BodyError {
-    #[error("the other side failed")]
-    Hyper(#[from] hyper::Error),
-    #[error("the request is sent again to another server")]
-    SentAgain,
-    #[error("a request took longer than it may")]
-    TooLong,
-}
-
-/// What a client is answered.
+/// What a client is answered; its request is open for as long.
 #[derive(Debug)]
 pub(crate) enum ResponseBody {
-    /// The gateway's own words.
+    /// The gateway's own words. An upgraded request stays open without this.
     Own(
         Option<Bytes>,
-        #[expect(dead_code, reason = "counts until it is dropped")] Counted,
+        #[expect(dead_code, reason = "open until it is dropped")] Option<Open>,
     ),
     /// The server's.
     Upstream(Box<Upstream>),
@@ -38,47 +27,38 @@ pub(crate) enum ResponseBody {
 #[derive(Debug)]
 pub(crate) struct Upstream {
     body: Incoming,
-    /// Of HTTP/1.1.
-    limit: Option<Pin<Box<Sleep>>>,
+    open: Open,
     _active: Active,
-    _counted: Counted,
 }
 
 impl Upstream {
-    pub(crate) fn new(
-        body: Incoming,
-        limit: Option<Instant>,
-        active: Active,
-        counted: Counted,
-    ) -> Self {
+    pub(crate) fn new(body: Incoming, active: Active, open: Open) -> Self {
         Self {
             body,
-            limit: limit.map(|limit| Box::pin(sleep_until(limit))),
+            open,
             _active: active,
-            _counted: counted,
         }
     }
 }
 
 impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = hyper::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
             Self::Own(text, _) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Upstream(own) => {
                 let frame = Pin::new(&mut own.body).poll_frame(cx);
-                if frame.is_pending()
-                    && let Some(limit) = &mut own.limit
-                    && limit.as_mut().poll(cx).is_ready()
+                if let Poll::Ready(Some(Ok(frame))) = &frame
+                    && let Some(data) = frame.data_ref()
                 {
-                    return Poll::Ready(Some(Err(BodyError::TooLong)));
+                    own.open.relayed(Direction::Tx, data.len() as u64, true);
                 }
-                frame.map_err(BodyError::from)
+                frame
             }
         }
     }

@@ -21,9 +21,18 @@ use super::subject::Subject;
 pub(crate) struct Presented {
     chain: Vec<CertificateDer<'static>>,
     verified: Result<Verified, Refused>,
-    ends: SystemTime,
-    /// The secrets under which it was verified last, and when the authority that vouched for it then ends.
-    under: Cell<Option<(u64, SystemTime)>>,
+    checked: Cell<Option<Checked>>,
+}
+
+/// For what the chain was verified last.
+#[derive(Clone, Copy, Debug)]
+struct Checked {
+    /// The secrets.
+    serial: u64,
+    from: SystemTime,
+    /// The end of the authority that vouched for it then, or the first of a certificate of the chain: whether that
+    /// one matters is for the verifier to say.
+    until: SystemTime,
 }
 
 /// What the certificate says of the client, who is believed for one request.
@@ -50,32 +59,30 @@ pub(crate) enum Refused {
 }
 
 impl Presented {
-    /// Takes what a handshake under `secrets` has verified.
-    pub(crate) fn new(chain: Vec<CertificateDer<'static>>, secrets: &Secrets) -> Self {
-        let ends = chain.iter().map(|own| tls::not_after(own));
-        let ends = ends.min().flatten().unwrap_or(SystemTime::UNIX_EPOCH);
+    /// Takes what a handshake under `secrets` has verified at `now`.
+    pub(crate) fn new(
+        chain: Vec<CertificateDer<'static>>,
+        secrets: &Secrets,
+        now: SystemTime,
+    ) -> Self {
         let subject = chain.first().and_then(|leaf| Subject::of(leaf));
-        let verified = subject.map(Verified).ok_or(Refused::Subject);
         // The handshake found one of them good. If there are several it is not known which.
-        let under = match &secrets.tls.client_authorities[..] {
-            [only] => Some((secrets.serial, only.ends)),
+        let checked = match &secrets.tls.client_authorities[..] {
+            [only] => Some(Checked::at(now, &chain, secrets.serial, only.ends)),
             _ => None,
         };
         Self {
+            verified: subject.map(Verified).ok_or(Refused::Subject),
             chain,
-            verified,
-            ends,
-            under: Cell::new(under),
+            checked: Cell::new(checked),
         }
     }
 
     /// Returns who the client is, for a request at `now`.
     pub(crate) fn verify(&self, secrets: &Secrets, now: SystemTime) -> Result<&Verified, Refused> {
-        if now > self.ends {
-            return Err(Refused::Untrusted);
-        }
-        let still = |(serial, ends)| serial == secrets.serial && now <= ends;
-        if !self.under.get().is_some_and(still) {
+        let still =
+            |own: Checked| own.serial == secrets.serial && (own.from..=own.until).contains(&now);
+        if !self.checked.get().is_some_and(still) {
             let (leaf, rest) = self.chain.split_first().ok_or(Refused::Untrusted)?;
             let since = now.duration_since(SystemTime::UNIX_EPOCH);
             let time = UnixTime::since_unix_epoch(since.unwrap_or_default());
@@ -84,8 +91,26 @@ impl Presented {
             let vouching =
                 { valid }.find(|own| own.verifier.verify_client_cert(leaf, rest, time).is_ok());
             let vouching = vouching.ok_or(Refused::Untrusted)?;
-            self.under.set(Some((secrets.serial, vouching.ends)));
+            let checked = Checked::at(now, &self.chain, secrets.serial, vouching.ends);
+            self.checked.set(Some(checked));
         }
         self.verified.as_ref().map_err(|refused| *refused)
+    }
+}
+
+impl Checked {
+    fn at(
+        now: SystemTime,
+        chain: &[CertificateDer<'static>],
+        serial: u64,
+        authority_ends: SystemTime,
+    ) -> Self {
+        let ends = chain.iter().filter_map(|own| tls::not_after(own));
+        let ends = ends.filter(|ends| *ends >= now);
+        Self {
+            serial,
+            from: now,
+            until: ends.min().map_or(now, |ends| ends.min(authority_ends)),
+        }
     }
 }

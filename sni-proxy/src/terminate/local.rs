@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use super::exchange::GRACE;
+
 /// Starts tasks on the current thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LocalExecutor(Option<Duration>);
 
 impl LocalExecutor {
-    /// Ends each task after `limit`: a request of HTTP/2 with its answer, whichever side is slow.
+    /// Ends each task after `limit`: a request of HTTP/2 with its answer, whichever side is slow. A little later, so
+    /// that one without an answer is told so.
     pub(crate) fn within(limit: Duration) -> Self {
-        Self(Some(limit))
+        Self(Some(limit + GRACE))
     }
 }
 

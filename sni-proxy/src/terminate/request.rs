@@ -9,18 +9,36 @@
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use relay::{Direction, Meter};
+use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::body::BodyError;
+use super::exchange::Exchange;
 use super::headers::remove_identity;
 
 /// Bytes of a body that are kept; one that is longer is sent once.
 const KEPT_BYTES: usize = 64 * 1024;
+
+/// A client that sends nothing of its body for this long, while an API server waits for it, is given up (408);
+/// what Envoy grants a stream by default.
+const BODY_STALL: Duration = Duration::from_secs(300);
+
+/// Why a body ended before its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("the other side failed")]
+    Hyper(#[from] hyper::Error),
+    #[error("the request is sent again to another server")]
+    SentAgain,
+    #[error("the client has stopped sending")]
+    Stalled,
+}
 
 /// What a client sends.
 #[derive(Debug)]
@@ -47,6 +65,10 @@ struct Kept {
     is_whole: bool,
     /// Of the sending that may read.
     number: u32,
+    exchange: Rc<Exchange>,
+    /// Armed when the client has kept the server waiting.
+    stall: Option<Pin<Box<Sleep>>>,
+    waits: bool,
 }
 
 /// A request as it can be sent again.
@@ -56,8 +78,16 @@ pub(crate) struct Again {
     kept: Option<Rc<RefCell<Kept>>>,
 }
 
+/// Returns the bytes of a head, as HTTP/2 counts them (RFC 9113 section 6.5.2).
+pub(crate) fn head_size<B>(request: &Request<B>) -> usize {
+    let fields = request.headers().iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + 32);
+    let target = request.uri().path_and_query();
+    fields.sum::<usize>() + target.map_or(0, |target| target.as_str().len())
+}
+
 impl RequestBody {
-    pub(crate) fn new(body: Incoming) -> Self {
+    pub(crate) fn new(body: Incoming, exchange: &Rc<Exchange>) -> Self {
         if body.is_end_stream() {
             return Self::Empty;
         }
@@ -67,6 +97,9 @@ impl RequestBody {
             bytes: 0,
             is_whole: true,
             number: 0,
+            exchange: Rc::clone(exchange),
+            stall: None,
+            waits: false,
         };
         Self::Incoming(Sending {
             kept: Rc::new(RefCell::new(kept)),
@@ -133,6 +166,20 @@ impl Kept {
         self.is_whole = false;
         self.frames = Vec::new();
     }
+
+    /// Bounds how long the client keeps the server waiting.
+    fn poll_stall<T>(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, BodyError>>> {
+        let until = Instant::now() + BODY_STALL;
+        let stall = { &mut self.stall }.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if !std::mem::replace(&mut self.waits, true) {
+            stall.as_mut().reset(until);
+        }
+        if stall.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        self.exchange.set_stalled();
+        Poll::Ready(Some(Err(BodyError::Stalled)))
+    }
 }
 
 impl Sending {
@@ -145,16 +192,21 @@ impl Sending {
             self.sent += 1;
             return Poll::Ready(Some(Ok(Frame::data(frame.clone()))));
         }
-        let mut frame = ready!(Pin::new(&mut kept.body).poll_frame(cx));
+        let Poll::Ready(mut frame) = Pin::new(&mut kept.body).poll_frame(cx) else {
+            return kept.poll_stall(cx);
+        };
+        kept.waits = false;
         if let Some(Ok(frame)) = &mut frame {
             if let Some(trailers) = frame.trailers_mut() {
                 remove_identity(trailers);
                 kept.forget();
-            } else if let Some(data) = frame.data_ref()
-                && kept.is_whole
-            {
-                kept.keep(data);
-                self.sent = kept.frames.len();
+            } else if let Some(data) = frame.data_ref() {
+                let bytes = data.len() as u64;
+                kept.exchange.relayed(Direction::Rx, bytes, true);
+                if kept.is_whole {
+                    kept.keep(data);
+                    self.sent = kept.frames.len();
+                }
             }
         }
         Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
@@ -204,6 +256,62 @@ impl Body for RequestBody {
                 }
                 hint
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::terminate::exchange::Exchanges;
+    use crate::terminate::metrics::{Protocol, WorkerStats};
+    use http::{Request, Response};
+    use http_body_util::{BodyExt, Full};
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncWriteExt, duplex};
+    use tokio::sync::mpsc;
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_stops_sending_is_given_up() {
+        let (own, mut client) = duplex(1024);
+        let (bodies, mut body) = mpsc::unbounded_channel();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let exchanges = Exchanges::new(Protocol::Http1, &WorkerStats::detached(), None);
+            let open = exchanges.begin(&request);
+            let body = RequestBody::new(request.into_body(), open.exchange());
+            bodies.send((body, open)).unwrap();
+            std::future::pending::<Result<Response<Full<Bytes>>, hyper::Error>>()
+        });
+        let io = TokioIo::new(own);
+        let serve = async {
+            let _ = http1::Builder::new().serve_connection(io, service).await;
+        };
+        let stop = async {
+            let head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n";
+            client.write_all(head).await.unwrap();
+            let (mut body, open) = body.recv().await.unwrap();
+            // A server that does not ask for more is no fault of the client's.
+            tokio::time::sleep(BODY_STALL * 3).await;
+            for _ in 0..3 {
+                let before = Instant::now();
+                let (frame, _) = tokio::join!(body.frame(), async {
+                    tokio::time::sleep(BODY_STALL / 2).await;
+                    client.write_all(b"a").await.unwrap();
+                });
+                assert_eq!(frame.unwrap().unwrap().into_data().unwrap(), "a");
+                assert_eq!(before.elapsed(), BODY_STALL / 2);
+            }
+            let before = Instant::now();
+            let frame = body.frame().await.unwrap();
+            assert!(matches!(frame, Err(BodyError::Stalled)), "{frame:?}");
+            assert!(open.is_stalled());
+            assert_eq!(before.elapsed(), BODY_STALL);
+        };
+        tokio::select! {
+            () = serve => panic!("the connection has ended"),
+            () = stop => {}
         }
     }
 }

@@ -5,7 +5,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
 use super::body::ResponseBody;
-use super::metrics::Counted;
+use super::exchange::Open;
 
 /// Why a request is not sent on.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +32,45 @@ pub(crate) fn of_upstream(status: StatusCode) -> Refusal {
     refuse(status, text)
 }
 
+/// A head that cannot be read, or is not there in time.
+pub(crate) fn of_head(status: StatusCode) -> Refusal {
+    let text = match status {
+        StatusCode::REQUEST_TIMEOUT => "the request's head did not come in time",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "the request's head is too large",
+        StatusCode::URI_TOO_LONG => "the request's target is too long",
+        _ => "the request's head is malformed",
+    };
+    refuse(status, text)
+}
+
 impl Refusal {
-    pub(crate) fn response(self, counted: Counted) -> Response<ResponseBody> {
+    pub(crate) fn response(self, open: Open) -> Response<ResponseBody> {
+        let text = Bytes::from(self.json());
+        let mut response = Response::new(ResponseBody::Own(Some(text), Some(open)));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+        response
+    }
+
+    /// Writes the whole answer, after which the connection ends.
+    pub(crate) fn to_http1(self, hsts: Option<&HeaderValue>) -> Vec<u8> {
+        let (status, json) = (self.status, self.json());
+        let len = json.len();
+        let mut text = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len}\r\nconnection: close\r\n"
+        )
+        .into_bytes();
+        if let Some(hsts) = hsts {
+            text.extend_from_slice(b"strict-transport-security: ");
+            text.extend_from_slice(hsts.as_bytes());
+            text.extend_from_slice(b"\r\n");
+        }
+        text.extend_from_slice(b"\r\n");
+        text.extend_from_slice(json.as_bytes());
+        text
+    }
+
+    fn json(self) -> String {
         let reason = match self.status {
             StatusCode::BAD_REQUEST => "BadRequest",
             StatusCode::UNAUTHORIZED => "Unauthorized",
@@ -45,11 +82,8 @@ impl Refusal {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.text, "reason": reason, "code": self.status.as_u16(),
         });
-        let text = Bytes::from(status.to_string());
-        let mut response = Response::new(ResponseBody::Own(Some(text), counted));
-        *response.status_mut() = self.status;
-        let json = HeaderValue::from_static("application/json");
-        response.headers_mut().insert(header::CONTENT_TYPE, json);
-        response
+        status.to_string()
     }
 }
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");

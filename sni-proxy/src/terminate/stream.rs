@@ -8,7 +8,8 @@ use std::task::{Context, Poll, ready};
 
 use relay::{Direction, Meter};
 use serve::ConnInfo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, timeout_at};
 
 #[derive(Debug)]
 pub(crate) struct Early<S> {
@@ -47,7 +48,21 @@ impl<S> Early<S> {
             passed,
         }
     }
+
+    pub(crate) fn inner(&self) -> &S {
+        &self.stream
+    }
 }
+
+/// Waits for the preface of HTTP/2 (RFC 9113 section 3.4), for which hyper has no limit; `None` if it does not come.
+pub(crate) async fn preface<S: AsyncRead + Unpin>(mut stream: S, by: Instant) -> Option<Early<S>> {
+    let mut read = vec![0; PREFACE_BYTES];
+    let whole = timeout_at(by, stream.read_exact(&mut read)).await;
+    whole.ok()?.ok()?;
+    Some(Early::new(stream, read, Arc::default()))
+}
+
+const PREFACE_BYTES: usize = 24;
 
 impl<S: AsyncRead + Unpin> AsyncRead for Early<S> {
     fn poll_read(

@@ -29,8 +29,11 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::Termination;
+use super::exchange::Exchange;
 use super::identity::Verified;
 use super::local::LocalExecutor;
+use super::metrics::{PoolKind, WorkerStats};
 use super::request::{Again, RequestBody};
 use super::secrets::Secrets;
 use crate::worker::Worker;
@@ -67,12 +70,37 @@ pub(crate) struct Way<'a> {
     pub(crate) server_name: &'a ServerName<'static>,
     pub(crate) secrets: &'a Secrets,
     pub(crate) client: IpAddr,
+    pub(crate) exchange: &'a Exchange,
     pub(crate) worker: &'a Worker,
 }
 
-/// The pools of one route.
+/// The pools of a worker, by where their route's state is.
 #[derive(Debug, Default)]
+pub(crate) struct Pools(RefCell<HashMap<usize, OfRoute>>);
+
+type OfRoute = (std::sync::Weak<Termination>, Rc<Upstreams>);
+
+impl Pools {
+    pub(crate) fn of(&self, own: &Arc<Termination>) -> Rc<Upstreams> {
+        let mut all = self.0.borrow_mut();
+        let key = Arc::as_ptr(own) as usize;
+        if let Some((known, pools)) = all.get(&key)
+            && known.strong_count() > 0
+        {
+            return Rc::clone(pools);
+        }
+        all.retain(|_, (own, _)| own.strong_count() > 0);
+        let stats = WorkerStats::new(&own.stats);
+        let fresh = Rc::new(Upstreams::new(stats, own.params.max_connections));
+        all.insert(key, (Arc::downgrade(own), Rc::clone(&fresh)));
+        fresh
+    }
+}
+
+/// The pools of one route, of one worker.
+#[derive(Debug)]
 pub(crate) struct Upstreams {
+    pub(crate) stats: Rc<WorkerStats>,
     plain: Pool,
     /// Opened by [`Verified`] alone: see [`Upstreams::send`].
     mutual: Pool,
@@ -83,15 +111,49 @@ pub(crate) struct Upstreams {
 pub(crate) struct Active {
     endpoint: Arc<Endpoint>,
     streams: Option<Rc<Streams>>,
+    /// Its connection, where that has this stream alone.
+    connection: Option<OpenConnection>,
+    stats: Rc<WorkerStats>,
+    kind: PoolKind,
+}
+
+impl Active {
+    fn new(endpoint: &Arc<Endpoint>, pool: &Pool) -> Self {
+        endpoint.begin();
+        pool.stats.pool(pool.kind).streams.inc();
+        Self {
+            endpoint: Arc::clone(endpoint),
+            streams: None,
+            connection: None,
+            stats: Rc::clone(&pool.stats),
+            kind: pool.kind,
+        }
+    }
 }
 
 impl Drop for Active {
     fn drop(&mut self) {
         self.endpoint.end();
+        self.stats.pool(self.kind).streams.dec();
         if let Some(streams) = &self.streams {
             streams.count.set(streams.count.get() - 1);
             streams.used.set(Instant::now());
         }
+    }
+}
+
+/// A connection, counted until it is dropped.
+#[derive(Debug)]
+struct OpenConnection {
+    of: Rc<Connections>,
+    stats: Rc<WorkerStats>,
+    kind: PoolKind,
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.of.count.set(self.of.count.get() - 1);
+        self.stats.pool(self.kind).connections.dec();
     }
 }
 
@@ -102,6 +164,21 @@ struct Streams {
 }
 
 impl Upstreams {
+    /// Makes pools without connections, of at most so many to one endpoint each.
+    pub(crate) fn new(stats: Rc<WorkerStats>, max_connections: u32) -> Self {
+        let pool = |kind| Pool {
+            kind,
+            stats: Rc::clone(&stats),
+            max_connections,
+            endpoints: RefCell::default(),
+        };
+        Self {
+            plain: pool(PoolKind::Anonymous),
+            mutual: pool(PoolKind::Identity),
+            stats,
+        }
+    }
+
     /// Sends a request whose head is clean, and returns the head of the answer.
     ///
     /// # Errors
@@ -132,12 +209,19 @@ impl Upstreams {
     }
 }
 
-#[derive(Debug, Default)]
-struct Pool(RefCell<HashMap<EndpointAddress, Rc<Connections>>>);
+#[derive(Debug)]
+struct Pool {
+    kind: PoolKind,
+    stats: Rc<WorkerStats>,
+    max_connections: u32,
+    endpoints: RefCell<HashMap<EndpointAddress, Rc<Connections>>>,
+}
 
 /// Connections to one endpoint.
 #[derive(Debug, Default)]
 struct Connections {
+    /// Those that are dialed or open, also those of one stream.
+    count: Cell<u32>,
     open: RefCell<Vec<Connection>>,
     /// One dials at a time; the others use what it has dialed, or give up with it.
     dialing: Mutex<()>,
@@ -181,11 +265,8 @@ impl Pool {
             });
             let Some(endpoint) = picked else { break };
             // Counted while it connects as well, so that others choose other endpoints.
-            endpoint.begin();
-            let mut active = Active {
-                endpoint: Arc::clone(endpoint),
-                streams: None,
-            };
+            let mut active = Active::new(endpoint, self);
+            way.exchange.set_endpoint(endpoint);
             let sender = match self.sender(way, tls, endpoint, upgrades, &mut active).await {
                 Ok(sender) => sender,
                 Err(failed) => {
@@ -228,21 +309,12 @@ impl Pool {
         upgrades: bool,
         active: &mut Active,
     ) -> Result<Sender, StatusCode> {
+        let connections = self.connections(endpoint);
         if upgrades {
+            active.connection = Some(self.open(&connections)?);
             let stream = dial(way, &tls.http1, endpoint).await?;
             return http1_sender(stream).await.map(Sender::Http1);
         }
-        let connections = {
-            let mut all = self.0.borrow_mut();
-            match all.get(endpoint.address()) {
-                Some(known) => Rc::clone(known),
-                None => {
-                    // Without those of endpoints that are gone.
-                    all.retain(|_, own| own.sweep() || Rc::strong_count(own) > 1);
-                    Rc::clone(all.entry(endpoint.address().clone()).or_default())
-                }
-            }
-        };
         if let Some(sender) = connections.take(way.secrets.serial, active) {
             return Ok(Sender::Http2(sender));
         }
@@ -256,6 +328,7 @@ impl Pool {
         {
             return Err(status);
         }
+        let opened = self.open(&connections)?;
         let stream = match dial(way, &tls.any, endpoint).await {
             Ok(stream) => stream,
             Err(status) => {
@@ -264,6 +337,7 @@ impl Pool {
             }
         };
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+            active.connection = Some(opened);
             return http1_sender(stream).await.map(Sender::Http1);
         }
         let (sender, connection) = http2::Builder::new(LocalExecutor::default())
@@ -278,7 +352,11 @@ impl Pool {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-        tokio::task::spawn_local(connection);
+        tokio::task::spawn_local(async move {
+            // Its streams report why it ended.
+            drop(connection.await);
+            drop(opened);
+        });
         tokio::task::spawn_local(sweep(Rc::downgrade(&connections)));
         connections.open.borrow_mut().push(Connection {
             sender,
@@ -292,6 +370,32 @@ impl Pool {
         sender
             .map(Sender::Http2)
             .ok_or(StatusCode::SERVICE_UNAVAILABLE)
+    }
+
+    fn connections(&self, endpoint: &Endpoint) -> Rc<Connections> {
+        let mut all = self.endpoints.borrow_mut();
+        if let Some(known) = all.get(endpoint.address()) {
+            return Rc::clone(known);
+        }
+        // Without those of endpoints that are gone.
+        all.retain(|_, own| own.sweep() || Rc::strong_count(own) > 1);
+        Rc::clone(all.entry(endpoint.address().clone()).or_default())
+    }
+
+    /// Counts a connection that is to be dialed, unless there are as many as there may be.
+    fn open(&self, connections: &Rc<Connections>) -> Result<OpenConnection, StatusCode> {
+        let count = connections.count.get();
+        if count >= self.max_connections {
+            tracing::debug!(count, "maxConnections of a pool's endpoint reached");
+            return Err(StatusCode::SERVICE_UNAVAILABLE);
+        }
+        connections.count.set(count + 1);
+        self.stats.pool(self.kind).connections.inc();
+        Ok(OpenConnection {
+            of: Rc::clone(connections),
+            stats: Rc::clone(&self.stats),
+            kind: self.kind,
+        })
     }
 }
 

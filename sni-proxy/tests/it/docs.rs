@@ -63,6 +63,7 @@ listeners:
         "rhizome_tls_",
         "rhizome_request",
         "rhizome_terminate_",
+        "rhizome_upstream_",
     ];
     let described: BTreeSet<String> = sni_proxy::describe_metrics()
         .into_iter()

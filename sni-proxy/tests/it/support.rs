@@ -5,6 +5,7 @@ mod child;
 mod client;
 mod gateway;
 mod probe;
+pub(crate) mod secrets;
 
 use std::time::Duration;
 

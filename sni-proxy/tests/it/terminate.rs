@@ -5,6 +5,9 @@ mod again;
 mod flips;
 mod floods;
 mod frames;
+mod limits;
+mod metrics;
+mod observed;
 mod pseudo;
 mod recorder;
 mod smuggling;
@@ -29,6 +32,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use crate::support::secrets::Secrets;
 use crate::support::{ApiServer, Asked, Gateway, LIMIT};
 
 /// One worker has one connection to a server.
@@ -44,9 +48,7 @@ const NAME: &str = "api.test";
 struct World {
     gateway: Gateway,
     cluster: Authority,
-    clients: Authority,
-    front: Authority,
-    serving: Authority,
+    secrets: Secrets,
 }
 
 impl World {
@@ -56,23 +58,19 @@ impl World {
 
     /// Starts after `prepare` has changed the directory.
     fn with(prepare: impl FnOnce(&TempDir)) -> Self {
-        let [cluster, clients, front, serving] =
-            ["cluster", "clients", "front", "serving"].map(|name| Authority::new(name).unwrap());
+        Self::configured("", prepare)
+    }
+
+    /// The same, with more configuration.
+    fn configured(config: &str, prepare: impl FnOnce(&TempDir)) -> Self {
+        let cluster = Authority::new("cluster").unwrap();
+        let dir = TempDir::new("terminate").unwrap();
+        let secrets = Secrets::write(&dir, NAME);
+        cluster.write(&dir.join("cluster.crt")).unwrap();
         let own = cluster.server(&["kubernetes.test", NAME]).unwrap();
         let alpn = ["h2", "http/1.1"];
-        let tls = certs::optional_server_config(&own, front.pem(), &alpn).unwrap();
+        let tls = certs::optional_server_config(&own, secrets.front.pem(), &alpn).unwrap();
         let servers = ["a", "b"].map(|name| ApiServer::start(name, Arc::clone(&tls)));
-        let dir = TempDir::new("terminate").unwrap();
-        cluster.write(&dir.join("cluster.crt")).unwrap();
-        clients.write(&dir.join("clients.crt")).unwrap();
-        front.write(&dir.join("front-ca.crt")).unwrap();
-        let front_proxy = front.client("system:istio-gateway", &[], &[]).unwrap();
-        front_proxy.write(dir.path(), "front").unwrap();
-        serving
-            .server(&[NAME, "*.api.test"])
-            .unwrap()
-            .write(dir.path(), "own")
-            .unwrap();
         let endpoints = servers.map(|own| format!("{{ address: \"{}\" }}", own.addr()));
         let routes = format!(
             r#"
@@ -96,14 +94,17 @@ routes:
         );
         dir.write("routes.yaml", routes).unwrap();
         prepare(&dir);
-        let gateway = Gateway::start_with(dir, None, LISTENER);
+        let gateway = Gateway::start_with(dir, None, &format!("{LISTENER}{config}"));
         Self {
             gateway,
             cluster,
-            clients,
-            front,
-            serving,
+            secrets,
         }
+    }
+
+    /// Waits until the samples add up to `wanted`, while clients go on.
+    async fn wait_value(&self, name: &str, labels: &[(&str, &str)], wanted: f64) {
+        until(name, || self.gateway.value(name, labels) == wanted).await;
     }
 
     async fn client(&self, identity: Option<&Identity>, protocol: &str) -> Client {
@@ -113,8 +114,28 @@ routes:
 
     async fn connect(&self, identity: Option<&Identity>, protocol: &str) -> Option<Client> {
         let stream = TcpStream::connect(self.gateway.addr("tls")).await.unwrap();
-        Client::over(stream, self.serving.pem(), identity, protocol).await
+        Client::over(stream, self.secrets.serving.pem(), identity, protocol).await
     }
+}
+
+/// Waits for something that happens while clients go on.
+async fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let reached = async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let reached = timeout(LIMIT, reached).await;
+    assert!(reached.is_ok(), "waited in vain: {what}");
+}
+
+/// Adds lines to `terminate`, at the depth of its keys.
+fn add_to_terminate(dir: &TempDir, line: &str) {
+    let routes = std::fs::read_to_string(dir.join("routes.yaml")).unwrap();
+    let anchor = "terminate: &terminate\n";
+    assert!(routes.contains(anchor));
+    let routes = routes.replace(anchor, &format!("{anchor}    {line}\n"));
+    dir.write("routes.yaml", routes).unwrap();
 }
 
 enum Client {
@@ -136,7 +157,11 @@ impl Client {
         let io = TokioIo::new(stream);
         Some(match protocol {
             "h2" => {
-                let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.ok()?;
+                let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                    .initial_stream_window_size(64 * 1024)
+                    .handshake(io)
+                    .await
+                    .ok()?;
                 tokio::spawn(connection);
                 Self::Http2(sender)
             }
@@ -162,9 +187,13 @@ impl Client {
     }
 
     fn request(&self, headers: &[(&str, &str)]) -> Request<Full<Bytes>> {
+        self.request_of("/api?x=1", headers)
+    }
+
+    fn request_of(&self, path: &str, headers: &[(&str, &str)]) -> Request<Full<Bytes>> {
         let uri = match self {
-            Self::Http1(_) => "/api?x=1".to_owned(),
-            Self::Http2(_) => format!("https://{NAME}/api?x=1"),
+            Self::Http1(_) => path.to_owned(),
+            Self::Http2(_) => format!("https://{NAME}{path}"),
         };
         let mut request = Request::builder().uri(uri);
         if matches!(self, Self::Http1(_)) {
@@ -216,7 +245,11 @@ async fn requests_of_one_connection_reach_every_server() {
 #[tokio::test]
 async fn identity_is_what_the_certificate_says() {
     let world = World::new();
-    let identity = world.clients.client("jane", &["devs", "ops"], &[]).unwrap();
+    let identity = world
+        .secrets
+        .clients
+        .client("jane", &["devs", "ops"], &[])
+        .unwrap();
     for protocol in ["h2", "http/1.1"] {
         let mut client = world.client(Some(&identity), protocol).await;
         let (_, asked) = client.get(INJECTED).await;
@@ -238,7 +271,7 @@ async fn identity_is_what_the_certificate_says() {
 #[tokio::test]
 async fn client_without_certificate_is_anonymous() {
     let world = World::new();
-    let identity = world.clients.client("jane", &[], &[]).unwrap();
+    let identity = world.secrets.clients.client("jane", &[], &[]).unwrap();
     // The pool of the other kind is warm.
     world.client(Some(&identity), "h2").await.get(&[]).await;
     for protocol in ["h2", "http/1.1"] {
@@ -263,7 +296,7 @@ async fn subject_that_is_no_header_is_refused() {
         ("jane", &["system:masters\u{0}x"]),
         ("jane", &[" system:masters"]),
     ] {
-        let identity = world.clients.client(name, groups, &[]).unwrap();
+        let identity = world.secrets.clients.client(name, groups, &[]).unwrap();
         let mut client = world.client(Some(&identity), "h2").await;
         let (status, answer) = client.get(&[]).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{name:?} {groups:?}");
@@ -277,8 +310,8 @@ async fn untrusted_certificate_ends_the_handshake() {
     let others = Authority::new("clients").unwrap();
     for identity in [
         others.client("jane", &[], &[]).unwrap(),
-        world.front.client("jane", &[], &[]).unwrap(),
-        world.clients.expired_client("jane", &[]).unwrap(),
+        world.secrets.front.client("jane", &[], &[]).unwrap(),
+        world.secrets.clients.expired_client("jane", &[]).unwrap(),
     ] {
         // With TLS 1.3 a client sends its certificate last, and hears of it with its first request.
         let connected = world.connect(Some(&identity), "h2").await;
@@ -289,6 +322,38 @@ async fn untrusted_certificate_ends_the_handshake() {
         assert!(client.send(request).await.is_err());
     }
     world.gateway.wait_closed("tls", "malformed", 3);
+}
+
+#[tokio::test]
+async fn certificate_that_ends_is_refused_from_then_on() {
+    let world = World::new();
+    let after = Duration::from_secs(4);
+    let identity = world.secrets.clients.ending_client("jane", after).unwrap();
+    let mut client = world.client(Some(&identity), "h2").await;
+    assert_eq!(client.get(&[]).await.0, StatusCode::OK);
+    let refused = async {
+        loop {
+            let (status, _) = client.get(&[]).await;
+            if status != StatusCode::OK {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let refused = timeout(LIMIT, refused).await.unwrap();
+    assert_eq!(refused, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn ended_certificate_that_proves_nothing_does_no_harm() {
+    let world = World::new();
+    let mut identity = world.secrets.clients.client("jane", &[], &[]).unwrap();
+    let ended = world.secrets.front.expired_client("other", &[]).unwrap();
+    identity.cert_pem += &ended.cert_pem;
+    let mut client = world.client(Some(&identity), "h2").await;
+    let (status, asked) = client.get(&[]).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(asked.header("x-remote-user"), ["jane"]);
 }
 
 #[tokio::test]
@@ -321,7 +386,7 @@ async fn host_of_another_route_is_misdirected() {
 #[tokio::test]
 async fn upgrade_goes_through_with_identity() {
     let world = World::new();
-    let identity = world.clients.client("jane", &[], &[]).unwrap();
+    let identity = world.secrets.clients.client("jane", &[], &[]).unwrap();
     let mut client = world.client(Some(&identity), "http/1.1").await;
     let request = client.request(&[
         ("connection", "keep-alive, Upgrade"),
@@ -362,7 +427,7 @@ async fn tls_within_connect_ends_here() {
         answer.push(timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap());
     }
     assert!(answer.starts_with(b"HTTP/1.1 200"));
-    let client = Client::over(stream, world.serving.pem(), None, "h2").await;
+    let client = Client::over(stream, world.secrets.serving.pem(), None, "h2").await;
     let mut client = client.unwrap();
     let request = Request::get("https://10.1.2.3/")
         .body(Full::default())
@@ -424,13 +489,7 @@ async fn route_without_secrets_is_passed_through() {
     };
     assert_eq!(fallback(), Some(1.0));
     // Found within seconds.
-    let front_proxy = world
-        .front
-        .client("system:istio-gateway", &[], &[])
-        .unwrap();
-    front_proxy
-        .write(world.gateway.dir.path(), "front")
-        .unwrap();
+    world.secrets.write_identity(&world.gateway.dir);
     let ended = async {
         while fallback() != Some(0.0) {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -443,7 +502,7 @@ async fn route_without_secrets_is_passed_through() {
 #[tokio::test]
 async fn changed_authorities_hold_for_the_next_request() {
     let world = World::new();
-    let identity = world.clients.client("jane", &[], &[]).unwrap();
+    let identity = world.secrets.clients.client("jane", &[], &[]).unwrap();
     let mut client = world.client(Some(&identity), "h2").await;
     assert_eq!(client.get(&[]).await.0, StatusCode::OK);
     let other = Authority::new("others").unwrap();
@@ -470,7 +529,7 @@ async fn open_connection_follows_changed_endpoints() {
     assert!(asked.0["server"] == "a" || asked.0["server"] == "b");
     // Both go, another comes; the name and the secrets stay.
     let own = world.cluster.server(&["kubernetes.test", NAME]).unwrap();
-    let tls = certs::optional_server_config(&own, world.front.pem(), &["h2"]).unwrap();
+    let tls = certs::optional_server_config(&own, world.secrets.front.pem(), &["h2"]).unwrap();
     let third = ApiServer::start("c", tls);
     let dir = &world.gateway.dir;
     let routes = std::fs::read_to_string(dir.join("routes.yaml")).unwrap();
@@ -495,14 +554,16 @@ async fn open_connection_follows_changed_endpoints() {
         }
     };
     timeout(LIMIT, ended).await.unwrap();
-    world.gateway.wait_closed("tls", "closed", 1);
+    let labels = [("listener", "tls"), ("reason", "closed")];
+    let name = "rhizome_connections_closed_total";
+    world.wait_value(name, &labels, 1.0).await;
 }
 
 #[tokio::test]
 async fn silent_http2_client_is_closed() {
     let world = World::with(|_| {});
     let gateway = world.gateway.addr("tls");
-    let config = certs::mutual_client_config(world.serving.pem(), None, &["h2"]).unwrap();
+    let config = certs::mutual_client_config(world.secrets.serving.pem(), None, &["h2"]).unwrap();
     let name = ServerName::try_from(NAME).unwrap();
     let stream = TcpStream::connect(gateway).await.unwrap();
     let mut stream = TlsConnector::from(config)

@@ -20,6 +20,8 @@ mod openssl;
 mod ours;
 mod programs;
 mod receivers;
+#[path = "../it/support/secrets.rs"]
+mod secrets;
 mod senders;
 mod terminate;
 mod transfers;

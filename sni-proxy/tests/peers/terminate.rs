@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::certs::{Authority, Identity};
+use testkit::certs::Identity;
 use testkit::command;
 use testkit::http::{self, Connection, Target};
 use testkit::netns::Place;
@@ -27,6 +27,7 @@ use testkit::wait;
 use crate::gateway::{self, CLUSTER, NAME};
 use crate::ours::{LIMIT, Ours};
 use crate::programs::{announce, client};
+use crate::secrets::Secrets;
 
 const SERVER_NAME: &str = "kubernetes.default.svc.cluster.local";
 
@@ -35,8 +36,7 @@ struct Stage {
     gateway: Ours,
     second: KubeApiServer,
     first: KubeApiServer,
-    clients: Authority,
-    serving: Authority,
+    secrets: Secrets,
     dir: TempDir,
 }
 
@@ -46,17 +46,7 @@ impl Stage {
             announce(peer);
         }
         let dir = TempDir::new("terminate").unwrap();
-        let [clients, front, serving] =
-            ["clients", "front", "serving"].map(|name| Authority::new(name).unwrap());
-        clients.write(&dir.join("clients.crt")).unwrap();
-        front.write(&dir.join("front-ca.crt")).unwrap();
-        let front_proxy = front.client("system:istio-gateway", &[], &[]).unwrap();
-        front_proxy.write(dir.path(), "front").unwrap();
-        serving
-            .server(&[NAME])
-            .unwrap()
-            .write(dir.path(), "own")
-            .unwrap();
+        let secrets = Secrets::write(&dir, NAME);
         dir.write("audit.yaml", AUDIT).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let params = |name: &str| {
@@ -90,8 +80,7 @@ impl Stage {
             gateway: gateway::plain(&dir, &routes),
             second,
             first,
-            clients,
-            serving,
+            secrets,
             dir,
         }
     }
@@ -100,7 +89,7 @@ impl Stage {
     fn way(&self, direct: bool) -> (SocketAddr, &str) {
         match direct {
             true => (self.first.addr(), self.first.authority_pem()),
-            false => (self.gateway.listener("tls"), self.serving.pem()),
+            false => (self.gateway.listener("tls"), self.secrets.serving.pem()),
         }
     }
 
@@ -111,7 +100,7 @@ impl Stage {
         let ca = self.dir.write(format!("{name}.ca"), authority).unwrap();
         let user = match user {
             User::Certificate(name, group) => {
-                let identity = self.clients.client(name, &[group], &[]).unwrap();
+                let identity = self.secrets.clients.client(name, &[group], &[]).unwrap();
                 let Identity { cert_pem, key_pem } = identity;
                 let cert = self.dir.write(format!("{name}.crt"), cert_pem).unwrap();
                 let key = self.dir.write(format!("{name}.key"), key_pem).unwrap();
@@ -175,7 +164,7 @@ impl Stage {
     }
 
     fn target(&self) -> Target {
-        let target = Target::tls(self.gateway.listener("tls"), self.serving.pem());
+        let target = Target::tls(self.gateway.listener("tls"), self.secrets.serving.pem());
         target.server_name(NAME).bearer(self.first.token())
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt::{self, Display, Write};
 use std::net::SocketAddr;
 
-use super::AccessRecord;
+use super::{AccessRecord, RequestRecord};
 use crate::clock;
 
 /// Appends `{"time":"…",…}`, or `time=… listener=…`, to an empty line, without its end. Names and
@@ -29,6 +29,27 @@ pub(super) fn line(out: &mut String, record: &AccessRecord<'_>, json: bool) -> f
     let millis = u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX);
     line.number("duration_ms", millis)?;
     line.string("reason", Some(record.reason))?;
+    out.push_str(if json { "}" } else { "" });
+    Ok(())
+}
+
+/// As [`line`], of a request.
+pub(super) fn request(out: &mut String, record: &RequestRecord<'_>, json: bool) -> fmt::Result {
+    let mut line = Line { out, json };
+    line.plain("time", Some(clock::Rfc3339(record.time)))?;
+    line.string("listener", Some(record.listener))?;
+    line.string("protocol", Some(record.protocol))?;
+    line.address("client", Some(record.client))?;
+    line.string("server_name", record.server_name)?;
+    line.string("cluster", record.cluster)?;
+    line.string("endpoint", record.endpoint)?;
+    line.string("method", Some(record.method))?;
+    line.string("path", Some(record.path))?;
+    line.number("status", u64::from(record.status.unwrap_or_default()))?;
+    line.number("rx_bytes", record.rx_bytes)?;
+    line.number("tx_bytes", record.tx_bytes)?;
+    let millis = u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX);
+    line.number("duration_ms", millis)?;
     out.push_str(if json { "}" } else { "" });
     Ok(())
 }

@@ -91,6 +91,15 @@ impl Histogram {
         }
     }
 
+    /// Adds what another one with the same bounds has counted.
+    pub fn add(&self, other: &Self) {
+        let (counts, sum) = other.totals();
+        for (total, count) in self.0.base.counts.iter().zip(counts) {
+            total.fetch_add(count, Ordering::Relaxed);
+        }
+        self.0.base.add(sum);
+    }
+
     /// Writes the current values as a series of `family`.
     pub fn write_to(&self, family: &mut FamilyEncoder<'_>, labels: &[(&str, &str)]) {
         let (counts, sum) = self.totals();

@@ -1,5 +1,5 @@
 //! A server that stands in for an API server behind a terminating route: it says what it was asked, by whom,
-//! and over which connection. It authenticates no client, watches nothing and stores nothing.
+//! and over which connection; `/never` it does not answer, and `/large` with [`LARGE`] bytes. It authenticates no client, watches nothing and stores nothing.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -18,6 +18,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
+
+/// More than sockets hold.
+const LARGE: usize = 64 << 20;
 
 /// Ends with the test's process.
 #[derive(Debug)]
@@ -127,6 +130,11 @@ async fn answer(
         headers.insert(header::CONNECTION, "Upgrade".parse().unwrap());
         headers.insert(header::UPGRADE, protocol);
         return response;
+    }
+    match request.uri().path() {
+        "/never" => std::future::pending().await,
+        "/large" => return Response::new(Full::new(vec![0; LARGE].into())),
+        _ => {}
     }
     let (version, uri) = (request.version(), request.uri().to_string());
     let collected = request.into_body().collect().await;

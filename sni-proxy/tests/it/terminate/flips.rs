@@ -16,14 +16,14 @@ use crate::support::LIMIT;
 
 impl World {
     /// Writes the routes anew, and waits until they are in effect.
-    fn change(&self, routes: &str) {
+    pub(super) fn change(&self, routes: &str) {
         let name = "rhizome_snapshot_generation";
         let before = self.gateway.value(name, &[]);
         self.gateway.dir.replace("routes.yaml", routes).unwrap();
         self.gateway.wait_value(name, &[], before + 1.0);
     }
 
-    fn routes(&self) -> String {
+    pub(super) fn routes(&self) -> String {
         std::fs::read_to_string(self.gateway.dir.join("routes.yaml")).unwrap()
     }
 }
@@ -78,7 +78,7 @@ async fn load(
 async fn changed_route_fails_no_request() {
     let (world, _recorder) = Recorder::start(&["h2", "http/1.1"]);
     let cluster = std::fs::read_to_string(world.gateway.dir.join("cluster.crt")).unwrap();
-    let authorities = format!("{}{cluster}", world.serving.pem());
+    let authorities = format!("{}{cluster}", world.secrets.serving.pem());
     let (over, asked) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
     let clients: Vec<_> = ["h2", "http/1.1", "h2", "http/1.1"]
         .into_iter()

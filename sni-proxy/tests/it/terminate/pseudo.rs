@@ -21,7 +21,11 @@ fn with<'a>(changed: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 #[tokio::test]
 async fn malformed_head_reaches_no_server() {
     let (world, recorder) = Recorder::start(&["h2"]);
-    let identity = world.clients.client("jane", &["devs"], &[]).unwrap();
+    let identity = world
+        .secrets
+        .clients
+        .client("jane", &["devs"], &[])
+        .unwrap();
     let usual = head("GET", "/a");
     let without = |name: &str| {
         let all = usual.iter().filter(|own| own.0 != name).copied();
@@ -93,7 +97,11 @@ async fn malformed_head_reaches_no_server() {
 #[tokio::test]
 async fn odd_head_arrives_clean() {
     let (world, recorder) = Recorder::start(&["h2"]);
-    let identity = world.clients.client("jane", &["devs"], &[]).unwrap();
+    let identity = world
+        .secrets
+        .clients
+        .client("jane", &["devs"], &[])
+        .unwrap();
     for (sent, arrives) in [
         (with(&[(":scheme", "http")]), "GET /a"),
         (with(&[(":scheme", "")]), "GET /a"),
@@ -146,7 +154,11 @@ async fn odd_head_arrives_clean() {
 #[tokio::test]
 async fn trailers_carry_no_identity() {
     let (world, recorder) = Recorder::start(&["h2"]);
-    let identity = world.clients.client("jane", &["devs"], &[]).unwrap();
+    let identity = world
+        .secrets
+        .clients
+        .client("jane", &["devs"], &[])
+        .unwrap();
     for (trailers, arrives) in [
         (
             &[

@@ -24,7 +24,7 @@ impl World {
         identity: Option<&Identity>,
         protocol: &str,
     ) -> TlsStream<TcpStream> {
-        let config = certs::mutual_client_config(self.serving.pem(), identity, &[protocol]);
+        let config = certs::mutual_client_config(self.secrets.serving.pem(), identity, &[protocol]);
         let stream = TcpStream::connect(self.gateway.addr("tls")).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let name = ServerName::try_from(NAME).unwrap();
@@ -82,7 +82,11 @@ pub(super) fn shown(seen: &Seen) -> String {
 /// Tries each, anonymously and with an identity: what arrives is the same but for who it is from.
 async fn assert_all(cases: &[(&str, Arrives)]) {
     let (world, recorder) = Recorder::start(&["h2"]);
-    let identity = world.clients.client("jane", &["devs"], &[]).unwrap();
+    let identity = world
+        .secrets
+        .clients
+        .client("jane", &["devs"], &[])
+        .unwrap();
     for (sent, arrives) in cases {
         for identity in [None, Some(&identity)] {
             let bytes = format!("{sent}{LAST}");
@@ -397,7 +401,11 @@ async fn identity_is_never_the_clients_word() {
         ),
     ];
     let (world, recorder) = Recorder::start(&["h2"]);
-    let identity = world.clients.client("jane", &["devs"], &[]).unwrap();
+    let identity = world
+        .secrets
+        .clients
+        .client("jane", &["devs"], &[])
+        .unwrap();
     for (sent, arrives) in cases {
         for identity in [None, Some(&identity)] {
             // Where Connection says so, nothing follows.

@@ -57,7 +57,8 @@ impl ClientSessionStore for Anywhere {
 }
 
 fn config(world: &World, identity: &Identity) -> Arc<ClientConfig> {
-    let own = certs::mutual_client_config(world.serving.pem(), Some(identity), &["http/1.1"]);
+    let own =
+        certs::mutual_client_config(world.secrets.serving.pem(), Some(identity), &["http/1.1"]);
     let mut own = ClientConfig::clone(&own.unwrap());
     own.resumption = Resumption::store(Arc::new(Anywhere(ClientSessionMemoryCache::new(8))));
     Arc::new(own)
@@ -110,7 +111,11 @@ async fn session_is_good_for_its_route_alone() {
         dir.write("routes.yaml", format!("{routes}{same}{other}"))
             .unwrap();
     });
-    let identity = world.clients.client("jane", &["devs"], &[]).unwrap();
+    let identity = world
+        .secrets
+        .clients
+        .client("jane", &["devs"], &[])
+        .unwrap();
     let config = config(&world, &identity);
     assert_eq!(ask(&world, &config, NAME).await, OK);
     assert_eq!(ask(&world, &config, NAME).await, OK);
@@ -131,7 +136,7 @@ async fn session_is_good_for_its_route_alone() {
 #[tokio::test]
 async fn session_ends_with_the_authorities_it_began_under() {
     let (world, recorder) = Recorder::start(&["h2"]);
-    let identity = world.clients.client("jane", &[], &[]).unwrap();
+    let identity = world.secrets.clients.client("jane", &[], &[]).unwrap();
     let config = config(&world, &identity);
     assert_eq!(ask(&world, &config, NAME).await, OK);
     let others = Authority::new("others").unwrap();

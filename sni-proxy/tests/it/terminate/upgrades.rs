@@ -10,7 +10,11 @@ use crate::support::LIMIT;
 #[tokio::test]
 async fn upgrade_arrives_clean_and_takes_the_connection() {
     let (world, recorder) = Recorder::start(&["http/1.1"]);
-    let identity = world.clients.client("jane", &["devs"], &[]).unwrap();
+    let identity = world
+        .secrets
+        .clients
+        .client("jane", &["devs"], &[])
+        .unwrap();
     let head = "GET /switch?a=b HTTP/1.1\r\nHost: api.test\r\nConnection: keep-alive, x-remote-user, Upgrade\r\n\
         Upgrade: SPDY/3.1\r\nX-Remote-User: admin\r\nX_Remote_Group: admin\r\nX-Stream-Protocol-Version: v4\r\n\r\n";
     let mut stream = world.raw(Some(&identity), "http/1.1").await;
