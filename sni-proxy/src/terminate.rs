@@ -64,7 +64,8 @@ use self::upstream::{Active, Caller, Way};
 use crate::preamble::Target;
 use crate::worker::{Listener, Worker};
 
-pub(crate) use self::metrics::{Handshakes, Metrics};
+pub(crate) use self::metrics::{Handshakes, Metrics, PoolKind};
+pub(crate) use self::subject::header_text;
 pub(crate) use self::upstream::Pools;
 
 /// Bytes of a request's head.

@@ -14,6 +14,7 @@ mod endpoints;
 mod matching;
 mod question;
 mod report;
+mod terminated;
 mod text;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,7 +28,7 @@ use tokio::time::Instant;
 pub use self::ask::AskError;
 use self::ask::ask;
 use self::question::BadQuestion;
-pub(crate) use self::question::{Question, Target, WireGuardServer};
+pub(crate) use self::question::{Question, Subject, Target, WireGuardServer};
 use self::report::Trace;
 use self::report::{Acl, Limits, ListenerView, RouteView, SnapshotView, Verdict};
 use crate::config::{Output, RouteSource, TraceFlags};
@@ -88,6 +89,7 @@ fn answer(
         also: Vec::new(),
         nearly: Vec::new(),
         acl: None,
+        terminated: None,
         cluster: None,
     };
     let Some(index) = listener(shared, question)? else {
@@ -139,6 +141,7 @@ fn walk(
     let acl = acl(route, question.source);
     let denied = acl.verdict == Verdict::Denied;
     trace.acl = Some(acl);
+    trace.terminated = terminated::view(route, question.certificate.as_ref());
     trace.cluster = Some(endpoints::view(published, route, question));
     if admission.is_some() {
         return admission;

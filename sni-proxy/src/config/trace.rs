@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use clap::{Args, Subcommand, ValueEnum};
 use telemetry::EndpointAddr;
 
-use crate::trace::{Question, Target, WireGuardServer};
+use crate::trace::{Question, Subject, Target, WireGuardServer};
 
 /// What to do instead of serving.
 #[derive(Clone, Debug, Subcommand)]
@@ -21,6 +21,7 @@ pub enum Command {
 const EXAMPLES: &str = "\
 Examples:
   sni-proxy trace --sni api.a.example.com --source 203.0.113.9
+  sni-proxy trace --sni api.a.example.com --certificate cn=jane,o=devs
   sni-proxy trace --destination 10.1.2.3:443 --listener node
   sni-proxy trace --connect 'outbound|443||kube-apiserver.shoot--a--b.svc.cluster.local'
   sni-proxy trace --wireguard 77 --admin unix:/run/rhizome/admin.sock --output json
@@ -37,6 +38,10 @@ pub struct TraceFlags {
     /// The client's address: whether it may use the route, its limit, its endpoint with maglev.
     #[arg(long, value_name = "IP")]
     source: Option<IpAddr>,
+
+    /// The subject of the client's certificate, where TLS ends in the gateway: which user and groups its requests have.
+    #[arg(long, value_name = "cn=NAME,o=GROUP")]
+    certificate: Option<Subject>,
 
     /// The listener that it connects to; the first that takes such a thing when left out.
     #[arg(long, value_name = "NAME")]
@@ -92,6 +97,7 @@ impl TraceFlags {
         Some(Question {
             target,
             source: self.source,
+            certificate: self.certificate.clone(),
             listener: self.listener.clone(),
         })
     }

@@ -33,7 +33,8 @@ impl Subject {
 }
 
 /// An attribute that cannot be a header.
-struct NoHeader;
+#[derive(Debug)]
+pub(crate) struct NoHeader;
 
 /// Returns an attribute as a header carries it; `None` if it is empty.
 fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<Option<HeaderValue>, NoHeader> {
@@ -42,7 +43,11 @@ fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<Option<HeaderValue>, No
     if !known.contains(&value.tag()) {
         return Err(NoHeader);
     }
-    let text = std::str::from_utf8(value.data).map_err(|_| NoHeader)?;
+    header_text(std::str::from_utf8(value.data).map_err(|_| NoHeader)?)
+}
+
+/// Returns a name as a header carries it, exactly; `None` if it is empty.
+pub(crate) fn header_text(text: &str) -> Result<Option<HeaderValue>, NoHeader> {
     if text.chars().any(char::is_control) || text != text.trim() {
         return Err(NoHeader);
     }

@@ -21,6 +21,8 @@ pub(crate) struct Question {
     pub(crate) target: Target,
     /// The client's address.
     pub(crate) source: Option<IpAddr>,
+    /// The subject of the certificate that the client shows, where TLS ends here.
+    pub(crate) certificate: Option<Subject>,
     /// The listener it comes in by; the first that takes the target where none is named.
     pub(crate) listener: Option<String>,
 }
@@ -36,6 +38,43 @@ pub(crate) enum Target {
     ServerName(String),
     /// A WireGuard server.
     WireGuard(WireGuardServer),
+}
+
+/// A certificate's subject, as far as it matters: `cn=NAME,o=GROUP,o=GROUP`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Subject {
+    /// Common names; the last one is the user.
+    pub(crate) names: Vec<String>,
+    /// Organizations.
+    pub(crate) groups: Vec<String>,
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.names.iter().map(|name| format!("cn={name}"));
+        let groups = self.groups.iter().map(|group| format!("o={group}"));
+        f.write_str(&names.chain(groups).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl std::str::FromStr for Subject {
+    type Err = BadQuestion;
+
+    /// Reads attributes between commas, which values cannot have; blanks are part of a value.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut subject = Self::default();
+        for attribute in text.split(',') {
+            match attribute.split_once('=') {
+                Some(("cn" | "CN", name)) => subject.names.push(name.to_owned()),
+                Some(("o" | "O", group)) => subject.groups.push(group.to_owned()),
+                _ => {
+                    let wanted = "a subject, as cn=NAME,o=GROUP";
+                    return Err(BadQuestion::invalid("certificate", text, wanted));
+                }
+            }
+        }
+        Ok(subject)
+    }
 }
 
 /// By what a WireGuard datagram says which server it is for.
@@ -145,6 +184,7 @@ impl Question {
         Ok(Self {
             target,
             source: read(get("source"), "source", "an IP address")?,
+            certificate: get("certificate").map(|text| text.parse()).transpose()?,
             listener: get("listener"),
         })
     }
@@ -156,6 +196,9 @@ impl Question {
         query.append_pair(name, &value);
         if let Some(source) = self.source {
             query.append_pair("source", &source.to_string());
+        }
+        if let Some(certificate) = &self.certificate {
+            query.append_pair("certificate", &certificate.to_string());
         }
         if let Some(listener) = &self.listener {
             query.append_pair("listener", listener);
@@ -205,10 +248,12 @@ mod tests {
             let plain = Question {
                 target,
                 source: None,
+                certificate: None,
                 listener: None,
             };
             let full = Question {
                 source: Some("2001:db8::7".parse().unwrap()),
+                certificate: Some("cn=jane = ü,o=devs,o=".parse().unwrap()),
                 listener: Some("a b".to_owned()),
                 ..plain.clone()
             };
@@ -233,6 +278,10 @@ mod tests {
                 "wireguard: \"abc\" is not a route id",
             ),
             (Some("sni=a&source=b"), "source: \"b\" is not an IP"),
+            (
+                Some("sni=a&certificate=jane"),
+                "certificate: \"jane\" is not a subject",
+            ),
         ] {
             let refused = Question::from_query(query).unwrap_err().to_string();
             assert!(refused.starts_with(why), "{refused}");

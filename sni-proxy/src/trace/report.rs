@@ -31,6 +31,7 @@ pub(crate) struct Trace {
     /// What does not match, but looks alike.
     pub(super) nearly: Vec<Match>,
     pub(super) acl: Option<Acl>,
+    pub(super) terminated: Option<TerminatedView>,
     pub(super) cluster: Option<ClusterView>,
 }
 
@@ -55,6 +56,21 @@ impl Trace {
             several => format!("one of {} would be taken", several.join(", ")),
         };
     }
+}
+
+/// What becomes of requests by a route where TLS may end in the gateway.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct TerminatedView {
+    /// Why it is passed through instead.
+    pub(super) passed_through: Option<String>,
+    /// Which connections to the endpoints requests use; absent where none is sent on.
+    pub(super) pool: Option<String>,
+    /// Who they are sent for; absent without a certificate.
+    pub(super) user: Option<String>,
+    pub(super) groups: Vec<String>,
+    /// Why they are answered 400 instead, or why the certificate does not count.
+    pub(super) note: Option<String>,
 }
 
 /// What was asked.

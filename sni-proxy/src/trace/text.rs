@@ -4,7 +4,9 @@
 
 use std::fmt::{self, Write as _};
 
-use super::report::{Acl, ClusterView, EndpointView, Limits, Match, Trace, Verdict};
+use super::report::{
+    Acl, ClusterView, EndpointView, Limits, Match, TerminatedView, Trace, Verdict,
+};
 
 /// Width of the column that names the steps.
 const STEP: usize = 11;
@@ -44,6 +46,9 @@ fn text(trace: &Trace) -> String {
     matches(&mut out, "nearly", &trace.nearly);
     if let Some(acl) = &trace.acl {
         step(&mut out, "client", &client(acl, trace));
+    }
+    if let Some(terminated) = &trace.terminated {
+        self::terminated(&mut out, terminated);
     }
     if let Some(cluster) = &trace.cluster {
         self::cluster(&mut out, cluster);
@@ -139,6 +144,39 @@ fn client(acl: &Acl, trace: &Trace) -> String {
         (Verdict::Denied, _) => format!("{source} is denied; allowed are {list}"),
         (Verdict::Depends, _) => format!("allowed are {list}; ask with --source"),
     }
+}
+
+fn terminated(out: &mut String, of: &TerminatedView) {
+    if let Some(why) = &of.passed_through {
+        step(
+            out,
+            "TLS",
+            &format!("passed through, not terminated: {why}"),
+        );
+        return;
+    }
+    step(
+        out,
+        "TLS",
+        "ends here; each request gets an endpoint of its own",
+    );
+    let note = of.note.iter().map(|note| format!("; {note}"));
+    let note = note.collect::<String>();
+    let line = match (&of.pool, &of.user) {
+        (None, _) => {
+            let why = of.note.as_deref().unwrap_or_default();
+            format!("answered 400: {why}")
+        }
+        (Some(pool), None) => format!("no user, by the pool {pool}{note}"),
+        (Some(pool), Some(user)) => {
+            let groups = match of.groups.as_slice() {
+                [] => "no groups".to_owned(),
+                groups => format!("groups {}", groups.join(", ")),
+            };
+            format!("user {user}, {groups}, by the pool {pool}, if the certificate is trusted")
+        }
+    };
+    step(out, "requests", &line);
 }
 
 fn cluster(out: &mut String, cluster: &ClusterView) {

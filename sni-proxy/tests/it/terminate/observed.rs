@@ -110,3 +110,38 @@ async fn requests_are_logged_when_asked_for() {
         );
     }
 }
+
+#[test]
+fn trace_tells_what_becomes_of_a_certificate() {
+    let world = World::new();
+    let ask = |query: &str| {
+        let answer = world
+            .gateway
+            .admin_json(&format!("/trace?sni={NAME}{query}"));
+        assert_eq!(answer["routed"], true, "{answer}");
+        answer["terminated"].clone()
+    };
+    let anonymous = ask("");
+    assert_eq!(anonymous["pool"], "anonymous");
+    assert_eq!(anonymous["user"], Value::Null);
+    let known = ask("&certificate=cn=first,cn=jane,o=devs,o=,o=ops");
+    assert_eq!(known["pool"], "identity");
+    assert_eq!(known["user"], "jane");
+    assert_eq!(known["groups"], json!(["devs", "ops"]));
+    for bad in ["cn=jane%20", "o=devs", "cn=jane,o=%00"] {
+        let refused = ask(&format!("&certificate={bad}"));
+        assert_eq!(refused["pool"], Value::Null, "{bad}");
+        assert!(refused["note"].is_string(), "{bad}");
+    }
+    let world = World::with(|dir| std::fs::remove_file(dir.join("front.key")).unwrap());
+    let admin = world.gateway.admin.to_string();
+    let asked = ["--sni", NAME, "--certificate", "cn=jane", "--admin", &admin];
+    let asked = crate::support::run(world.gateway.dir.path(), &[&["trace"], &asked[..]].concat());
+    let text = String::from_utf8(asked.stdout).unwrap();
+    assert!(asked.status.success(), "{text}");
+    let line = text.lines().find(|line| line.starts_with("TLS ")).unwrap();
+    assert!(
+        line.contains("passed through") && line.contains("front.key"),
+        "{line}"
+    );
+}
