@@ -5,12 +5,17 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 
 use serde_json::json;
+use testkit::certs::Authority;
 use testkit::client_hello::ClientHello;
+use testkit::http;
 use testkit::netns::{Namespace, Place};
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
 
 use crate::programs::{LIMIT, Program, free};
+
+/// A name of a route where TLS ends in the gateway.
+const TERMINATED: &str = "terminated.test";
 
 /// A node proxy that keeps an address, in a namespace of its own. Fields are dropped in this order.
 pub(crate) struct Node {
@@ -45,6 +50,7 @@ pub(crate) struct Gateways {
     tls: SocketAddr,
     wireguard: SocketAddr,
     pods: SocketAddr,
+    authority: Authority,
     _upstream: Upstream,
 }
 
@@ -56,13 +62,28 @@ impl Gateways {
             "clusters": [
                 { "name": "api", "endpoints": [{ "address": upstream.addr().to_string() }] },
                 { "name": "gone", "endpoints": [{ "address": gone.to_string() }] },
+                { "name": "terminated", "endpoints": [{ "address": gone.to_string() }] },
             ],
             "routes": [
                 { "serverNames": ["api.test"], "cluster": "api" },
                 { "serverNames": ["gone.test"], "cluster": "gone" },
                 { "destinations": ["127.0.0.0/8"], "cluster": "api" },
+                { "serverNames": [TERMINATED], "cluster": "terminated", "terminate": {
+                    "certificate": { "cert": "serving.crt", "key": "serving.key" },
+                    "clientAuthorities": "authority.crt",
+                    "upstream": {
+                        "authorities": "authority.crt", "serverName": TERMINATED,
+                        "identity": { "cert": "identity.crt", "key": "identity.key" },
+                    },
+                } },
             ],
         });
+        let authority = Authority::new("terminated").unwrap();
+        authority.write(&dir.join("authority.crt")).unwrap();
+        let serving = authority.server(&[TERMINATED]).unwrap();
+        serving.write(dir.path(), "serving").unwrap();
+        let identity = authority.client("front", &[], &[]).unwrap();
+        identity.write(dir.path(), "identity").unwrap();
         dir.write("routes.yaml", routes.to_string()).unwrap();
         let listener = |name: &str, protocol: &str| json!({ "name": name, "address": "127.0.0.1:0", "protocol": protocol });
         let config = json!({
@@ -97,6 +118,7 @@ impl Gateways {
             pods: node.listener("127.0.0.1:0"),
             node,
             gateway,
+            authority,
             _upstream: upstream,
         }
     }
@@ -107,6 +129,9 @@ impl Gateways {
         exchange(self.tls, &ClientHello::for_name("gone.test").encode());
         exchange(self.tls, &ClientHello::for_name("unknown.test").encode());
         exchange(self.pods, b"hello");
+        let target = http::Target::tls(self.tls, self.authority.pem());
+        let answer = http::get(&target.server_name(TERMINATED), "/version").unwrap();
+        assert_eq!(answer.status, 503, "{}", answer.text());
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.send_to(b"junk", self.wireguard).unwrap();
     }
