@@ -30,7 +30,7 @@ impl WithPod {
     fn new() -> Self {
         let stage = Stage::new();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let identity = stage.serving.server(&["127.0.0.1"]).unwrap();
+        let identity = stage.secrets.serving.server(&["127.0.0.1"]).unwrap();
         let kubelet = Kubelet::start(listener, "node-0", &identity).unwrap();
         stage
             .first
@@ -211,7 +211,7 @@ fn within_connect(stage: &Stage) {
         .unwrap();
     wait::until("the route", LIMIT, || generation() > before).unwrap();
     for (name, server_name) in [("named", NAME), ("another name", SERVER_NAME)] {
-        let authority = format!("{}{}", stage.serving.pem(), stage.first.authority_pem());
+        let authority = format!("{}{}", stage.secrets.serving.pem(), stage.first.authority_pem());
         let target = Target::tls(stage.gateway.listener("node"), &authority);
         let target = target.bearer(stage.first.token());
         let target = target.proxy(Proxy::Connect {
