@@ -40,7 +40,7 @@ pub(super) fn probe(seed: &Namespace, path: &str) -> Result<u16> {
 #[derive(Clone, Debug)]
 pub(super) struct Extra {
     pub(super) cluster: String,
-    pub(super) endpoint: SocketAddr,
+    pub(super) endpoints: Vec<SocketAddr>,
     /// The route, without its cluster.
     pub(super) rule: Value,
 }
@@ -54,6 +54,11 @@ pub(super) fn write_routes(
 ) -> Result<()> {
     let one =
         |name: &str, endpoint| json!({ "name": name, "endpoints": [{ "address": endpoint }] });
+    let several = |extra: &Extra| {
+        let endpoints = extra.endpoints.iter();
+        let endpoints: Vec<_> = endpoints.map(|own| json!({ "address": own })).collect();
+        json!({ "name": extra.cluster, "endpoints": endpoints })
+    };
     let (mut clusters, mut routes) = (Vec::new(), Vec::new());
     for shoot in shoots {
         let (cluster, service) = (&shoot.cluster, format!("{}/32", shoot.service));
@@ -65,7 +70,7 @@ pub(super) fn write_routes(
         routes.push(json!({ "serverNames": [shoot.host], "cluster": shoot.cluster }));
     }
     for extra in more {
-        clusters.push(one(&extra.cluster, extra.endpoint));
+        clusters.push(several(extra));
         let mut rule = extra.rule.clone();
         rule["cluster"] = json!(extra.cluster);
         routes.push(rule);

@@ -44,7 +44,7 @@ impl Shoot {
             service: SERVICES[index].parse()?,
             authority_pem: authority.pem().to_owned(),
             kubelets: Authority::new(&format!("kubelets of shoot {letter}"))?,
-            _server: ApiServer::start(listener, &technical_id, &identity)?,
+            _server: ApiServer::start_http2(listener, &technical_id, &identity)?,
             host,
             technical_id,
         })

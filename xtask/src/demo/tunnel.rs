@@ -145,12 +145,12 @@ impl Credentials {
             Extra {
                 rule: json!({ "connectDestinations": [destination] }),
                 cluster: destination,
-                endpoint: SocketAddr::new(SERVER, 1194),
+                endpoints: vec![SocketAddr::new(SERVER, 1194)],
             },
             Extra {
                 rule: json!({ "wireguard": wireguard }),
                 cluster: "datagrams".to_owned(),
-                endpoint: SocketAddr::new(SERVER, 51821),
+                endpoints: vec![SocketAddr::new(SERVER, 51821)],
             },
         ]
     }

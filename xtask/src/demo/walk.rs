@@ -20,6 +20,7 @@ use super::watcher::Watcher;
 use crate::console::Console;
 use crate::workspace::Programs;
 
+mod balance;
 mod drain;
 mod egress;
 mod reload;
@@ -46,6 +47,7 @@ pub(super) fn all(console: &mut Console, programs: Programs, dir: TempDir) -> Re
     reload::show(console, &stage)?;
     switch_to_connect(console, &mut stage)?;
     by_node_proxy(console, &stage, Mode::Connect)?;
+    balance::show(console, &stage)?;
     drain::show(console, &mut stage)?;
     egress::show(console, &mut stage)?;
     tunnel::show(console, &mut stage)?;

@@ -166,7 +166,7 @@ pub(super) fn route(stage: &Stage) -> Extra {
     let cluster = host(stage);
     Extra {
         rule: json!({ "serverNames": [cluster] }),
-        endpoint: konnectivity::AGENTS,
+        endpoints: vec![konnectivity::AGENTS],
         cluster,
     }
 }
