@@ -10,6 +10,7 @@ mod metrics;
 mod observed;
 mod pseudo;
 mod recorder;
+mod slow;
 mod smuggling;
 mod tickets;
 mod upgrades;
