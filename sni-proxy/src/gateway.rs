@@ -122,7 +122,7 @@ impl Gateway {
             RouteSource::File(_) => None,
             RouteSource::Xds(xds) => Some((
                 subscription::params(xds, &config)?,
-                xds::ClientMetrics::new(&registry),
+                xds::ClientMetrics::new(&registry, routing.reloads()),
             )),
         };
         let workers = config.workers();

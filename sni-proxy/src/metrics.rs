@@ -36,7 +36,7 @@ pub fn describe_metrics() -> Vec<Description> {
     crate::wireguard::Metrics::collect_snapshot(&registry, Arc::clone(&current));
     let _ = crate::terminate::Metrics::register(&registry);
     crate::terminate::Metrics::collect_snapshot(&registry, current);
-    let _ = xds::ClientMetrics::new(&registry);
+    let _ = xds::ClientMetrics::new(&registry, tls::Metrics::new(&registry));
     telemetry::process::register(&registry, BUILD);
     registry.describe()
 }

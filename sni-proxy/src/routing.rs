@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use route::{EndpointAddress, OWN_PODS, Snapshot, TableSpec};
+use route::{EndpointAddress, Handler, OWN_PODS, Snapshot, TableSpec};
 use serve::{NameSet, Resolver};
 use settings::{ConfigError, TcpSettings};
 use telemetry::metrics::Counter;
@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::config::{Config, RouteSource, XdsConfig};
 use crate::gateway::StartError;
 use crate::routes::{self, RoutesError};
-use crate::terminate::Terminations;
+use crate::terminate::{Params, Terminations};
 
 /// Upper bound of log lines about one table.
 const MAX_REPORTS: usize = 50;
@@ -54,6 +54,8 @@ pub(crate) struct Routing {
     tcp: TcpSettings,
     resolver: Resolver,
     terminations: Terminations,
+    /// Certificates and keys that are read again, of any purpose.
+    reloads: tls::Metrics,
     refused: Counter,
     /// Whether there are routes yet.
     first: watch::Sender<bool>,
@@ -111,13 +113,15 @@ impl Routing {
         resolver: Resolver,
         registry: &Registry,
     ) -> Result<Self, RoutesError> {
-        let (tcp, terminations) = (config.tcp.clone(), Terminations::default());
+        let reloads = tls::Metrics::new(registry);
+        let terminations = Terminations::counting(reloads.clone());
+        let tcp = config.tcp.clone();
         let first = match &config.source {
             RouteSource::File(file) => {
                 let snapshot = routes::load(file, &tcp, &terminations, None)?;
                 Some((snapshot, None, Duration::ZERO))
             }
-            RouteSource::Xds(xds) => cached(xds, config),
+            RouteSource::Xds(xds) => cached(xds, config, &terminations),
         };
         let (now, ready) = (Instant::now(), first.is_some());
         let (snapshot, found, age) =
@@ -131,12 +135,17 @@ impl Routing {
             tcp,
             resolver,
             terminations,
+            reloads,
             refused: refused(registry),
             first: watch::channel(ready).0,
             confirmed: Mutex::new(now.checked_sub(age).unwrap_or(now)),
             reported: Mutex::default(),
             last_refusal: Mutex::default(),
         })
+    }
+
+    pub(crate) fn reloads(&self) -> tls::Metrics {
+        self.reloads.clone()
     }
 
     /// Says whether there are routes yet.
@@ -176,6 +185,7 @@ impl Routing {
         let previous = self.current.load_full();
         let generation = previous.snapshot.generation() + 1;
         let zone = take_zone(&mut table.spec);
+        terminated(&mut table.spec, &self.terminations)?;
         match Snapshot::build(table.spec, generation, Some(&previous.snapshot)) {
             Ok(snapshot) => {
                 self.report(table.reports);
@@ -234,6 +244,11 @@ impl Routing {
             Ok(snapshot) => self.put(snapshot, self.zone.clone()),
             Err(error) => self.refuse(&error, previous.snapshot.generation()),
         }
+    }
+
+    /// Puts the secrets that a server delivered in place of those before.
+    pub(crate) fn deliver(&self, secrets: tls::Secrets) {
+        self.terminations.deliver(secrets);
     }
 
     /// Reads certificates and keys of terminating routes again.
@@ -306,6 +321,31 @@ fn publish(snapshot: Snapshot, zone: Option<Arc<str>>, resolver: &Resolver) -> P
     }
 }
 
+/// Puts the state of this process in place of what a server says of routes whose TLS ends here.
+fn terminated(spec: &mut TableSpec, terminations: &Terminations) -> Result<(), String> {
+    let clusters = spec.clusters.iter();
+    let sending = clusters.filter(|own| own.send_proxy_protocol.is_some());
+    let sending: BTreeSet<&str> = sending.map(|own| &*own.name).collect();
+    for route in &mut spec.routes {
+        let Some(own) = route
+            .handler
+            .as_ref()
+            .and_then(Handler::get::<xds::Terminate>)
+        else {
+            continue;
+        };
+        if sending.contains(&*route.cluster) {
+            let cluster = &route.cluster;
+            return Err(format!(
+                "TLS ends in front of {cluster}, which gets a PROXY header"
+            ));
+        }
+        let own = terminations.of(Params::new(&route.cluster, &own));
+        route.handler = Some(Handler::new(own));
+    }
+    Ok(())
+}
+
 /// Takes the pods in the gateway's namespace out of a table, and returns the zone of those that have an
 /// address of this host: no other can be bound, unless the kernel allows all
 /// (`net.ipv4.ip_nonlocal_bind`).
@@ -322,7 +362,11 @@ fn take_zone(spec: &mut TableSpec) -> Option<Arc<str>> {
 
 /// Reads the last good routes of an earlier process, with their age. None, or unreadable ones, are
 /// waited for.
-fn cached(xds: &XdsConfig, config: &Config) -> Option<(Snapshot, Option<Arc<str>>, Duration)> {
+fn cached(
+    xds: &XdsConfig,
+    config: &Config,
+    terminations: &Terminations,
+) -> Option<(Snapshot, Option<Arc<str>>, Duration)> {
     let path = xds.cache.as_deref()?;
     let origin = (&xds.server, xds.gateway.as_str());
     let own = config.own_listeners();
@@ -333,6 +377,10 @@ fn cached(xds: &XdsConfig, config: &Config) -> Option<(Snapshot, Option<Arc<str>
     let cached = xds::load_cache(path, origin, &own, config.empty_state());
     let xds::Cached { mut table, age } = cached.map_err(|error| unusable(&error)).ok()??;
     let zone = take_zone(&mut table.spec);
+    if let Err(error) = terminated(&mut table.spec, terminations) {
+        tracing::warn!(error, "the cached routes cannot be used");
+        return None;
+    }
     let snapshot = Snapshot::build(table.spec, 1, None);
     let snapshot = snapshot.map_err(|error| unusable(&error)).ok()?;
     tracing::info!(path = %path.display(), "routes of the cache are used until the server answers");

@@ -3,6 +3,7 @@
 //! ```text
 //!     server ══ADS══▶ client ──table──▶ Routing ──▶ snapshot in effect, ACK
 //!                       │                  └──────▶ refused, NACK
+//!                       ├─▶ secrets, in memory alone
 //!                       └─▶ cache on disk
 //! ```
 //!
@@ -22,6 +23,7 @@ pub(crate) fn params(xds: &XdsConfig, config: &Config) -> Result<xds::ClientPara
         cluster: xds.gateway.clone(),
         own: config.own_listeners(),
         start: config.empty_state(),
+        secrets: xds.tls.as_ref().is_some_and(|tls| tls.cert.is_some()),
         cache: xds.cache.clone(),
         limits: xds::ClientLimits::default(),
     })
@@ -33,6 +35,10 @@ pub(crate) struct Sink(pub(crate) Arc<Shared>);
 impl xds::Sink for Sink {
     fn apply(&mut self, table: xds::Table) -> Result<(), String> {
         self.0.routing.apply(table)
+    }
+
+    fn secrets(&mut self, all: tls::Secrets) {
+        self.0.routing.deliver(all);
     }
 
     fn refused(&mut self, _why: &str) {

@@ -17,6 +17,7 @@ mod identity;
 mod local;
 mod metrics;
 mod outcome;
+mod params;
 mod request;
 mod secrets;
 mod status;
@@ -42,7 +43,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use relay::{Peer, Timers, relay_streams};
 use route::Route;
 use rustls::HandshakeKind;
-use rustls::pki_types::ServerName;
 use serve::{ConnRecord, Phase, Reason};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -65,6 +65,7 @@ use crate::preamble::Target;
 use crate::worker::{Listener, Worker};
 
 pub(crate) use self::metrics::{Handshakes, Metrics, PoolKind};
+pub(crate) use self::params::{MAX_CONNECTIONS, Params, hsts};
 pub(crate) use self::subject::header_text;
 pub(crate) use self::upstream::Pools;
 
@@ -77,24 +78,6 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const PING: Duration = Duration::from_secs(55);
 const PING_LIMIT: Duration = Duration::from_secs(20);
 
-/// What a route says of it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Params {
-    /// What is counted belongs to one cluster.
-    pub(crate) cluster: String,
-    pub(crate) files: tls::TerminatingParams,
-    /// Name in the certificate of API servers.
-    pub(crate) server_name: ServerName<'static>,
-    /// The header Strict-Transport-Security of answers.
-    pub(crate) hsts: Option<HeaderValue>,
-    /// Streams of one client's connection.
-    pub(crate) max_streams: u32,
-    /// Connections of a worker to one endpoint, with and without the identity.
-    pub(crate) max_connections: u32,
-    /// Time that one request may take.
-    pub(crate) stream_timeout: Duration,
-}
-
 /// A terminating route's state, which outlives snapshots in which it does not change.
 #[derive(Debug)]
 pub(crate) struct Termination {
@@ -103,21 +86,41 @@ pub(crate) struct Termination {
     stats: Arc<RouteStats>,
 }
 
+/// One is another only if it is the same: secrets and counts are its own.
+impl PartialEq for Termination {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
 /// All of a process, so that one that is asked for again is the same.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Terminations(Arc<std::sync::Mutex<Vec<Weak<Termination>>>>);
+#[derive(Debug, Default)]
+pub(crate) struct Terminations {
+    all: std::sync::Mutex<Vec<Weak<Termination>>>,
+    /// What was delivered.
+    secrets: tls::SecretStore,
+    reloads: Option<tls::Metrics>,
+}
 
 impl Terminations {
+    /// Counts in `reloads` what is read again.
+    pub(crate) fn counting(reloads: tls::Metrics) -> Self {
+        Self {
+            reloads: Some(reloads),
+            ..Self::default()
+        }
+    }
+
     /// Returns the one with these parameters.
     pub(crate) fn of(&self, params: Params) -> Arc<Termination> {
-        let mut all = telemetry::lock(&self.0);
+        let mut all = telemetry::lock(&self.all);
         all.retain(|own| own.strong_count() > 0);
         let known = all.iter().filter_map(Weak::upgrade);
         if let Some(known) = { known }.find(|own| own.params == params) {
             return known;
         }
         let fresh = Arc::new(Termination {
-            secrets: Store::new(params.files.clone()),
+            secrets: Store::new(&params.tls, &self.secrets, self.reloads.as_ref()),
             params,
             stats: Arc::default(),
         });
@@ -125,9 +128,15 @@ impl Terminations {
         fresh
     }
 
-    /// Reads the files of all of them again.
+    /// Puts delivered secrets in place of those before.
+    pub(crate) fn deliver(&self, secrets: tls::Secrets) {
+        self.secrets.replace(secrets);
+        self.refresh();
+    }
+
+    /// Reads the secrets of all of them again.
     pub(crate) fn refresh(&self) {
-        let all: Vec<_> = telemetry::lock(&self.0)
+        let all: Vec<_> = telemetry::lock(&self.all)
             .iter()
             .filter_map(Weak::upgrade)
             .collect();

@@ -32,6 +32,9 @@ pub enum TlsError {
     /// A certificate has expired.
     #[error("the certificate in {0} has expired")]
     Expired(PathBuf),
+    /// A secret of this name was not delivered.
+    #[error("the secret {0} is not there")]
+    Missing(String),
     /// A certificate that was presented cannot be read.
     #[error("reading the names of a certificate")]
     Names(#[source] webpki::Error),
@@ -41,6 +44,9 @@ pub enum TlsError {
     /// The file holds no private key in PEM.
     #[error("no PEM private key in {0}")]
     NoKey(PathBuf),
+    /// A secret of this name is a certificate where authorities are needed, or the reverse.
+    #[error("the secret {0} is of the other kind")]
+    OtherKind(String),
     /// The file is not PEM (RFC 7468) throughout.
     #[error("reading PEM from {0}")]
     Pem(PathBuf, #[source] pem::Error),

@@ -1,4 +1,4 @@
-//! TLS settings read from files, and read again when the files change.
+//! TLS settings from files, or from secrets that were delivered, and built again when these change.
 //!
 //! ```text
 //!   cert, key, CA bundle ──load──▶ ServerTls, ClientTls ──config()──▶ each new handshake
@@ -19,14 +19,16 @@ mod error;
 mod files;
 mod names;
 mod reloading;
+mod secret;
 mod server;
 mod terminating;
 
 pub use client::{ClientTls, ClientTlsParams};
 pub use error::TlsError;
-pub use files::load_roots;
+pub use files::{KeyPair, Origin, load_roots};
 pub use names::{SubjectAltName, subject_alt_names};
 pub use reloading::{Metrics, Reloading};
+pub use secret::{Bytes as SecretBytes, Secret, SecretStore, Secrets};
 pub use server::{ClientAuth, ServerTls, ServerTlsParams};
 pub use terminating::{
     ClientAuthority, MinVersion, Terminating, TerminatingParams, UpstreamTls, not_after,

@@ -1,11 +1,11 @@
-//! TLS settings built from files, and built again when the files' content changes.
+//! TLS settings built from files or secrets, and built again when their content changes.
 //!
 //! ```text
-//!   files ──read──▶ bytes ──same as before?──▶ nothing
-//!                      └──differ──▶ build ──▶ swap, or an error with the old settings kept
+//!   files, secrets ──read──▶ bytes ──same as before?──▶ nothing
+//!                              └──differ──▶ build ──▶ swap, or an error with the old settings kept
 //! ```
 //!
-//! How settings are built is `client`'s and `server`'s.
+//! What was read is wiped; only digests stay. How settings are built is `client`'s, `server`'s and `terminating`'s.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,18 +13,21 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use ring::digest::SHA256_OUTPUT_LEN;
 use settings::{FileWatcher, WatchParams};
 use telemetry::lock;
 use telemetry::metrics::{Counter, CounterFamily};
 
 use crate::error::TlsError;
-use crate::files::Content;
+use crate::files::{Content, Piece};
+use crate::secret::SecretStore;
 
-/// Settings from files, always the last good ones. Clones are the same.
+/// Settings from files or secrets, always the last good ones. Clones are the same.
 pub struct Reloading<T>(Arc<Inner<T>>);
 
 struct Inner<T> {
-    paths: Vec<PathBuf>,
+    pieces: Vec<Piece>,
+    secrets: SecretStore,
     build: Box<Build<T>>,
     value: ArcSwap<T>,
     /// Held while the files are read, so that what was read earlier never replaces what was read
@@ -33,13 +36,13 @@ struct Inner<T> {
     counted: OnceLock<Series>,
 }
 
-/// Builds settings from the files' content, in the order of the paths.
+/// Builds settings from what was read, in the order of the pieces.
 type Build<T> = dyn Fn(&[Content]) -> Result<T, TlsError> + Send + Sync;
 
 /// What is known of the files.
 struct Files {
-    /// What the settings were built from.
-    built_from: Vec<Content>,
+    /// What the settings were built from; empty before there are any.
+    built_from: Vec<[u8; SHA256_OUTPUT_LEN]>,
     /// Why they were refused when they were read last; the same is counted and logged once.
     refused: Option<String>,
 }
@@ -73,18 +76,41 @@ impl<T> Reloading<T> {
         paths: Vec<PathBuf>,
         build: impl Fn(&[Content]) -> Result<T, TlsError> + Send + Sync + 'static,
     ) -> Result<Self, TlsError> {
-        let files = read(&paths)?;
+        let pieces: Vec<_> = paths.into_iter().map(Piece::File).collect();
+        let secrets = SecretStore::default();
+        let files = read(&pieces, &secrets)?;
         let value = build(&files)?;
-        Ok(Self(Arc::new(Inner {
-            paths,
+        Ok(Self::with(pieces, secrets, value, digests(&files), build))
+    }
+
+    /// Begins with `value`, and reads nothing yet.
+    pub(crate) fn unread(
+        pieces: Vec<Piece>,
+        secrets: SecretStore,
+        value: T,
+        build: impl Fn(&[Content]) -> Result<T, TlsError> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(pieces, secrets, value, Vec::new(), build)
+    }
+
+    fn with(
+        pieces: Vec<Piece>,
+        secrets: SecretStore,
+        value: T,
+        built_from: Vec<[u8; SHA256_OUTPUT_LEN]>,
+        build: impl Fn(&[Content]) -> Result<T, TlsError> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            pieces,
+            secrets,
             build: Box::new(build),
             value: ArcSwap::from_pointee(value),
             files: Mutex::new(Files {
-                built_from: files,
+                built_from,
                 refused: None,
             }),
             counted: OnceLock::new(),
-        })))
+        }))
     }
 
     /// Returns the settings for a handshake that begins now: TLS 1.2 and 1.3.
@@ -111,10 +137,22 @@ impl<T> Reloading<T> {
         self.0.reload().0
     }
 
+    /// Returns what is wrong with what was read last.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        lock(&self.0.files).refused.clone()
+    }
+
     /// Reads the files again whenever they change, at the latest 10 s afterwards. Refusals are
     /// logged and counted. It never ends; drop it to stop.
     pub async fn watch(&self) {
-        let paths = &self.0.paths;
+        let pieces = self.0.pieces.iter();
+        let paths: Vec<_> = pieces
+            .filter_map(|piece| match piece {
+                Piece::File(path) => Some(path.clone()),
+                Piece::Secret(..) => None,
+            })
+            .collect();
         let mut watcher = FileWatcher::new(paths.clone(), WatchParams::default())
             .inspect_err(|error| tracing::warn!(%error, "TLS files are polled"))
             .ok();
@@ -157,13 +195,14 @@ impl<T> Inner<T> {
         (changed, new)
     }
 
-    fn rebuild(&self, built_from: &mut Vec<Content>) -> Result<bool, TlsError> {
-        let files = read(&self.paths)?;
-        if *built_from == files {
+    fn rebuild(&self, built_from: &mut Vec<[u8; SHA256_OUTPUT_LEN]>) -> Result<bool, TlsError> {
+        let files = read(&self.pieces, &self.secrets)?;
+        let digests = digests(&files);
+        if *built_from == digests {
             return Ok(false);
         }
         self.value.store(Arc::new((self.build)(&files)?));
-        *built_from = files;
+        *built_from = digests;
         Ok(true)
     }
 }
@@ -176,13 +215,17 @@ impl<T> Clone for Reloading<T> {
 
 impl<T> fmt::Debug for Reloading<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let paths = &self.0.paths;
-        f.debug_tuple("Reloading").field(paths).finish()
+        let pieces = &self.0.pieces;
+        f.debug_tuple("Reloading").field(pieces).finish()
     }
 }
 
-fn read(paths: &[PathBuf]) -> Result<Vec<Content>, TlsError> {
-    paths.iter().map(|path| Content::read(path)).collect()
+fn read(pieces: &[Piece], secrets: &SecretStore) -> Result<Vec<Content>, TlsError> {
+    pieces.iter().map(|piece| piece.read(secrets)).collect()
+}
+
+fn digests(contents: &[Content]) -> Vec<[u8; SHA256_OUTPUT_LEN]> {
+    contents.iter().map(Content::digest).collect()
 }
 
 /// Certificates are in effect within this, whatever the file system reports.

@@ -1,9 +1,8 @@
-//! What ending TLS in front of a server needs, read from files at one moment: the server's own certificate,
-//! the authorities of its clients, and two ways on to the server, without and with a certificate.
+//! What ending TLS in front of a server needs: the server's own certificate, the authorities of its clients,
+//! and two ways on to the server, without and with a certificate.
 //!
-//! Reads once and watches nothing: a caller that reads again has another value.
+//! Watches nothing: who asks for a reload has another value.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +15,9 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::error::TlsError;
-use crate::files::{self, Content};
+use crate::files::{self, Content, KeyPair, Origin, Piece};
+use crate::reloading::Reloading;
+use crate::secret::SecretStore;
 
 /// The lowest version of TLS that is spoken with clients.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,31 +28,39 @@ pub enum MinVersion {
     Tls13,
 }
 
-/// The files.
+/// Where it comes from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TerminatingParams {
-    /// The server's certificate with its chain, and the key, PEM.
-    pub certificate: (PathBuf, PathBuf),
-    /// The authorities of client certificates, PEM; any of them is accepted. Without them none is asked for.
-    pub client_ca: Option<PathBuf>,
+    /// The server's certificate.
+    pub certificate: KeyPair,
+    /// The authorities of client certificates; any of them is accepted. Without them none is asked for.
+    pub client_ca: Option<Origin>,
     /// The lowest version for clients.
     pub min_version: MinVersion,
-    /// The authorities of the server behind, PEM.
-    pub upstream_ca: PathBuf,
-    /// Certificate and key that are shown to it.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The authorities of the server behind.
+    pub upstream_ca: Origin,
+    /// What is shown to it.
+    pub identity: Option<KeyPair>,
 }
 
 impl TerminatingParams {
-    /// Returns all files in an order of their own.
-    pub fn paths(&self) -> Vec<PathBuf> {
-        let (cert, key) = self.certificate.clone();
-        let mut all = vec![cert, key, self.upstream_ca.clone()];
-        all.extend(self.client_ca.clone());
-        if let Some((cert, key)) = self.identity.clone() {
-            all.extend([cert, key]);
-        }
-        all
+    /// Returns what `wrap` makes of it, none before the first [`Reloading::reload`] that succeeds; `secrets`
+    /// has those that are named.
+    pub fn reloading<T: 'static>(
+        &self,
+        secrets: &SecretStore,
+        wrap: impl Fn(Terminating) -> T + Send + Sync + 'static,
+    ) -> Reloading<Option<Arc<T>>> {
+        let mut pieces = Vec::from(<[Piece; 2]>::from(self.certificate.clone()));
+        pieces.push(self.upstream_ca.clone().into());
+        pieces.extend(self.client_ca.clone().map(Piece::from));
+        let identity = self.identity.clone().map(<[Piece; 2]>::from);
+        pieces.extend(identity.into_iter().flatten());
+        let min_version = self.min_version;
+        Reloading::unread(pieces, secrets.clone(), None, move |contents| {
+            let built = Terminating::build(contents, min_version)?;
+            Ok(Some(Arc::new(wrap(built))))
+        })
     }
 }
 
@@ -95,27 +104,34 @@ pub struct Terminating {
 }
 
 impl Terminating {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// What is wrong, and in which file.
-    pub fn load(params: &TerminatingParams) -> Result<Self, TlsError> {
-        let (own, serving_ends) = key_pair(&params.certificate)?;
-        let identity = params.identity.as_ref().map(key_pair).transpose()?;
-        let upstream = Content::read(&params.upstream_ca)?;
-        let mut authorities_end = ends(&upstream)?;
+    fn build(contents: &[Content], min_version: MinVersion) -> Result<Self, TlsError> {
+        let [cert, key, upstream, rest @ ..] = contents else {
+            unreachable!("`reloading` names three pieces at least")
+        };
+        let (client_ca, identity) = match rest {
+            [] => (None, None),
+            [ca] => (Some(ca), None),
+            [cert, key] => (None, Some((cert, key))),
+            [ca, cert, key] => (Some(ca), Some((cert, key))),
+            _ => unreachable!("`reloading` names six pieces at most"),
+        };
+        let (own, serving_ends) = valid_pair(cert, key)?;
+        let identity = identity
+            .map(|(cert, key)| valid_pair(cert, key))
+            .transpose()?;
+        let mut authorities_end = ends(upstream)?;
         let (mut verifier, mut client_authorities) = (None, Vec::new());
-        if let Some(path) = &params.client_ca {
-            let authorities = Content::read(path)?;
-            authorities_end = authorities_end.min(ends(&authorities)?);
+        if let Some(authorities) = client_ca {
+            let path = &authorities.path;
+            authorities_end = authorities_end.min(ends(authorities)?);
             let built = |roots| {
                 let builder =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), files::provider());
                 let built = builder.allow_unauthenticated().build();
                 built.map_err(|source| TlsError::Verifier(path.clone(), source))
             };
-            verifier = Some(built(files::roots(&authorities)?)?);
-            for authority in files::chain(&authorities)? {
+            verifier = Some(built(files::roots(authorities)?)?);
+            for authority in files::chain(authorities)? {
                 let ends = not_after(&authority);
                 let ends = ends.ok_or_else(|| TlsError::NoCertificate(path.clone()))?;
                 let mut roots = RootCertStore::empty();
@@ -126,7 +142,7 @@ impl Terminating {
                 }
             }
         }
-        let versions: &[&SupportedProtocolVersion] = match params.min_version {
+        let versions: &[&SupportedProtocolVersion] = match min_version {
             MinVersion::Tls12 => &[&version::TLS13, &version::TLS12],
             MinVersion::Tls13 => &[&version::TLS13],
         };
@@ -141,7 +157,7 @@ impl Terminating {
         server.alpn_protocols = ANY.map(<[u8]>::to_vec).to_vec();
         server.ticketer = Ticketer::new().map_err(TlsError::Versions)?;
         server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-        let roots = Arc::new(files::roots(&upstream)?);
+        let roots = Arc::new(files::roots(upstream)?);
         let identity_ends = identity.as_ref().map(|(_, ends)| *ends);
         let mutual = identity.map(|(key, _)| toward(&roots, Some(key)));
         Ok(Self {
@@ -182,13 +198,16 @@ fn toward(
     })
 }
 
-fn key_pair((cert, key): &(PathBuf, PathBuf)) -> Result<(CertifiedKey, SystemTime), TlsError> {
-    let (cert, key) = (Content::read(cert)?, Content::read(key)?);
-    let pair = files::certified_key(&cert, &key)?;
+/// Reads a certificate and its key, and when it ends, which is not over yet.
+pub(crate) fn valid_pair(
+    cert: &Content,
+    key: &Content,
+) -> Result<(CertifiedKey, SystemTime), TlsError> {
+    let pair = files::certified_key(cert, key)?;
     let ends = pair.cert.first().and_then(not_after);
     let ends = ends.ok_or_else(|| TlsError::NoCertificate(cert.path.clone()))?;
     if ends < SystemTime::now() {
-        return Err(TlsError::Expired(cert.path));
+        return Err(TlsError::Expired(cert.path.clone()));
     }
     Ok((pair, ends))
 }

@@ -261,6 +261,20 @@ fn each_fault_names_its_file() {
     assert!(matches!(error, TlsError::Authority(_, 1, _)));
 }
 
+/// A key whose line breaks were lost is all on the line at fault.
+#[test]
+fn error_shows_nothing_of_a_key() {
+    let place = Place::new(&Authority::new("a").unwrap());
+    let key = std::fs::read_to_string(&place.server.key).unwrap();
+    let one_line = key.replace('\n', "");
+    place.dir.replace("server.key", &one_line).unwrap();
+    let error = ServerTls::load(place.server_params(ClientAuth::Required)).unwrap_err();
+    assert!(matches!(error, TlsError::Pem { .. }), "{error}");
+    let shown = format!("{} {error:?}", telemetry::chain(&error));
+    let bytes = format!("{:?}", &one_line.as_bytes()[40..60]);
+    assert!(!shown.contains(bytes.trim_matches(['[', ']'])), "{shown}");
+}
+
 #[test]
 fn client_needs_certificate_and_key() {
     let place = Place::new(&Authority::new("a").unwrap());

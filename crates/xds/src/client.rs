@@ -17,6 +17,7 @@ mod connection;
 mod flow;
 mod held;
 mod metrics;
+mod secrets;
 mod session;
 mod update;
 
@@ -52,6 +53,8 @@ pub struct ClientParams {
     pub own: Vec<OwnListener>,
     /// The state without resources that is begun with.
     pub start: State,
+    /// Whether secrets are asked for, which needs the certificates of both sides. They are not kept on disk.
+    pub secrets: bool,
     /// Where the last good resources are kept.
     pub cache: Option<PathBuf>,
     /// Bounds.
@@ -121,6 +124,10 @@ pub trait Sink: Send {
     /// # Errors
     /// Why not; the server gets a NACK, and the previous table stays.
     fn apply(&mut self, table: Table) -> Result<(), String>;
+
+    /// Puts secrets in place of those before: all that routes refer to and that were ever delivered. One that
+    /// the server has no longer stays.
+    fn secrets(&mut self, _all: tls::Secrets) {}
 
     /// Records that a response was refused and why: by [`Sink::apply`], or before there was a
     /// table at all. Once for each NACK.
@@ -204,6 +211,7 @@ fn prime(
 
 fn load_state(params: &ClientParams) -> HeldResources {
     let mut held = HeldResources::new(params.start.clone(), params.own.clone());
+    held.secrets.wanted = params.secrets && params.server.is_tls();
     let Some(path) = &params.cache else {
         return held;
     };

@@ -15,10 +15,14 @@ mod http;
 mod listener;
 mod parts;
 mod routes;
+mod secret;
 mod state;
 mod table;
+mod terminate;
 mod walk;
 mod wireguard;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
@@ -66,6 +70,7 @@ enum Body {
     Cluster(Box<ClusterConfig>),
     Listener(ListenerConfig),
     Routes(ConnectRules),
+    Secret(Arc<tls::Secret>),
     WireGuard(Box<WireGuardConfig>),
 }
 
@@ -92,7 +97,15 @@ bodies! {
     ClusterLoadAssignment = Assignment(assignment: Assignment);
     Listener = Listener(listener: ListenerConfig);
     RouteConfiguration = Routes(routes: ConnectRules);
+    Secret = Secret(secret_arc: Arc<tls::Secret>);
     WireGuardRoute = WireGuard(wireguard: WireGuardConfig);
+}
+
+impl Decoded {
+    /// Returns it, if it is a secret.
+    pub(crate) fn secret(&self) -> Option<Arc<tls::Secret>> {
+        self.secret_arc().cloned()
+    }
 }
 
 /// Why a resource is refused: which one, where in it, and what is wrong there.
@@ -140,6 +153,15 @@ pub fn decode(kind: ResourceType, name: &str, body: &[u8]) -> Result<Decoded, De
             check_name(name, &message.name)?;
             ConnectRules::read(&message).map(Body::Routes)
         }
+        ResourceType::Secret => {
+            if body.len() > secret::MAX_SECRET_BYTES {
+                let why = format!("it is larger than {} bytes", secret::MAX_SECRET_BYTES);
+                return Err(Fault::new(why));
+            }
+            let message: proto::Secret = unpack(body)?;
+            check_name(name, &message.name)?;
+            secret::read(message).map(|read| Body::Secret(Arc::new(read)))
+        }
         ResourceType::WireGuardRoute => {
             let message: proto::WireGuardRoute = unpack(body)?;
             check_name(name, &message.name)?;
@@ -166,9 +188,12 @@ pub(crate) fn decode_for(
         let socket = head.address.and_then(|address| address.socket_address);
         let tcp = socket.filter(|socket| socket.protocol == 0);
         let port = tcp.and_then(|tcp| u16::try_from(tcp.port_value?).ok());
-        if table::find_own(name, port, own).is_none() {
-            let chains = Vec::new();
-            let body = Body::Listener(ListenerConfig { port, chains });
+        if head.internal_listener.is_none() && table::find_own(name, port, own).is_none() {
+            let body = Body::Listener(ListenerConfig {
+                port,
+                internal: false,
+                chains: Vec::new(),
+            });
             let received = None;
             return Ok(Decoded { body, received });
         }

@@ -4,6 +4,7 @@
 //!  ClusterSpec ──cluster──▶ Cluster, ClusterLoadAssignment                        all clients
 //!  RouteSpec   ──parts────▶ Listener tls|g, node|g, vpn|g, WireGuardRoute g/…     ours, per group
 //!              ──base─────▶ Listener tls, node, vpn without routes                ours
+//!              ──parts────▶ Cluster with TLS, where TLS ends in the gateway         ours
 //!              ──whole────▶ Listener tls, node, vpn, RouteConfiguration node, vpn Envoy
 //! ```
 //!
@@ -15,6 +16,8 @@ mod cluster;
 mod connect;
 mod listener;
 mod matches;
+mod secret;
+mod terminate;
 mod wireguard;
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -28,6 +31,7 @@ use crate::resource::{Audience, Resource, ResourceType};
 
 pub use cluster::encode as cluster;
 pub use listener::base;
+pub use secret::{authorities, key_pair};
 
 /// What a gateway's listeners have in common.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -78,6 +82,7 @@ pub fn parts(group: &str, routes: &[RouteSpec], params: &GatewayParams) -> Encod
     let mut encoded = Encoded::default();
     listeners.add(routes);
     encoded.resources = listeners.part(group);
+    encoded.resources.append(&mut listeners.beside);
     encoded.withheld = listeners.withheld;
     wireguard::encode(group, routes, &mut encoded.resources);
     encoded

@@ -19,6 +19,7 @@ mod resource;
 #[cfg(test)]
 mod scenario;
 mod server;
+mod terminate;
 
 pub use cache::CacheError;
 pub use client::{
@@ -29,9 +30,10 @@ pub use decode::{
     DecodeError, Decoded, MAX_RESOURCE_BYTES, MAX_RESOURCES, OwnListener, OwnProtocol, State,
     Table, TableError, decode, resource_name,
 };
-pub use encode::{Encoded, GatewayParams, base, cluster, parts, whole};
+pub use encode::{Encoded, GatewayParams, authorities, base, cluster, key_pair, parts, whole};
 pub use grpc::ALPN_H2;
 pub use resource::{Audience, Resource, ResourceType};
 pub use server::{
     ClientStatus, GatewayAccess, GatewayHandle, Server, ServerLimits, ServerParams, TypeStatus,
 };
+pub use terminate::Terminate;

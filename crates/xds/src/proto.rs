@@ -9,8 +9,10 @@ pub(crate) mod discovery;
 mod http;
 pub(crate) mod known;
 mod listener;
+mod tls;
 
 pub(crate) use cluster::*;
 pub(crate) use core::*;
 pub(crate) use http::*;
 pub(crate) use listener::*;
+pub(crate) use tls::*;

@@ -2,6 +2,7 @@
 //!
 //! Knows the type URLs and nothing of what is in a message.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +20,8 @@ telemetry::labels! {
         Listener = "listener",
         /// `envoy.config.route.v3.RouteConfiguration`.
         RouteConfiguration = "route",
+        /// `envoy.extensions.transport_sockets.tls.v3.Secret`.
+        Secret = "secret",
         /// Ours: where WireGuard datagrams of one server go.
         WireGuardRoute = "wireguard",
     }
@@ -37,6 +40,7 @@ impl ResourceType {
             Self::RouteConfiguration => {
                 "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
             }
+            Self::Secret => "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
             Self::WireGuardRoute => "type.googleapis.com/rhizome.route.v1.WireGuardRoute",
         }
     }
@@ -55,7 +59,7 @@ impl ResourceType {
 }
 
 /// A resource as it travels.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct Resource {
     /// What it is.
     pub kind: ResourceType,
@@ -65,6 +69,17 @@ pub struct Resource {
     pub body: Bytes,
     /// Its audience.
     pub audience: Audience,
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Resource");
+        shown.field("kind", &self.kind).field("name", &self.name);
+        if self.kind != ResourceType::Secret {
+            shown.field("body", &self.body);
+        }
+        shown.field("audience", &self.audience).finish()
+    }
 }
 
 /// The clients that a resource is for.

@@ -63,11 +63,12 @@ pub(crate) fn resource(audience: Audience, kind: ResourceType, name: &str, body:
 }
 
 /// The letters that types are named by in scenarios.
-const LETTERS: [(&str, ResourceType); 5] = [
+const LETTERS: [(&str, ResourceType); 6] = [
     ("A", ResourceType::ClusterLoadAssignment),
     ("C", ResourceType::Cluster),
     ("L", ResourceType::Listener),
     ("R", ResourceType::RouteConfiguration),
+    ("S", ResourceType::Secret),
     ("W", ResourceType::WireGuardRoute),
 ];
 

@@ -9,6 +9,8 @@ mod cache;
 mod faults;
 #[path = "transport/raw.rs"]
 mod raw;
+#[path = "transport/secrets.rs"]
+mod secrets;
 #[path = "transport/support.rs"]
 mod support;
 #[path = "transport/sync.rs"]

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::HeaderValue;
 use rustls::pki_types::ServerName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{ConfigErrors, HumanDuration};
 
-use crate::terminate::Params;
+use crate::terminate::{MAX_CONNECTIONS, Params, hsts};
 
 /// TLS ends in the gateway; paths are relative to the routing file, and read again when the files change.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
@@ -59,7 +58,7 @@ struct UpstreamFile {
     identity: Option<KeyPairFile>,
     /// Connections of each worker to one endpoint, of those that show the identity and of the others; above it
     /// other endpoints are tried, then requests are answered 503.
-    #[serde(default = "one_thousand")]
+    #[serde(default = "max_connections")]
     max_connections: u32,
 }
 
@@ -85,7 +84,11 @@ impl TerminateFile {
         errors: &mut ConfigErrors,
     ) -> Option<Params> {
         let at = |path: &PathBuf| directory.join(path);
-        let pair = |own: &KeyPairFile| (at(&own.cert), at(&own.key));
+        let pair = |own: &KeyPairFile| tls::KeyPair::Files {
+            cert: at(&own.cert),
+            key: at(&own.key),
+        };
+        let file = |path: &PathBuf| tls::Origin::File(at(path));
         if self.client_authorities.is_some() && self.upstream.identity.is_none() {
             let why = "without upstream.identity API servers would not be told who a client is";
             errors.add(format!("{key}.clientAuthorities"), why);
@@ -109,21 +112,18 @@ impl TerminateFile {
         };
         Some(Params {
             cluster: cluster.to_owned(),
-            files: tls::TerminatingParams {
+            tls: tls::TerminatingParams {
                 certificate: pair(&self.certificate),
-                client_ca: self.client_authorities.as_ref().map(at),
+                client_ca: self.client_authorities.as_ref().map(file),
                 min_version: match self.min_version {
                     MinVersionFile::Tls12 => tls::MinVersion::Tls12,
                     MinVersionFile::Tls13 => tls::MinVersion::Tls13,
                 },
-                upstream_ca: at(&self.upstream.authorities),
+                upstream_ca: file(&self.upstream.authorities),
                 identity: self.upstream.identity.as_ref().map(pair),
             },
             server_name,
-            hsts: match self.hsts.0.as_secs() {
-                0 => None,
-                seconds => HeaderValue::from_str(&format!("max-age={seconds}")).ok(),
-            },
+            hsts: hsts(self.hsts.0),
             max_streams: self.max_streams,
             max_connections: self.upstream.max_connections,
             stream_timeout: self.stream_timeout.0,
@@ -136,8 +136,8 @@ fn one_hundred() -> u32 {
 }
 
 /// What Envoy's circuit breakers permit by default; with HTTP/2 100 times as many requests.
-fn one_thousand() -> u32 {
-    1024
+fn max_connections() -> u32 {
+    MAX_CONNECTIONS
 }
 
 fn one_day() -> HumanDuration {

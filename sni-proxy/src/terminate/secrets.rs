@@ -1,20 +1,16 @@
-//! The certificates of a terminating route, as they are on disk now.
+//! The certificates of a terminating route, as they are in files or were delivered now.
 //!
 //! ```text
-//!     files ── read at the start, and each 5 s ──▶ Secrets ──▶ new handshakes, next requests
+//!     files ────────── each 5 s ─▶ Store ─▶ new handshakes, next requests
+//!     secrets by xDS ─ at once ──────┘
 //!                 missing, bad or expired ──▶ the last good ones; before there were any, passthrough
 //! ```
 
-use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use arc_swap::ArcSwapOption;
-use telemetry::lock;
-use tls::{Terminating, TerminatingParams, TlsError};
-use zeroize::Zeroizing;
+use tls::{Reloading, SecretStore, Terminating, TerminatingParams, TlsError};
 
 /// What was read, and a number that no other reading has.
 #[derive(Debug)]
@@ -25,90 +21,66 @@ pub(crate) struct Secrets {
 
 /// The last good secrets.
 #[derive(Debug)]
-pub(crate) struct Store {
-    files: TerminatingParams,
-    current: ArcSwapOption<Secrets>,
-    seen: Mutex<Seen>,
-    hasher: RandomState,
-}
-
-/// The files when they were read last.
-#[derive(Debug, Default)]
-struct Seen {
-    /// Of each file's bytes; none of one that could not be read. The keys themselves stay nowhere.
-    hashes: Vec<Option<u64>>,
-    error: Option<String>,
-}
+pub(crate) struct Store(Reloading<Option<Arc<Secrets>>>);
 
 impl Store {
-    /// Reads the files; what is wrong with them is found out by [`Store::error`].
-    pub(crate) fn new(files: TerminatingParams) -> Self {
-        let store = Self {
-            files,
-            current: ArcSwapOption::empty(),
-            seen: Mutex::default(),
-            hasher: RandomState::new(),
+    /// Reads them; what is wrong is found out by [`Store::error`].
+    pub(crate) fn new(
+        params: &TerminatingParams,
+        secrets: &SecretStore,
+        reloads: Option<&tls::Metrics>,
+    ) -> Self {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        let wrap = |tls| Secrets {
+            tls,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
         };
+        let store = Self(params.reloading(secrets, wrap));
         store.refresh();
+        if let Some(reloads) = reloads {
+            store.0.count_in(reloads, "terminate");
+        }
         store
     }
 
     /// Returns the secrets, if there are any and they are valid now.
     pub(crate) fn current(&self) -> Option<Arc<Secrets>> {
-        let current = self.current.load_full()?;
+        let current = self.last()?;
         current.tls.is_valid(SystemTime::now()).then_some(current)
     }
 
     /// Returns the last good ones, valid or not.
     pub(crate) fn last(&self) -> Option<Arc<Secrets>> {
-        self.current.load_full()
+        Option::clone(&self.0.config())
     }
 
-    /// Returns what is wrong with the files as they were read last.
+    /// Returns what is wrong with what was read last.
     pub(crate) fn error(&self) -> Option<String> {
-        lock(&self.seen).error.clone()
+        self.0.error()
     }
 
-    /// Reads the files again, if their bytes have changed.
+    /// Reads them again, if their bytes have changed.
     pub(crate) fn refresh(&self) {
-        let paths: Vec<PathBuf> = self.files.paths();
-        let hash = |path: &PathBuf| {
-            let bytes = Zeroizing::new(std::fs::read(path).ok()?);
-            Some(self.hasher.hash_one(&*bytes))
-        };
-        let hashes: Vec<_> = paths.iter().map(hash).collect();
-        let mut seen = lock(&self.seen);
-        if seen.hashes == hashes {
-            return;
-        }
-        let first = self.current.load().is_none();
-        match self.load() {
-            Ok(secrets) => {
-                self.current.store(Some(Arc::new(secrets)));
-                seen.error = None;
-                tracing::info!(certificate = %paths[0].display(), "TLS ends here");
-            }
+        let before = self.error();
+        match self.0.reload() {
+            Ok(true) => tracing::info!(secrets = ?self.0, "TLS ends here"),
+            Ok(false) => {}
             Err(error) => {
-                let error = telemetry::chain(&error).to_string();
-                if seen.error.as_ref() != Some(&error) {
-                    let instead = if first {
-                        "passed through"
-                    } else {
-                        "the last good ones stay"
-                    };
-                    tracing::warn!(error, "secrets of a terminating route refused: {instead}");
+                let text = telemetry::chain(&error).to_string();
+                if before.as_ref() == Some(&text) {
+                    return;
                 }
-                seen.error = Some(error);
+                if self.last().is_some() {
+                    let what = "secrets of a terminating route refused: the last good ones stay";
+                    tracing::warn!(error = text, "{what}");
+                } else if matches!(error, TlsError::Missing(_)) {
+                    // Routes come before their secrets.
+                    tracing::debug!(error = text, "passed through");
+                } else {
+                    let what = "secrets of a terminating route refused: passed through";
+                    tracing::warn!(error = text, "{what}");
+                }
             }
         }
-        seen.hashes = hashes;
-    }
-
-    fn load(&self) -> Result<Secrets, TlsError> {
-        static SERIAL: AtomicU64 = AtomicU64::new(1);
-        Ok(Secrets {
-            tls: Terminating::load(&self.files)?,
-            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
-        })
     }
 }

@@ -18,6 +18,7 @@ use tonic::{Status, Streaming};
 use super::connection::End;
 use super::held::HeldResources;
 use super::metrics::ClientMetrics;
+use super::secrets::is_secret;
 use super::session::{Request, Session, Variant};
 use super::update::{Response, Update, decode_response};
 use super::{ClientLimits, ClientParams, Sink};
@@ -176,6 +177,10 @@ impl<S: Sink> Flow<'_, S> {
         let mut updates: Vec<Update> = Vec::with_capacity(responses.len());
         for response in responses {
             match decode_response(response, &self.held.own).await {
+                // Only what was asked for: never over a stream that anyone may have opened.
+                Some(update) if is_secret(&update) && !self.held.secrets.wanted => {
+                    tracing::debug!("ignoring secrets, which are not subscribed");
+                }
                 Some(update) => updates.push(update),
                 None => tracing::debug!("ignoring a response of a type that is not subscribed"),
             }

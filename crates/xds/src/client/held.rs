@@ -14,6 +14,7 @@ use prost::Message;
 use telemetry::lock;
 
 use super::Sink;
+use super::secrets::{HeldSecrets, is_secret};
 use super::update::Update;
 use crate::cache::{CacheFault, Entry};
 use crate::decode::{OwnListener, Received, State, Table, TableError, decode, decode_for};
@@ -28,6 +29,7 @@ pub(super) struct HeldResources {
     pub(super) own: Vec<OwnListener>,
     pub(super) state: State,
     pub(super) unsaved: Unsaved,
+    pub(super) secrets: HeldSecrets,
     /// Types that were answered since the process began.
     received: [bool; ResourceType::ALL.len()],
     /// Whether the sink has a table, and it is of this state.
@@ -60,6 +62,7 @@ impl HeldResources {
             own,
             state: start,
             unsaved: Unsaved::default(),
+            secrets: HeldSecrets::default(),
             received: Default::default(),
             applied: false,
             missing: BTreeSet::new(),
@@ -71,7 +74,9 @@ impl HeldResources {
     pub(super) fn prime(&mut self, entries: Vec<Entry>) -> Result<(), CacheFault> {
         let mut state = self.state.clone();
         for entry in entries {
-            let kind = ResourceType::from_type_url(&entry.type_url).ok_or(CacheFault::Foreign)?;
+            let kind = ResourceType::from_type_url(&entry.type_url);
+            let kind = kind.filter(|kind| *kind != ResourceType::Secret);
+            let kind = kind.ok_or(CacheFault::Foreign)?;
             let mut decoded = decode_for(&self.own, kind, &entry.name, &entry.body)?;
             decoded.received = Some(Received {
                 version: entry.version,
@@ -109,18 +114,25 @@ impl HeldResources {
         }
         let good: Vec<&Update> = updates
             .iter()
-            .filter(|update| update.fault.is_none())
+            .filter(|update| update.fault.is_none() && !is_secret(update))
             .collect();
         let together = self.take(&good, sink);
+        let subscribed = self.state.wanted(ResourceType::Secret);
         let verdicts = updates
             .iter()
             .map(|update| match (&update.fault, &together) {
                 (Some(fault), _) => Err(fault.clone()),
+                (None, _) if is_secret(update) => self.secrets.take(update, &subscribed),
                 (None, Ok(())) => Ok(()),
                 (None, Err(why)) if good.len() == 1 => Err(why.clone()),
                 (None, Err(_)) => self.take(&[update], sink),
             });
         let verdicts = verdicts.collect();
+        self.secrets
+            .retain(&self.state.wanted(ResourceType::Secret));
+        if let Some(all) = self.secrets.changed() {
+            sink.secrets(all);
+        }
         if !self.more_follows
             && let Err(why) = self.apply_without_more(sink)
         {
@@ -248,7 +260,7 @@ impl HeldResources {
     }
 }
 
-/// The types that are asked for by name.
+/// The types of the state that are asked for by name.
 pub(super) const NAMED: [ResourceType; 2] = [
     ResourceType::ClusterLoadAssignment,
     ResourceType::RouteConfiguration,

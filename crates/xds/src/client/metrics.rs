@@ -30,16 +30,16 @@ telemetry::families! {
 }
 
 impl ClientMetrics {
-    /// Registers the families.
+    /// Registers the families; the client's own certificates are counted in `reloads`.
     ///
     /// # Panics
     /// When they are registered already.
     #[must_use]
-    pub fn new(registry: &telemetry::Registry) -> Self {
+    pub fn new(registry: &telemetry::Registry, reloads: tls::Metrics) -> Self {
         let all = Families::register(registry);
         let (responses, cache_writes) = (all.responses, all.cache_writes);
         Self {
-            reloads: tls::Metrics::new(registry),
+            reloads,
             connected: all.connected,
             connects: all.connects,
             responses: ResourceType::ALL

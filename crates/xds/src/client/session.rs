@@ -106,7 +106,9 @@ impl Session {
 
     /// Returns requests for changed subscriptions.
     pub(super) fn subscribe(&mut self, held: &HeldResources) -> Vec<Request> {
-        let requests = NAMED.into_iter().filter_map(|kind| {
+        let secrets = held.secrets.wanted.then_some(ResourceType::Secret);
+        let kinds = NAMED.into_iter().chain(secrets);
+        let requests = kinds.filter_map(|kind| {
             let wanted = held.state.wanted(kind);
             let asked = &mut self.types[kind as usize];
             if asked.names == wanted {
@@ -160,6 +162,10 @@ impl Session {
 
     fn note_refused(&mut self, update: &Update, refused: bool) {
         let kind = update.kind;
+        if kind == ResourceType::Secret {
+            // Routes are current without it, as long as it was delivered once.
+            return;
+        }
         if update.listed && !refused {
             self.refused.retain(|(of, _)| *of != kind);
         }
@@ -213,6 +219,9 @@ fn strings<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> Vec<String> {
 }
 
 fn versions(kind: ResourceType, held: &HeldResources) -> BTreeMap<String, String> {
+    if kind == ResourceType::Secret {
+        return held.secrets.versions();
+    }
     let received = held.state.received(kind);
     received
         .map(|(name, received)| (name.to_string(), received.version.clone()))

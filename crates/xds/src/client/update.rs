@@ -132,8 +132,16 @@ fn decode_resource(
     let mut decoded = decoded.map_err(|error| error.to_string())?;
     decoded.received = Some(Received {
         version: resource.version,
-        // A copy, so that it does not hold the whole response that it came in.
-        body: Bytes::copy_from_slice(&any.value),
+        body: match kind {
+            // Nothing but what was decoded of it is kept.
+            ResourceType::Secret => Bytes::new(),
+            // A copy, so that it does not hold the whole response that it came in.
+            ResourceType::Cluster
+            | ResourceType::ClusterLoadAssignment
+            | ResourceType::Listener
+            | ResourceType::RouteConfiguration
+            | ResourceType::WireGuardRoute => Bytes::copy_from_slice(&any.value),
+        },
     });
     Ok((name.into(), decoded.into()))
 }

@@ -8,6 +8,7 @@ use route::{Balance, ClusterSpec, EndpointSpec, OutlierParams, ProxyVersion, Tcp
 
 use crate::decode::fault::{Fault, Within};
 use crate::decode::parts;
+use crate::decode::terminate::Upstream;
 use crate::proto::{
     Cluster, ClusterLoadAssignment, CommonLbConfig, ConfigSource, LbEndpoint, LocalityLbEndpoints,
     OutlierDetection, ProxyProtocolUpstreamTransport, TcpKeepalive, TransportSocket,
@@ -33,6 +34,8 @@ pub(super) struct ClusterConfig {
     spec: ClusterSpec,
     /// Keepalive of connections to endpoints; what is absent is the process's.
     pub(super) keepalive: Option<TcpKeepalive>,
+    /// TLS with endpoints, for requests of routes that end it.
+    pub(super) tls: Option<Upstream>,
     /// Weights of localities count.
     locality_weighted: bool,
     endpoints: Endpoints,
@@ -43,6 +46,8 @@ pub(super) struct ClusterConfig {
 enum Endpoints {
     Assigned(Arc<str>),
     Inline(Assignment),
+    /// An internal listener of this name.
+    Listener(Arc<str>),
 }
 
 impl TcpKeepalive {
@@ -89,6 +94,8 @@ impl ClusterConfig {
         let socket = message.transport_socket.as_ref();
         let version = socket.map(proxy_version).transpose();
         spec.send_proxy_protocol = version.within("transport_socket")?.flatten();
+        let tls = socket.map(Upstream::read).transpose();
+        let tls = tls.within("transport_socket")?.flatten();
         let lb = message.common_lb_config.as_ref();
         spec.zone_aware = lb.is_none_or(zone_aware);
         let options = message.upstream_connection_options.as_ref();
@@ -96,6 +103,7 @@ impl ClusterConfig {
         Ok(Self {
             locality_weighted: lb.is_some_and(|lb| lb.locality_weighted.is_some()),
             keepalive: keepalive.copied(),
+            tls,
             endpoints: endpoints(message)?,
             spec,
         })
@@ -105,7 +113,15 @@ impl ClusterConfig {
     pub(super) fn assignment(&self) -> Option<&Arc<str>> {
         match &self.endpoints {
             Endpoints::Assigned(name) => Some(name),
-            Endpoints::Inline(_) => None,
+            Endpoints::Inline(_) | Endpoints::Listener(_) => None,
+        }
+    }
+
+    /// Returns the name of the internal listener that it leads to, if it does.
+    pub(super) fn internal_listener(&self) -> Option<&Arc<str>> {
+        match &self.endpoints {
+            Endpoints::Listener(name) => Some(name),
+            Endpoints::Assigned(_) | Endpoints::Inline(_) => None,
         }
     }
 
@@ -114,6 +130,7 @@ impl ClusterConfig {
         let assignment = match &self.endpoints {
             Endpoints::Assigned(_) => assigned,
             Endpoints::Inline(assignment) => Some(assignment),
+            Endpoints::Listener(_) => None,
         };
         let mut spec = self.spec.clone();
         if let Some(assignment) = assignment {
@@ -232,12 +249,28 @@ fn endpoints(message: &Cluster) -> Result<Endpoints, Fault> {
             Ok(Endpoints::Assigned(service.into()))
         }
         discovery_type::STATIC | discovery_type::STRICT_DNS => {
+            if let Some(name) = internal(message) {
+                let name = parts::name(name).within("load_assignment")?;
+                return Ok(Endpoints::Listener(name.into()));
+            }
             let assignment = message.load_assignment.as_ref().map(Assignment::read);
             let assignment = assignment.transpose().within("load_assignment")?;
             Ok(Endpoints::Inline(assignment.unwrap_or_default()))
         }
         other => Err(Fault::at("type", unknown(other))),
     }
+}
+
+/// Returns the internal listener that is the only endpoint.
+fn internal(message: &Cluster) -> Option<&str> {
+    let [locality] = message.load_assignment.as_ref()?.endpoints.as_slice() else {
+        return None;
+    };
+    let [endpoint] = locality.lb_endpoints.as_slice() else {
+        return None;
+    };
+    let address = endpoint.endpoint.as_ref()?.address.as_ref()?;
+    Some(&address.internal.as_ref()?.server_listener_name)
 }
 
 /// Checks that what is referred to comes by the stream that is already there.
@@ -324,7 +357,11 @@ fn proxy_version(socket: &TransportSocket) -> Result<Option<ProxyVersion>, Fault
     let Some(message) = message? else {
         return Ok(None);
     };
-    let inner = message.transport_socket.as_ref().map(proxy_version);
+    let inner = message.transport_socket.as_ref();
+    if inner.map(Upstream::read).transpose()?.flatten().is_some() {
+        return Err(Fault::new("TLS behind a PROXY header is not understood"));
+    }
+    let inner = inner.map(proxy_version);
     if inner.transpose()?.flatten().is_some() {
         return Err(Fault::new("two PROXY headers are not understood"));
     }

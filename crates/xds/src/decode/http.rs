@@ -93,6 +93,12 @@ impl ConnectRules {
 fn read_route(message: &Route) -> Result<Option<Rule>, Fault> {
     let matches = message.matches.as_ref();
     let matches = matches.ok_or_else(|| Fault::at("match", "it is missing"))?;
+    if matches.tls_context.is_some() {
+        return Err(Fault::at(
+            "match.tls_context",
+            "the field is not understood",
+        ));
+    }
     let answered = message.redirect.is_some() || message.direct_response.is_some();
     if matches.connect_matcher.is_none() {
         return match (&message.route, answered) {

@@ -11,6 +11,7 @@ use crate::decode::cluster::source_is_stream;
 use crate::decode::fault::{Fault, Within};
 use crate::decode::http::ConnectRules;
 use crate::decode::parts;
+use crate::decode::terminate::{Downstream, Terminating};
 use crate::proto::{
     CidrRange, FilterChain, FilterChainMatch, HttpConnectionManager, Listener, TcpProxy, kind,
 };
@@ -20,6 +21,8 @@ use crate::proto::{
 pub(super) struct ListenerConfig {
     /// Port of its address, if it has one.
     pub(super) port: Option<u16>,
+    /// It has no socket: clusters lead to it by its name.
+    pub(super) internal: bool,
     pub(super) chains: Vec<Chain>,
 }
 
@@ -61,6 +64,8 @@ pub(super) enum Handler {
     Http(HttpHandler),
     /// They go to a cluster as they are.
     Tcp(Target),
+    /// Their TLS ends here.
+    Terminate(Box<Terminating>),
 }
 
 /// Where to, and for how long.
@@ -99,6 +104,10 @@ impl ListenerConfig {
     pub(super) fn read(message: &Listener) -> Result<Self, Fault> {
         let address = message.address.as_ref();
         let socket = address.and_then(|address| address.socket_address.as_ref());
+        if address.is_some_and(|address| address.internal.is_some()) {
+            let why = "the field is not understood";
+            return Err(Fault::at("address.envoy_internal_address", why));
+        }
         let mut port = None;
         if let Some(socket) = socket {
             if socket.protocol != 0 {
@@ -126,7 +135,11 @@ impl ListenerConfig {
             }
             chains.push(Chain::read(chain, place.to_owned())?);
         }
-        Ok(Self { port, chains })
+        Ok(Self {
+            port,
+            internal: message.internal_listener.is_some(),
+            chains,
+        })
     }
 
     /// Returns the names of the route configurations that are referred to.
@@ -136,6 +149,14 @@ impl ListenerConfig {
                 routes: HttpRoutes::Named(name),
                 ..
             }) => Some(name),
+            Handler::Http(_) | Handler::Tcp(_) | Handler::Terminate(_) => None,
+        })
+    }
+
+    /// Returns the chains that end TLS.
+    pub(super) fn terminating(&self) -> impl Iterator<Item = &Terminating> {
+        self.chains.iter().filter_map(|chain| match &chain.handler {
+            Handler::Terminate(own) => Some(&**own),
             Handler::Http(_) | Handler::Tcp(_) => None,
         })
     }
@@ -147,8 +168,11 @@ impl Chain {
         let matches = matches.map(read_match).transpose();
         let matches = matches.within("filter_chain_match").within(&place)?;
         let (matches, allow_sources) = matches.unwrap_or_default();
+        let socket = message.transport_socket.as_ref();
+        let tls = socket.map(Downstream::read).transpose();
+        let tls = tls.within("transport_socket").within(&place)?.flatten();
         Ok(Self {
-            handler: read_filters(message).within(&place)?,
+            handler: read_filters(message, tls).within(&place)?,
             place,
             matches,
             allow_sources,
@@ -208,13 +232,13 @@ fn read_sources(message: &FilterChainMatch) -> Result<Vec<IpPrefix>, Fault> {
 }
 
 /// Reads what the filters of a chain come to: exactly one of them leads on.
-fn read_filters(message: &FilterChain) -> Result<Handler, Fault> {
+fn read_filters(message: &FilterChain, mut tls: Option<Downstream>) -> Result<Handler, Fault> {
     let mut handler = None;
     for (index, filter) in message.filters.iter().enumerate() {
         let any = filter.typed_config.as_ref();
         let read = any
             .ok_or_else(|| Fault::new("it has no typed_config"))
-            .and_then(read_filter);
+            .and_then(|any| read_filter(any, &mut tls));
         let read = read.within(format_args!("filters[{index}]"))?;
         if read.is_some() && handler.is_some() {
             let step = format_args!("filters[{index}]");
@@ -222,11 +246,17 @@ fn read_filters(message: &FilterChain) -> Result<Handler, Fault> {
         }
         handler = handler.or(read);
     }
-    handler.ok_or_else(|| Fault::at("filters", "none of them leads on"))
+    match (handler, tls) {
+        (Some(_), Some(_)) => {
+            let why = "behind TLS only a connection manager is understood";
+            Err(Fault::at("transport_socket", why))
+        }
+        (handler, _) => handler.ok_or_else(|| Fault::at("filters", "none of them leads on")),
+    }
 }
 
-/// Reads a filter; `None` when it only watches.
-fn read_filter(any: &Any) -> Result<Option<Handler>, Fault> {
+/// Reads a filter; `None` when it only watches. A connection manager takes the chain's TLS, if there is any.
+fn read_filter(any: &Any, tls: &mut Option<Downstream>) -> Result<Option<Handler>, Fault> {
     if let Some(message) = parts::unpack::<TcpProxy>(any, kind::TCP_PROXY)? {
         let target = read_tcp_proxy(&message).within("typed_config(TcpProxy)")?;
         return Ok(Some(Handler::Tcp(target)));
@@ -235,8 +265,13 @@ fn read_filter(any: &Any) -> Result<Option<Handler>, Fault> {
     let Some(message) = parts::unpack::<HttpConnectionManager>(any, kind)? else {
         return Ok(None);
     };
-    let handler = read_manager(&message).within("typed_config(HttpConnectionManager)")?;
-    Ok(Some(Handler::Http(handler)))
+    let handler = match tls.take() {
+        Some(tls) => Terminating::read(&message, tls).map(|own| Handler::Terminate(Box::new(own))),
+        None => read_manager(&message).map(Handler::Http),
+    };
+    handler
+        .within("typed_config(HttpConnectionManager)")
+        .map(Some)
 }
 
 fn read_tcp_proxy(message: &TcpProxy) -> Result<Target, Fault> {

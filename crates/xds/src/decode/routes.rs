@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use route::{IpPrefix, ListenerSet, RouteMatch, RouteSpec};
+use route::{Handler, IpPrefix, ListenerSet, RouteMatch, RouteSpec};
 
 use crate::decode::listener::Limits;
 use crate::decode::table::TableError;
@@ -36,6 +36,8 @@ pub(super) struct Found<'s> {
     pub(super) sources: &'s [IpPrefix],
     pub(super) cluster: &'s str,
     pub(super) limits: Limits,
+    /// How its TLS ends, if it does.
+    pub(super) handler: Option<Handler>,
 }
 
 /// One thing that a route matches.
@@ -107,7 +109,7 @@ impl<'s> Routes<'s> {
             allow_sources: found.sources.to_vec(),
             idle_timeout: limits.idle_timeout,
             max_connection_age: limits.max_connection_age,
-            handler: None,
+            handler: found.handler.clone(),
         });
         self.origins.push((found.origin, found.cluster));
         self.note(keys, self.specs.len() - 1, found.listeners);
@@ -131,12 +133,13 @@ impl<'s> Routes<'s> {
             allow_sources,
             idle_timeout,
             max_connection_age,
-            handler: _,
+            handler,
         } = &self.specs[place];
         cluster == found.cluster
             && allow_sources == found.sources
             && *idle_timeout == found.limits.idle_timeout
             && *max_connection_age == found.limits.max_connection_age
+            && *handler == found.handler
     }
 
     /// Returns the attempts to connect after the first that routes to a cluster ask for.
@@ -190,6 +193,7 @@ mod tests {
             sources: &[],
             cluster: "c",
             limits: Limits::default(),
+            handler: None,
         };
         routes.add(found).unwrap();
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use route::TcpOptions;
 
+use crate::decode::cluster::ClusterConfig;
 use crate::decode::table::{OwnListener, Table, TableError, table};
 use crate::decode::{Decoded, Received};
 use crate::resource::ResourceType;
@@ -70,7 +71,7 @@ impl State {
     }
 
     /// Returns the names of the resources of a type that others refer to: assignments that clusters
-    /// do, and route configurations that listeners do.
+    /// do, route configurations that listeners do, and secrets that chains which end TLS do.
     ///
     /// Clusters that routes lead to are not meant: those may come and go.
     pub(crate) fn wanted(&self, kind: ResourceType) -> BTreeSet<Arc<str>> {
@@ -87,13 +88,44 @@ impl State {
                 let names = listeners.flat_map(|listener| listener.route_configurations());
                 names.cloned().collect()
             }
+            ResourceType::Secret => {
+                let listeners = self.of(ResourceType::Listener).values();
+                let listeners = listeners.filter_map(|one| one.listener());
+                let chains = listeners.flat_map(|listener| listener.terminating());
+                let mut names = BTreeSet::new();
+                for chain in chains {
+                    names.insert(Arc::clone(&chain.downstream.certificate));
+                    names.extend(chain.downstream.client_authorities.clone());
+                    for cluster in [Some(&chain.cluster), chain.identified.as_ref()] {
+                        let cluster = cluster.and_then(|name| self.cluster(name));
+                        if let Some(tls) = cluster.and_then(|own| own.tls.as_ref()) {
+                            names.insert(Arc::clone(&tls.authorities));
+                            names.extend(tls.identity.clone());
+                        }
+                    }
+                }
+                names
+            }
             ResourceType::Cluster | ResourceType::Listener | ResourceType::WireGuardRoute => {
                 BTreeSet::new()
             }
         }
     }
 
-    /// Returns the resources that others refer to and that are not there.
+    pub(super) fn cluster(&self, name: &str) -> Option<&ClusterConfig> {
+        self.of(ResourceType::Cluster).get(name)?.cluster()
+    }
+
+    /// Returns the cluster without TLS that has the endpoints of one with TLS, if there is one.
+    pub(super) fn shared<'s>(&'s self, config: &'s ClusterConfig) -> Option<&'s str> {
+        config.tls.as_ref()?;
+        let name = config.assignment()?;
+        let plain = self.cluster(name)?;
+        (plain.tls.is_none() && plain.assignment() == Some(name)).then_some(&**name)
+    }
+
+    /// Returns the resources that others refer to and that are not there. Secrets are held apart, and their
+    /// routes are passed through without them.
     #[must_use]
     pub fn missing(&self) -> BTreeSet<(ResourceType, Arc<str>)> {
         let of = |kind: ResourceType| {
@@ -101,7 +133,9 @@ impl State {
             let missing = wanted.filter(move |name| !self.of(kind).contains_key(name));
             missing.map(move |name| (kind, name))
         };
-        ResourceType::ALL.into_iter().flat_map(of).collect()
+        let kinds = ResourceType::ALL.into_iter();
+        let kinds = kinds.filter(|kind| *kind != ResourceType::Secret);
+        kinds.flat_map(of).collect()
     }
 
     /// Translates the resources into clusters and routes, for these listeners of the caller; a

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use route::{ClusterSpec, IpPrefix, ListenerSet, TableSpec, TcpOptions};
 
 use crate::decode::MAX_RESOURCES;
+use crate::decode::cluster::ClusterConfig;
 use crate::decode::connect::ConnectRoutes;
 use crate::decode::listener::{
     Chain, Handler, HttpHandler, HttpRoutes, Limits, ListenerConfig, Transport,
 };
 use crate::decode::routes::{Found, Item, Routes};
 use crate::decode::state::State;
+use crate::decode::terminate::Terminating;
 use crate::proto::TcpKeepalive;
 use crate::resource::ResourceType;
 
@@ -129,6 +131,10 @@ impl<'s> Builder<'s> {
         name: &'s Arc<str>,
         listener: &'s ListenerConfig,
     ) -> Result<(), TableError> {
+        if listener.internal {
+            // Clusters lead to it.
+            return Ok(());
+        }
         let Some(index) = find_own(name, listener.port, self.own) else {
             let why = "no listener of this gateway has its name or port";
             self.report(name, why);
@@ -137,16 +143,37 @@ impl<'s> Builder<'s> {
         let protocol = self.own[index].protocol;
         for chain in &listener.chains {
             let added = match &chain.handler {
-                Handler::Tcp(target) => tcp_match(protocol, chain).map(|keys| {
-                    self.routes.add(Found {
-                        origin: name,
-                        keys,
-                        listeners: ListenerSet::only(index),
-                        sources: &chain.allow_sources,
-                        cluster: &target.cluster,
-                        limits: target.limits,
+                Handler::Tcp(target) => tcp_match(protocol, chain)
+                    .and_then(|keys| self.plain(&target.cluster).map(|()| keys))
+                    .map(|keys| {
+                        self.routes.add(Found {
+                            origin: name,
+                            keys,
+                            listeners: ListenerSet::only(index),
+                            sources: &chain.allow_sources,
+                            cluster: &target.cluster,
+                            limits: target.limits,
+                            handler: None,
+                        })
+                    }),
+                Handler::Terminate(own) => tcp_match(protocol, chain)
+                    .and_then(|keys| {
+                        if protocol == OwnProtocol::Node {
+                            return Err("a node listener ends no TLS");
+                        }
+                        Ok((keys, self.terminate(own)?))
                     })
-                }),
+                    .map(|(keys, (cluster, handler))| {
+                        self.routes.add(Found {
+                            origin: name,
+                            keys,
+                            listeners: ListenerSet::only(index),
+                            sources: &chain.allow_sources,
+                            cluster,
+                            limits: own.limits,
+                            handler: Some(handler),
+                        })
+                    }),
                 Handler::Http(handler) => {
                     http_fits(protocol, chain).map(|()| self.http(name, index, chain, handler))
                 }
@@ -185,6 +212,7 @@ impl<'s> Builder<'s> {
             self.report(origin, what);
         }
         for route in found.routes {
+            let idle_timeout = handler.idle_timeout;
             let (of_chain, own) = (&*chain.allow_sources, &*route.rule.allow_sources);
             if !of_chain.is_empty() && !own.is_empty() {
                 let why = "both its chain and the route say who may use it; it is withheld";
@@ -194,19 +222,70 @@ impl<'s> Builder<'s> {
             }
             let sources = if own.is_empty() { of_chain } else { own };
             let limits = route.rule.limits;
+            let (cluster, handler) = match self.beyond(route.cluster) {
+                Ok(found) => found,
+                Err(why) => {
+                    self.report(origin, format!("{}: {why}", route.rule.place));
+                    continue;
+                }
+            };
             self.routes.add(Found {
                 origin,
                 keys: vec![Item::Connect(route.value)],
                 listeners: ListenerSet::only(index),
                 sources,
-                cluster: route.cluster,
+                cluster,
                 limits: Limits {
-                    idle_timeout: limits.idle_timeout.or(handler.idle_timeout),
+                    idle_timeout: limits.idle_timeout.or(idle_timeout),
                     ..limits
                 },
+                handler,
             })?;
         }
         Ok(())
+    }
+
+    /// Returns where a CONNECT request goes on from a cluster: from one in front of an internal listener, TLS
+    /// ends there.
+    fn beyond(&self, cluster: &'s str) -> Result<(&'s str, Option<route::Handler>), &'static str> {
+        let config = self.state.cluster(cluster);
+        let Some(listener) = config.and_then(ClusterConfig::internal_listener) else {
+            return self.plain(cluster).map(|()| (cluster, None));
+        };
+        let listeners = self.state.of(ResourceType::Listener);
+        let found = listeners.get(listener).and_then(|one| one.listener());
+        let found = found.filter(|own| own.internal && own.chains.len() == 1);
+        let own = found.and_then(|own| own.terminating().next());
+        let own = own.ok_or("no internal listener with one chain that ends TLS is behind it")?;
+        let (cluster, handler) = self.terminate(own)?;
+        Ok((cluster, Some(handler)))
+    }
+
+    /// Checks that bytes can pass to a cluster as they are.
+    fn plain(&self, cluster: &str) -> Result<(), &'static str> {
+        match self.state.cluster(cluster) {
+            Some(config) if config.tls.is_some() => {
+                Err("its cluster has TLS, which does not begin here")
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Returns the cluster of a chain that ends TLS, which is the one whose endpoints its own have, and how.
+    fn terminate(&self, own: &'s Terminating) -> Result<(&'s str, route::Handler), &'static str> {
+        let tls = |name: &'s String| {
+            let config = self.state.cluster(name);
+            let tls = config.and_then(|own| Some((own, own.tls.as_ref()?)));
+            tls.ok_or("a cluster of it is not there, or has no TLS")
+        };
+        let (config, rest) = tls(&own.cluster)?;
+        let identified = own.identified.as_ref().map(tls).transpose()?;
+        if identified.is_some_and(|(other, _)| other.assignment() != config.assignment()) {
+            return Err("its clusters have different endpoints");
+        }
+        let terminate = own.with(rest, identified.map(|(_, tls)| tls))?;
+        let cluster = self.state.shared(config).unwrap_or(&own.cluster);
+        Ok((cluster, route::Handler::new(Arc::new(terminate))))
     }
 
     /// Adds the routes of WireGuard servers to all listeners that take WireGuard.
@@ -234,6 +313,7 @@ impl<'s> Builder<'s> {
                 sources: &config.allow_sources,
                 cluster: &config.target.cluster,
                 limits: config.target.limits,
+                handler: None,
             })?;
         }
         Ok(())
@@ -249,6 +329,9 @@ impl<'s> Builder<'s> {
             .iter()
             .filter_map(|(name, one)| Some((name, one.cluster()?)))
         {
+            if config.internal_listener().is_some() || state.shared(config).is_some() {
+                continue;
+            }
             let assignments = state.of(ResourceType::ClusterLoadAssignment);
             let assigned = config.assignment().and_then(|name| assignments.get(name));
             let mut spec = config.spec(assigned.and_then(|one| one.assignment()));

@@ -118,6 +118,7 @@ fn address(host: &str, port: u32) -> Address {
             port_value: Some(port),
             ..SocketAddress::default()
         }),
+        internal: None,
     }
 }
 
@@ -141,6 +142,7 @@ fn connect_to(pattern: HeaderPattern, action: RouteAction) -> Route {
             prefix: None,
             headers: vec![header],
             connect_matcher: Some(Empty {}),
+            ..RouteMatch::default()
         }),
         route: Some(action),
         ..Route::default()
@@ -202,7 +204,7 @@ fn routes(name: &str, routes: Vec<Route>) -> RouteConfiguration {
             name: "all".to_owned(),
             domains: vec!["*".to_owned()],
             routes,
-            require_tls: 0,
+            ..VirtualHost::default()
         }],
     }
 }

@@ -209,6 +209,7 @@ fn lb_endpoint(endpoint: &EndpointSpec) -> LbEndpoint {
         endpoint: Some(Endpoint {
             address: Some(Address {
                 socket_address: Some(address),
+                internal: None,
             }),
         }),
         health_status: if endpoint.healthy {

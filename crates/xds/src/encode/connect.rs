@@ -25,11 +25,11 @@ const CONNECT: &str = "CONNECT";
 /// Times that Envoy looks for an endpoint that was not tried yet.
 const MAX_SELECTIONS: i64 = 3;
 
-/// Encodes the routes from one value of the header, in the form for `audience`: Envoy needs one per
+/// Encodes the routes from one value of the header to a cluster, in the form for `audience`: Envoy needs one per
 /// header, ours knows its headers itself.
 pub(super) fn routes(
     value: &str,
-    spec: &RouteSpec,
+    (spec, cluster): (&RouteSpec, &str),
     params: &GatewayParams,
     audience: Audience,
 ) -> Vec<Route> {
@@ -43,7 +43,7 @@ pub(super) fn routes(
     };
     let route = |header: &&str| Route {
         matches: Some(connect(header, HeaderPattern::String(exact.clone()))),
-        route: Some(action(spec, params, audience)),
+        route: Some(action(spec, cluster, params, audience)),
         typed_per_filter_config: access(&spec.allow_sources),
         ..Route::default()
     };
@@ -52,24 +52,29 @@ pub(super) fn routes(
 
 fn connect(header: &str, pattern: HeaderPattern) -> RouteMatch {
     RouteMatch {
-        prefix: None,
         headers: vec![HeaderMatcher {
             name: header.to_owned(),
             pattern: Some(pattern),
             invert_match: false,
         }],
         connect_matcher: Some(Empty {}),
+        ..RouteMatch::default()
     }
 }
 
-fn action(spec: &RouteSpec, params: &GatewayParams, audience: Audience) -> RouteAction {
+fn action(
+    spec: &RouteSpec,
+    cluster: &str,
+    params: &GatewayParams,
+    audience: Audience,
+) -> RouteAction {
     let tunnel = UpgradeConfig {
         upgrade_type: CONNECT.to_owned(),
         enabled: None,
         connect_config: Some(ConnectConfig { allow_post: false }),
     };
     let mut action = RouteAction {
-        cluster: Some(spec.cluster.clone()),
+        cluster: Some(cluster.to_owned()),
         retry_policy: Some(RetryPolicy {
             retry_on: "connect-failure".to_owned(),
             num_retries: Some(params.connect_retries),
@@ -163,7 +168,7 @@ pub(super) fn configuration(name: &str, routes: Vec<Route>) -> RouteConfiguratio
             name: name.to_owned(),
             domains: vec!["*".to_owned()],
             routes,
-            require_tls: 0,
+            ..VirtualHost::default()
         }],
     }
 }
@@ -206,10 +211,11 @@ pub(super) fn by_name(name: &str, params: &GatewayParams) -> Filter4 {
         generate_request_id: Some(false),
         stream_idle_timeout: Some(duration(Duration::ZERO)),
         request_headers_timeout: Some(duration(params.preamble_timeout)),
+        ..HttpConnectionManager::default()
     })
 }
 
-fn filter(manager: &HttpConnectionManager) -> Filter4 {
+pub(super) fn filter(manager: &HttpConnectionManager) -> Filter4 {
     Filter4 {
         name: "envoy.filters.network.http_connection_manager".to_owned(),
         typed_config: Some(any(kind::HTTP_CONNECTION_MANAGER, manager)),

@@ -7,12 +7,13 @@ use std::time::Duration;
 use route::{IpPrefix, RouteMatch, RouteSpec, normal_server_name};
 
 use crate::encode::matches::{Key, cidr_ranges};
-use crate::encode::{GatewayParams, connect, duration, resource};
+use crate::encode::{GatewayParams, connect, duration, resource, terminate};
 use crate::proto::{
     Address, Empty, Filter3, Filter4, FilterChain, FilterChainMatch, HashPolicy, Listener,
     ProxyProtocol, Route, SocketAddress, TcpProxy, any, kind,
 };
 use crate::resource::{Audience, Resource, ResourceType};
+use crate::terminate::Terminate;
 
 const TLS: &str = "tls";
 const NODE: &str = "node";
@@ -32,6 +33,8 @@ pub(super) struct Listeners<'p> {
     /// Routes by destination; the chains depend on all of them.
     destinations: Vec<Destination>,
     connects: Vec<Route>,
+    /// What routes whose TLS ends in the gateway need beside listeners.
+    pub(super) beside: Vec<Resource>,
 }
 
 /// A route by destination.
@@ -53,17 +56,33 @@ impl<'p> Listeners<'p> {
             tls: Vec::new(),
             destinations: Vec::new(),
             connects: Vec::new(),
+            beside: Vec::new(),
         }
     }
 
     /// Adds the routes of a group.
     pub(super) fn add(&mut self, routes: &[RouteSpec]) {
         for spec in routes {
+            let ends = terminate::of(spec).filter(|_| self.audience == Audience::Parts);
+            if let Some(own) = &ends {
+                let known: Vec<_> = self.beside.iter().map(|one| one.name.clone()).collect();
+                let clusters = terminate::clusters(own, spec);
+                let fresh = clusters.filter(|one| !known.contains(&one.name));
+                self.beside.extend(fresh);
+            }
             match &spec.matches {
                 RouteMatch::ConnectDestinations(values) => {
                     for value in values {
                         if self.take(Key::Connect(value.clone())) {
-                            let routes = connect::routes(value, spec, self.params, self.audience);
+                            let cluster = match &ends {
+                                Some(own) => {
+                                    self.beside.extend(terminate::internal(value, own, spec));
+                                    value
+                                }
+                                None => &spec.cluster,
+                            };
+                            let to = (spec, cluster.as_str());
+                            let routes = connect::routes(value, to, self.params, self.audience);
                             self.connects.extend(routes);
                         }
                     }
@@ -80,7 +99,9 @@ impl<'p> Listeners<'p> {
                         });
                     }
                 }
-                RouteMatch::ServerNames(names) => self.server_names(names, spec),
+                RouteMatch::ServerNames(names) => {
+                    self.server_names(names, spec, ends.as_deref());
+                }
                 RouteMatch::WireGuard { .. } => {}
             }
         }
@@ -104,7 +125,7 @@ impl<'p> Listeners<'p> {
     /// A chain is chosen by name before it is looked at who may use it, and there is no way back:
     /// a client that is refused reaches no wildcard's chain instead. That is why `*` has a chain of
     /// its own and is not the default one, which takes what no other chain wanted.
-    fn server_names(&mut self, names: &[String], spec: &RouteSpec) {
+    fn server_names(&mut self, names: &[String], spec: &RouteSpec, ends: Option<&Terminate>) {
         let mut listed = Vec::with_capacity(names.len());
         let mut catch_all = false;
         for name in names {
@@ -115,7 +136,13 @@ impl<'p> Listeners<'p> {
                 Err(error) => self.withhold(Key::Name(name.clone()), error),
             }
         }
-        let proxy = tcp_filter(&self.tcp_proxy(spec));
+        let inner = match ends {
+            Some(own) => terminate::chain(own, spec),
+            None => FilterChain {
+                filters: vec![tcp_filter(&self.tcp_proxy(spec))],
+                ..FilterChain::default()
+            },
+        };
         let chain = |server_names| FilterChain {
             filter_chain_match: Some(FilterChainMatch {
                 source_prefix_ranges: cidr_ranges(&spec.allow_sources),
@@ -123,8 +150,7 @@ impl<'p> Listeners<'p> {
                 server_names,
                 ..FilterChainMatch::default()
             }),
-            filters: vec![proxy.clone()],
-            ..FilterChain::default()
+            ..inner.clone()
         };
         if catch_all {
             self.tls.push(chain(Vec::new()));
@@ -298,6 +324,7 @@ fn listener(name: &str, port: u16, params: &GatewayParams) -> Listener {
                 port_value: Some(port.into()),
                 ipv4_compat: params.address.is_ipv6(),
             }),
+            internal: None,
         }),
         listener_filters_timeout: (params.preamble_timeout > Duration::ZERO)
             .then(|| duration(params.preamble_timeout)),

@@ -5,6 +5,7 @@ use prost_types::{Any, Duration};
 
 use super::known::{Kind, messages};
 use super::listener::kind;
+use super::tls::{DownstreamTlsContext, UpstreamTlsContext};
 
 impl ConfigSource {
     /// Returns the source that is the stream itself.
@@ -44,8 +45,16 @@ messages! {
     /// `envoy.config.core.v3.Address`.
     struct Address {
         1 socket_address: Option<SocketAddress> [message];
+        3 internal: Option<InternalAddress> [message] as "envoy_internal_address";
     } refused {
-        2 pipe, 3 envoy_internal_address,
+        2 pipe,
+    }
+
+    /// `envoy.config.core.v3.EnvoyInternalAddress`.
+    struct InternalAddress {
+        1 server_listener_name: String [string];
+    } ignored {
+        2 endpoint_id,
     }
 
     /// `envoy.config.core.v3.SocketAddress`.
@@ -84,6 +93,8 @@ messages! {
     struct TransportSocket {
         1 name: String [string] = Kind::Ignored;
         3 typed_config: Option<Any> [message] = Kind::Any(&[
+            (kind::DOWNSTREAM_TLS, Some(DownstreamTlsContext::known)),
+            (kind::UPSTREAM_TLS, Some(UpstreamTlsContext::known)),
             (kind::RAW_BUFFER, Some(Empty::known)),
             (kind::UPSTREAM_PROXY_PROTOCOL, Some(ProxyProtocolUpstreamTransport::known)),
         ]);

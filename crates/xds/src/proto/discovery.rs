@@ -6,14 +6,25 @@
 //! `discovery.proto` and `base.proto`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use bytes::Bytes;
 
 use super::known::{Kind, messages};
 
+/// Without the value, which may be a secret.
+impl fmt::Debug for Any {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &mut f.debug_struct("Any");
+        shown.field("type_url", &self.type_url);
+        shown.field("bytes", &self.value.len()).finish()
+    }
+}
+
 messages! {
     /// `google.protobuf.Any`, with a value that is shared and not copied.
     #[derive(Eq)]
+    #[prost(skip_debug)]
     struct Any {
         1 type_url: String [string];
         2 value: Bytes [bytes = "bytes"] = Kind::Value;

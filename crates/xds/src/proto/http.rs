@@ -48,20 +48,22 @@ messages! {
         4 route_config: Option<RouteConfiguration> [message];
         5 http_filters: Vec<Filter4> [message, repeated] = Kind::Each(HttpFilter::known);
         8 http_protocol_options: Option<Http1ProtocolOptions> [message] = Kind::Ignored;
+        9 http2_protocol_options: Option<Http2ProtocolOptions> [message];
         14 use_remote_address: Option<bool> [message] = Kind::Ignored;
         15 generate_request_id: Option<bool> [message] = Kind::Ignored;
         /// What may be asked for besides plain requests; here only the types count.
         23 upgrade_configs: Vec<UpgradeType> [message, repeated] = Kind::Ignored;
         24 stream_idle_timeout: Option<Duration> [message];
+        35 common_http_protocol_options: Option<CommonHttpProtocolOptions> [message];
         41 request_headers_timeout: Option<Duration> [message] = Kind::Ignored;
     } ignored {
-        6 add_user_agent, 7 tracing, 9 http2_protocol_options, 10 server_name, 12 drain_timeout,
+        6 add_user_agent, 7 tracing, 10 server_name, 12 drain_timeout,
         13 access_log, 16 forward_client_cert_details, 17 set_current_client_cert_details,
         18 proxy_100_continue, 19 xff_num_trusted_hops,
         20 represent_ipv4_remote_address_as_ipv4_mapped_ipv6, 21 skip_xff_append, 22 via,
         25 internal_address_config, 26 delayed_close_timeout, 28 request_timeout,
         29 max_request_headers_kb, 30 normalize_path, 32 preserve_external_request_id,
-        33 merge_slashes, 34 server_header_transformation, 35 common_http_protocol_options,
+        33 merge_slashes, 34 server_header_transformation,
         36 request_id_extension, 37 always_set_request_id_in_response,
         39 strip_matching_host_port, 40 stream_error_on_invalid_http_message,
         42 strip_any_host_port, 43 path_normalization_options, 44 http3_protocol_options,
@@ -93,6 +95,48 @@ messages! {
         2 accept_http_10: bool [bool];
     }
 
+    /// `envoy.config.core.v3.Http2ProtocolOptions`.
+    #[derive(Copy)]
+    struct Http2ProtocolOptions {
+        2 max_concurrent_streams: Option<u32> [message];
+    } ignored {
+        1 hpack_table_size, 3 initial_stream_window_size, 4 initial_connection_window_size,
+        5 allow_connect, 6 allow_metadata, 7 max_outbound_frames,
+        8 max_outbound_control_frames, 9 max_consecutive_inbound_frames_with_empty_payload,
+        10 max_inbound_priority_frames_per_stream,
+        11 max_inbound_window_update_frames_per_data_frame_sent,
+        12 stream_error_on_invalid_http_messaging, 13 custom_settings_parameters,
+        14 override_stream_error_on_invalid_http_message, 15 connection_keepalive,
+        16 use_oghttp2_codec, 17 max_metadata_size, 18 enable_huffman_encoding,
+    }
+
+    /// `envoy.config.core.v3.HttpProtocolOptions`.
+    #[derive(Copy)]
+    struct CommonHttpProtocolOptions {
+        1 idle_timeout: Option<Duration> [message];
+        3 max_connection_duration: Option<Duration> [message];
+    } ignored {
+        2 max_headers_count, 4 max_stream_duration, 5 headers_with_underscores_action,
+        6 max_requests_per_connection, 7 max_response_headers_kb,
+    }
+
+    /// `envoy.config.core.v3.HeaderValueOption`.
+    struct HeaderValueOption {
+        1 header: Option<HeaderValue> [message];
+        /// 2 is to overwrite or add.
+        3 append_action: i32 [int32] = Kind::Ignored;
+    } ignored {
+        2 append, 4 keep_empty_value,
+    }
+
+    /// `envoy.config.core.v3.HeaderValue`.
+    struct HeaderValue {
+        1 key: String [string];
+        2 value: String [string];
+    } ignored {
+        3 raw_value,
+    }
+
     /// `envoy.config.route.v3.RouteConfiguration`.
     struct RouteConfiguration {
         1 name: String [string];
@@ -115,9 +159,10 @@ messages! {
         3 routes: Vec<Route> [message, repeated];
         /// 0 is none.
         4 require_tls: i32 [int32];
+        10 response_headers_to_add: Vec<HeaderValueOption> [message, repeated];
+        13 request_headers_to_remove: Vec<String> [string, repeated] = Kind::Ignored;
     } ignored {
-        5 virtual_clusters, 7 request_headers_to_add, 10 response_headers_to_add,
-        11 response_headers_to_remove, 13 request_headers_to_remove,
+        5 virtual_clusters, 7 request_headers_to_add, 11 response_headers_to_remove,
         14 include_request_attempt_count, 18 per_request_buffer_limit_bytes,
         19 include_attempt_count_in_response, 23 include_is_timeout_retry_header, 24 metadata,
         25 request_body_buffer_limit,
@@ -146,13 +191,22 @@ messages! {
     struct RouteMatch {
         1 prefix: Option<String> [string, optional];
         6 headers: Vec<HeaderMatcher> [message, repeated];
+        11 tls_context: Option<TlsContextMatch> [message];
         12 connect_matcher: Option<Empty> [message];
         field 10: "safe_regex" => Kind::One(RegexMatcher::known);
     } ignored {
         2 path, 4 case_sensitive, 14 path_separated_prefix,
     } refused {
-        7 query_parameters, 8 grpc, 9 runtime_fraction, 11 tls_context, 13 dynamic_metadata,
+        7 query_parameters, 8 grpc, 9 runtime_fraction, 13 dynamic_metadata,
         15 path_match_policy, 16 filter_state,
+    }
+
+    /// `RouteMatch.TlsContextMatchOptions`.
+    #[derive(Copy)]
+    struct TlsContextMatch {
+        1 presented: Option<bool> [message];
+    } refused {
+        2 validated,
     }
 
     /// `HeaderMatcher`; the matches but the last are the old form of `string_match`.
@@ -178,7 +232,8 @@ messages! {
     struct RouteAction {
         1 cluster: Option<String> [string, optional];
         2 cluster_header: Option<String> [string, optional];
-        8 timeout: Option<Duration> [message] = Kind::Ignored;
+        /// Counts where TLS ends; a CONNECT request has none.
+        8 timeout: Option<Duration> [message];
         9 retry_policy: Option<RetryPolicy> [message];
         15 hash_policy: Vec<RouteHashPolicy> [message, repeated];
         24 idle_timeout: Option<Duration> [message];

@@ -62,7 +62,17 @@ macro_rules! values {
     ($($type:ty),*) => { $(impl Shape for $type { const KIND: Kind = Kind::Value; })* };
 }
 
-values!(bool, f64, i32, i64, u32, String, Vec<String>, Vec<Vec<u8>>);
+values!(
+    bool,
+    f64,
+    i32,
+    i64,
+    u32,
+    String,
+    Vec<String>,
+    Vec<Vec<u8>>,
+    Vec<u8>
+);
 values!(
     Option<bool>,
     Option<u32>,
@@ -88,8 +98,8 @@ macro_rules! messages {
         } $(ignored { $($ignored:literal $no_effect:ident),* $(,)? })?
           $(refused { $($refused:literal $unsupported:ident),* $(,)? })?
     )*) => { $(
-        $(#[$meta])*
         #[derive(Clone, PartialEq, prost::Message)]
+        $(#[$meta])*
         pub(crate) struct $name {
             $(
                 $(#[$about])*

@@ -10,6 +10,8 @@ use super::known::{Kind, messages};
 
 /// Full names of the messages that travel in an `Any`.
 pub(crate) mod kind {
+    pub(crate) const DOWNSTREAM_TLS: &str =
+        "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
     pub(crate) const HTTP_CONNECTION_MANAGER: &str =
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
     pub(crate) const HTTP_INSPECTOR: &str =
@@ -30,6 +32,8 @@ pub(crate) mod kind {
         "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
     pub(crate) const UPSTREAM_PROXY_PROTOCOL: &str =
         "envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport";
+    pub(crate) const UPSTREAM_TLS: &str =
+        "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
 }
 
 /// `ListenerFilter`, and what else has its name at 1 and its `typed_config` at 3.
@@ -59,6 +63,8 @@ messages! {
         9 listener_filters: Vec<Filter3> [message, repeated] = Kind::Each(ListenerFilter::known);
         15 listener_filters_timeout: Option<Duration> [message] = Kind::Ignored;
         25 default_filter_chain: Option<FilterChain> [message];
+        /// It has no socket, and is reached by its name.
+        27 internal_listener: Option<Empty> [message];
     } ignored {
         4 use_original_dst, 5 per_connection_buffer_limit_bytes, 6 metadata, 7 deprecated_v1,
         8 drain_type, 10 transparent, 11 freebind, 12 tcp_fast_open_queue_length,
@@ -68,7 +74,7 @@ messages! {
         31 ignore_global_conn_limit, 33 additional_addresses,
         34 max_connections_to_accept_per_socket_event, 35 bypass_overload_manager,
     } refused {
-        18 udp_listener_config, 19 api_listener, 27 internal_listener, 32 filter_chain_matcher,
+        18 udp_listener_config, 19 api_listener, 32 filter_chain_matcher,
         36 fcds_config,
     }
 
@@ -76,6 +82,7 @@ messages! {
     struct ListenerHead {
         1 name: String [string];
         2 address: Option<Address> [message];
+        27 internal_listener: Option<Empty> [message];
     }
 
     /// `FilterChain`.

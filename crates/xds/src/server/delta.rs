@@ -31,7 +31,7 @@ impl Variant for Delta {
         now: Instant,
         request: DeltaDiscoveryRequest,
     ) -> Result<Handled, Excess> {
-        let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
+        let Some(kind) = stream.kind_of(&request.type_url) else {
             return Ok(Handled::Other);
         };
         let state = &mut stream.types[kind as usize];

@@ -71,10 +71,17 @@ pub(crate) struct Store {
 type Slots = [Option<Content>; 3];
 
 /// What a resource holds.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Content {
     pub(crate) version: Version,
     pub(crate) body: Bytes,
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the body, which may be a secret.
+        f.debug_tuple("Content").field(&self.version).finish()
+    }
 }
 
 /// Something that was added, replaced or removed.

@@ -30,6 +30,8 @@ use crate::resource::{Audience, ResourceType};
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) audience: Audience,
+    /// Whether secrets are sent: to peers whose certificate was verified.
+    pub(super) secrets: bool,
     pub(super) limits: ServerLimits,
     pub(super) types: [TypeState; ResourceType::ALL.len()],
     /// Changes up to here are among what is due.
@@ -260,9 +262,10 @@ impl TypeState {
 }
 
 impl Stream {
-    pub(super) fn new(audience: Audience, limits: ServerLimits) -> Self {
+    pub(super) fn new(audience: Audience, secrets: bool, limits: ServerLimits) -> Self {
         Self {
             audience,
+            secrets,
             limits,
             types: Default::default(),
             cursor: 0,
@@ -271,6 +274,12 @@ impl Stream {
             announced: None,
             live: false,
         }
+    }
+
+    /// Returns the type of a request, if it is answered.
+    pub(super) fn kind_of(&self, type_url: &str) -> Option<ResourceType> {
+        let kind = ResourceType::from_type_url(type_url)?;
+        (kind != ResourceType::Secret || self.secrets).then_some(kind)
     }
 
     /// Checks what a client subscribes to.
@@ -465,7 +474,11 @@ pub(super) fn leads(kind: ResourceType) -> bool {
     LEADING.contains(&kind)
 }
 
-const LEADING: [ResourceType; 2] = [ResourceType::Cluster, ResourceType::ClusterLoadAssignment];
+const LEADING: [ResourceType; 3] = [
+    ResourceType::Cluster,
+    ResourceType::ClusterLoadAssignment,
+    ResourceType::Secret,
+];
 
 const FOLLOWING: [ResourceType; 3] = [
     ResourceType::Listener,

@@ -164,7 +164,7 @@ impl<V: Variant> Client<V> {
         let limits = &inner.params.limits;
         Self {
             place: inner.clients.enter(status),
-            stream: Stream::new(audience, limits.clone()),
+            stream: Stream::new(audience, peer.names.is_some(), limits.clone()),
             rate: Rate::new(limits, Instant::now()),
             audience,
             gateway,

@@ -145,14 +145,21 @@ impl Serving {
 
     /// Bytes of all responses so far.
     pub(crate) fn pushed(&self) -> u64 {
-        ["cluster", "assignment", "listener", "route", "wireguard"]
-            .map(|kind| {
-                self.count(&format!(
-                    r#"rhizome_xds_push_bytes_total{{gateway="default",type="{kind}"}}"#
-                ))
-            })
-            .iter()
-            .sum()
+        [
+            "cluster",
+            "assignment",
+            "listener",
+            "route",
+            "secret",
+            "wireguard",
+        ]
+        .map(|kind| {
+            self.count(&format!(
+                r#"rhizome_xds_push_bytes_total{{gateway="default",type="{kind}"}}"#
+            ))
+        })
+        .iter()
+        .sum()
     }
 
     /// Waits until a series is at least this.
@@ -176,6 +183,7 @@ pub(crate) struct Seen {
     pub(crate) tables: u64,
     pub(crate) table: Option<Table>,
     pub(crate) confirmed: u64,
+    pub(crate) secrets: tls::Secrets,
 }
 
 /// Decides what becomes of a table.
@@ -207,7 +215,7 @@ impl Client {
             judge: Box::new(judge),
         };
         let registry = Registry::new();
-        let metrics = ClientMetrics::new(&registry);
+        let metrics = ClientMetrics::new(&registry, tls::Metrics::new(&registry));
         let task = tokio::spawn(async move {
             xds::run(params, sink, metrics).await;
         });
@@ -293,6 +301,11 @@ impl Sink for Recorder {
         Ok(())
     }
 
+    fn secrets(&mut self, all: tls::Secrets) {
+        self.seen.lock().unwrap().secrets = all;
+        self.told.send_modify(|count| *count += 1);
+    }
+
     fn confirmed(&mut self) {
         self.seen.lock().unwrap().confirmed += 1;
         self.told.send_modify(|count| *count += 1);
@@ -302,6 +315,7 @@ impl Sink for Recorder {
 pub(crate) fn client_params(addr: SocketAddr, tls: Option<ClientTls>) -> ClientParams {
     let scheme = if tls.is_some() { "https" } else { "http" };
     ClientParams {
+        secrets: tls.is_some(),
         server: format!("{scheme}://{addr}").parse().unwrap(),
         tls,
         node: "gateway-0".to_owned(),

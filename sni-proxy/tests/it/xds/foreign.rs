@@ -273,7 +273,7 @@ fn istiods_tls_cluster_is_refused_by_its_field() {
                 shapes::tls_cluster("outbound|443||tls"),
             );
         });
-        let path = "Cluster outbound|443||tls: transport_socket.typed_config: ";
+        let path = "Cluster outbound|443||tls: transport_socket.common_tls_context: it is missing";
         wait::until("a refusal", LIMIT, || {
             stage
                 .istiod

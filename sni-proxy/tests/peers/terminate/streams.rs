@@ -211,7 +211,11 @@ fn within_connect(stage: &Stage) {
         .unwrap();
     wait::until("the route", LIMIT, || generation() > before).unwrap();
     for (name, server_name) in [("named", NAME), ("another name", SERVER_NAME)] {
-        let authority = format!("{}{}", stage.secrets.serving.pem(), stage.first.authority_pem());
+        let authority = format!(
+            "{}{}",
+            stage.secrets.serving.pem(),
+            stage.first.authority_pem()
+        );
         let target = Target::tls(stage.gateway.listener("node"), &authority);
         let target = target.bearer(stage.first.token());
         let target = target.proxy(Proxy::Connect {

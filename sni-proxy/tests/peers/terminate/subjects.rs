@@ -100,7 +100,9 @@ fn sign(stage: &Stage, number: usize, mask: &str, subject: &str) -> Identity {
     writeln!(config, "distinguished_name=dn\n[dn]\n{subject}").unwrap();
     writeln!(config, "[ext]\nextendedKeyUsage=clientAuth").unwrap();
     std::fs::write(path("cnf"), config).unwrap();
-    let ca = stage.dir.write("signer.key", stage.secrets.clients.key_pem());
+    let ca = stage
+        .dir
+        .write("signer.key", stage.secrets.clients.key_pem());
     let run = |command: &mut Command| {
         command::run(command).unwrap_or_else(|error| panic!("{subject}: {error:#}"))
     };

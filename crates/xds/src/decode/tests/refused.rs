@@ -174,7 +174,7 @@ fn cluster_faults_name_the_field() {
         "connect_timeout: it is no duration of 0 to 10,000 years",
         "circuit_breakers: 0 connections would admit no client",
         "outlier_detection.max_ejection_percent: it is more than 100",
-        &format!("transport_socket.typed_config: the type {tls:?} is not understood"),
+        "transport_socket.sni: invalid dns name",
         "Cluster d: name: it is \"c\"",
         "Cluster : name: it is empty",
         "Cluster c: it is malformed",

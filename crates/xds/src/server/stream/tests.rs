@@ -51,7 +51,7 @@ impl Bench {
         };
         Self {
             store,
-            stream: Stream::new(audience, limits),
+            stream: Stream::new(audience, true, limits),
             now: Instant::now(),
             full: false,
             unanswered: VecDeque::new(),
