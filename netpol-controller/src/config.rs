@@ -235,6 +235,10 @@ fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> Rout
             None
         }
     };
+    if file.enabled && file.tls_termination && tls.is_none() {
+        let why = "secrets are sent only to gateways that show a certificate: xds.ca, cert and key";
+        errors.add(format!("{block}.tlsTermination"), why);
+    }
     let mut names = BTreeSet::new();
     for (index, gateway) in file.gateways.iter().enumerate() {
         let key = format!("{block}.gateways[{index}]");
@@ -248,8 +252,12 @@ fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> Rout
             errors.add(format!("{key}.clients"), why);
         }
     }
+    let gateways = file.gateways.iter().map(|own| GatewayEntry {
+        terminates_tls: file.tls_termination,
+        ..own.clone()
+    });
     RoutingConfig {
-        gateways: file.gateways.clone(),
+        gateways: gateways.collect(),
         address,
         tls,
     }

@@ -29,6 +29,7 @@ use crate::publish::Publisher;
 use crate::reconciler::{Parts, Reconciler};
 use crate::resolve;
 use crate::routes::GatewayEntry;
+use crate::secrets;
 use crate::status::{Answers, Summary};
 use crate::watch::{self as watches, Watches};
 use crate::write::Writer;
@@ -166,6 +167,15 @@ impl Controller {
         }
         let (sender, messages) = mpsc::channel(watches::QUEUE);
         let config = Arc::new(config);
+        if config.gateways().iter().any(|own| own.terminates_tls) {
+            let (client, messages) = (client.clone(), sender.clone());
+            tasks.spawn(secrets::follow(
+                client,
+                configured.clone(),
+                messages,
+                metrics.clone(),
+            ));
+        }
         let watching = Watches::new(client.clone(), config.clone(), sender, metrics.clone());
         tasks.spawn(watching.run());
         let reconciler = Reconciler::new(Parts {

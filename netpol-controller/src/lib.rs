@@ -6,7 +6,8 @@
 //! ```
 //!
 //! What is routed is allowed and what is allowed is routed, because both come from the same
-//! objects at the same moment. Forwards no connection, and reads no Secret.
+//! objects at the same moment. Forwards no connection, and reads Secrets only for
+//! TLS that ends in gateways.
 #![forbid(unsafe_code)]
 
 mod affected;
@@ -23,6 +24,7 @@ mod queue;
 mod reconciler;
 mod resolve;
 pub mod routes;
+mod secrets;
 pub mod state;
 mod status;
 mod sync;

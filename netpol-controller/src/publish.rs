@@ -20,7 +20,7 @@ use crate::config::{Config, RoutingConfig};
 use crate::metrics::{Metrics, count};
 use crate::plan::{self, Problem, RoutedPort};
 use crate::routes::{self, Changed, GatewayEntry, Table};
-use crate::state::{ClusterState, ObjectKey};
+use crate::state::{ClusterState, ObjectKey, authorities_of};
 use crate::status::GatewaySummary;
 
 /// The shortest time between two sets of whole listeners.
@@ -144,6 +144,27 @@ impl Publisher {
             gateway.publish(index, &self.table, &published);
         }
         changed
+    }
+
+    /// Publishes Secrets as they are now, each to the gateways of its namespace. Gateways go on with what they
+    /// have of one that is gone.
+    pub(crate) fn publish_secrets(&self, state: &ClusterState, keys: &BTreeSet<ObjectKey>) {
+        for key in keys {
+            let set = state.secrets.resources(key);
+            let kind = ResourceType::Secret;
+            let names = [Arc::clone(&key.name), authorities_of(&key.name).into()];
+            let gone = names.map(|name| (kind, Audience::Parts, name));
+            for (entry, gateway) in self.entries.iter().zip(&self.gateways) {
+                let own = *entry.namespace == *key.namespace && entry.terminates_tls;
+                if let Some(handle) = gateway.handle.as_ref().filter(|_| own) {
+                    if set.is_empty() {
+                        handle.update(Vec::new(), gone.to_vec());
+                    } else {
+                        handle.update(set.to_vec(), Vec::new());
+                    }
+                }
+            }
+        }
     }
 
     pub(crate) fn problems(&self, group: &str) -> Vec<Problem> {

@@ -28,7 +28,7 @@ use crate::metrics::{Metrics, count};
 use crate::observed::ObservedPolicies;
 use crate::plan::{ApiServer, HostName, Problem, Reason};
 use crate::publish::{self, Publisher};
-use crate::routes::GatewayEntry;
+use crate::routes::{self, GatewayEntry};
 use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
 use crate::status::Summary;
 use crate::sync::{self, Job, PlanInputs, PolicySync};
@@ -68,6 +68,8 @@ pub(crate) struct Reconciler {
     sync: PolicySync,
     /// Route groups that are to be translated again.
     groups: BTreeSet<Arc<str>>,
+    /// Secrets that are to be published again.
+    secrets: BTreeSet<ObjectKey>,
     /// Keys seen so far in lists in progress.
     listing: BTreeMap<Kind, BTreeSet<ObjectKey>>,
     /// Kinds that must be listed before anything is done; `None` before it is known which.
@@ -106,6 +108,7 @@ impl Reconciler {
             observed: ObservedPolicies::default(),
             sync,
             groups: BTreeSet::new(),
+            secrets: BTreeSet::new(),
             listing: BTreeMap::new(),
             unlisted: None,
             synced: false,
@@ -215,11 +218,29 @@ impl Reconciler {
                 }
             }
             Message::Object(kind, object) => self.apply(kind, *object),
+            Message::Secret(key, secret) => {
+                if self.state.secrets.put(key.clone(), secret) {
+                    self.enqueue_secret_groups(&key);
+                    self.secrets.insert(key);
+                }
+            }
+            Message::SecretsListed(namespace) => {
+                if self.state.secrets.listed.insert(namespace) && self.synced {
+                    self.groups.extend(routes::all_groups(&self.state));
+                }
+            }
             Message::Unserved(kind) => {
                 self.listing.remove(&kind);
                 self.state.served.remove(&kind);
                 self.retain(kind, &BTreeSet::new());
             }
+        }
+    }
+
+    fn enqueue_secret_groups(&mut self, key: &ObjectKey) {
+        if self.synced {
+            let groups = routes::groups_of_secret(&self.state, &key.name);
+            self.groups.extend(groups);
         }
     }
 
@@ -342,6 +363,7 @@ impl Reconciler {
         self.problems
             .retain(|source, _| !matches!(source, Source::Group(_)));
         self.incomplete = true;
+        self.secrets.extend(self.state.secrets.keys().cloned());
         if self.synced {
             self.enqueue_all();
         }
@@ -408,7 +430,7 @@ impl Reconciler {
             self.enqueue(Affected {
                 services: services.cloned().collect(),
                 namespaces: self.state.namespaces.keys().cloned().collect(),
-                groups: crate::routes::all_groups(&self.state),
+                groups: routes::all_groups(&self.state),
             });
         }
     }
@@ -416,6 +438,8 @@ impl Reconciler {
     // Actions.
 
     fn translate(&mut self) {
+        let secrets = std::mem::take(&mut self.secrets);
+        self.parts.publisher.publish_secrets(&self.state, &secrets);
         if self.groups.is_empty() {
             return;
         }

@@ -37,8 +37,9 @@ mod resolve;
 mod restrict;
 mod select;
 mod table;
+mod terminate;
 
-pub use self::affected::{all_groups, groups_of};
+pub use self::affected::{all_groups, groups_of, groups_of_secret};
 pub use self::table::{Changed, Table};
 
 use self::claims::{Claims, Context};
@@ -64,6 +65,9 @@ pub struct GatewayEntry {
     /// Subject alternative names, any of which a client's certificate must have, with mTLS.
     #[serde(default)]
     pub clients: Vec<String>,
+    /// TLS ends in it where objects say so, `tlsTermination`.
+    #[serde(skip)]
+    pub terminates_tls: bool,
 }
 
 /// Ports of a gateway's Service.

@@ -23,6 +23,7 @@ mod lookup;
 mod meta;
 pub(crate) mod names;
 mod pods;
+mod secret;
 mod selector;
 
 use self::catalog::Objects;
@@ -48,6 +49,7 @@ pub use self::kind::Kind;
 use self::meta::Parse;
 pub use self::meta::{Labels, Object, ObjectKey, ObjectRef, ParseError, has_labels};
 pub use self::pods::Pods;
+pub use self::secret::{Secret, Secrets, authorities_of};
 pub(crate) use self::selector::parse_items;
 pub use self::selector::{LabelSelector, Operator, Requirement, is_label_key, is_subdomain};
 
@@ -81,6 +83,8 @@ pub struct ClusterState {
     pub tls_routes: Catalog<TlsRoute>,
     /// Networks of shoots, by the name of their `Cluster`, which is the namespace's.
     pub shoots: BTreeMap<Arc<str>, ShootNetworks>,
+    /// Secrets of gateways whose TLS ends there.
+    pub secrets: Secrets,
     /// Services that exist, and were invalid when first seen.
     pub unreadable: BTreeSet<ObjectKey>,
     /// Kinds that the API server serves and that have been listed.

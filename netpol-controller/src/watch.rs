@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::config::Config;
 use crate::metrics::Metrics;
-use crate::state::{Kind, ObjectKey};
+use crate::state::{Kind, ObjectKey, Secret};
 
 /// How often the API server is asked for added and removed kinds.
 const DISCOVERY_PERIOD: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
 
 /// How long a watch lasts, seconds, before it is renewed; one that is silent for longer is
 /// dead, however its connection looks.
-const WATCH_LASTS: u32 = 60;
+pub(crate) const WATCH_LASTS: u32 = 60;
 
 /// Time between attempts to watch while there is no API server: it doubles, up to the second.
 /// Short, to resume soon after the API server returns.
@@ -49,7 +49,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// Messages that wait for the reconciler; a watch that is ahead waits.
 pub(crate) const QUEUE: usize = 1024;
 
-#[derive(Debug)]
 pub(crate) enum Message {
     /// These kinds are needed and served; each of them will be listed.
     Discovered(BTreeSet<Kind>),
@@ -63,6 +62,10 @@ pub(crate) enum Message {
     Listed(Kind),
     /// An object is gone.
     Gone(Kind, ObjectKey),
+    /// A Secret of a gateway's as it is now; none when it is gone.
+    Secret(ObjectKey, Option<Secret>),
+    /// All Secrets of a namespace are known.
+    SecretsListed(Arc<str>),
 }
 
 /// Returns whether a configuration needs a kind.
@@ -275,11 +278,7 @@ impl Watch {
         whole: fn(K) -> DynamicObject,
     ) {
         let throttle = Throttle::new(Duration::from_secs(30));
-        let pauses = ExponentialBuilder::new()
-            .with_min_delay(PAUSES.0)
-            .with_max_delay(PAUSES.1)
-            .without_max_times();
-        let mut events = pin!(events.backoff(ExponentialBackoff::from(pauses)));
+        let mut events = pin!(events.backoff(pauses()));
         while let Some(event) = events.next().await {
             let kind = self.kind;
             let message = match event {
@@ -304,6 +303,15 @@ impl Watch {
             }
         }
     }
+}
+
+/// Returns the times between attempts to watch.
+pub(crate) fn pauses() -> ExponentialBackoff {
+    let pauses = ExponentialBuilder::new()
+        .with_min_delay(PAUSES.0)
+        .with_max_delay(PAUSES.1)
+        .without_max_times();
+    ExponentialBackoff::from(pauses)
 }
 
 /// A `Cluster` holds a whole shoot, seed and cloud profile, of which some bytes are wanted.

@@ -86,13 +86,6 @@ pub(crate) struct Termination {
     stats: Arc<RouteStats>,
 }
 
-/// One is another only if it is the same: secrets and counts are its own.
-impl PartialEq for Termination {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
-    }
-}
-
 /// All of a process, so that one that is asked for again is the same.
 #[derive(Debug, Default)]
 pub(crate) struct Terminations {

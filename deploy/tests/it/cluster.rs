@@ -23,7 +23,8 @@ pub(crate) const COMPONENTS: [&str; 12] = [
 ];
 
 /// What is applied over one of them.
-const OVERLAYS: [&str; 4] = [
+const OVERLAYS: [&str; 5] = [
+    "seed/tls-termination",
     "seed/gateway/overlays/client-addresses",
     "seed/gateway/overlays/udp-service",
     "seed/gateway/overlays/node-cache",

@@ -127,6 +127,9 @@ pub(crate) struct ClusterFile {
 pub(crate) struct RoutingFile {
     /// Whether they are served.
     pub(crate) enabled: bool,
+    /// Whether TLS ends in gateways where Gardener's objects say so, instead of being passed through. Needs
+    /// `xds.ca`, `cert` and `key`, and the right to list and watch Secrets in the gateways' namespaces.
+    pub(crate) tls_termination: bool,
     /// The gateways; the only key that is read again when the file changes.
     pub(crate) gateways: Vec<GatewayEntry>,
     /// Where gateways ask for them.

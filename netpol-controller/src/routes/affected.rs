@@ -40,6 +40,26 @@ pub fn groups_of(
     }
 }
 
+/// Returns the groups that a Secret of a gateway's is about.
+pub fn groups_of_secret(state: &ClusterState, name: &str) -> BTreeSet<Arc<str>> {
+    let mut groups = BTreeSet::new();
+    for (key, gateway) in &state.istio_gateways {
+        let tls = gateway
+            .servers
+            .iter()
+            .filter_map(|server| server.tls.as_ref());
+        if { tls }.any(|own| own.credential_name == name) {
+            groups.extend(of_istio_gateway(state, key));
+        }
+    }
+    for (key, rule) in state.destination_rules.iter() {
+        if rule.traffic_policy["tls"]["credentialName"] == name {
+            groups.extend(state.destination_rules.namespaces_of(key));
+        }
+    }
+    groups
+}
+
 /// Returns all groups that there may be something to say about.
 pub fn all_groups(state: &ClusterState) -> BTreeSet<Arc<str>> {
     let mut groups: BTreeSet<Arc<str>> = BTreeSet::new();

@@ -4,6 +4,7 @@
 //! different groups has a route both claim is decided by [`Table`](super::Table).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use route::RouteMatch;
@@ -94,6 +95,7 @@ impl Source {
             source: self.clone(),
             times: Times::default(),
             chain: None,
+            terminate: None,
             sources: Sources::All,
         }
     }
@@ -116,6 +118,8 @@ pub(super) struct Claim {
     pub(super) times: Times,
     /// Name of its filter chain.
     pub(super) chain: Option<String>,
+    /// How its TLS ends in the gateway, if it does.
+    pub(super) terminate: Option<Arc<xds::Terminate>>,
     /// Clients that may connect.
     pub(super) sources: Sources,
 }

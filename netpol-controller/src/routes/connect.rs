@@ -7,13 +7,14 @@
 //! `vpn-seed-server-0` to `-4`, on 1194.
 //!
 //! A shoot whose TLS ended in Envoy has a second name, `<id>--kube-apiserver-socket`: an alias
-//! here. It is valid as long as the first is, so that node proxies that still use it are served.
+//! here. It is valid as long as the first is, so that node proxies that still use it are served. With
+//! `tlsTermination` TLS ends behind it, as it does in front of the shoot's names.
 
 use std::collections::BTreeSet;
 
 use route::RouteMatch;
 
-use super::claims::{Claims, Context, Source, Target};
+use super::claims::{Claim, Claims, Context, Source, Target};
 use super::{GatewayEntry, ROOT_NAMESPACE, policy, select};
 use crate::state::{
     ClusterState, ConnectValue, FilterPatch, Kind, Mention, ObjectKey, Protocol, in_namespace,
@@ -35,7 +36,19 @@ pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
             for port in ports.filter(|port| port.protocol == Protocol::Tcp) {
                 let target = Target::tcp(key.clone(), port.port);
                 let is_open = opened.contains(&target);
-                let values = values(cx.state, entry, &rules, &target, is_open);
+                let mut values = values(cx.state, entry, &rules, &target, is_open);
+                // An alias ends TLS where the shoot's names do; Gardener does it by the same certificate.
+                let own = others.routes.iter().filter(|own| own.gateway == index);
+                let mut ends = own.filter(|own| own.target == target && !is_wildcard(own));
+                if let Some(terminate) = ends.find_map(|own| own.terminate.clone())
+                    && values.len() > 1
+                {
+                    let aliases = RouteMatch::ConnectDestinations(values.split_off(1));
+                    claims.routes.push(Claim {
+                        terminate: Some(terminate),
+                        ..source.claim(index, aliases, target.clone())
+                    });
+                }
                 if !values.is_empty() {
                     let matches = RouteMatch::ConnectDestinations(values);
                     claims.routes.push(source.claim(index, matches, target));
@@ -46,7 +59,14 @@ pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
     claims
 }
 
-/// Returns the values of the header that lead to a port; `is_open` when another route does.
+/// Whether it ends TLS by the seed's certificate instead of the shoot's own.
+fn is_wildcard(claim: &Claim) -> bool {
+    let own = claim.terminate.as_ref();
+    own.is_some_and(|own| own.certificate.ends_with("-wildcard-tls"))
+}
+
+/// Returns the values of the header that lead to a port, the cluster's name first; `is_open` when another route
+/// does.
 fn values(
     state: &ClusterState,
     entry: &GatewayEntry,

@@ -71,6 +71,8 @@ fn follow(gateway: (usize, &GatewayEntry), patch: &FilterPatch, source: &Source)
             let matches = RouteMatch::ConnectDestinations(vec![value.clone()]);
             Outcome::Route(Box::new(source.claim(index, matches, target(cluster))))
         }
+        // What Gardener's say the gateway does by itself, or another route has.
+        FilterPatch::Http | FilterPatch::Socket(_) if entry.terminates_tls => Outcome::Nothing,
         FilterPatch::Http => Outcome::Adapted(
             "it changes HTTP, which passes through inside TLS unchanged".to_owned(),
         ),

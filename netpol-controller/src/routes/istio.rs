@@ -7,15 +7,16 @@
 //! ```
 //!
 //! A server that ends TLS in front of an API server, as Gardener writes it by default, is served as
-//! passthrough of its names: the API server ends TLS itself.
+//! passthrough of its names, since the API server ends TLS itself; with `tlsTermination` as one that ends it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use route::{RouteMatch, normal_server_name};
 
-use super::claims::{Claims, Context, Source, Target};
+use super::claims::{Claim, Claims, Context, Source, Target};
 use super::names::common;
-use super::{GatewayEntry, Ports, select};
+use super::{GatewayEntry, Ports, select, terminate};
 use crate::plan::Reason;
 use crate::state::{
     ClusterState, IstioServer, Kind, Mention, ObjectKey, RouteDestination, ServerPort, TlsMatch,
@@ -348,12 +349,33 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
                     }
                     Tls::Passthrough => continue,
                     Tls::Terminate => match passed_through(cx.state, entry, &key, server) {
-                        Ok((names, target, message)) => {
+                        Ok((names, target, mut message)) => {
+                            let ends = entry.terminates_tls;
+                            let ends =
+                                ends.then(|| terminate::of(cx.state, entry, server, &target));
+                            let (ends, why) =
+                                ends.map_or((None, None), |own| (own.clone().ok(), own.err()));
+                            message.extend(why.map(|why| format!(": {why}")));
+                            let problems = ends
+                                .as_ref()
+                                .map(|own| terminate::problems(cx.state, entry, own));
                             if !names.is_empty() {
                                 let matches = RouteMatch::ServerNames(names);
-                                claims.routes.push(source.claim(index, matches, target));
+                                claims.routes.push(Claim {
+                                    terminate: ends.map(Arc::new),
+                                    ..source.claim(index, matches, target)
+                                });
                             }
-                            (Reason::RouteAdapted, message)
+                            match problems {
+                                Some(problems) if problems.is_empty() => continue,
+                                Some(problems) => {
+                                    let why = problems.join("; ");
+                                    let message =
+                                        format!("gateways without it pass TLS through: {why}");
+                                    (Reason::RouteAdapted, message)
+                                }
+                                None => (Reason::RouteAdapted, message),
+                            }
                         }
                         Err(message) => (Reason::RouteNotTranslated, message),
                     },

@@ -2,8 +2,8 @@
 //!
 //! The rule is found as Istio does: that of the gateway's namespace, else that of the Service's,
 //! else that of the root namespace; a full name before a wildcard; the oldest of several. Subsets,
-//! and what concerns HTTP, mean nothing here. TLS is never added: what passes is TLS already, from
-//! end to end.
+//! and what concerns HTTP, mean nothing here. TLS is never added to what passes through, which is TLS
+//! already, from end to end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +36,7 @@ pub(super) fn apply(
     let mut reader = Reader {
         cluster,
         times: Times::default(),
+        terminates: entry.terminates_tls && target.service.name.ends_with("kube-apiserver"),
         wrong: Vec::new(),
     };
     reader.read(of_port(&rule.traffic_policy, target.port));
@@ -52,6 +53,17 @@ pub(super) fn exposes(state: &ClusterState, entry: &GatewayEntry, service: &Obje
         service_of_host(&rule.host, &key.namespace).as_ref() == Some(service)
             && select::exported(&rule.export_to, &key.namespace, &entry.namespace)
     })
+}
+
+/// Returns the TLS that the rule for a port of a Service sets, as a gateway sees it; null when it sets none.
+pub(super) fn tls_of<'w>(
+    state: &'w ClusterState,
+    entry: &GatewayEntry,
+    service: &ObjectKey,
+    port: u16,
+) -> Option<&'w Value> {
+    let (_, rule) = rule_for(state, entry, service)?;
+    Some(&of_port(&rule.traffic_policy, port)["tls"])
 }
 
 fn rule_for<'w>(
@@ -87,6 +99,8 @@ fn of_port(policy: &Value, port: u16) -> &Value {
 struct Reader<'c> {
     cluster: &'c mut ClusterSpec,
     times: Times,
+    /// TLS ends in the gateway, and begins anew.
+    terminates: bool,
     wrong: Vec<String>,
 }
 
@@ -97,6 +111,7 @@ impl Reader<'_> {
         self.outlier(&policy["outlierDetection"]);
         match policy["tls"]["mode"].as_str() {
             None | Some("DISABLE") => {}
+            Some(_) if self.terminates => {}
             Some(mode) => self.wrong.push(format!(
                 "tls.mode {mode} is not followed: TLS passes from the client to the Service as it is"
             )),

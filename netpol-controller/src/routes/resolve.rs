@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use route::{ClusterSpec, EndpointAddress, EndpointSpec, OWN_PODS, RouteSpec};
+use route::{ClusterSpec, EndpointAddress, EndpointSpec, Handler, OWN_PODS, RouteSpec};
 
 use super::claims::{Claim, Claims, Context, Target, Times};
 use super::{GatewayEntry, GatewayGroup, Group, Routed, SourcedRoute, policy};
@@ -87,6 +87,7 @@ fn route(claim: &Claim, cluster: &ClusterSpec, times: Times) -> SourcedRoute {
     let mut spec = RouteSpec::new(claim.matches.clone(), cluster.name.clone());
     spec.idle_timeout = claim.times.idle_timeout.or(times.idle_timeout);
     spec.max_connection_age = claim.times.max_connection_age.or(times.max_connection_age);
+    spec.handler = claim.terminate.clone().map(Handler::new);
     if let Sources::Only(ranges) = &claim.sources {
         spec.allow_sources.clone_from(ranges);
     }

@@ -9,4 +9,5 @@ mod incremental;
 mod istio;
 mod listeners;
 mod restrict;
+mod terminate;
 mod unsupported;

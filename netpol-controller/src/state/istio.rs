@@ -181,9 +181,13 @@ pub struct ServerPort {
 
 /// TLS settings of a server.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ServerTls {
     pub mode: String,
+    /// Name of the Secret with its certificate, in the gateway's namespace.
+    pub credential_name: String,
+    /// `TLSV1_2`, for example; empty for Istio's default.
+    pub min_protocol_version: String,
 }
 
 /// A `DestinationRule`.

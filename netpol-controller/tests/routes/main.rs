@@ -30,6 +30,7 @@ mod programs;
 mod seed;
 mod slices;
 mod sources;
+mod terminate;
 
 use testkit::wait::Stopwatch;
 

@@ -124,7 +124,7 @@ pub(crate) fn all() -> Vec<Value> {
     all
 }
 
-fn namespace(name: &str) -> Value {
+pub(crate) fn namespace(name: &str) -> Value {
     object("v1", "Namespace", name, json!({}))
 }
 
@@ -276,7 +276,7 @@ fn destination_rule(shoot: &str) -> Value {
 }
 
 /// A shoot whose TLS ends in the gateway, where that is Envoy under istiod.
-fn terminating(shoot: &str) -> Vec<Value> {
+pub(crate) fn terminating(shoot: &str) -> Vec<Value> {
     let hosts = [name_of(shoot)];
     let namespace = namespace_of(shoot);
     let server = json!({

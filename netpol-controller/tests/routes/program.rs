@@ -94,6 +94,13 @@ impl Program {
         answer.json().unwrap()
     }
 
+    /// Returns all that it shows to operators, and its log.
+    pub(crate) fn shown(&self) -> String {
+        let pages = ["/config", "/snapshot", "/connections", "/metrics"];
+        let pages = pages.map(|page| http::get(&Target::plain(self.admin), page).unwrap().text());
+        pages.concat() + &self.child.log()
+    }
+
     /// Returns a metric summed over every series with `labels`, 0 where there is none.
     pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let text = http::get(&Target::plain(self.probes), "/metrics").unwrap();

@@ -41,6 +41,50 @@ pub(crate) struct Seed<'n> {
     /// `None` while it is stopped.
     controller: RefCell<Option<Program>>,
     xds: SocketAddr,
+    tls_termination: bool,
+}
+
+/// Runs `job` in a seed with one shoot, whose API server is the seed's own and knows the authorities of clients and
+/// of front proxies that `job` is given. TLS ends in its gateways; no controller runs yet.
+pub(crate) fn in_terminating(
+    shoot: &str,
+    job: impl FnOnce(&Seed<'_>, &Authority, &Authority) + Send,
+) {
+    let namespace = Namespace::new("terminate").unwrap_or_else(|error| panic!("{error:#}"));
+    let address = format!("{}/32", objects::ip_of(shoot));
+    namespace.add_address("lo", &address).unwrap();
+    let run = || {
+        let dir = TempDir::new("terminate").unwrap();
+        let [clients, front] = ["clients", "front"].map(|name| Authority::new(name).unwrap());
+        let file = |authority: &Authority, name: &str| {
+            let path = authority.write(&dir.join(name)).unwrap();
+            path.display().to_string()
+        };
+        let address = SocketAddr::new(objects::ip_of(shoot).parse().unwrap(), PORT);
+        let names = [
+            &*objects::name_of(shoot),
+            "kubernetes.default.svc.cluster.local",
+        ];
+        let mut params = KubeParams::new(address, &names);
+        params.arguments = vec![
+            format!("--client-ca-file={}", file(&clients, "clients.crt")),
+            format!(
+                "--requestheader-client-ca-file={}",
+                file(&front, "front.crt")
+            ),
+            "--requestheader-allowed-names=system:istio-gateway".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+        ];
+        let mut seed = Seed::new(&namespace, dir, &params);
+        seed.tls_termination = true;
+        let mut all = vec![objects::namespace("istio-ingress")];
+        all.extend(crate::terminate::shoot());
+        seed.apply("all", &all);
+        job(&seed, &clients, &front);
+    };
+    namespace.run(run).unwrap();
 }
 
 /// Runs `job` in a seed of its own.
@@ -56,6 +100,19 @@ pub(crate) fn in_namespace(job: impl FnOnce(&Seed<'_>) + Send) {
 impl<'n> Seed<'n> {
     fn start(namespace: &'n Namespace) -> Self {
         let dir = TempDir::new("routes").unwrap();
+        let params = KubeParams::new((Ipv4Addr::LOCALHOST, 0).into(), &[]);
+        let mut seed = Self::new(namespace, dir, &params);
+        let shoots = SHOOTS
+            .iter()
+            .map(|shoot| api_server(&seed.authority, shoot));
+        seed.shoots = shoots.collect();
+        seed.apply("all", &objects::all());
+        seed.start_controller();
+        seed
+    }
+
+    /// Starts an API server that knows the kinds of objects, and nothing else.
+    fn new(namespace: &'n Namespace, dir: TempDir, params: &KubeParams) -> Self {
         let authority = Authority::new("routes").unwrap();
         authority.write(&dir.join("ca.crt")).unwrap();
         let controller = authority.server(&["127.0.0.1"]).unwrap();
@@ -64,28 +121,45 @@ impl<'n> Seed<'n> {
             let own = authority.client(name, &[], &[uri]).unwrap();
             own.write(dir.path(), name).unwrap();
         }
-        let params = KubeParams::new((Ipv4Addr::LOCALHOST, 0).into(), &[]);
-        let kube = KubeApiServer::start(Place::In(namespace), &dir.join("kube"), &params);
+        let kube = KubeApiServer::start(Place::In(namespace), &dir.join("kube"), params);
         let kube = kube.unwrap_or_else(|error| panic!("{error:#}"));
         kube.write_kubeconfig(&dir.join("kubeconfig"), kube.addr(), None)
             .unwrap();
         let seed = Self {
-            shoots: SHOOTS
-                .iter()
-                .map(|shoot| api_server(&authority, shoot))
-                .collect(),
+            shoots: Vec::new(),
             namespace,
             authority,
             kube,
             controller: RefCell::default(),
             xds: free(),
+            tls_termination: false,
             dir,
         };
         seed.apply("definitions", &objects::definitions());
         seed.wait_served();
-        seed.apply("all", &objects::all());
-        seed.start_controller();
         seed
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn token(&self) -> &'static str {
+        self.kube.token()
+    }
+
+    pub(crate) fn kube_authority(&self) -> &str {
+        self.kube.authority_pem()
+    }
+
+    /// Returns all that the controller shows and logs.
+    pub(crate) fn shown(&self) -> String {
+        self.controller.borrow().as_ref().unwrap().shown()
+    }
+
+    /// Returns the directory of a gateway's cache.
+    pub(crate) fn cache(&self, identity: &str, wanted: &str) -> PathBuf {
+        self.dir.join(format!("gateway-{identity}-{wanted}.cache"))
     }
 
     fn place(&self) -> Place<'n> {
@@ -177,7 +251,10 @@ impl<'n> Seed<'n> {
             "admin": { "address": "127.0.0.1:0" },
             "controllers": {
                 "networkPolicy": { "enabled": false },
-                "routing": { "enabled": true, "gateways": gateways, "xds": xds },
+                "routing": {
+                    "enabled": true, "gateways": gateways, "xds": xds,
+                    "tlsTermination": self.tls_termination,
+                },
             },
         })
     }
@@ -227,8 +304,7 @@ impl<'n> Seed<'n> {
 
     /// Removes what an ended gateway would be ready with at once.
     pub(crate) fn remove_cache(&self, identity: &str, wanted: &str) {
-        let cache = format!("gateway-{identity}-{wanted}.cache");
-        fs::remove_dir_all(self.dir.join(cache)).unwrap();
+        fs::remove_dir_all(self.cache(identity, wanted)).unwrap();
     }
 
     /// Starts our gateway, with the certificate of `identity` and for the routes of `wanted`.
@@ -236,7 +312,7 @@ impl<'n> Seed<'n> {
         let listener = |name: &str, protocol: &str| json!({ "name": name, "address": "127.0.0.1:0", "protocol": protocol });
         let files = self.identity(identity);
         let name = format!("gateway-{identity}-{wanted}");
-        let cache = self.dir.join(format!("{name}.cache"));
+        let cache = self.cache(identity, wanted);
         fs::create_dir_all(&cache).unwrap();
         let config = json!({
             "workers": 1,

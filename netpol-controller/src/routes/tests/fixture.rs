@@ -31,6 +31,7 @@ pub(super) fn entry(name: &str, namespace: &str, own: &[(&str, &str)]) -> Gatewa
             vpn: 8132,
         },
         clients: Vec::new(),
+        terminates_tls: false,
     }
 }
 

@@ -1,0 +1,229 @@
+//! Routes whose TLS ends in the gateway, from what Gardener writes for it.
+
+use std::sync::Arc;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret as SecretObject;
+use route::Handler;
+use serde_json::{Value, json};
+use testkit::certs::Authority;
+use xds::Terminate;
+
+use super::fixture::*;
+use crate::plan::Reason;
+use crate::routes::{GatewayEntry, Group, Table, group, groups_of_secret};
+use crate::state::{ClusterState, Kind, ObjectKey, Secret};
+
+const HOSTS: [&str; 2] = [
+    "api.bar.foo.example.com",
+    "api.bar.foo.internal.example.com",
+];
+const TLS: &str = "shoot--foo--bar-kube-apiserver-tls";
+const WILDCARD: &str = "shoot--foo--bar-kube-apiserver-wildcard-tls";
+const MTLS: &str = "shoot--foo--bar-kube-apiserver-istio-mtls";
+const SNI: &str = "kubernetes.default.svc.cluster.local";
+
+fn on() -> Vec<GatewayEntry> {
+    let mut entries = one();
+    entries[0].terminates_tls = true;
+    entries
+}
+
+fn mtls(tls: Value) -> Value {
+    let policy = json!({ "loadBalancer": { "simple": "LEAST_REQUEST" }, "tls": tls });
+    rule(&format!("{SHOOT}/kube-apiserver-mtls"), policy)
+}
+
+/// All of a shoot's objects: two servers, the rules, and what Gardener's filters add.
+fn objects() -> Vec<Value> {
+    let [mut gateway, bound] = terminating(SHOOT, &HOSTS);
+    gateway["spec"]["servers"][0]["tls"]["minProtocolVersion"] = json!("TLSV1_3");
+    let mut wildcard = gateway["spec"]["servers"][0].clone();
+    wildcard["port"]["name"] = json!("wildcard-tls");
+    wildcard["hosts"] = json!(["*.seed.example.com"]);
+    wildcard["tls"] = json!({ "mode": "OPTIONAL_MUTUAL", "credentialName": WILDCARD });
+    gateway["spec"]["servers"]
+        .as_array_mut()
+        .unwrap()
+        .push(wildcard);
+    let socket = json!({ "name": format!("{SHOOT}--kube-apiserver-socket") });
+    let filter = json!({
+        "workloadSelector": { "labels": { "app": "istio-ingressgateway", "istio": "ingressgateway" } },
+        "configPatches": [
+            { "applyTo": "CLUSTER", "patch": { "operation": "ADD", "value": socket } },
+            { "applyTo": "HTTP_ROUTE", "patch": { "operation": "INSERT_FIRST", "value": {} } },
+        ],
+    });
+    let simple = json!({ "tls": { "mode": "SIMPLE", "sni": SNI } });
+    vec![
+        api_server(SHOOT),
+        gateway,
+        bound,
+        rule(&format!("{SHOOT}/kube-apiserver"), simple),
+        mtls(json!({ "mode": "MUTUAL", "credentialName": MTLS, "sni": SNI })),
+        istio(
+            "EnvoyFilter",
+            &format!("istio-ingress/{SHOOT}-apiserver-proxy"),
+            filter,
+        ),
+    ]
+}
+
+fn secret(name: &str, ca: &Authority) -> (ObjectKey, Secret) {
+    let own = ca.server(&HOSTS).unwrap();
+    let data = [
+        ("cert", own.cert_pem),
+        ("key", own.key_pem),
+        ("cacert", ca.pem().to_owned()),
+    ];
+    let data = data.map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes())));
+    let mut object = SecretObject::default();
+    object.metadata.name = Some(name.to_owned());
+    object.metadata.namespace = Some("istio-ingress".to_owned());
+    object.data = Some(data.into());
+    Secret::parse(object).unwrap()
+}
+
+fn with_secrets(names: &[&str]) -> ClusterState {
+    let mut state = state(&objects());
+    let ca = Authority::new("ca").unwrap();
+    state.secrets.listed.insert("istio-ingress".into());
+    for name in names {
+        let (key, secret) = secret(name, &ca);
+        assert!(state.secrets.put(key, Some(secret)));
+    }
+    state
+}
+
+/// How the TLS of the route ends whose match begins so; none when it is passed through.
+fn ends(group: &Group, start: &str) -> Option<Arc<Terminate>> {
+    let mut routes = group.gateways[0].routes.iter();
+    let found = routes.find(|own| text(&own.spec.matches).starts_with(start));
+    let found = found.unwrap_or_else(|| panic!("no route {start}: {:?}", of(group, 0)));
+    found.spec.handler.as_ref().and_then(Handler::get)
+}
+
+#[test]
+fn gardeners_objects_end_tls_in_the_gateway() {
+    let state = with_secrets(&[TLS, WILDCARD, MTLS]);
+    let found = group(&state, &on(), SHOOT);
+    assert_eq!(problems(&found), [""; 0]);
+    let own = ends(&found, &format!("names {}", HOSTS[0])).unwrap();
+    assert_eq!(*own.certificate, *TLS);
+    assert_eq!(
+        own.client_authorities.as_deref(),
+        Some(&*format!("{TLS}-cacert"))
+    );
+    assert_eq!(own.min_version, tls::MinVersion::Tls13);
+    assert_eq!(own.identity.as_deref(), Some(MTLS));
+    assert_eq!(*own.authorities, *format!("{MTLS}-cacert"));
+    assert_eq!(own.server_name.to_str(), SNI);
+    assert_eq!((own.hsts.as_secs(), own.max_streams), (31_536_000, 100));
+    assert_eq!(own.stream_timeout.as_secs(), 86_400);
+    let wildcard = ends(&found, "names *.seed.example.com").unwrap();
+    assert_eq!(*wildcard.certificate, *WILDCARD);
+    assert_eq!(wildcard.min_version, tls::MinVersion::Tls12);
+    // A node proxy's CONNECT ends with the shoot's certificate, or leads to the API server as it is.
+    let connect = ends(&found, &format!("connect {SHOOT}--kube-apiserver-socket"));
+    assert_eq!(connect, Some(own));
+    assert_eq!(ends(&found, &format!("connect {API}")), None);
+    let clusters: Vec<_> = found.gateways[0]
+        .clusters
+        .iter()
+        .map(|own| &own.name)
+        .collect();
+    assert_eq!(clusters, [API]);
+}
+
+#[test]
+fn tls_is_passed_through_unless_it_is_switched_on() {
+    let state = with_secrets(&[TLS, WILDCARD, MTLS]);
+    let found = group(&state, &one(), SHOOT);
+    assert_eq!(ends(&found, &format!("names {}", HOSTS[0])), None);
+    assert_eq!(count(&found, Reason::RouteAdapted, Kind::IstioGateway), 2);
+    // A shoot that opts out has other objects.
+    let mut objects = vec![api_server(SHOOT)];
+    objects.extend(passthrough(SHOOT, &HOSTS));
+    let found = group(&super::fixture::state(&objects), &on(), SHOOT);
+    assert_eq!(ends(&found, &format!("names {}", HOSTS[0])), None);
+    assert_eq!(problems(&found), [""; 0]);
+}
+
+#[test]
+fn missing_secret_is_reported_until_it_is_there() {
+    let mut state = with_secrets(&[TLS, WILDCARD]);
+    let start = format!("names {}", HOSTS[0]);
+    let found = group(&state, &on(), SHOOT);
+    // The gateway has what it was given before.
+    assert!(ends(&found, &start).is_some());
+    let why = format!("there is no Secret istio-ingress/{MTLS}");
+    let reported = problems(&found);
+    assert!(
+        reported.len() == 1 && reported[0].contains(&why),
+        "{reported:?}"
+    );
+    assert_eq!(groups_of_secret(&state, MTLS), [SHOOT.into()].into());
+    assert_eq!(groups_of_secret(&state, WILDCARD), [SHOOT.into()].into());
+    assert_eq!(groups_of_secret(&state, "another"), [].into());
+    let (key, secret) = secret(MTLS, &Authority::new("ca").unwrap());
+    state.secrets.put(key, Some(secret));
+    assert_eq!(problems(&group(&state, &on(), SHOOT)), [""; 0]);
+    // Before they were listed, none is missing.
+    state.secrets = crate::state::Secrets::default();
+    assert_eq!(problems(&group(&state, &on(), SHOOT)), [""; 0]);
+}
+
+#[test]
+fn unfit_objects_pass_tls_through_with_the_reason() {
+    let start = format!("names {}", HOSTS[0]);
+    let simple = mtls(json!({ "mode": "SIMPLE", "sni": SNI }));
+    let unnamed = mtls(json!({ "mode": "MUTUAL", "credentialName": MTLS }));
+    let other =
+        json!({ "mode": "MUTUAL", "credentialName": MTLS, "sni": SNI, "subjectAltNames": ["x"] });
+    let mut no_credential = objects();
+    no_credential[1]["spec"]["servers"][0]["tls"]["credentialName"] = json!("");
+    let mut version = objects();
+    version[1]["spec"]["servers"][0]["tls"]["minProtocolVersion"] = json!("SSL3");
+    let mut plain = objects();
+    plain[1]["spec"]["servers"][0]["tls"]["mode"] = json!("SIMPLE");
+    let mut without = objects();
+    without.remove(4);
+    let with = |rule: Value| {
+        let mut all = objects();
+        all[4] = rule;
+        all
+    };
+    for (objects, why) in [
+        (with(simple), "is not MUTUAL with a credentialName"),
+        (with(unnamed), "is no name"),
+        (with(mtls(other)), "has other subjectAltNames than its sni"),
+        (without, "has no DestinationRule"),
+        (no_credential, "it has no credentialName"),
+        (version, "minProtocolVersion SSL3 is not known"),
+        (plain, "clients are not asked for certificates by SIMPLE"),
+    ] {
+        let found = group(&state(&objects), &on(), SHOOT);
+        assert_eq!(ends(&found, &start), None, "{why}");
+        let reported = problems(&found);
+        assert!(
+            reported.iter().any(|own| own.contains(why)),
+            "{why}: {reported:?}"
+        );
+    }
+}
+
+#[test]
+fn same_objects_are_no_change() {
+    let state = with_secrets(&[TLS, WILDCARD, MTLS]);
+    let mut table = Table::default();
+    assert_eq!(
+        table.put(SHOOT, group(&state, &on(), SHOOT)).routes.len(),
+        1
+    );
+    assert_eq!(
+        table.put(SHOOT, group(&state, &on(), SHOOT)),
+        crate::routes::Changed::default()
+    );
+    let passed = table.put(SHOOT, group(&state, &one(), SHOOT));
+    assert_eq!(passed.routes.len(), 1);
+}
