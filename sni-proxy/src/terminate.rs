@@ -20,14 +20,15 @@ mod outcome;
 mod params;
 mod request;
 mod secrets;
+mod sending;
 mod status;
 mod stream;
 mod subject;
 mod upstream;
+mod wire;
 
 use std::cell::RefCell;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -40,7 +41,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use relay::{Peer, Timers, relay_streams};
+use relay::{Peer, Pool, Timers, relay_streams};
 use route::Route;
 use rustls::HandshakeKind;
 use serve::{ConnRecord, Phase, Reason};
@@ -50,7 +51,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use self::body::{ResponseBody, Upstream};
+use self::body::{Answer, ResponseBody, Upstream};
 use self::exchange::{Ending, Exchanges, Open};
 use self::http1_stream::{Http1Params, Http1State, Http1Stream};
 use self::identity::{Presented, Refused};
@@ -59,8 +60,9 @@ use self::metrics::{Handshake, Protocol, RouteStats};
 use self::outcome::{reason_of, why_failed};
 use self::request::{RequestBody, head_size};
 use self::secrets::{Secrets, Store};
-use self::stream::{Early, Passed, preface};
+use self::stream::preface;
 use self::upstream::{Active, Caller, Way};
+use self::wire::Wire;
 use crate::preamble::Target;
 use crate::worker::{Listener, Worker};
 
@@ -182,15 +184,17 @@ pub(crate) fn of(route: &Route) -> Option<(Arc<Termination>, Arc<Secrets>)> {
     Some((own, secrets))
 }
 
-/// Serves a connection until it ends, and returns why.
+/// On the heap, where a future that passes it on holds it once.
+type Tls = Box<TlsStream<Wire>>;
+
+/// Serves a connection until it ends, and returns why. What an idle client costs is what this future holds: each
+/// phase is in a box of its own, which is given back when it is over.
 pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRecord) -> Reason {
     let shared = &worker.shared;
     let within = Instant::now() + shared.config.limits.preamble_timeout.0;
-    let acceptor = TlsAcceptor::from(Arc::clone(&conn.secrets.tls.server));
-    let passed = Arc::<Passed>::default();
-    let io = Early::new(conn.downstream, conn.early, Arc::clone(&passed));
+    let (wire, driver) = Wire::new(conn.downstream, conn.early);
     let handshakes = &conn.listener.handshakes;
-    let tls = match timeout_at(within, acceptor.accept(io)).await {
+    let tls = match timeout_at(within, Box::pin(accept(wire, &conn.secrets))).await {
         Ok(Ok(tls)) => tls,
         Ok(Err(error)) => {
             let (outcome, reason) = why_failed(&error);
@@ -240,29 +244,32 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
         conn.deadline,
         conn.idle
     ));
-    let served = reporting(served, || passed.report(record.info())).await;
-    let Some(Upgraded {
-        down,
-        up,
-        _active,
-        open,
-    }) = client.upgraded.take()
-    else {
+    let served = driver.drive(served, record.info()).await;
+    let Some(upgraded) = client.upgraded.take() else {
         return served;
     };
-    let (Ok(down), Ok(up)) = tokio::join!(down, up) else {
-        return Reason::UpstreamReset;
-    };
-    let (mut down, mut up) = (TokioIo::new(down), TokioIo::new(up));
     let until = Instant::now() + client.own.params.stream_timeout;
     let timers = Timers {
         idle: conn.idle,
         deadline: Some(conn.deadline.map_or(until, |own| own.min(until))),
     };
+    let relayed = Box::pin(relayed(upgraded, &worker.handle.pool, timers));
+    driver.drive(pin!(relayed), record.info()).await
+}
+
+async fn accept(wire: Wire, secrets: &Secrets) -> std::io::Result<Tls> {
+    let acceptor = TlsAcceptor::from(Arc::clone(&secrets.tls.server));
+    acceptor.accept(wire).await.map(Box::new)
+}
+
+async fn relayed(upgraded: Upgraded, pool: &Pool, timers: Timers) -> Reason {
+    let (Ok(down), Ok(up)) = tokio::join!(upgraded.down, upgraded.up) else {
+        return Reason::UpstreamReset;
+    };
+    let (mut down, mut up) = (TokioIo::new(down), TokioIo::new(up));
     let (down, up) = (peer(&mut down), peer(&mut up));
-    let pool = &worker.handle.pool;
-    let relayed = relay_streams(down, up, Bytes::new(), pool, &**open.exchange(), timers);
-    let outcome = reporting(pin!(relayed), || passed.report(record.info())).await;
+    let meter = &**upgraded.open.exchange();
+    let outcome = relay_streams(down, up, Bytes::new(), pool, meter, timers).await;
     Reason::from(&outcome)
 }
 
@@ -270,18 +277,6 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
 fn peer<S>(stream: &mut S) -> Peer<'_, S> {
     let socket = |_: &S| None;
     Peer { stream, socket }
-}
-
-type Tls = TlsStream<Early<TcpStream>>;
-
-/// Polls a future, and reports after each time.
-async fn reporting<F: Future>(mut future: Pin<&mut F>, report: impl Fn()) -> F::Output {
-    poll_fn(|cx| {
-        let polled = future.as_mut().poll(cx);
-        report();
-        polled
-    })
-    .await
 }
 
 /// Serves requests until the client or the gateway ends the connection, or one of HTTP/1.1 is upgraded.
@@ -357,7 +352,7 @@ async fn requests(
     }
     match protocol {
         Protocol::Http2 => {
-            let Some(tls) = preface(tls, within).await else {
+            let Some(tls) = Box::pin(preface(tls, within)).await else {
                 return Reason::PreambleTimeout;
             };
             drive!(
@@ -380,7 +375,7 @@ async fn requests(
                 state: Arc::clone(&state),
                 head_limit: shared.config.limits.preamble_timeout.0,
                 hsts: params.hsts.clone(),
-                reset_on_close: |tls: &Tls| relay::reset_on_close(tls.get_ref().0.inner()),
+                reset_on_close: |tls: &Tls| relay::reset_on_close(tls.get_ref().0.socket()),
             };
             let reason = drive!(
                 http1::Builder::new()
@@ -423,14 +418,16 @@ struct Upgraded {
 
 /// What a server answered.
 enum Forwarded {
-    Response(Response<Incoming>, Active),
-    Upgraded(Response<Incoming>, [OnUpgrade; 2], Active),
+    Response(Response<Answer>, Active),
+    Upgraded(Response<Answer>, [OnUpgrade; 2], Active),
 }
 
 impl Client {
     async fn answer(&self, request: Request<Incoming>, open: Open) -> Response<ResponseBody> {
         let limit = open.started() + self.own.params.stream_timeout;
-        let forwarded = timeout_at(limit, self.forward(request, &open)).await;
+        // Boxed: what it takes is given back before a watch goes on for hours.
+        let forwarded = Box::pin(self.forward(request, &open));
+        let forwarded = timeout_at(limit, forwarded).await;
         let late = |_| Err(status::of_upstream(StatusCode::GATEWAY_TIMEOUT));
         let mut response = match forwarded.unwrap_or_else(late) {
             Ok(Forwarded::Response(response, active)) => {

@@ -1,15 +1,76 @@
 //! A server's body on its way through: as it comes, a frame at a time, as fast as the client takes it.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use h2::{Reason, RecvStream};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use relay::{Direction, Meter};
 
 use super::exchange::Open;
 use super::upstream::Active;
+
+/// Why a server's body ended before its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AnswerError {
+    #[error("the other side failed")]
+    Http1(#[from] hyper::Error),
+    #[error("the other side failed")]
+    Http2(#[from] h2::Error),
+}
+
+/// What a server answers.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Http1(Incoming),
+    Http2(RecvStream),
+}
+
+impl Answer {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
+        let stream = match self {
+            Self::Http1(body) => {
+                return Pin::new(body).poll_frame(cx).map_err(AnswerError::from);
+            }
+            Self::Http2(stream) => stream,
+        };
+        match ready!(stream.poll_data(cx)) {
+            Some(Ok(data)) => {
+                // Whoever polls can send it on.
+                let _ = stream.flow_control().release_capacity(data.len());
+                Poll::Ready(Some(Ok(Frame::data(data))))
+            }
+            // It has said all that it says (RFC 9113 section 8.1).
+            Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),
+            Some(Err(error)) => Poll::Ready(Some(Err(error.into()))),
+            None => {
+                let trailers = ready!(stream.poll_trailers(cx)).transpose();
+                let frame = trailers.map(|own| own.map(Frame::trailers));
+                Poll::Ready(frame.map(|own| own.map_err(AnswerError::from)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(stream) => stream.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(body) => body.size_hint(),
+            // The head says what is known.
+            Self::Http2(_) => SizeHint::default(),
+        }
+    }
+}
 
 /// What a client is answered; its request is open for as long.
 #[derive(Debug)]
@@ -26,13 +87,13 @@ pub(crate) enum ResponseBody {
 /// A body of the server's, and what is counted until it ends.
 #[derive(Debug)]
 pub(crate) struct Upstream {
-    body: Incoming,
+    body: Answer,
     open: Open,
     _active: Active,
 }
 
 impl Upstream {
-    pub(crate) fn new(body: Incoming, active: Active, open: Open) -> Self {
+    pub(crate) fn new(body: Answer, active: Active, open: Open) -> Self {
         Self {
             body,
             open,
@@ -43,16 +104,16 @@ impl Upstream {
 
 impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = AnswerError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
         match self.get_mut() {
             Self::Own(text, _) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Upstream(own) => {
-                let frame = Pin::new(&mut own.body).poll_frame(cx);
+                let frame = own.body.poll_frame(cx);
                 if let Poll::Ready(Some(Ok(frame))) = &frame
                     && let Some(data) = frame.data_ref()
                 {

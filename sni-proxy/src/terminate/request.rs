@@ -7,12 +7,14 @@
 //! ```
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::{Reason, SendStream};
 use http::Request;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -106,6 +108,60 @@ impl RequestBody {
             number: 0,
             sent: 0,
         })
+    }
+
+    /// Sends it by a stream of HTTP/2, which is reset when the client's side of it fails.
+    pub(crate) async fn send(mut self, mut stream: SendStream<Bytes>) {
+        while !self.is_end_stream() {
+            let next = poll_fn(|cx| {
+                if stream.poll_reset(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
+                Pin::new(&mut self).poll_frame(cx).map(Some)
+            });
+            let sent = match next.await {
+                None => return,
+                Some(None) => break,
+                Some(Some(Err(_))) => return stream.send_reset(Reason::CANCEL),
+                Some(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => send_data(data, &mut stream, || self.is_end_stream()).await,
+                    Err(frame) => match frame.into_trailers() {
+                        Ok(trailers) => return drop(stream.send_trailers(trailers)),
+                        Err(_) => Some(()),
+                    },
+                },
+            };
+            if sent.is_none() || self.is_end_stream() {
+                return;
+            }
+        }
+        drop(stream.send_data(Bytes::new(), true));
+    }
+}
+
+/// Sends bytes as the server takes them; `None` when it takes no more.
+async fn send_data(
+    mut data: Bytes,
+    stream: &mut SendStream<Bytes>,
+    ends: impl Fn() -> bool,
+) -> Option<()> {
+    loop {
+        let mut now = data.len();
+        if now > 0 {
+            stream.reserve_capacity(now);
+            now = loop {
+                let capacity = poll_fn(|cx| stream.poll_capacity(cx)).await?.ok()?;
+                if capacity > 0 {
+                    break capacity.min(now);
+                }
+            };
+        }
+        let now = data.split_to(now);
+        let last = data.is_empty();
+        stream.send_data(now, last && ends()).ok()?;
+        if last {
+            return Some(());
+        }
     }
 }
 

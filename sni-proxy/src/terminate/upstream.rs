@@ -11,31 +11,33 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::error::Error;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, Request, Response, StatusCode, Uri, Version};
-use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use route::{Cluster, ConnectFailure, Endpoint, EndpointAddress, PickContext};
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::{Ping, PingPong};
+use http::{HeaderName, Request, Response, StatusCode};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use route::{Cluster, ConnectFailure, Endpoint, EndpointAddress, EndpointState, PickContext};
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::Termination;
+use super::body::Answer;
 use super::exchange::Exchange;
 use super::identity::Verified;
-use super::local::LocalExecutor;
 use super::metrics::{PoolKind, WorkerStats};
 use super::request::{Again, RequestBody};
 use super::secrets::Secrets;
+use super::sending::{Failed, Sender, exchange};
+use super::wire::{Driver, Wire};
 use crate::worker::Worker;
 
 /// Streams of one connection: what API servers permit at least.
@@ -51,6 +53,8 @@ const CONNECTION_WINDOW: u32 = 128 * 1024 * 1024;
 const MAX_ENDED: u32 = 4;
 /// A connection without requests is closed after this.
 const IDLE: Duration = Duration::from_secs(90);
+/// An endpoint that is left out is dialed after this.
+const PROBE: Duration = Duration::from_secs(1);
 /// A silent connection is asked whether it lives.
 const PING: Duration = Duration::from_secs(30);
 const PING_LIMIT: Duration = Duration::from_secs(15);
@@ -66,12 +70,22 @@ pub(crate) enum Caller<'a> {
 
 /// What a request needs on its way.
 pub(crate) struct Way<'a> {
-    pub(crate) cluster: &'a Cluster,
+    pub(crate) cluster: &'a Arc<Cluster>,
     pub(crate) server_name: &'a ServerName<'static>,
     pub(crate) secrets: &'a Secrets,
     pub(crate) client: IpAddr,
     pub(crate) exchange: &'a Exchange,
-    pub(crate) worker: &'a Worker,
+    pub(crate) worker: &'a Rc<Worker>,
+}
+
+impl Way<'_> {
+    async fn dial(
+        &self,
+        tls: &Arc<rustls::ClientConfig>,
+        endpoint: &Endpoint,
+    ) -> Result<(TlsStream<Wire>, Driver), StatusCode> {
+        dial(self.cluster, self.worker, self.server_name, tls, endpoint).await
+    }
 }
 
 /// The pools of a worker, by where their route's state is.
@@ -131,6 +145,15 @@ impl Active {
     }
 }
 
+impl Active {
+    /// No further stream of its connection is possible.
+    pub(super) fn connection_ended(&self) {
+        if let Some(streams) = &self.streams {
+            streams.ended.set(true);
+        }
+    }
+}
+
 impl Drop for Active {
     fn drop(&mut self) {
         self.endpoint.end();
@@ -161,6 +184,8 @@ impl Drop for OpenConnection {
 struct Streams {
     count: Cell<u32>,
     used: Cell<Instant>,
+    /// No further one is possible.
+    ended: Cell<bool>,
 }
 
 impl Upstreams {
@@ -189,7 +214,7 @@ impl Upstreams {
         caller: Caller<'_>,
         mut request: Request<RequestBody>,
         upgrades: bool,
-    ) -> Result<(Response<Incoming>, Active), StatusCode> {
+    ) -> Result<(Response<Answer>, Active), StatusCode> {
         match caller {
             Caller::Anonymous => {
                 let tls = &way.secrets.tls.plain;
@@ -226,19 +251,15 @@ struct Connections {
     /// One dials at a time; the others use what it has dialed, or give up with it.
     dialing: Mutex<()>,
     failed: Cell<Option<(Instant, StatusCode)>>,
+    /// It is left out, and dialed now and then.
+    probed: Cell<bool>,
 }
 
 #[derive(Debug)]
 struct Connection {
-    sender: http2::SendRequest<RequestBody>,
+    sender: SendRequest<Bytes>,
     streams: Rc<Streams>,
     serial: u64,
-}
-
-/// A connection that takes one request more.
-enum Sender {
-    Http1(http1::SendRequest<RequestBody>),
-    Http2(http2::SendRequest<RequestBody>),
 }
 
 impl Pool {
@@ -248,7 +269,7 @@ impl Pool {
         tls: &tls::UpstreamTls,
         mut request: Request<RequestBody>,
         upgrades: bool,
-    ) -> Result<(Response<Incoming>, Active), StatusCode> {
+    ) -> Result<(Response<Answer>, Active), StatusCode> {
         let mut tried: Vec<Arc<Endpoint>> = Vec::new();
         let mut status = StatusCode::SERVICE_UNAVAILABLE;
         let mut attempts = 1 + way.cluster.settings().connect_retries;
@@ -277,16 +298,16 @@ impl Pool {
                 }
             };
             let again = Again::of(&request);
-            match exchange(sender, request).await {
+            match exchange(sender, request, &active).await {
                 Ok(response) => {
                     again.forget();
                     return Ok((response, active));
                 }
                 Err(Failed::Unsent(unsent)) => request = *unsent,
-                Err(Failed::Sent(error)) => {
-                    let again = was_not_processed(&error).then(|| again.request());
+                Err(Failed::Sent(begun, error)) => {
+                    let again = (!begun).then(|| again.request());
                     let Some(again) = again.flatten() else {
-                        tracing::debug!(error = %telemetry::chain(&error), "a request failed");
+                        tracing::debug!(error = %telemetry::chain(&*error), "a request failed");
                         return Err(StatusCode::BAD_GATEWAY);
                     };
                     request = again;
@@ -312,8 +333,8 @@ impl Pool {
         let connections = self.connections(endpoint);
         if upgrades {
             active.connection = Some(self.open(&connections)?);
-            let stream = dial(way, &tls.http1, endpoint).await?;
-            return http1_sender(stream).await.map(Sender::Http1);
+            let (stream, driver) = way.dial(&tls.http1, endpoint).await?;
+            return http1_sender(stream, driver).await.map(Sender::Http1);
         }
         if let Some(sender) = connections.take(way.secrets.serial, active) {
             return Ok(Sender::Http2(sender));
@@ -329,41 +350,51 @@ impl Pool {
             return Err(status);
         }
         let opened = self.open(&connections)?;
-        let stream = match dial(way, &tls.any, endpoint).await {
-            Ok(stream) => stream,
+        let (stream, driver) = match way.dial(&tls.any, endpoint).await {
+            Ok(dialed) => dialed,
             Err(status) => {
                 connections.failed.set(Some((Instant::now(), status)));
+                probe(way, &tls.any, endpoint, &connections);
                 return Err(status);
             }
         };
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             active.connection = Some(opened);
-            return http1_sender(stream).await.map(Sender::Http1);
+            return http1_sender(stream, driver).await.map(Sender::Http1);
         }
-        let (sender, connection) = http2::Builder::new(LocalExecutor::default())
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(STREAM_WINDOW)
+        let (sender, mut connection) = h2::client::Builder::new()
+            .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .keep_alive_interval(PING)
-            .keep_alive_timeout(PING_LIMIT)
-            .keep_alive_while_idle(true)
-            .max_send_buf_size(STREAM_WINDOW as usize)
+            .initial_max_send_streams(MAX_STREAMS as usize)
+            .max_send_buffer_size(STREAM_WINDOW as usize)
             .max_header_list_size(HEAD_BYTES)
-            .handshake(TokioIo::new(stream))
+            .enable_push(false)
+            .handshake(stream)
             .await
             .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+        let streams = Rc::new(Streams {
+            count: Cell::new(0),
+            used: Cell::new(Instant::now()),
+            ended: Cell::new(false),
+        });
+        let (own, pings) = (Rc::clone(&streams), connection.ping_pong());
         tokio::task::spawn_local(async move {
-            // Its streams report why it ended.
-            drop(connection.await);
+            let lost = lost(pings, &driver);
+            let served = async {
+                tokio::select! {
+                    biased;
+                    _ = connection => {}
+                    () = lost => {}
+                }
+            };
+            driver.run(served).await;
+            own.ended.set(true);
             drop(opened);
         });
         tokio::task::spawn_local(sweep(Rc::downgrade(&connections)));
         connections.open.borrow_mut().push(Connection {
             sender,
-            streams: Rc::new(Streams {
-                count: Cell::new(0),
-                used: Cell::new(Instant::now()),
-            }),
+            streams,
             serial: way.secrets.serial,
         });
         let sender = connections.take(way.secrets.serial, active);
@@ -401,10 +432,12 @@ impl Pool {
 
 impl Connections {
     /// Takes a stream of a connection that has one left.
-    fn take(&self, serial: u64, active: &mut Active) -> Option<http2::SendRequest<RequestBody>> {
+    fn take(&self, serial: u64, active: &mut Active) -> Option<SendRequest<Bytes>> {
         let open = self.open.borrow();
         let usable = open.iter().find(|own| {
-            own.serial == serial && !own.sender.is_closed() && own.streams.count.get() < MAX_STREAMS
+            own.serial == serial
+                && !own.streams.ended.get()
+                && own.streams.count.get() < MAX_STREAMS
         })?;
         usable.streams.count.set(usable.streams.count.get() + 1);
         active.streams = Some(Rc::clone(&usable.streams));
@@ -416,7 +449,7 @@ impl Connections {
         let mut open = self.open.borrow_mut();
         open.retain(|own| {
             let idle = own.streams.count.get() == 0 && own.streams.used.get().elapsed() > IDLE;
-            !own.sender.is_closed() && !idle
+            !own.streams.ended.get() && !idle
         });
         !open.is_empty()
     }
@@ -435,12 +468,48 @@ async fn sweep(connections: Weak<Connections>) {
     }
 }
 
-async fn dial(
+/// Dials an endpoint that is left out now and then, until it is used again: kept connections bring no requests to
+/// one that has come back meanwhile.
+fn probe(
     way: &Way<'_>,
     tls: &Arc<rustls::ClientConfig>,
+    endpoint: &Arc<Endpoint>,
+    connections: &Rc<Connections>,
+) {
+    let left_out =
+        |endpoint: &Endpoint| endpoint.state(Instant::now().into_std()) == EndpointState::Ejected;
+    if !left_out(endpoint) || connections.probed.replace(true) {
+        return;
+    }
+    let (cluster, connections) = (Arc::downgrade(way.cluster), Rc::downgrade(connections));
+    let (worker, name) = (Rc::clone(way.worker), way.server_name.clone());
+    let (tls, endpoint) = (Arc::clone(tls), Arc::clone(endpoint));
+    tokio::task::spawn_local(async move {
+        loop {
+            tokio::time::sleep(PROBE).await;
+            // Either may have gone with its route.
+            let (Some(cluster), Some(connections)) = (cluster.upgrade(), connections.upgrade())
+            else {
+                return;
+            };
+            if !left_out(&endpoint)
+                || dial(&cluster, &worker, &name, &tls, &endpoint)
+                    .await
+                    .is_ok()
+            {
+                return connections.probed.set(false);
+            }
+        }
+    });
+}
+
+async fn dial(
+    cluster: &Cluster,
+    worker: &Worker,
+    name: &ServerName<'static>,
+    tls: &Arc<rustls::ClientConfig>,
     endpoint: &Endpoint,
-) -> Result<TlsStream<TcpStream>, StatusCode> {
-    let (cluster, worker) = (way.cluster, way.worker);
+) -> Result<(TlsStream<Wire>, Driver), StatusCode> {
     let options = cluster.settings().tcp.as_ref();
     let options = options.map_or(&worker.shared.config.tcp_options, AsRef::as_ref);
     let deadline = Instant::now() + cluster.settings().connect_timeout;
@@ -461,11 +530,12 @@ async fn dial(
         }
     };
     let connector = TlsConnector::from(Arc::clone(tls));
-    let connecting = connector.connect(way.server_name.clone(), stream);
+    let (wire, driver) = Wire::new(stream, Vec::new());
+    let connecting = connector.connect(name.clone(), wire);
     match timeout_at(deadline, connecting).await {
         Ok(Ok(stream)) => {
             cluster.connect_succeeded(endpoint);
-            Ok(stream)
+            Ok((stream, driver))
         }
         Ok(Err(error)) => {
             let address = endpoint.address();
@@ -481,68 +551,31 @@ async fn dial(
 }
 
 async fn http1_sender(
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<Wire>,
+    driver: Driver,
 ) -> Result<http1::SendRequest<RequestBody>, StatusCode> {
     let shaken = http1::Builder::new().handshake(TokioIo::new(stream)).await;
     let (sender, connection) = shaken.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-    tokio::task::spawn_local(connection.with_upgrades());
+    tokio::task::spawn_local(async move { driver.run(connection.with_upgrades()).await });
     Ok(sender)
 }
 
-/// Why there is no answer.
-enum Failed {
-    /// Nothing was sent.
-    Unsent(Box<Request<RequestBody>>),
-    Sent(hyper::Error),
-}
-
-async fn exchange(
-    sender: Sender,
-    mut request: Request<RequestBody>,
-) -> Result<Response<Incoming>, Failed> {
-    let sent = match sender {
-        Sender::Http1(mut sender) => {
-            *request.version_mut() = Version::HTTP_11;
-            to_origin_form(&mut request);
-            sender.try_send_request(request).await
-        }
-        Sender::Http2(mut sender) => {
-            *request.version_mut() = Version::HTTP_2;
-            request.headers_mut().remove(http::header::HOST);
-            sender.try_send_request(request).await
-        }
+/// Waits until a connection has been silent for long, and does not answer when it is asked whether it lives.
+async fn lost(pings: Option<PingPong>, driver: &Driver) {
+    let Some(mut pings) = pings else {
+        return std::future::pending().await;
     };
-    sent.map_err(|mut error| match error.take_message() {
-        Some(unsent) => Failed::Unsent(Box::new(unsent)),
-        None => Failed::Sent(error.into_error()),
-    })
-}
-
-/// The target as HTTP/1.1 has it, with the host in its header.
-fn to_origin_form(request: &mut Request<RequestBody>) {
-    let authority = request.uri().authority();
-    let host = authority.and_then(|own| http::HeaderValue::from_str(own.as_str()).ok());
-    if let Some(host) = host {
-        request.headers_mut().insert(http::header::HOST, host);
-    }
-    let path = request.uri().path_and_query().cloned();
-    *request.uri_mut() = path.map_or_else(Uri::default, Uri::from);
-}
-
-/// Returns whether the server said that it has not begun with a request (RFC 9113 sections 6.8 and 8.7).
-fn was_not_processed(error: &hyper::Error) -> bool {
-    let mut source = error.source();
-    while let Some(error) = source {
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
-            let refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
-            return refused
-                || (error.is_go_away()
-                    && error.is_remote()
-                    && error.reason() == Some(h2::Reason::NO_ERROR));
+    loop {
+        let received = driver.received();
+        tokio::time::sleep(PING).await;
+        if driver.received() != received {
+            continue;
         }
-        source = error.source();
+        let asked = timeout(PING_LIMIT, pings.ping(Ping::opaque())).await;
+        if asked.is_err() && driver.received() == received {
+            return;
+        }
     }
-    false
 }
 
 const USER: HeaderName = HeaderName::from_static("x-remote-user");
