@@ -2,6 +2,7 @@
 //! secrets.
 
 mod again;
+mod away;
 mod flips;
 mod floods;
 mod frames;

@@ -32,7 +32,11 @@ pub(crate) struct Asked(pub(crate) Value);
 
 impl ApiServer {
     pub(crate) fn start(name: &'static str, tls: Arc<ServerConfig>) -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at("127.0.0.1:0".parse().unwrap(), name, tls)
+    }
+
+    pub(crate) fn start_at(at: SocketAddr, name: &'static str, tls: Arc<ServerConfig>) -> Self {
+        let listener = std::net::TcpListener::bind(at).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
