@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::answer::Answer;
 use crate::config::{ListenerConfig, Otherwise};
 use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Target, read};
-use crate::terminate::{self, Asked, Terminated};
+use crate::terminate::{self, RouteKey, Terminated};
 use crate::worker::{Listener, Worker};
 
 /// Serves one accepted connection until it ends.
@@ -128,7 +128,7 @@ async fn establish(
 
     let [idle, age] = limits.of(Some(&route));
     let deadline = age.map(|age| accepted + age);
-    if let Some((own, secrets)) = terminate::of(&route) {
+    if let Some((termination, secrets)) = terminate::of(&route) {
         drop(routing);
         if let Some(version) = version
             && !Answer::established(version).write(&mut downstream).await
@@ -137,10 +137,10 @@ async fn establish(
         }
         let terminated = Terminated {
             downstream,
-            asked: Asked::from(preamble.target),
+            route_key: RouteKey::from(preamble.target),
             early: preamble.bytes,
             listener,
-            own,
+            termination,
             secrets,
             deadline,
             idle,

@@ -54,14 +54,14 @@ use tokio_rustls::server::TlsStream;
 use self::body::{Answer, ResponseBody, Upstream};
 use self::exchange::{Ending, Exchanges, Open};
 use self::http1_stream::{Http1Params, Http1State, Http1Stream};
-use self::identity::{Presented, Refused};
+use self::identity::{ClientIdentity, Refused};
 use self::local::LocalExecutor;
 use self::metrics::{Handshake, Protocol, RouteStats};
 use self::outcome::{reason_of, why_failed};
 use self::request::{RequestBody, head_size};
 use self::secrets::{Secrets, Store};
 use self::stream::preface;
-use self::upstream::{Active, Caller, Way};
+use self::upstream::{Active, Caller, RequestContext};
 use self::wire::Wire;
 use crate::preamble::Target;
 use crate::worker::{Listener, Worker};
@@ -148,8 +148,8 @@ pub(crate) struct Terminated {
     /// Bytes of it that were read already.
     pub(crate) early: Vec<u8>,
     pub(crate) listener: Rc<Listener>,
-    pub(crate) asked: Asked,
-    pub(crate) own: Arc<Termination>,
+    pub(crate) route_key: RouteKey,
+    pub(crate) termination: Arc<Termination>,
     pub(crate) secrets: Arc<Secrets>,
     /// When the connection must end.
     pub(crate) deadline: Option<Instant>,
@@ -159,14 +159,14 @@ pub(crate) struct Terminated {
 
 /// By what a connection found its route, and each of its requests finds it again.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum RouteKey {
     /// By the value of a CONNECT request's header.
     Connect(String),
     /// By a server name, or none.
     ServerName(Option<String>),
 }
 
-impl From<Target> for Asked {
+impl From<Target> for RouteKey {
     fn from(target: Target) -> Self {
         match target {
             Target::Connect { value, .. } => Self::Connect(value),
@@ -179,9 +179,9 @@ impl From<Target> for Asked {
 
 /// Returns the termination of a route that has secrets, with them.
 pub(crate) fn of(route: &Route) -> Option<(Arc<Termination>, Arc<Secrets>)> {
-    let own: Arc<Termination> = route.handler()?.get()?;
-    let secrets = own.secrets.current()?;
-    Some((own, secrets))
+    let termination: Arc<Termination> = route.handler()?.get()?;
+    let secrets = termination.secrets.current()?;
+    Some((termination, secrets))
 }
 
 /// On the heap, where a future that passes it on holds it once.
@@ -219,18 +219,18 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
         Some(b"h2") => Protocol::Http2,
         _ => Protocol::Http1,
     };
-    let pools = worker.terminations.of(&conn.own);
+    let pools = worker.terminations.of(&conn.termination);
     let logs = shared.config.access_log.requests && conn.listener.context.access_log.is_on();
     let log = logs.then(|| Rc::clone(record.info()));
     let exchanges = Exchanges::new(protocol, &pools.stats, log);
     let detail: Rc<dyn serve::Detail> = Rc::<Exchanges>::clone(&exchanges);
     record.set_detail(Rc::downgrade(&detail));
     let client = Rc::new(Client {
-        presented: chain.map(|chain| Presented::new(chain, &conn.secrets, SystemTime::now())),
+        identity: chain.map(|chain| ClientIdentity::new(chain, &conn.secrets, SystemTime::now())),
         exchanges,
         listener: conn.listener.index,
-        asked: conn.asked,
-        own: conn.own,
+        route_key: conn.route_key,
+        termination: conn.termination,
         worker: Rc::clone(worker),
         address: record.info().client().ip(),
         stale: Notify::new(),
@@ -248,7 +248,7 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     let Some(upgraded) = client.upgraded.take() else {
         return served;
     };
-    let until = Instant::now() + client.own.params.stream_timeout;
+    let until = Instant::now() + client.termination.params.stream_timeout;
     let timers = Timers {
         idle: conn.idle,
         deadline: Some(conn.deadline.map_or(until, |own| own.min(until))),
@@ -288,7 +288,7 @@ async fn requests(
     deadline: Option<Instant>,
     idle: Option<Duration>,
 ) -> Reason {
-    let (shared, params) = (&client.worker.shared, &client.own.params);
+    let (shared, params) = (&client.worker.shared, &client.termination.params);
     let drain = shared.accepting.drain.clone();
     let ending = async {
         let aged = async {
@@ -396,11 +396,11 @@ async fn requests(
 /// A client's connection, as its requests see it.
 struct Client {
     /// The certificate that it showed.
-    presented: Option<Presented>,
+    identity: Option<ClientIdentity>,
     exchanges: Rc<Exchanges>,
     listener: usize,
-    asked: Asked,
-    own: Arc<Termination>,
+    route_key: RouteKey,
+    termination: Arc<Termination>,
     worker: Rc<Worker>,
     address: std::net::IpAddr,
     /// Its route has changed: the connection is to end.
@@ -424,7 +424,7 @@ enum Forwarded {
 
 impl Client {
     async fn answer(&self, request: Request<Incoming>, open: Open) -> Response<ResponseBody> {
-        let limit = open.started() + self.own.params.stream_timeout;
+        let limit = open.started() + self.termination.params.stream_timeout;
         // Boxed: what it takes is given back before a watch goes on for hours.
         let forwarded = Box::pin(self.forward(request, &open));
         let forwarded = timeout_at(limit, forwarded).await;
@@ -451,7 +451,7 @@ impl Client {
                 refusal.response(open)
             }
         };
-        if let Some(value) = &self.own.params.hsts {
+        if let Some(value) = &self.termination.params.hsts {
             let headers = response.headers_mut();
             headers.insert(header::STRICT_TRANSPORT_SECURITY, value.clone());
         }
@@ -467,9 +467,9 @@ impl Client {
     ) -> Result<(Arc<Route>, Arc<Termination>), status::Refusal> {
         let routing = self.worker.shared.routing.current();
         let table = routing.snapshot.on(self.listener);
-        let route = match &self.asked {
-            Asked::Connect(value) => table.by_connect(value),
-            Asked::ServerName(name) => table.by_server_name(name.as_deref()),
+        let route = match &self.route_key {
+            RouteKey::Connect(value) => table.by_connect(value),
+            RouteKey::ServerName(name) => table.by_server_name(name.as_deref()),
         };
         let gone = || {
             self.stale.notify_one();
@@ -480,19 +480,19 @@ impl Client {
         let route = route.ok_or_else(gone)?;
         let today = route.handler().and_then(route::Handler::get);
         let today = today.filter(|own: &Arc<Termination>| own.secrets.last().is_some());
-        let own = today.as_ref().unwrap_or(&self.own);
+        let own = today.as_ref().unwrap_or(&self.termination);
         // No route that terminates has such a cluster.
         if route.cluster().settings().send_proxy_protocol.is_some() {
             return Err(gone());
         }
-        if today.is_none() || !Arc::ptr_eq(own, &self.own) {
+        if today.is_none() || !Arc::ptr_eq(own, &self.termination) {
             self.stale.notify_one();
         }
         let is_of = |host: &str| {
             let of_host = table.by_server_name(Some(host));
             of_host.is_some_and(|of_host| Arc::ptr_eq(of_host, route))
         };
-        if matches!(self.asked, Asked::ServerName(_)) && !is_of(authority.host()) {
+        if matches!(self.route_key, RouteKey::ServerName(_)) && !is_of(authority.host()) {
             let text = "the host is not the one of this connection";
             return Err(status::refuse(StatusCode::MISDIRECTED_REQUEST, text));
         }
@@ -522,10 +522,10 @@ impl Client {
         }
         let secrets = own.secrets.last();
         let secrets = secrets.ok_or_else(status::unavailable)?;
-        let caller = match &self.presented {
+        let caller = match &self.identity {
             None => Caller::Anonymous,
-            Some(presented) => {
-                let verified = presented.verify(&secrets, SystemTime::now());
+            Some(identity) => {
+                let verified = identity.verify(&secrets, SystemTime::now());
                 Caller::Verified(verified.map_err(|refused| match refused {
                     Refused::Subject => {
                         let text = "the certificate's subject names no user that can be passed on";
@@ -560,7 +560,7 @@ impl Client {
             headers.insert(header::UPGRADE, protocol.clone());
         }
         let down = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-        let way = Way {
+        let context = RequestContext {
             cluster: route.cluster(),
             server_name: &own.params.server_name,
             secrets: &secrets,
@@ -570,7 +570,9 @@ impl Client {
         };
         let request = request.map(|body| RequestBody::new(body, open.exchange()));
         let pools = self.worker.terminations.of(&own);
-        let sent = pools.send(&way, caller, request, upgrade.is_some()).await;
+        let sent = pools
+            .send(&context, caller, request, upgrade.is_some())
+            .await;
         let (mut response, active) = sent.map_err(|status| match open.is_stalled() {
             true => status::refuse(StatusCode::REQUEST_TIMEOUT, "the client stopped sending"),
             false => status::of_upstream(status),

@@ -18,7 +18,7 @@ use super::subject::Subject;
 
 /// A client that showed a certificate.
 #[derive(Debug)]
-pub(crate) struct Presented {
+pub(crate) struct ClientIdentity {
     chain: Vec<CertificateDer<'static>>,
     verified: Result<Verified, Refused>,
     checked: Cell<Option<Checked>>,
@@ -58,7 +58,7 @@ pub(crate) enum Refused {
     Untrusted,
 }
 
-impl Presented {
+impl ClientIdentity {
     /// Takes what a handshake under `secrets` has verified at `now`.
     pub(crate) fn new(
         chain: Vec<CertificateDer<'static>>,

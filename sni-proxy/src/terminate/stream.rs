@@ -8,13 +8,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 
 #[derive(Debug)]
-pub(crate) struct Early<S> {
+pub(crate) struct PrefixedStream<S> {
     stream: S,
     early: Vec<u8>,
     read: usize,
 }
 
-impl<S> Early<S> {
+impl<S> PrefixedStream<S> {
     pub(crate) fn new(stream: S, early: Vec<u8>) -> Self {
         Self {
             stream,
@@ -25,16 +25,19 @@ impl<S> Early<S> {
 }
 
 /// Waits for the preface of HTTP/2 (RFC 9113 section 3.4), for which hyper has no limit; `None` if it does not come.
-pub(crate) async fn preface<S: AsyncRead + Unpin>(mut stream: S, by: Instant) -> Option<Early<S>> {
+pub(crate) async fn preface<S: AsyncRead + Unpin>(
+    mut stream: S,
+    by: Instant,
+) -> Option<PrefixedStream<S>> {
     let mut read = vec![0; PREFACE_BYTES];
     let whole = timeout_at(by, stream.read_exact(&mut read)).await;
     whole.ok()?.ok()?;
-    Some(Early::new(stream, read))
+    Some(PrefixedStream::new(stream, read))
 }
 
 const PREFACE_BYTES: usize = 24;
 
-impl<S: AsyncRead + Unpin> AsyncRead for Early<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -54,7 +57,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Early<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Early<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -68,8 +68,8 @@ pub(crate) enum Caller<'a> {
     Verified(&'a Verified),
 }
 
-/// What a request needs on its way.
-pub(crate) struct Way<'a> {
+/// What a request needs on its context.
+pub(crate) struct RequestContext<'a> {
     pub(crate) cluster: &'a Arc<Cluster>,
     pub(crate) server_name: &'a ServerName<'static>,
     pub(crate) secrets: &'a Secrets,
@@ -78,7 +78,7 @@ pub(crate) struct Way<'a> {
     pub(crate) worker: &'a Rc<Worker>,
 }
 
-impl Way<'_> {
+impl RequestContext<'_> {
     async fn dial(
         &self,
         tls: &Arc<rustls::ClientConfig>,
@@ -90,9 +90,9 @@ impl Way<'_> {
 
 /// The pools of a worker, by where their route's state is.
 #[derive(Debug, Default)]
-pub(crate) struct Pools(RefCell<HashMap<usize, OfRoute>>);
+pub(crate) struct Pools(RefCell<HashMap<usize, RoutePools>>);
 
-type OfRoute = (std::sync::Weak<Termination>, Rc<Upstreams>);
+type RoutePools = (std::sync::Weak<Termination>, Rc<Upstreams>);
 
 impl Pools {
     pub(crate) fn of(&self, own: &Arc<Termination>) -> Rc<Upstreams> {
@@ -210,25 +210,25 @@ impl Upstreams {
     /// The status to answer with.
     pub(crate) async fn send(
         &self,
-        way: &Way<'_>,
+        context: &RequestContext<'_>,
         caller: Caller<'_>,
         mut request: Request<RequestBody>,
         upgrades: bool,
     ) -> Result<(Response<Answer>, Active), StatusCode> {
         match caller {
             Caller::Anonymous => {
-                let tls = &way.secrets.tls.plain;
-                self.plain.send(way, tls, request, upgrades).await
+                let tls = &context.secrets.tls.plain;
+                self.plain.send(context, tls, request, upgrades).await
             }
             Caller::Verified(verified) => {
-                let tls = way.secrets.tls.mutual.as_ref();
+                let tls = context.secrets.tls.mutual.as_ref();
                 let tls = tls.ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
                 let headers = request.headers_mut();
                 headers.insert(USER, verified.user().clone());
                 for group in verified.groups() {
                     headers.append(GROUP, group.clone());
                 }
-                self.mutual.send(way, tls, request, upgrades).await
+                self.mutual.send(context, tls, request, upgrades).await
             }
         }
     }
@@ -265,30 +265,33 @@ struct Connection {
 impl Pool {
     async fn send(
         &self,
-        way: &Way<'_>,
+        context: &RequestContext<'_>,
         tls: &tls::UpstreamTls,
         mut request: Request<RequestBody>,
         upgrades: bool,
     ) -> Result<(Response<Answer>, Active), StatusCode> {
         let mut tried: Vec<Arc<Endpoint>> = Vec::new();
         let mut status = StatusCode::SERVICE_UNAVAILABLE;
-        let mut attempts = 1 + way.cluster.settings().connect_retries;
+        let mut attempts = 1 + context.cluster.settings().connect_retries;
         // A kept connection that ends just now is no failure of an endpoint.
         let mut ended = MAX_ENDED;
         while attempts > 0 {
-            let routing = way.worker.shared.routing.current();
-            let picked = way.cluster.pick(&PickContext {
-                source: way.client,
+            let routing = context.worker.shared.routing.current();
+            let picked = context.cluster.pick(&PickContext {
+                source: context.client,
                 zone: routing.zone.as_deref(),
                 now: Instant::now().into_std(),
-                random: way.worker.random(),
+                random: context.worker.random(),
                 tried: &tried,
             });
             let Some(endpoint) = picked else { break };
             // Counted while it connects as well, so that others choose other endpoints.
             let mut active = Active::new(endpoint, self);
-            way.exchange.set_endpoint(endpoint);
-            let sender = match self.sender(way, tls, endpoint, upgrades, &mut active).await {
+            context.exchange.set_endpoint(endpoint);
+            let sender = match self
+                .sender(context, tls, endpoint, upgrades, &mut active)
+                .await
+            {
                 Ok(sender) => sender,
                 Err(failed) => {
                     status = failed;
@@ -324,7 +327,7 @@ impl Pool {
 
     async fn sender(
         &self,
-        way: &Way<'_>,
+        context: &RequestContext<'_>,
         tls: &tls::UpstreamTls,
         endpoint: &Arc<Endpoint>,
         upgrades: bool,
@@ -333,15 +336,15 @@ impl Pool {
         let connections = self.connections(endpoint);
         if upgrades {
             active.connection = Some(self.open(&connections)?);
-            let (stream, driver) = way.dial(&tls.http1, endpoint).await?;
+            let (stream, driver) = context.dial(&tls.http1, endpoint).await?;
             return http1_sender(stream, driver).await.map(Sender::Http1);
         }
-        if let Some(sender) = connections.take(way.secrets.serial, active) {
+        if let Some(sender) = connections.take(context.secrets.serial, active) {
             return Ok(Sender::Http2(sender));
         }
         let asked = Instant::now();
         let _dialing = connections.dialing.lock().await;
-        if let Some(sender) = connections.take(way.secrets.serial, active) {
+        if let Some(sender) = connections.take(context.secrets.serial, active) {
             return Ok(Sender::Http2(sender));
         }
         if let Some((at, status)) = connections.failed.get()
@@ -350,11 +353,11 @@ impl Pool {
             return Err(status);
         }
         let opened = self.open(&connections)?;
-        let (stream, driver) = match way.dial(&tls.any, endpoint).await {
+        let (stream, driver) = match context.dial(&tls.any, endpoint).await {
             Ok(dialed) => dialed,
             Err(status) => {
                 connections.failed.set(Some((Instant::now(), status)));
-                probe(way, &tls.any, endpoint, &connections);
+                probe(context, &tls.any, endpoint, &connections);
                 return Err(status);
             }
         };
@@ -395,9 +398,9 @@ impl Pool {
         connections.open.borrow_mut().push(Connection {
             sender,
             streams,
-            serial: way.secrets.serial,
+            serial: context.secrets.serial,
         });
-        let sender = connections.take(way.secrets.serial, active);
+        let sender = connections.take(context.secrets.serial, active);
         sender
             .map(Sender::Http2)
             .ok_or(StatusCode::SERVICE_UNAVAILABLE)
@@ -471,7 +474,7 @@ async fn sweep(connections: Weak<Connections>) {
 /// Dials an endpoint that is left out now and then, until it is used again: kept connections bring no requests to
 /// one that has come back meanwhile.
 fn probe(
-    way: &Way<'_>,
+    context: &RequestContext<'_>,
     tls: &Arc<rustls::ClientConfig>,
     endpoint: &Arc<Endpoint>,
     connections: &Rc<Connections>,
@@ -481,8 +484,8 @@ fn probe(
     if !left_out(endpoint) || connections.probed.replace(true) {
         return;
     }
-    let (cluster, connections) = (Arc::downgrade(way.cluster), Rc::downgrade(connections));
-    let (worker, name) = (Rc::clone(way.worker), way.server_name.clone());
+    let (cluster, connections) = (Arc::downgrade(context.cluster), Rc::downgrade(connections));
+    let (worker, name) = (Rc::clone(context.worker), context.server_name.clone());
     let (tls, endpoint) = (Arc::clone(tls), Arc::clone(endpoint));
     tokio::task::spawn_local(async move {
         loop {
