@@ -41,7 +41,7 @@ impl Answer {
         };
         match ready!(stream.poll_data(cx)) {
             Some(Ok(data)) => {
-                // Whoever polls can send it on.
+                // A poll comes when the client can take it.
                 let _ = stream.flow_control().release_capacity(data.len());
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }

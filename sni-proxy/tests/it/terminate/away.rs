@@ -23,7 +23,7 @@ async fn server_that_came_back_is_asked_soon() {
         dir.write("routes.yaml", changed).unwrap();
     });
     let mut client = world.client(None, "h2").await;
-    // Whoever is sent there is refused, and served by another.
+    // A request that is sent there is refused, and served by another.
     for _ in 0..6 {
         assert_eq!(client.get(&[]).await.0, StatusCode::OK);
     }
