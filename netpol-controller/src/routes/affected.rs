@@ -53,7 +53,9 @@ pub fn groups_of_secret(state: &ClusterState, name: &str) -> BTreeSet<Arc<str>> 
         }
     }
     for (key, rule) in state.destination_rules.iter() {
-        if rule.traffic_policy["tls"]["credentialName"] == name {
+        let ports = rule.traffic_policy["portLevelSettings"].as_array();
+        let mut policies = ports.into_iter().flatten().chain([&rule.traffic_policy]);
+        if policies.any(|own| own["tls"]["credentialName"] == name) {
             groups.extend(state.destination_rules.namespaces_of(key));
         }
     }

@@ -351,8 +351,8 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
                     Tls::Terminate => match passed_through(cx.state, entry, &key, server) {
                         Ok((names, target, mut message)) => {
                             let ends = entry.terminates_tls;
-                            let ends =
-                                ends.then(|| terminate::of(cx.state, entry, server, &target));
+                            let ends = ends
+                                .then(|| terminate::of(cx.state, entry, (&key, server), &target));
                             let (ends, why) =
                                 ends.map_or((None, None), |own| (own.clone().ok(), own.err()));
                             message.extend(why.map(|why| format!(": {why}")));

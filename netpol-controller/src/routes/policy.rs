@@ -55,15 +55,15 @@ pub(super) fn exposes(state: &ClusterState, entry: &GatewayEntry, service: &Obje
     })
 }
 
-/// Returns the TLS that the rule for a port of a Service sets, as a gateway sees it; null when it sets none.
-pub(super) fn tls_of<'w>(
+/// Returns what the rule for a port of a Service sets, as a gateway sees it.
+pub(super) fn of_service<'w>(
     state: &'w ClusterState,
     entry: &GatewayEntry,
     service: &ObjectKey,
     port: u16,
 ) -> Option<&'w Value> {
     let (_, rule) = rule_for(state, entry, service)?;
-    Some(&of_port(&rule.traffic_policy, port)["tls"])
+    Some(of_port(&rule.traffic_policy, port))
 }
 
 fn rule_for<'w>(

@@ -25,11 +25,18 @@ const MAX_STREAMS: u32 = 100;
 /// Gardener's limit of a request.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// Returns how the TLS of a server in front of `target` ends, or why it is passed through.
+/// Ends of the names of Secrets, which begin with the namespace of the API server that they are for.
+const SERVING: [&str; 2] = ["-kube-apiserver-tls", "-kube-apiserver-wildcard-tls"];
+const IDENTITY: &str = "-kube-apiserver-istio-mtls";
+
+/// Returns how the TLS of a server of a gateway in front of `target` ends, or why it is passed through.
+///
+/// Gateway, Secrets and API server are of one namespace: who writes objects in another can neither show its
+/// certificates nor have its own clients vouched for.
 pub(super) fn of(
     state: &ClusterState,
     entry: &GatewayEntry,
-    server: &IstioServer,
+    (gateway, server): (&ObjectKey, &IstioServer),
     target: &Target,
 ) -> Result<Terminate, String> {
     let tls = server.tls.as_ref().ok_or("it has no tls")?;
@@ -48,14 +55,30 @@ pub(super) fn of(
         other => return Err(format!("minProtocolVersion {other} is not known")),
     };
     let ObjectKey { namespace, name } = &target.service;
+    if gateway.namespace != *namespace {
+        return Err(format!("its API server is in namespace {namespace}"));
+    }
+    let of_another = |name: &str| Err(format!("Secret {name} is none of namespace {namespace}"));
+    let is = |name: &str, end| name.strip_prefix(&**namespace) == Some(end);
+    if !SERVING.iter().any(|end| is(&tls.credential_name, end)) {
+        return of_another(&tls.credential_name);
+    }
+    let toward = policy::of_service(state, entry, &target.service, target.port);
+    if toward.is_some_and(|own| own["proxyProtocol"].is_object()) {
+        return Err("a PROXY header goes to its API server".to_owned());
+    }
     let service = ObjectKey::new(namespace, &format!("{name}{MTLS}"));
-    let rule = policy::tls_of(state, entry, &service, target.port);
+    let rule = policy::of_service(state, entry, &service, target.port);
     let rule = rule.ok_or_else(|| format!("Service {service} has no DestinationRule"))?;
+    let rule = &rule["tls"];
     let text = |key: &str| rule[key].as_str().unwrap_or_default();
     let (identity, sni) = (text("credentialName"), text("sni"));
     if text("mode") != "MUTUAL" || identity.is_empty() {
         let why = "is not MUTUAL with a credentialName";
         return Err(format!("the DestinationRule of Service {service} {why}"));
+    }
+    if !is(identity, IDENTITY) {
+        return of_another(identity);
     }
     let mut names = rule["subjectAltNames"].as_array().into_iter().flatten();
     if names.any(|name| name.as_str() != Some(sni)) {

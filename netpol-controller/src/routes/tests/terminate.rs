@@ -188,6 +188,13 @@ fn unfit_objects_pass_tls_through_with_the_reason() {
     plain[1]["spec"]["servers"][0]["tls"]["mode"] = json!("SIMPLE");
     let mut without = objects();
     without.remove(4);
+    let mut of_another = objects();
+    of_another[1]["spec"]["servers"][0]["tls"]["credentialName"] =
+        json!("shoot--foo--baz-kube-apiserver-tls");
+    let foreign = "shoot--foo--baz-kube-apiserver-istio-mtls";
+    let foreign = json!({ "mode": "MUTUAL", "credentialName": foreign, "sni": SNI });
+    let mut header = objects();
+    header[3]["spec"]["trafficPolicy"]["proxyProtocol"] = json!({ "version": "V2" });
     let with = |rule: Value| {
         let mut all = objects();
         all[4] = rule;
@@ -199,6 +206,15 @@ fn unfit_objects_pass_tls_through_with_the_reason() {
         (with(mtls(other)), "has other subjectAltNames than its sni"),
         (without, "has no DestinationRule"),
         (no_credential, "it has no credentialName"),
+        (
+            of_another,
+            "Secret shoot--foo--baz-kube-apiserver-tls is none of namespace shoot--foo--bar",
+        ),
+        (
+            with(mtls(foreign)),
+            "Secret shoot--foo--baz-kube-apiserver-istio-mtls is none of namespace shoot--foo--bar",
+        ),
+        (header, "a PROXY header goes to its API server"),
         (version, "minProtocolVersion SSL3 is not known"),
         (plain, "clients are not asked for certificates by SIMPLE"),
     ] {
@@ -210,6 +226,28 @@ fn unfit_objects_pass_tls_through_with_the_reason() {
             "{why}: {reported:?}"
         );
     }
+}
+
+#[test]
+fn gateway_of_another_namespace_ends_no_tls() {
+    // Its clients would be vouched for by the other shoot's identity.
+    let (mut all, other) = (objects(), "shoot--foo--baz");
+    let [gateway, mut bound] = terminating(other, &["a.baz.example.com"]);
+    let host = format!("kube-apiserver.{SHOOT}.svc.cluster.local");
+    let to = json!([{"destination": {"host": host, "port": {"number": 443}}}]);
+    bound["spec"]["http"] = json!([{ "route": to }]);
+    all.extend([gateway, bound]);
+    let state = state(&all);
+    let found = group(&state, &on(), SHOOT);
+    assert_eq!(ends(&found, "names a.baz.example.com"), None);
+    let own = ends(&found, &format!("connect {SHOOT}--kube-apiserver-socket")).unwrap();
+    assert_eq!(*own.certificate, *TLS);
+    let why = format!("its API server is in namespace {SHOOT}");
+    let reported = problems(&group(&state, &on(), other));
+    assert!(
+        reported.iter().any(|own| own.contains(&why)),
+        "{reported:?}"
+    );
 }
 
 #[test]
