@@ -185,7 +185,7 @@ impl Routing {
         let previous = self.current.load_full();
         let generation = previous.snapshot.generation() + 1;
         let zone = take_zone(&mut table.spec);
-        terminated(&mut table.spec, &self.terminations)?;
+        terminated(&mut table.spec, &self.terminations);
         match Snapshot::build(table.spec, generation, Some(&previous.snapshot)) {
             Ok(snapshot) => {
                 self.report(table.reports);
@@ -322,7 +322,7 @@ fn publish(snapshot: Snapshot, zone: Option<Arc<str>>, resolver: &Resolver) -> P
 }
 
 /// Puts the state of this process in place of what a server says of routes whose TLS ends here.
-fn terminated(spec: &mut TableSpec, terminations: &Terminations) -> Result<(), String> {
+fn terminated(spec: &mut TableSpec, terminations: &Terminations) {
     let clusters = spec.clusters.iter();
     let sending = clusters.filter(|own| own.send_proxy_protocol.is_some());
     let sending: BTreeSet<&str> = sending.map(|own| &*own.name).collect();
@@ -335,15 +335,17 @@ fn terminated(spec: &mut TableSpec, terminations: &Terminations) -> Result<(), S
             continue;
         };
         if sending.contains(&*route.cluster) {
-            let cluster = &route.cluster;
-            return Err(format!(
-                "TLS ends in front of {cluster}, which gets a PROXY header"
-            ));
+            // A header in front of TLS is no header in front of a request: TLS is passed through.
+            tracing::warn!(
+                cluster = route.cluster,
+                "TLS does not end here: a PROXY header goes to the servers"
+            );
+            route.handler = None;
+            continue;
         }
         let own = terminations.of(Params::new(&route.cluster, &own));
         route.handler = Some(Handler::new(own));
     }
-    Ok(())
 }
 
 /// Takes the pods in the gateway's namespace out of a table, and returns the zone of those that have an
@@ -377,10 +379,7 @@ fn cached(
     let cached = xds::load_cache(path, origin, &own, config.empty_state());
     let xds::Cached { mut table, age } = cached.map_err(|error| unusable(&error)).ok()??;
     let zone = take_zone(&mut table.spec);
-    if let Err(error) = terminated(&mut table.spec, terminations) {
-        tracing::warn!(error, "the cached routes cannot be used");
-        return None;
-    }
+    terminated(&mut table.spec, terminations);
     let snapshot = Snapshot::build(table.spec, 1, None);
     let snapshot = snapshot.map_err(|error| unusable(&error)).ok()?;
     tracing::info!(path = %path.display(), "routes of the cache are used until the server answers");

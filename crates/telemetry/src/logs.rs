@@ -217,11 +217,13 @@ where
 /// silences everything else.
 fn parse(directives: &str) -> Result<(Targets, String), LogError> {
     // The DNS server of the node proxy writes two lines for each query at INFO; the WireGuard of
-    // the tunnel warns of every handshake that is sent again, which the tunnel counts.
+    // the tunnel warns of every handshake that is sent again, which the tunnel counts; kube's client warns
+    // with the whole of a body that it cannot read, Secrets among them.
     let mut targets = Targets::new()
         .with_default(LevelFilter::INFO)
         .with_target("boringtun", LevelFilter::OFF)
-        .with_target("hickory_server", LevelFilter::WARN);
+        .with_target("hickory_server", LevelFilter::WARN)
+        .with_target("kube_client::client", LevelFilter::ERROR);
     let mut kept = Vec::new();
     for (directive, target, level) in split(directives) {
         let error = || LogError::Directive(directive.to_owned());

@@ -187,8 +187,10 @@ impl<T> Inner<T> {
         if let Some(series) = self.counted.get() {
             match &changed {
                 Ok(true) => series.taken.inc(),
+                // What is not there yet, or no longer, is no refusal.
+                Ok(false) | Err(TlsError::Missing(_)) => {}
                 Err(_) if new => series.refused.inc(),
-                Ok(false) | Err(_) => {}
+                Err(_) => {}
             }
         }
         files.refused = refused;

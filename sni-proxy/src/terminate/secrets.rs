@@ -70,12 +70,12 @@ impl Store {
                 if before.as_ref() == Some(&text) {
                     return;
                 }
-                if self.last().is_some() {
+                if matches!(error, TlsError::Missing(_)) {
+                    // Routes come before their secrets, and go after them.
+                    tracing::debug!(error = text, "no secrets of a terminating route");
+                } else if self.last().is_some() {
                     let what = "secrets of a terminating route refused: the last good ones stay";
                     tracing::warn!(error = text, "{what}");
-                } else if matches!(error, TlsError::Missing(_)) {
-                    // Routes come before their secrets.
-                    tracing::debug!(error = text, "passed through");
                 } else {
                     let what = "secrets of a terminating route refused: passed through";
                     tracing::warn!(error = text, "{what}");

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::update::Update;
 use crate::resource::ResourceType;
 
-/// Most secrets that are held: five for each of 2,000 shoots.
-const MAX_SECRETS: usize = 10_000;
+/// Most secrets that are held: six for each of 2,000 shoots.
+const MAX_SECRETS: usize = 12_000;
 
 #[derive(Debug, Default)]
 pub(super) struct HeldSecrets {

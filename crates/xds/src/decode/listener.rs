@@ -163,6 +163,15 @@ impl ListenerConfig {
 }
 
 impl Chain {
+    /// Returns whether it is not for every connection that reaches its listener.
+    pub(super) fn is_restricted(&self) -> bool {
+        let matches = &self.matches;
+        !self.allow_sources.is_empty()
+            || !matches.server_names.is_empty()
+            || !matches.prefixes.is_empty()
+            || matches.port.is_some()
+    }
+
     fn read(message: &FilterChain, place: String) -> Result<Self, Fault> {
         let matches = message.filter_chain_match.as_ref();
         let matches = matches.map(read_match).transpose();

@@ -255,6 +255,9 @@ impl<'s> Builder<'s> {
         let listeners = self.state.of(ResourceType::Listener);
         let found = listeners.get(listener).and_then(|one| one.listener());
         let found = found.filter(|own| own.internal && own.chains.len() == 1);
+        if found.is_some_and(|own| own.chains.iter().any(Chain::is_restricted)) {
+            return Err("its internal listener says who may use it");
+        }
         let own = found.and_then(|own| own.terminating().next());
         let own = own.ok_or("no internal listener with one chain that ends TLS is behind it")?;
         let (cluster, handler) = self.terminate(own)?;
