@@ -15,6 +15,7 @@ mod headers;
 mod http1_stream;
 mod identity;
 mod local;
+mod lost;
 mod metrics;
 mod outcome;
 mod params;
@@ -24,6 +25,7 @@ mod sending;
 mod status;
 mod stream;
 mod subject;
+mod upgraded;
 mod upstream;
 mod wire;
 
@@ -33,7 +35,6 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use hyper::body::Incoming;
@@ -41,7 +42,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use relay::{Peer, Pool, Timers, relay_streams};
+use relay::Timers;
 use route::Route;
 use rustls::HandshakeKind;
 use serve::{ConnRecord, Phase, Reason};
@@ -61,6 +62,7 @@ use self::outcome::{reason_of, why_failed};
 use self::request::{RequestBody, head_size};
 use self::secrets::{Secrets, Store};
 use self::stream::preface;
+use self::upgraded::{Upgraded, relayed};
 use self::upstream::{Active, Caller, RequestContext};
 use self::wire::Wire;
 use crate::preamble::Target;
@@ -215,6 +217,7 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     };
     handshakes.count(outcome);
     let chain = session.peer_certificates().map(<[_]>::to_vec);
+    let verified = (!resumed).then(SystemTime::now);
     let protocol = match session.alpn_protocol() {
         Some(b"h2") => Protocol::Http2,
         _ => Protocol::Http1,
@@ -226,7 +229,7 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     let detail: Rc<dyn serve::Detail> = Rc::<Exchanges>::clone(&exchanges);
     record.set_detail(Rc::downgrade(&detail));
     let client = Rc::new(Client {
-        identity: chain.map(|chain| ClientIdentity::new(chain, &conn.secrets, SystemTime::now())),
+        identity: chain.map(|chain| ClientIdentity::new(chain, &conn.secrets, verified)),
         exchanges,
         listener: conn.listener.index,
         route_key: conn.route_key,
@@ -260,23 +263,6 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
 async fn accept(wire: Wire, secrets: &Secrets) -> std::io::Result<Tls> {
     let acceptor = TlsAcceptor::from(Arc::clone(&secrets.tls.server));
     acceptor.accept(wire).await.map(Box::new)
-}
-
-async fn relayed(upgraded: Upgraded, pool: &Pool, timers: Timers) -> Reason {
-    let (Ok(down), Ok(up)) = tokio::join!(upgraded.down, upgraded.up) else {
-        return Reason::UpstreamReset;
-    };
-    let (mut down, mut up) = (TokioIo::new(down), TokioIo::new(up));
-    let (down, up) = (peer(&mut down), peer(&mut up));
-    let meter = &**upgraded.open.exchange();
-    let outcome = relay_streams(down, up, Bytes::new(), pool, meter, timers).await;
-    Reason::from(&outcome)
-}
-
-/// hyper hides the socket under an upgraded stream: neither peer is reset, both are closed.
-fn peer<S>(stream: &mut S) -> Peer<'_, S> {
-    let socket = |_: &S| None;
-    Peer { stream, socket }
 }
 
 /// Serves requests until the client or the gateway ends the connection, or one of HTTP/1.1 is upgraded.
@@ -338,12 +324,21 @@ async fn requests(
                         // Each request has its own limit.
                         _ => deadline.map(|deadline| deadline + rest),
                     };
-                    match cut {
-                        Some(cut) if timeout_at(cut, connection.as_mut()).await.is_err() => {
-                            state.reset();
+                    let rest = async {
+                        match cut {
+                            Some(cut) => timeout_at(cut, connection.as_mut()).await.is_ok(),
+                            None => {
+                                let _ = connection.as_mut().await;
+                                true
+                            }
                         }
-                        Some(_) => {}
-                        None => drop(connection.await),
+                    };
+                    let ended = tokio::select! {
+                        ended = rest => ended,
+                        _ = client.exchanges.ending(None, params.stream_timeout) => false,
+                    };
+                    if !ended {
+                        state.reset();
                     }
                     reason
                 }
@@ -375,7 +370,7 @@ async fn requests(
                 state: Arc::clone(&state),
                 head_limit: shared.config.limits.preamble_timeout.0,
                 hsts: params.hsts.clone(),
-                reset_on_close: |tls: &Tls| relay::reset_on_close(tls.get_ref().0.socket()),
+                reset_on_close: |tls: &Tls| tls.get_ref().0.reset(),
             };
             let reason = drive!(
                 http1::Builder::new()
@@ -406,14 +401,6 @@ struct Client {
     /// Its route has changed: the connection is to end.
     stale: Notify,
     upgraded: RefCell<Option<Upgraded>>,
-}
-
-/// An upgrade that was agreed on.
-struct Upgraded {
-    down: OnUpgrade,
-    up: OnUpgrade,
-    _active: Active,
-    open: Open,
 }
 
 /// What a server answered.

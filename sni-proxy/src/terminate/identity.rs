@@ -1,7 +1,7 @@
 //! Who a client is, by the certificate that it showed.
 //!
 //! ```text
-//!     chain ──▶ verified at the handshake, and again under other authorities or when one ends
+//!     chain ──▶ verified at a full handshake, and again under other authorities or when one ends
 //! ```
 //!
 //! [`Verified`] is made here alone, and nothing else opens the pool whose connections show the gateway's
@@ -59,16 +59,17 @@ pub(crate) enum Refused {
 }
 
 impl ClientIdentity {
-    /// Takes what a handshake under `secrets` has verified at `now`.
+    /// Takes the chain of a handshake under `secrets`, which has verified it at that time, or not at all where a
+    /// session was resumed.
     pub(crate) fn new(
         chain: Vec<CertificateDer<'static>>,
         secrets: &Secrets,
-        now: SystemTime,
+        verified: Option<SystemTime>,
     ) -> Self {
         let subject = chain.first().and_then(|leaf| Subject::of(leaf));
         // The handshake found one of them good. If there are several it is not known which.
-        let checked = match &secrets.tls.client_authorities[..] {
-            [only] => Some(Checked::at(now, &chain, secrets.serial, only.ends)),
+        let checked = match (&secrets.tls.client_authorities[..], verified) {
+            ([only], Some(now)) => Some(Checked::at(now, &chain, secrets.serial, only.ends)),
             _ => None,
         };
         Self {

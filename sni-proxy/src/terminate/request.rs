@@ -24,8 +24,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::exchange::Exchange;
 use super::headers::remove_identity;
 
-/// Bytes of a body that are kept; one that is longer is sent once.
+/// Bytes of a body that are kept, with what its frames take beside them; one that is longer is sent once.
 const KEPT_BYTES: usize = 64 * 1024;
+const FRAME_BYTES: usize = 256;
 
 /// A client that sends nothing of its body for this long, while an API server waits for it, is given up (408);
 /// what Envoy grants a stream by default.
@@ -199,17 +200,17 @@ impl Again {
         Some(self.head.map(|()| RequestBody::Incoming(sending)))
     }
 
-    /// There is an answer: nothing is kept any longer.
+    /// There is an answer: nothing more is kept, and what is kept goes once it was sent.
     pub(crate) fn forget(self) {
         if let Some(kept) = self.kept {
-            kept.borrow_mut().forget();
+            kept.borrow_mut().is_whole = false;
         }
     }
 }
 
 impl Kept {
     fn keep(&mut self, data: &Bytes) {
-        self.bytes += data.len();
+        self.bytes += data.len() + FRAME_BYTES;
         if self.bytes > KEPT_BYTES {
             self.forget();
         }
@@ -247,6 +248,9 @@ impl Sending {
         if let Some(frame) = kept.frames.get(self.sent) {
             self.sent += 1;
             return Poll::Ready(Some(Ok(Frame::data(frame.clone()))));
+        }
+        if !kept.is_whole {
+            (kept.frames, self.sent) = (Vec::new(), 0);
         }
         let Poll::Ready(mut frame) = Pin::new(&mut kept.body).poll_frame(cx) else {
             return kept.poll_stall(cx);

@@ -52,6 +52,9 @@ pub(crate) async fn exchange(
             tell_length(&mut request);
             let (head, body) = request.into_parts();
             let failed = |error: h2::Error| {
+                if error.is_go_away() {
+                    active.connection_ended();
+                }
                 let begun = !was_not_processed(&error);
                 Failed::Sent(begun, Box::new(error))
             };
@@ -60,7 +63,8 @@ pub(crate) async fn exchange(
             let (response, stream) = sent.map_err(failed)?;
             drop(sender);
             if !body.is_end_stream() {
-                tokio::task::spawn_local(body.send(stream));
+                let task = tokio::task::spawn_local(body.send(stream));
+                active.set_sending(task.abort_handle());
             }
             Ok(response.await.map_err(failed)?.map(Answer::Http2))
         }

@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
-use h2::{Ping, PingPong};
 use http::{HeaderName, Request, Response, StatusCode};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use route::{Cluster, ConnectFailure, Endpoint, EndpointAddress, EndpointState, PickContext};
 use rustls::pki_types::ServerName;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -33,6 +33,7 @@ use super::Termination;
 use super::body::Answer;
 use super::exchange::Exchange;
 use super::identity::Verified;
+use super::lost::lost;
 use super::metrics::{PoolKind, WorkerStats};
 use super::request::{Again, RequestBody};
 use super::secrets::Secrets;
@@ -49,16 +50,14 @@ const HEAD_BYTES: u32 = 64 * 1024;
 /// More than all streams may hold, so that none can take another one's. h2 ends a connection whose small frames
 /// cost more memory beside their bytes than half of this: 44 MiB for as many stalled streams of lines of 32 bytes.
 const CONNECTION_WINDOW: u32 = 128 * 1024 * 1024;
+/// Streams that clients gave up, of which the frames under way are known for a second.
+const MAX_RESET_STREAMS: usize = 1024;
 /// Connections of one request that may end before it was processed.
 const MAX_ENDED: u32 = 4;
 /// A connection without requests is closed after this.
 const IDLE: Duration = Duration::from_secs(90);
 /// An endpoint that is left out is dialed after this.
 const PROBE: Duration = Duration::from_secs(1);
-/// A silent connection is asked whether it lives.
-const PING: Duration = Duration::from_secs(30);
-const PING_LIMIT: Duration = Duration::from_secs(15);
-
 /// Whom a request is sent for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Caller<'a> {
@@ -127,6 +126,8 @@ pub(crate) struct Active {
     streams: Option<Rc<Streams>>,
     /// Its connection, where that has this stream alone.
     connection: Option<OpenConnection>,
+    /// What sends the request's body: it ends with the stream.
+    sending: RefCell<Option<AbortHandle>>,
     stats: Rc<WorkerStats>,
     kind: PoolKind,
 }
@@ -139,6 +140,7 @@ impl Active {
             endpoint: Arc::clone(endpoint),
             streams: None,
             connection: None,
+            sending: RefCell::default(),
             stats: Rc::clone(&pool.stats),
             kind: pool.kind,
         }
@@ -146,6 +148,10 @@ impl Active {
 }
 
 impl Active {
+    pub(super) fn set_sending(&self, task: AbortHandle) {
+        *self.sending.borrow_mut() = Some(task);
+    }
+
     /// No further stream of its connection is possible.
     pub(super) fn connection_ended(&self) {
         if let Some(streams) = &self.streams {
@@ -158,6 +164,9 @@ impl Drop for Active {
     fn drop(&mut self) {
         self.endpoint.end();
         self.stats.pool(self.kind).streams.dec();
+        if let Some(sending) = self.sending.take() {
+            sending.abort();
+        }
         if let Some(streams) = &self.streams {
             streams.count.set(streams.count.get() - 1);
             streams.used.set(Instant::now());
@@ -253,6 +262,8 @@ struct Connections {
     failed: Cell<Option<(Instant, StatusCode)>>,
     /// It is left out, and dialed now and then.
     probed: Cell<bool>,
+    /// A task looks for idle connections.
+    swept: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -372,6 +383,9 @@ impl Pool {
             .max_send_buffer_size(STREAM_WINDOW as usize)
             .max_header_list_size(HEAD_BYTES)
             .enable_push(false)
+            // What clients give up they may give up for ever: frames under way to it are no fault of this server.
+            .max_concurrent_reset_streams(MAX_RESET_STREAMS)
+            .max_local_error_reset_streams(None)
             .handshake(stream)
             .await
             .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
@@ -394,7 +408,9 @@ impl Pool {
             own.ended.set(true);
             drop(opened);
         });
-        tokio::task::spawn_local(sweep(Rc::downgrade(&connections)));
+        if !connections.swept.replace(true) {
+            tokio::task::spawn_local(sweep(Rc::downgrade(&connections)));
+        }
         connections.open.borrow_mut().push(Connection {
             sender,
             streams,
@@ -466,7 +482,7 @@ async fn sweep(connections: Weak<Connections>) {
             return;
         };
         if !connections.sweep() {
-            return;
+            return connections.swept.set(false);
         }
     }
 }
@@ -561,24 +577,6 @@ async fn http1_sender(
     let (sender, connection) = shaken.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
     tokio::task::spawn_local(async move { driver.run(connection.with_upgrades()).await });
     Ok(sender)
-}
-
-/// Waits until a connection has been silent for long, and does not answer when it is asked whether it lives.
-async fn lost(pings: Option<PingPong>, driver: &Driver) {
-    let Some(mut pings) = pings else {
-        return std::future::pending().await;
-    };
-    loop {
-        let received = driver.received();
-        tokio::time::sleep(PING).await;
-        if driver.received() != received {
-            continue;
-        }
-        let asked = timeout(PING_LIMIT, pings.ping(Ping::opaque())).await;
-        if asked.is_err() && driver.received() == received {
-            return;
-        }
-    }
 }
 
 const USER: HeaderName = HeaderName::from_static("x-remote-user");

@@ -57,7 +57,10 @@ struct Shared {
 
 #[derive(Debug)]
 struct Out {
-    socket: OwnedWriteHalf,
+    /// None once the connection is to be reset.
+    socket: Option<OwnedWriteHalf>,
+    /// Why nothing more can be written.
+    failed: Option<io::ErrorKind>,
     /// What was written, of which the socket has the first `sent`.
     bytes: Vec<u8>,
     sent: usize,
@@ -68,7 +71,8 @@ impl Wire {
     pub(crate) fn new(stream: TcpStream, ahead: Vec<u8>) -> (Self, Driver) {
         let (socket, sink) = stream.into_split();
         let out = Out {
-            socket: sink,
+            socket: Some(sink),
+            failed: None,
             bytes: Vec::new(),
             sent: 0,
         };
@@ -88,8 +92,13 @@ impl Wire {
         (wire, driver)
     }
 
-    pub(crate) fn socket(&self) -> &TcpStream {
-        self.socket.as_ref()
+    /// Makes the end of it a reset, ahead of which no end of the stream is sent.
+    pub(crate) fn reset(&self) {
+        let socket: &TcpStream = self.socket.as_ref();
+        relay::reset_on_close(socket);
+        if let Some(half) = self.shared.out().socket.take() {
+            half.forget();
+        }
     }
 }
 
@@ -146,6 +155,7 @@ impl Shared {
         parts: impl Iterator<Item = &'a [u8]>,
     ) -> Poll<io::Result<usize>> {
         let mut out = self.out();
+        out.check()?;
         if out.bytes.len() >= MOST {
             ready!(out.poll_send(cx))?;
         }
@@ -162,15 +172,28 @@ impl Shared {
 }
 
 impl Out {
+    fn check(&self) -> io::Result<()> {
+        self.failed.map_or(Ok(()), |kind| Err(kind.into()))
+    }
+
     /// Sends what is gathered, until there is none of it.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check()?;
         while self.sent < self.bytes.len() {
             let rest = &self.bytes[self.sent..];
-            match ready!(Pin::new(&mut self.socket).poll_write(cx, rest)) {
-                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(sent) => self.sent += sent,
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+            let Some(socket) = &mut self.socket else {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            };
+            let error = match ready!(Pin::new(socket).poll_write(cx, rest)) {
+                Ok(sent) if sent > 0 => {
+                    self.sent += sent;
+                    continue;
+                }
+                Ok(_) => io::ErrorKind::WriteZero.into(),
+                Err(error) => error,
+            };
+            self.failed = Some(error.kind());
+            return Poll::Ready(Err(error));
         }
         (self.bytes, self.sent) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
@@ -234,7 +257,7 @@ impl AsyncWrite for Wire {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.shared.gathers.load(Ordering::Relaxed) {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(self.shared.out().check());
         }
         self.shared.out().poll_send(cx)
     }
@@ -242,6 +265,9 @@ impl AsyncWrite for Wire {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut out = self.shared.out();
         ready!(out.poll_send(cx))?;
-        Pin::new(&mut out.socket).poll_shutdown(cx)
+        match &mut out.socket {
+            Some(socket) => Pin::new(socket).poll_shutdown(cx),
+            None => Poll::Ready(Ok(())),
+        }
     }
 }

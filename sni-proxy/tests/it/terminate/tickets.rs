@@ -1,6 +1,7 @@
 //! What outlives its handshake: sessions that are taken up again, and trust in authorities.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use testkit::certs::{self, Authority, Identity};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -144,7 +145,7 @@ async fn session_ends_with_the_authorities_it_began_under() {
     others.write(&path).unwrap();
     let ended = async {
         while ask(&world, &config, NAME).await == OK {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
     timeout(LIMIT, ended).await.unwrap();
@@ -179,4 +180,30 @@ async fn authority_that_has_ended_vouches_for_no_client() {
             assert_eq!(recorder.take()[0].identity[1], "x-remote-user: jane");
         }
     }
+}
+
+/// A ticket carries the chain, and with it an authority that outlives the client's own certificate.
+#[tokio::test]
+async fn session_outlives_no_certificate() {
+    let (world, recorder) = Recorder::start(&["h2"]);
+    let clients = &world.secrets.clients;
+    let mut identity = clients
+        .ending_client("jane", Duration::from_secs(4))
+        .unwrap();
+    identity.cert_pem += clients.pem();
+    let config = config(&world, &identity);
+    assert_eq!(ask(&world, &config, NAME).await, OK);
+    let ended = async {
+        loop {
+            let answer = ask(&world, &config, NAME).await;
+            if answer != OK {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let answer = timeout(LIMIT, ended).await.unwrap();
+    assert_eq!(answer, "HTTP/1.1 401 Unauthorized");
+    assert!(resumed(&world) >= 1.0);
+    recorder.take();
 }
