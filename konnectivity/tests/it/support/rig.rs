@@ -50,7 +50,8 @@ impl Backend {
             Self::Go(agent) => {
                 let count = count as usize;
                 let what = format!("{count} tunnels at the agent");
-                wait::until(&what, LIMIT, || agent.tunnels() == count).unwrap();
+                // Closes of slow tunnels come one by one, 0.6 s apart.
+                wait::until(&what, 3 * LIMIT, || agent.tunnels() == count).unwrap();
             }
             Self::Rust(agent) => agent.wait_tunnels(count),
         }
