@@ -30,6 +30,7 @@ mod upstream;
 mod wire;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -93,7 +94,8 @@ pub(crate) struct Termination {
 /// All of a process, so that one that is asked for again is the same.
 #[derive(Debug, Default)]
 pub(crate) struct Terminations {
-    all: std::sync::Mutex<Vec<Weak<Termination>>>,
+    /// By their clusters: each update of the routes asks for every one of them.
+    all: std::sync::Mutex<HashMap<String, Vec<Weak<Termination>>>>,
     /// What was delivered.
     secrets: tls::SecretStore,
     reloads: Option<tls::Metrics>,
@@ -111,7 +113,7 @@ impl Terminations {
     /// Returns the one with these parameters.
     pub(crate) fn of(&self, params: Params) -> Arc<Termination> {
         let mut all = telemetry::lock(&self.all);
-        all.retain(|own| own.strong_count() > 0);
+        let all = all.entry(params.cluster.clone()).or_default();
         let known = all.iter().filter_map(Weak::upgrade);
         if let Some(known) = { known }.find(|own| own.params == params) {
             return known;
@@ -133,10 +135,14 @@ impl Terminations {
 
     /// Reads the secrets of all of them again.
     pub(crate) fn refresh(&self) {
-        let all: Vec<_> = telemetry::lock(&self.all)
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
+        let all: Vec<_> = {
+            let mut all = telemetry::lock(&self.all);
+            all.retain(|_, own| {
+                own.retain(|own| own.strong_count() > 0);
+                !own.is_empty()
+            });
+            all.values().flatten().filter_map(Weak::upgrade).collect()
+        };
         for own in all {
             own.secrets.refresh();
         }
