@@ -23,9 +23,10 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::pipe::{SpliceFlags, splice};
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -35,10 +36,10 @@ use crate::reset::is_writable;
 
 /// Bytes of a first read. A read that fills it makes the direction a bulk one: the copy of
 /// 16 KiB costs about what a pair of splice calls costs, so smaller exchanges are copied.
-const SMALL_BYTES: usize = 16 * 1024;
+const SMALL_BYTES: u32 = 16 * 1024;
 
 /// How much larger the next copy may be when all of the last one was taken.
-const GROWTH: usize = 4;
+const GROWTH: u32 = 4;
 
 /// Bytes that one direction moves before it yields to other tasks.
 const BUDGET_BYTES: usize = 1024 * 1024;
@@ -62,6 +63,18 @@ enum Pending {
     },
 }
 
+/// What may wait in the sockets of a direction whose sink is the slower one.
+#[derive(Debug, Default)]
+struct Bounds {
+    /// Most bytes of one move, before each of which the sink is asked; 0: neither, for speed.
+    chunk: u32,
+    /// Bytes in the source's socket (`SO_RCVBUF`). A smaller buffer is one for what comes later: the kernel
+    /// drops what no longer has a place, though its window promised one.
+    unread: u32,
+    /// Bytes that are about to be read, whose place is gone already.
+    displaced: usize,
+}
+
 /// The state of one direction.
 #[derive(Debug)]
 pub(crate) struct Half {
@@ -73,9 +86,8 @@ pub(crate) struct Half {
     run: u32,
     /// Largest copy to try. Grows while all of it is taken; else it is what the sink took, so that
     /// little is copied in vain.
-    copy_bytes: usize,
-    /// Most bytes of one move, before each of which the sink is asked; 0: neither, for speed.
-    chunk: u32,
+    copy_bytes: u32,
+    bounds: Option<Box<Bounds>>,
     /// The sink took less than was peeked at; the rest is in the source's socket.
     sink_full: bool,
     source_ended: bool,
@@ -92,7 +104,7 @@ impl Half {
             bulk: false,
             run: 0,
             copy_bytes: SMALL_BYTES,
-            chunk: 0,
+            bounds: None,
             sink_full: false,
             source_ended: false,
             end_passed: false,
@@ -114,10 +126,15 @@ impl Half {
         self.holds_bytes() || self.sink_full
     }
 
-    /// Has about `bytes` wait in the sink, whose `TCP_NOTSENT_LOWAT` is that; 0: as many as the kernel
-    /// takes.
-    pub(crate) fn set_chunk(&mut self, bytes: u32) {
-        self.chunk = bytes;
+    /// Has at most `unread` bytes wait in the source from now on, once what is there has been read; and
+    /// about `chunk` in the sink, whose `TCP_NOTSENT_LOWAT` is that; 0: as many as the kernel takes.
+    pub(crate) fn bound(&mut self, source: &TcpStream, unread: u32, chunk: u32) {
+        if receive_buffer(source).is_some_and(|bytes| bytes < unread as usize) {
+            // If the kernel refuses, what was set before stays.
+            let _ = SockRef::from(source).set_recv_buffer_size(unread as usize);
+        }
+        let bounds = self.bounds.get_or_insert_default();
+        (bounds.chunk, bounds.unread) = (chunk, unread);
     }
 
     /// Moves what can be moved now; ready once the end of the source was passed to the sink, or
@@ -180,6 +197,7 @@ impl Half {
                 self.sink_full = true;
                 continue;
             }
+            self.shrink(source);
             let read = match self.read(source, sink, pool, meter)? {
                 Some(0) => {
                     self.source_ended = true;
@@ -192,17 +210,43 @@ impl Half {
                 .run
                 .saturating_add(u32::try_from(read).unwrap_or(u32::MAX));
             budget = budget.saturating_sub(read);
+            if let Some(bounds) = &mut self.bounds {
+                bounds.displaced = bounds.displaced.saturating_sub(read);
+            }
         }
     }
 
     /// Returns whether the sink takes more. Where little may wait in it the kernel is asked, since it
     /// fills up a segment beyond its limit before it refuses.
     fn ask(&self, sink: &TcpStream) -> bool {
-        let writable = self.chunk == 0 || is_writable(sink);
+        let writable = self.chunk() == 0 || is_writable(sink);
         if !writable {
             not_ready(sink, Interest::WRITABLE);
         }
         writable
+    }
+
+    /// Has the source's receive buffer shrink by the bytes that are about to be read, so that what its
+    /// window promised keeps its place. The kernel counts twice what is set here, and more for bytes that wait
+    /// than their number (socket(7)).
+    fn shrink(&mut self, source: &TcpStream) {
+        let most = self.at_most(SPLICE_BYTES);
+        let Some(bounds) = self.bounds.as_mut().filter(|bounds| bounds.displaced == 0) else {
+            return;
+        };
+        let unread = bounds.unread as usize;
+        let Some(bytes) = receive_buffer(source).filter(|bytes| *bytes > unread) else {
+            return;
+        };
+        let waiting = ioctl_fionread(source).map_or(0, |waiting| most.min(waiting as usize));
+        let less = (waiting / 2).min(bytes - unread);
+        if less > 0
+            && SockRef::from(source)
+                .set_recv_buffer_size(bytes - less)
+                .is_ok()
+        {
+            bounds.displaced = waiting;
+        }
     }
 
     /// Returns whether bytes wait in a pipe.
@@ -252,7 +296,7 @@ impl Half {
 
     /// The source has nothing more for now: an idle direction owns neither pipe nor buffer.
     fn source_empty(&mut self, pool: &Pool) {
-        self.bulk = self.bulk && self.run as usize >= SMALL_BYTES;
+        self.bulk = self.bulk && self.run >= SMALL_BYTES;
         self.run = 0;
         self.release(pool);
     }
@@ -318,8 +362,12 @@ impl Half {
         }
     }
 
+    fn chunk(&self) -> u32 {
+        self.bounds.as_ref().map_or(0, |bounds| bounds.chunk)
+    }
+
     fn at_most(&self, bytes: usize) -> usize {
-        match self.chunk {
+        match self.chunk() {
             0 => bytes,
             chunk => bytes.min(chunk as usize),
         }
@@ -334,11 +382,11 @@ impl Half {
         meter: &M,
     ) -> Result<Option<usize>, Failure> {
         if self.bulk && self.copy_bytes > SMALL_BYTES {
-            return pool.with_scratch(self.at_most(self.copy_bytes), |scratch| {
+            return pool.with_scratch(self.at_most(self.copy_bytes as usize), |scratch| {
                 self.copy_bulk(source, sink, scratch, meter)
             });
         }
-        pool.with_scratch(SMALL_BYTES, |scratch| {
+        pool.with_scratch(SMALL_BYTES as usize, |scratch| {
             let Some(read) = self.receive(source, scratch, RecvFlags::empty())? else {
                 return Ok(None);
             };
@@ -389,9 +437,10 @@ impl Half {
                 not_ready(sink, Interest::WRITABLE);
             }
             self.sink_full = true;
-            self.copy_bytes = written.max(SMALL_BYTES);
+            // What was peeked at fits into the scratch buffer.
+            self.copy_bytes = u32::try_from(written).unwrap_or(u32::MAX).max(SMALL_BYTES);
         } else if peeked == scratch.len() {
-            self.copy_bytes = (self.copy_bytes * GROWTH).min(Pool::SCRATCH_BYTES);
+            self.copy_bytes = (self.copy_bytes * GROWTH).min(Pool::SCRATCH_BYTES as u32);
         } else {
             not_ready(source, Interest::READABLE);
         }
@@ -502,6 +551,12 @@ fn would_block_or_interrupted(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
     )
+}
+
+/// Bytes of a socket's receive buffer, as they were set.
+fn receive_buffer(socket: &TcpStream) -> Option<usize> {
+    let doubled = SockRef::from(socket).recv_buffer_size().ok()?;
+    Some(doubled / 2)
 }
 
 /// Returns whether recv(2) finds something.

@@ -283,15 +283,14 @@ impl Paced {
         let Some(waiting) = self.pace.moved(now, bytes, state) else {
             return;
         };
-        // If the kernel refuses, what was set before stays.
-        let unread = waiting.clamp(*self.unread.start(), *self.unread.end());
-        let _ = SockRef::from(source).set_recv_buffer_size(unread as usize);
+        let unsent = waiting.min(self.max_unsent);
         if self.max_unsent > 0 {
-            let unsent = waiting.min(self.max_unsent);
+            // If the kernel refuses, what was set before stays.
             let _ = SockRef::from(sink).set_tcp_notsent_lowat(unsent);
-            let is_less = unsent < self.max_unsent;
-            half.set_chunk(if is_less { unsent } else { 0 });
         }
+        let unread = waiting.clamp(*self.unread.start(), *self.unread.end());
+        let is_less = unsent < self.max_unsent;
+        half.bound(source, unread, if is_less { unsent } else { 0 });
     }
 }
 

@@ -12,7 +12,6 @@
     reason = "tokio's paused clock is wanted here"
 )]
 
-mod paced;
 mod relay;
 mod reset;
 mod streams;

@@ -1,18 +1,26 @@
 //! What waits between a fast upstream and a downstream whose line is slow.
 //!
-//! Leaves out the line: here the reader is slow, and its small receive buffer stands for the line's.
+//! Leaves out the line: here the reader is slow, and its small receive buffer stands for the line's. Needs root, or
+//! a user, network and mount namespace of its own.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use relay::{Pool, PoolParams, Relay, Timers};
+use relay::{Direction, Meter, Pool, PoolParams, Relay, Timers};
 use rustix::io::ioctl_fionread;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use crate::support::Counts;
+use testkit::netns::Namespace;
+
+#[derive(Debug)]
+struct Uncounted;
+
+impl Meter for Uncounted {
+    fn relayed(&self, _: Direction, _: u64, _: bool) {}
+}
 
 const UNREAD: u32 = 48 * 1024;
 const UNSENT: u32 = 24 * 1024;
@@ -42,31 +50,60 @@ fn may_wait(upstream: &TcpStream, downstream: &TcpStream) -> (u32, u32) {
     (u32::try_from(unread).unwrap(), unsent)
 }
 
-#[tokio::test]
-async fn little_waits_ahead_of_slow_line() {
+/// Segments within a promised window for which a receive buffer had no place, in this namespace.
+fn dropped() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    let (_, value) = pairs.find(|(name, _)| *name == "TCPRcvQDrop").unwrap();
+    value.parse().unwrap()
+}
+
+#[test]
+fn little_waits_ahead_of_slow_line() {
+    let namespace = Namespace::new("paced").unwrap();
+    let outcome = namespace.run(|| {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(slow_down());
+    });
+    outcome.unwrap();
+}
+
+async fn slow_down() {
     for params in [PoolParams::for_workers(1), PoolParams::COPYING] {
         let (mut client, downstream) = pair(true, 0).await;
         let (mut server, upstream) = pair(false, UNREAD).await;
         SockRef::from(&downstream)
             .set_tcp_notsent_lowat(UNSENT)
             .unwrap();
-        let (pool, counts) = (Rc::new(Pool::new(params)), Counts::default());
+        let pool = Rc::new(Pool::new(params));
         let (lent, timers) = (Rc::clone(&pool), Timers::default());
-        let relay = Relay::new(&downstream, &upstream, lent, &counts, timers);
+        let relay = Relay::new(&downstream, &upstream, lent, &Uncounted, timers);
+        // Bulk fills the window; what comes at a rate leaves it open, and arrives although it shrinks.
         let endless = async {
+            for _ in 0..500 {
+                server.write_all(&[7; 5000]).await.unwrap();
+                sleep(Duration::from_millis(10)).await;
+            }
             loop {
                 server.write_all(&[7; 64 * 1024]).await.unwrap();
             }
         };
         let mut buffer = vec![0; 256 * 1024];
         let script = async {
-            // 4 Mb/s: 10 ms of it are less than the least.
-            while may_wait(&upstream, &downstream) != (8 * 1024, 8 * 1024) {
+            for _ in 0..100 {
                 client.read_exact(&mut buffer[..5000]).await.unwrap();
+            }
+            // 2 Mb/s: 10 ms of it are less than the least.
+            while may_wait(&upstream, &downstream) != (8 * 1024, 8 * 1024) {
+                client.read_exact(&mut buffer[..2500]).await.unwrap();
                 sleep(Duration::from_millis(10)).await;
             }
             let waits = ioctl_fionread(&upstream).unwrap();
             assert!(waits <= 16 * 1024, "{waits} bytes unread");
+            assert_eq!(dropped(), 0, "segments within a promised window");
             // A reader that has stopped: what its relay has lent comes back, and is not needed.
             sleep(Duration::from_secs(2)).await;
             (0..2).for_each(|_| pool.trim());
