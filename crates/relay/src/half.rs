@@ -425,7 +425,9 @@ impl Half {
             return Ok(None);
         };
         if peeked == 0 {
-            return Ok(Some(0));
+            // An urgent byte may be left before the end. Unread, it would make closing a reset.
+            self.bulk = false;
+            return Ok(None);
         }
         let written = self.send(sink, &scratch[..peeked], meter)?;
         discard(source, &mut scratch[..written])
