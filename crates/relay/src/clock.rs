@@ -44,6 +44,21 @@ impl Clock {
         Some(Box::new(clock))
     }
 
+    /// Counts `idle`, or the whole limit if that is less, as time without a byte before the start.
+    pub(crate) fn resume(&mut self, idle: Duration) {
+        let idle = idle.min(self.timers.idle.unwrap_or_default());
+        if let Some(earlier) = self.last_activity.checked_sub(idle) {
+            self.last_activity = earlier;
+            self.arm();
+        }
+    }
+
+    /// Returns the time since a byte last moved; zero without an idle limit.
+    pub(crate) fn idle(&self) -> Duration {
+        let elapsed = |_| self.last_activity.elapsed();
+        self.timers.idle.map(elapsed).unwrap_or_default()
+    }
+
     fn arm(&mut self) {
         let idle = self.timers.idle.map(|idle| self.last_activity + idle);
         let next = match (idle, self.timers.deadline) {

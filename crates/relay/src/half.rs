@@ -33,6 +33,7 @@ use tokio::net::TcpStream;
 use crate::outcome::{Direction, Failure, Meter};
 use crate::pool::{Pipe, Pool, Waiting};
 use crate::reset::is_writable;
+use crate::stopped::StoppedHalf;
 
 /// Bytes of a first read. A read that fills it makes the direction a bulk one: the copy of
 /// 16 KiB costs about what a pair of splice calls costs, so smaller exchanges are copied.
@@ -109,6 +110,31 @@ impl Half {
             source_ended: false,
             end_passed: false,
             finished: false,
+        }
+    }
+
+    /// Goes on where a direction was stopped.
+    pub(crate) fn resume(direction: Direction, stopped: StoppedHalf, pool: &Pool) -> Self {
+        let mut half = Self::new(direction);
+        (half.finished, half.end_passed) = (stopped.end_passed, stopped.end_passed);
+        if !half.finished && !stopped.held.is_empty() {
+            let (waiting, written) = (pool.hold(stopped.held), 0);
+            half.pending = Pending::Bytes { waiting, written };
+        }
+        half
+    }
+
+    /// Ends this direction here and returns what it takes to go on. What waits in a pipe must have
+    /// been [unloaded](Self::unload).
+    pub(crate) fn stop(&mut self, pool: &Pool) -> StoppedHalf {
+        let held = match &self.pending {
+            Pending::Bytes { waiting, written } => waiting.bytes[*written..].to_vec(),
+            Pending::Nothing | Pending::Pipe { .. } => Vec::new(),
+        };
+        self.abandon(pool);
+        StoppedHalf {
+            held,
+            end_passed: self.end_passed,
         }
     }
 
@@ -249,20 +275,21 @@ impl Half {
         }
     }
 
-    /// Returns whether bytes wait in a pipe.
-    pub(crate) fn holds_pipe(&self) -> bool {
-        matches!(self.pending, Pending::Pipe { held, .. } if held > 0)
+    /// Returns how many bytes wait in a pipe.
+    pub(crate) fn in_pipe(&self) -> usize {
+        match self.pending {
+            Pending::Pipe { held, .. } => held,
+            Pending::Nothing | Pending::Bytes { .. } => 0,
+        }
     }
 
-    /// Gives back a pipe whose bytes wait, if the pool has memory for them.
+    /// Takes what waits in a pipe into memory and gives back the pipe.
     pub(crate) fn unload(&mut self, pool: &Pool) -> Result<(), Failure> {
-        let Pending::Pipe { pipe, held } = &self.pending else {
+        let Pending::Pipe { pipe, held: 1.. } = &self.pending else {
             return Ok(());
         };
-        let unloaded = pool.unload(pipe, *held);
-        let Some(waiting) = unloaded.map_err(|error| self.direction.read_failed(error))? else {
-            return Ok(());
-        };
+        let unloaded = pool.unload(pipe, self.in_pipe());
+        let waiting = unloaded.map_err(|error| self.direction.read_failed(error))?;
         let written = 0;
         let bytes = Pending::Bytes { waiting, written };
         if let Pending::Pipe { pipe, .. } = std::mem::replace(&mut self.pending, bytes) {

@@ -22,6 +22,7 @@ mod pace;
 mod pool;
 mod reset;
 mod session;
+mod stopped;
 mod stream;
 
 pub use clock::Timers;
@@ -32,4 +33,5 @@ pub use pace::{Pace, SinkState};
 pub use pool::{Pool, PoolParams};
 pub use reset::{RESET_LIMIT, is_gone, is_writable, reset_on_close, reset_when_sent};
 pub use session::Relay;
+pub use stopped::{Stopped, StoppedHalf};
 pub use stream::{Peer, relay_streams};

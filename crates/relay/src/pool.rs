@@ -76,7 +76,8 @@ pub struct Pool {
     scratch: RefCell<Box<[u8]>>,
 }
 
-/// Bytes that wait in memory. Those that were taken out of a pipe count in the pool until they go.
+/// Bytes that wait in memory. Those that were taken out of a pipe, here or before the relay was
+/// resumed, count in the pool until they go.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) bytes: Box<[u8]>,
@@ -184,14 +185,15 @@ impl Pool {
         self.existing.set(self.existing.get() - 1);
     }
 
-    /// Takes the `held` bytes out of a pipe, which is empty then; `None` if, with what was taken out
-    /// of others and still waits, that is more than all pipes hold. The caller keeps the pipe then.
-    pub(crate) fn unload(&self, pipe: &Pipe, held: usize) -> io::Result<Option<Waiting>> {
-        let unloaded = self.unloaded.get() + held;
-        if unloaded > self.params.pipes * self.params.pipe_bytes {
-            return Ok(None);
-        }
-        let mut bytes = vec![0; held].into_boxed_slice();
+    /// Returns whether `held` bytes may be taken out of a pipe: with what was taken out of others
+    /// and still waits, they are no more than all pipes hold.
+    pub(crate) fn may_unload(&self, held: usize) -> bool {
+        self.unloaded.get() + held <= self.params.pipes * self.params.pipe_bytes
+    }
+
+    /// Takes the `held` bytes out of a pipe, which is empty then.
+    pub(crate) fn unload(&self, pipe: &Pipe, held: usize) -> io::Result<Waiting> {
+        let mut bytes = vec![0; held];
         let mut read = 0;
         while read < held {
             match rustix::io::read(&pipe.reader, &mut bytes[read..]) {
@@ -201,9 +203,16 @@ impl Pool {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        self.unloaded.set(unloaded);
-        let counted = Some(Rc::clone(&self.unloaded));
-        Ok(Some(Waiting { bytes, counted }))
+        Ok(self.hold(bytes))
+    }
+
+    /// Counts bytes as taken out of a pipe, however many there are.
+    pub(crate) fn hold(&self, bytes: Vec<u8>) -> Waiting {
+        self.unloaded.set(self.unloaded.get() + bytes.len());
+        Waiting {
+            bytes: bytes.into_boxed_slice(),
+            counted: Some(Rc::clone(&self.unloaded)),
+        }
     }
 
     /// Records that splice(2) refused these descriptors; every later bulk direction copies.
@@ -294,7 +303,10 @@ mod tests {
             assert_eq!(rustix::io::write(&pipe.writer, &[7; FULL]), Ok(FULL));
             pipe
         };
-        let unload = |pipe: &Pipe| pool.unload(pipe, FULL).unwrap();
+        let unload = |pipe: &Pipe| {
+            pool.may_unload(FULL)
+                .then(|| pool.unload(pipe, FULL).unwrap())
+        };
         let mut waiting = Vec::new();
         for _ in 0..2 {
             let pipe = stall();

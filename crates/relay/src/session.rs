@@ -6,6 +6,10 @@
 //! sink does not read, so a source that is gone is noticed by its socket's error, and the sink gets
 //! a while to take what is left.
 //!
+//! Between two polls everything is in the sockets, in a pipe or in memory, so there a relay can be
+//! stopped, and another one resumed from what it held. Timers that run for a stalled or gone peer
+//! start anew then.
+//!
 //! Does not close the sockets: they are the caller's, who closes them when the relay has ended, and
 //! so passes on the end of the direction that ended last, or the reset: where a peer failed, the
 //! other's socket is set to reset its connection when it is closed. One that got the end of
@@ -30,6 +34,7 @@ use crate::outcome::{Direction, Failure, Meter, Outcome, Side};
 use crate::pace::{Pace, SinkState};
 use crate::pool::Pool;
 use crate::reset::{RESET_LIMIT, reset_when_sent};
+use crate::stopped::Stopped;
 
 /// Relays until both directions are closed.
 ///
@@ -46,7 +51,7 @@ pub struct Relay<'a, M: Meter> {
     clock: Option<Box<Clock>>,
     pace: Option<Box<Paced>>,
     /// Looks after the source of a direction that has stalled once; downstream's, upstream's.
-    watches: [Option<Box<Watch<'a>>>; 2],
+    watches: Option<Box<[Option<Watch<'a>>; 2]>>,
     ending: Option<Box<Ending<'a>>>,
 }
 
@@ -100,9 +105,59 @@ impl<'a, M: Meter> Relay<'a, M> {
             failed: None,
             clock: Clock::start(timers),
             pace: None,
-            watches: [None, None],
+            watches: None,
             ending: None,
         }
+    }
+
+    /// Prepares a relay that goes on where another one with the same connections was stopped. Accepts
+    /// any `stopped`, whose bytes wait in memory and count in the pool, as those taken out of pipes.
+    #[must_use]
+    pub fn resume(
+        downstream: &'a TcpStream,
+        upstream: &'a TcpStream,
+        pool: Rc<Pool>,
+        meter: &'a M,
+        timers: Timers,
+        stopped: Stopped,
+    ) -> Self {
+        let mut relay = Self::new(downstream, upstream, pool, meter, timers);
+        relay.rx = Half::resume(Direction::Rx, stopped.rx, &relay.pool);
+        relay.tx = Half::resume(Direction::Tx, stopped.tx, &relay.pool);
+        if let Some(clock) = &mut relay.clock {
+            clock.resume(stopped.idle);
+        }
+        relay
+    }
+
+    /// Stops a relay that has not ended, and returns all that is needed to [`resume`](Self::resume) it
+    /// besides its sockets, whose options are as before it was [`paced`](Self::paced). It must not be
+    /// polled any more: it would end without having moved anything.
+    ///
+    /// `None` if it has to go on, and be polled: a peer failed, and the other one is about to be reset.
+    /// So it is when a pipe cannot be read, since part of its bytes may be gone.
+    pub fn stop(&mut self) -> Option<Stopped> {
+        // One that failed, or that the end of the relay left without an end of its own.
+        let cut = |half: &Half| half.finished() && !half.end_passed();
+        if cut(&self.rx) || cut(&self.tx) {
+            return None;
+        }
+        for half in [&mut self.rx, &mut self.tx] {
+            if let Err(failure) = half.unload(&self.pool) {
+                half.abandon(&self.pool);
+                self.failed = Some(failure);
+                return None;
+            }
+        }
+        if let Some(paced) = self.pace.take().filter(|paced| paced.pace.is_below_max()) {
+            paced.bound(&mut self.tx, [self.upstream, self.downstream], u32::MAX);
+        }
+        let clock = self.clock.take();
+        Some(Stopped {
+            rx: self.rx.stop(&self.pool),
+            tx: self.tx.stop(&self.pool),
+            idle: clock.map(|clock| clock.idle()).unwrap_or_default(),
+        })
     }
 
     /// While downstream is slower than upstream, has less wait between them than the `unread` bytes of
@@ -155,22 +210,22 @@ impl<'a, M: Meter> Relay<'a, M> {
             Direction::Rx => (&mut self.rx, self.downstream, Side::Downstream),
             Direction::Tx => (&mut self.tx, self.upstream, Side::Upstream),
         };
-        let watch = &mut self.watches[direction as usize];
         if half.finished() || !half.stalled() {
-            if let Some(watch) = watch {
+            if let Some(watches) = &mut self.watches
+                && let Some(watch) = &mut watches[direction as usize]
+            {
                 watch.patience.take_if(|(_, sleep)| sleep.is_elapsed());
             }
             return Poll::Pending;
         }
-        let watch = watch.get_or_insert_with(|| {
-            Box::new(Watch {
-                gone: Box::pin(source.ready(Interest::ERROR)),
-                grace: None,
-                progress: 0,
-                patience: None,
-            })
+        let watches = self.watches.get_or_insert_default();
+        let watch = watches[direction as usize].get_or_insert_with(|| Watch {
+            gone: Box::pin(source.ready(Interest::ERROR)),
+            grace: None,
+            progress: 0,
+            patience: None,
         });
-        while half.holds_pipe() {
+        while half.in_pipe() > 0 {
             let progress = watch.progress;
             let from_now = || (progress, Box::pin(sleep_until(Instant::now() + PATIENCE)));
             let (before, patience) = watch.patience.get_or_insert_with(from_now);
@@ -178,6 +233,7 @@ impl<'a, M: Meter> Relay<'a, M> {
                 break;
             }
             if *before == progress
+                && self.pool.may_unload(half.in_pipe())
                 && let Err(Failure { side, error, .. }) = half.unload(&self.pool)
             {
                 return Poll::Ready(Outcome::Reset { side, error });
@@ -256,7 +312,8 @@ impl<'a, M: Meter> Relay<'a, M> {
         let before = moved.bytes.get();
         let polled = half.poll(cx, source, sink, &self.pool, moved, last);
         if moved.bytes.get() > before
-            && let Some(watch) = &mut self.watches[direction as usize]
+            && let Some(watches) = &mut self.watches
+            && let Some(watch) = &mut watches[direction as usize]
         {
             watch.progress += 1;
         }
@@ -274,15 +331,19 @@ impl<'a, M: Meter> Relay<'a, M> {
 }
 
 impl Paced {
-    fn moved(&mut self, half: &mut Half, [source, sink]: [&TcpStream; 2], bytes: u64) {
+    fn moved(&mut self, half: &mut Half, sockets: [&TcpStream; 2], bytes: u64) {
         let now = Instant::now().into_std();
         let state = match half.stalled() {
             true => SinkState::Full,
             false => SinkState::Dry,
         };
-        let Some(waiting) = self.pace.moved(now, bytes, state) else {
-            return;
-        };
+        if let Some(waiting) = self.pace.moved(now, bytes, state) {
+            self.bound(half, sockets, waiting);
+        }
+    }
+
+    /// Has at most `waiting` bytes wait in each of both sockets, within the limits of each.
+    fn bound(&self, half: &mut Half, [source, sink]: [&TcpStream; 2], waiting: u32) {
         let unsent = waiting.min(self.max_unsent);
         if self.max_unsent > 0 {
             // If the kernel refuses, what was set before stays.

@@ -14,6 +14,8 @@
 
 mod relay;
 mod reset;
+mod stop;
 mod streams;
 mod support;
+mod traffic;
 mod urgent;

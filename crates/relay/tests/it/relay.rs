@@ -461,5 +461,5 @@ async fn sink_may_read_bytes_of_lost_source() {
 fn relay_state_is_small() {
     // It lives as long as the connection: memory per idle connection is a product number.
     let size = size_of::<Relay<'_, Counts>>();
-    assert!(size <= 256, "{size} bytes");
+    assert!(size <= 208, "{size} bytes");
 }

@@ -2,8 +2,13 @@
 //!
 //! Leaves out the line: here the reader is slow, and its small receive buffer stands for the line's. Needs root, or
 //! a user, network and mount namespace of its own.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use relay::{Direction, Meter, Pool, PoolParams, Relay, Timers};
@@ -79,8 +84,21 @@ async fn slow_down() {
             .set_tcp_notsent_lowat(UNSENT)
             .unwrap();
         let pool = Rc::new(Pool::new(params));
-        let (lent, timers) = (Rc::clone(&pool), Timers::default());
-        let relay = Relay::new(&downstream, &upstream, lent, &Uncounted, timers);
+        let (down, up, meter, timers) = (&downstream, &upstream, &Uncounted, Timers::default());
+        let stop = Cell::new(false);
+        let relayed = async {
+            let mut relay = Relay::new(down, up, Rc::clone(&pool), meter, timers).paced(UNREAD);
+            let stopped = poll_fn(|cx| match Pin::new(&mut relay).poll(cx) {
+                Poll::Ready(outcome) => panic!("{outcome:?}"),
+                Poll::Pending if stop.get() => Poll::Ready(relay.stop().unwrap()),
+                Poll::Pending => Poll::Pending,
+            });
+            let stopped = stopped.await;
+            // What a resumed one is limited by is as it was before.
+            assert_eq!(may_wait(up, down), (UNREAD, UNSENT));
+            let relay = Relay::resume(down, up, Rc::clone(&pool), meter, timers, stopped);
+            relay.paced(UNREAD).await
+        };
         // Bulk fills the window; what comes at a rate leaves it open, and arrives although it shrinks.
         let endless = async {
             for _ in 0..500 {
@@ -96,10 +114,16 @@ async fn slow_down() {
             for _ in 0..100 {
                 client.read_exact(&mut buffer[..5000]).await.unwrap();
             }
-            // 2 Mb/s: 10 ms of it are less than the least.
-            while may_wait(&upstream, &downstream) != (8 * 1024, 8 * 1024) {
-                client.read_exact(&mut buffer[..2500]).await.unwrap();
-                sleep(Duration::from_millis(10)).await;
+            for stops in [true, false] {
+                // 2 Mb/s: 10 ms of it are less than the least.
+                while may_wait(&upstream, &downstream) != (8 * 1024, 8 * 1024) {
+                    client.read_exact(&mut buffer[..2500]).await.unwrap();
+                    sleep(Duration::from_millis(10)).await;
+                }
+                stop.set(stops);
+                while stops && may_wait(&upstream, &downstream) == (8 * 1024, 8 * 1024) {
+                    assert!(client.read(&mut buffer).await.unwrap() > 0);
+                }
             }
             let waits = ioctl_fionread(&upstream).unwrap();
             assert!(waits <= 16 * 1024, "{waits} bytes unread");
@@ -114,7 +138,7 @@ async fn slow_down() {
             }
         };
         tokio::select! {
-            outcome = relay.paced(UNREAD) => panic!("{outcome:?}"),
+            outcome = relayed => panic!("{outcome:?}"),
             () = endless => {}
             in_time = timeout(Duration::from_secs(60), script) => in_time.unwrap(),
         }
