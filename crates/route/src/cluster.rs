@@ -94,6 +94,12 @@ impl Cluster {
             .is_ok()
     }
 
+    /// Counts a connection that is open already, whatever `max_connections`; as
+    /// [`try_acquire`](Self::try_acquire).
+    pub fn acquire(&self) {
+        self.runtime.active.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Stops counting a connection.
     pub fn release(&self) {
         let before = self.runtime.active.fetch_sub(1, Ordering::Relaxed);

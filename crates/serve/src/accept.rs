@@ -36,6 +36,17 @@ const BATCH: usize = 32;
 /// is less than the first of them, and the sockets are closed by then.
 const SETTLE: Duration = Duration::from_millis(800);
 
+/// Whether the accept loops of a process accept, besides what its phase says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// They do.
+    Open,
+    /// Another process accepts at the same sockets, and may yet fail.
+    Paused,
+    /// It has them; they are closed here.
+    Left,
+}
+
 /// What the accept loops of a process share.
 #[derive(Clone, Debug)]
 pub struct Accepting {
@@ -43,6 +54,7 @@ pub struct Accepting {
     pub drain: Drain,
     /// Each loop has a receiver; none closes its socket before all have dropped theirs.
     barrier: watch::Sender<()>,
+    gate: watch::Sender<Gate>,
     paused: Counter,
 }
 
@@ -52,8 +64,13 @@ impl Accepting {
         Self {
             drain,
             barrier: watch::Sender::default(),
+            gate: watch::Sender::new(Gate::Open),
             paused,
         }
+    }
+
+    pub(crate) fn set(&self, gate: Gate) {
+        self.gate.send_replace(gate);
     }
 }
 
@@ -71,7 +88,9 @@ pub async fn accept_all<L: 'static>(
     for (socket, listener) in sockets {
         let (drain, accepted) = (accepting.drain.clone(), accepted.clone());
         let (barrier, member) = (accepting.barrier.clone(), accepting.barrier.subscribe());
+        let mut gate = accepting.gate.subscribe();
         let pauses = Pauses {
+            gate: gate.clone(),
             listener: socket
                 .local_addr()
                 .map_or_else(|_| String::new(), |at| at.to_string()),
@@ -83,10 +102,17 @@ pub async fn accept_all<L: 'static>(
                 drop(member);
                 barrier.closed().await;
             };
-            accept_loop(socket, all_settled, drain, pauses, |stream, peer| {
+            let accepting = accept_loop(socket, all_settled, &drain, pauses, |stream, peer| {
                 accepted(stream, peer, &listener);
-            })
-            .await
+            });
+            tokio::select! {
+                ended = accepting => ended,
+                // Nothing is closed but this descriptor: the queue is another process's.
+                Ok(_) = gate.wait_for(|gate| *gate == Gate::Left) => {
+                    drain.reached(Phase::Closing).await;
+                    Ok(())
+                }
+            }
         });
     }
     while let Some(ended) = loops.join_next().await {
@@ -100,11 +126,11 @@ pub async fn accept_all<L: 'static>(
 async fn accept_loop(
     socket: WorkerSocket,
     all_settled: impl Future<Output = ()>,
-    drain: Drain,
+    drain: &Drain,
     mut pauses: Pauses,
     mut accepted: impl FnMut(TcpStream, SocketAddr),
 ) -> io::Result<()> {
-    let WorkerSocket { socket, group } = socket;
+    let WorkerSocket { socket, group, .. } = socket;
     let pauses = &mut pauses;
     // Needs no descriptor of its own: other loops accept already, and may have used the last one.
     let listener = TcpListener::from_std(socket)?;
@@ -122,6 +148,9 @@ async fn accept_loop(
     accept_until(&listener, unready, pauses, &mut accepted).await;
     pass_over(&group, &listener);
     accept_until(&listener, closing, pauses, &mut accepted).await;
+    if group.is_shared() {
+        return Ok(()); // another process has the same socket, and its queue
+    }
     pass_over(&group, &listener); // another process may have started meanwhile, or ended
     if let Err(error) = refuse_new(&listener) {
         tracing::warn!(%error, "connections that arrive while the listener closes are reset");
@@ -173,11 +202,21 @@ async fn accept_until<T>(
     accepted: &mut impl FnMut(TcpStream, SocketAddr),
 ) {
     let mut end = pin!(end);
+    let mut gate = pauses.gate.clone();
     loop {
+        tokio::select! {
+            biased;
+            _ = &mut end => return,
+            _ = gate.wait_for(|gate| *gate == Gate::Open) => {}
+        }
         let mut batch = 0;
+        let mut closed = pin!(gate.changed());
         let failed = poll_fn(|cx| {
             if end.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
+                return Poll::Ready(Next::End);
+            }
+            if closed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Next::Look);
             }
             while batch < BATCH {
                 match listener.poll_accept(cx) {
@@ -187,7 +226,7 @@ async fn accept_until<T>(
                         pauses.backoff.accepted();
                         accepted(stream, unmapped(peer));
                     }
-                    Poll::Ready(Err(error)) => return Poll::Ready(Some(error)),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Next::Failed(error)),
                 }
             }
             batch = 0;
@@ -195,7 +234,11 @@ async fn accept_until<T>(
             Poll::Pending
         })
         .await;
-        let Some(error) = failed else { return };
+        let error = match failed {
+            Next::End => return,
+            Next::Look => continue,
+            Next::Failed(error) => error,
+        };
         if let Some(pause) = pauses.failed(&error) {
             tokio::select! {
                 biased;
@@ -206,8 +249,17 @@ async fn accept_until<T>(
     }
 }
 
+/// Why accepting stopped.
+enum Next {
+    End,
+    /// The gate has changed.
+    Look,
+    Failed(io::Error),
+}
+
 /// The pauses of one accept loop.
 struct Pauses {
+    gate: watch::Receiver<Gate>,
     listener: String,
     backoff: AcceptBackoff,
     paused: Counter,

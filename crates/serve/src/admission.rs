@@ -57,6 +57,22 @@ impl Admission {
         Some(Permit(Arc::clone(self)))
     }
 
+    /// Counts one connection that is open already, whatever the limit.
+    pub(crate) fn permit_beyond(self: &Arc<Self>) -> Permit {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Permit(Arc::clone(self))
+    }
+
+    /// Counts one connection of `client` that is open already, whatever its limit.
+    pub(crate) fn source_permit_beyond(self: &Arc<Self>, client: IpAddr) -> SourcePermit {
+        if self.per_source == 0 {
+            return SourcePermit(None);
+        }
+        let key = source_key(client);
+        *self.shard(key).entry(key).or_insert(0) += 1;
+        SourcePermit(Some((Arc::clone(self), key)))
+    }
+
     /// Admits one connection of `client`; `None` at its limit.
     #[must_use]
     pub fn source_permit(self: &Arc<Self>, client: IpAddr) -> Option<SourcePermit> {

@@ -30,12 +30,16 @@ struct Slot {
 }
 
 impl Connections {
-    /// Runs a connection as a task of this thread's runtime until it ends or is cut.
+    /// Runs a connection as a task of this thread's runtime until it ends or is cut. One that stopped before goes
+    /// on under the same entry.
     pub fn spawn<F>(self: &Rc<Self>, record: ConnRecord, serve: impl FnOnce(ConnRecord) -> F)
     where
         F: Future<Output = ()> + 'static,
     {
-        let (record, index) = self.enter(record);
+        let (record, index) = match record.slot() {
+            Some(index) => (record, index),
+            None => self.enter(record),
+        };
         let task = tokio::task::spawn_local(serve(record)).abort_handle();
         if self.cut.get() {
             task.abort();

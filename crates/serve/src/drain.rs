@@ -39,6 +39,8 @@ pub enum Phase {
 pub struct Drain {
     phase: Arc<watch::Sender<Phase>>,
     params: DrainParams,
+    /// Another process serves already, and whether this one ends then.
+    handed_over: Arc<watch::Sender<Option<bool>>>,
 }
 
 impl Drain {
@@ -47,12 +49,33 @@ impl Drain {
         Self {
             phase: Arc::new(watch::Sender::new(Phase::Serving)),
             params,
+            handed_over: Arc::new(watch::Sender::new(None)),
         }
     }
 
     /// Returns the phase now.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+
+    /// Has a later drain not wait before nothing is accepted, since another process has the listeners; drains
+    /// now if the process is to `exit`.
+    pub(crate) fn hand_over(&self, exit: bool) {
+        self.handed_over.send_replace(Some(exit));
+        if exit {
+            self.begin();
+        }
+    }
+
+    /// Waits until another process serves instead of this one. Cancel-safe.
+    pub async fn handed_over(&self) {
+        let mut receiver = self.handed_over.subscribe();
+        let _ = receiver.wait_for(Option::is_some).await;
+    }
+
+    /// Returns whether the process ends once its last connection has.
+    pub(crate) fn exits(&self) -> bool {
+        *self.handed_over.borrow() == Some(true)
     }
 
     /// Starts draining; does nothing if it has begun. Must be called within a runtime, on which
@@ -63,8 +86,13 @@ impl Drain {
         }
         tracing::info!(delay = ?self.params.delay, timeout = ?self.params.timeout, "draining");
         let drain = self.clone();
+        if self.handed_over.borrow().is_some() {
+            self.advance(Phase::Closing);
+        }
         tokio::spawn(async move {
-            tokio::time::sleep(drain.params.delay).await;
+            if drain.phase() < Phase::Closing {
+                tokio::time::sleep(drain.params.delay).await;
+            }
             drain.advance(Phase::Closing);
             tokio::time::sleep(drain.params.timeout).await;
             drain.advance(Phase::Cut);

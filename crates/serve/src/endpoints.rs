@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::drain::{Drain, Phase};
-use crate::handover::{OwnSockets, pass_over};
+use crate::shared_address::{OwnSockets, pass_over};
 
 /// How often a process that drains looks for its successor.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -67,19 +67,29 @@ impl BoundEndpoints {
         // First what another process may have.
         let admin = bound("admin", admin, Bound::new)?;
         let probes = bound("probes", probes, Bound::shared)?;
-        let mut shared = None;
-        if let Some(socket) = probes.shared_socket()
-            && let EndpointAddr::Tcp(address) = *probes.local_addr()
-        {
-            shared = OwnSockets::new(address, &[socket]).ok();
-            let others = shared.as_ref().and_then(|own| own.others().ok());
-            if others.is_some_and(|others| others.len() > 1) {
-                tracing::warn!("several other processes share the address of probes");
-            }
-            if let Err(error) = pass_to_last(&socket, shared.as_ref()) {
-                tracing::warn!(%error, "probes may reach a process that is ending");
-            }
-        }
+        let shared = join(&probes);
+        Ok(Self {
+            probes,
+            admin,
+            shared,
+        })
+    }
+
+    /// As [`BoundEndpoints::bind_shared`], and the last process that started answers at the admin address too.
+    ///
+    /// # Errors
+    /// As [`BoundEndpoints::bind`].
+    ///
+    /// # Panics
+    /// As [`BoundEndpoints::bind`].
+    pub fn bind_succeeding(
+        probes: EndpointAddr,
+        admin: EndpointAddr,
+    ) -> Result<Self, EndpointError> {
+        let admin = bound("admin", admin, Bound::succeeding)?;
+        let probes = bound("probes", probes, Bound::shared)?;
+        join(&admin);
+        let shared = join(&probes);
         Ok(Self {
             probes,
             admin,
@@ -154,6 +164,23 @@ fn serve(
         });
     }
     local
+}
+
+/// Has new connections to a shared address come to this process; returns its socket there.
+fn join(bound: &Bound) -> Option<OwnSockets> {
+    let socket = bound.shared_socket()?;
+    let EndpointAddr::Tcp(address) = *bound.local_addr() else {
+        return None;
+    };
+    let own = OwnSockets::new(address, &[socket]).ok();
+    let others = own.as_ref().and_then(|own| own.others().ok());
+    if others.is_some_and(|others| others.len() > 1) {
+        tracing::warn!(%address, "several other processes share the address");
+    }
+    if let Err(error) = pass_to_last(&socket, own.as_ref()) {
+        tracing::warn!(%error, %address, "requests may reach a process that is ending");
+    }
+    own
 }
 
 /// Directs new connections to a socket that has just joined others at its address.

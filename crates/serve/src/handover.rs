@@ -1,274 +1,221 @@
-//! Two processes at one address, of which the second takes over from the first.
+//! Handing listeners and established relays over to a process that replaces this one on the same machine.
 //!
 //! ```text
-//!     sockets of one address (SO_REUSEPORT), as they joined:  [ first, first, | second, second ]
-//!     new connections go, by hash, to any of them;   after pass_over(2, 2), to the last two
-//!     the kernel's list ─▶ which of them are a process's own, and which are others'
+//!     newcomer                                   the one that serves
+//!     connects to handover.sock ──── hello ────▶ same user? a version that both know?
+//!              ◀──────────────────── sockets ─── listening ones, while it goes on accepting
+//!     accepts  ───────────────────── serving ──▶ accepts no more
+//!              ◀──────────────────── relays ──── at most 64, which stop
+//!              ─────────────────────── taken ──▶
+//!     serves   ◀──────────────────── commit ──── forgets them           … until none is left
+//!     ready    ◀──────────────────── settled ─── later ones follow when they are established
 //! ```
 //!
-//! Knows no phases and keeps no socket open: when to pass over, and to which process, is the caller's.
+//! Both hold the sockets of the batch under way and serve none of it; whatever fails before `commit` leaves
+//! them with the sender, which goes on. Knows neither routes nor preambles.
 
-use std::collections::BTreeSet;
+mod channel;
+mod give;
+mod metrics;
+mod movable;
+mod take;
+mod wire;
+
+pub use metrics::HandoverMetrics;
+pub use movable::{Movable, Resume, Resumed};
+pub(crate) use movable::{Moving, micros};
+pub use take::TakenSocket;
+pub(crate) use wire::HalfRecord;
+pub use wire::RelayRecord;
+#[doc(hidden)]
+pub use wire::parse_message;
+
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nix::libc::{sock_filter, sock_fprog};
-use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::AttachReusePortCbpf;
+use rustix::process::geteuid;
+use tokio::net::UnixListener;
 
-use crate::listening::listening;
+use self::give::Giver;
+use self::take::{HandoverState, Taking};
+use crate::accept::Accepting;
+use crate::listener::ToShare;
+use crate::worker::Asker;
 
-/// Has the kernel spread new connections and datagrams by chance over `among` sockets of this address,
-/// from number `first` on, counted from 0 as they joined; open connections, and those under way, stay
-/// where they are.
-///
-/// A number that does not exist means the kernel's choice by hash, as without this, so that it need not
-/// be undone when either side ends. When a socket leaves, the last one gets its number. The setting is
-/// shared by all sockets of the address, each of which may change it, and needs no privilege (Linux 4.6).
-///
-/// # Errors
-/// The kernel's; `InvalidInput` for a socket without `SO_REUSEPORT`, and if `among` is 0.
-pub(crate) fn pass_over(socket: &impl AsFd, first: u32, among: u32) -> io::Result<()> {
-    // Classic BPF (socket(7), SO_ATTACH_REUSEPORT_CBPF): what it returns is the number of a socket;
-    // sockets are numbered as they joined, TCP's when they began to listen.
-    const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-    const REMAINDER: u16 = 0x94; // BPF_ALU | BPF_MOD | BPF_K
-    const ADD: u16 = 0x04; // BPF_ALU | BPF_ADD | BPF_K
-    const RETURN: u16 = 0x16; // BPF_RET | BPF_A
-    const RANDOM: u32 = 0xffff_f000 + 56; // SKF_AD_OFF + SKF_AD_RANDOM
-    let instruction = |code, k| sock_filter {
-        code,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    let mut instructions = [
-        instruction(LOAD_WORD, RANDOM),
-        instruction(REMAINDER, among),
-        instruction(ADD, first),
-        instruction(RETURN, 0),
-    ];
-    let program = sock_fprog {
-        len: 4,
-        filter: instructions.as_mut_ptr(),
-    };
-    Ok(setsockopt(socket, AttachReusePortCbpf, &program)?)
-}
-
-/// Has the kernel choose by hash again among all sockets of the address.
-pub(crate) fn pass_to_all(socket: &impl AsFd) -> io::Result<()> {
-    pass_over(socket, u32::MAX, 1)
-}
-
-/// The sockets with which this process listens at an address over TCP, as opposed to those of others.
+/// How processes follow each other.
 #[derive(Clone, Debug)]
-pub struct OwnSockets {
-    address: SocketAddr,
-    inodes: Arc<BTreeSet<u64>>,
+pub struct HandoverParams {
+    /// The Unix socket at which both meet.
+    pub socket: PathBuf,
+    /// How long the other process may make no progress.
+    pub timeout: Duration,
+    /// Whether the process ends once it has handed everything over.
+    pub exit: bool,
 }
 
-impl OwnSockets {
-    /// Remembers sockets that are bound to the same address.
+/// What is the same in both directions.
+#[derive(Debug)]
+struct Shared {
+    params: HandoverParams,
+    state: HandoverState,
+    metrics: HandoverMetrics,
+}
+
+/// A process that takes over from the one that serves, if there is one, and is replaced later.
+#[derive(Debug)]
+pub struct Handover {
+    shared: Arc<Shared>,
+    socket: HandoverSocket,
+    taking: Option<Taking>,
+}
+
+/// Tells probes how far a process is between two others.
+#[derive(Clone, Debug)]
+pub struct HandoverReadiness(Arc<Shared>);
+
+impl Handover {
+    /// Asks the process that serves for its listening sockets, which are returned: it goes on accepting until
+    /// [`Handover::run`].
     ///
     /// # Errors
-    /// The kernel's error for a socket.
-    pub fn new(address: SocketAddr, sockets: &[impl AsFd]) -> io::Result<Self> {
-        let inode = |socket| Ok(rustix::fs::fstat(socket)?.st_ino);
-        let inodes: io::Result<BTreeSet<u64>> = sockets.iter().map(inode).collect();
+    /// The socket's directory is not as it has to be. That the other process does not hand over is none.
+    pub async fn begin(
+        params: HandoverParams,
+        metrics: HandoverMetrics,
+    ) -> Result<(Self, Vec<TakenSocket>), DirectoryError> {
+        let socket = HandoverSocket::bind(&params.socket)?;
+        let state = HandoverState::default();
+        let shared = Arc::new(Shared {
+            params,
+            state,
+            metrics,
+        });
+        let (taking, taken) = Taking::begin(&shared).await.unzip();
+        let handover = Self {
+            shared,
+            socket,
+            taking,
+        };
+        Ok((handover, taken.unwrap_or_default()))
+    }
+
+    /// Returns what tells probes.
+    pub fn readiness(&self) -> HandoverReadiness {
+        HandoverReadiness(Arc::clone(&self.shared))
+    }
+
+    /// Takes the relays, now that the workers serve, and gives them to a newcomer later, with the listening
+    /// sockets of `bound`. Never completes.
+    pub async fn run(self, workers: Asker, accepting: Accepting, listening: ToShare) {
+        let ToShare { sockets, groups } = listening;
+        let giver = Giver {
+            shared: Arc::clone(&self.shared),
+            accepting,
+            workers: workers.clone(),
+        };
+        let take = async {
+            match self.taking {
+                Some(taking) => taking.run(&workers, &groups, &self.socket).await,
+                None => self.socket.publish(),
+            }
+        };
+        tokio::join!(take, giver.run(&self.socket, sockets));
+    }
+}
+
+impl HandoverReadiness {
+    /// Returns whether this process is the one that serves.
+    ///
+    /// # Errors
+    /// Why not, for probes.
+    pub fn ready(&self) -> Result<(), String> {
+        self.0.state.ready()
+    }
+}
+
+/// The directory of the socket is no place for it.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// It cannot be looked at.
+    #[error("handover: looking at {0}")]
+    Look(PathBuf, #[source] io::Error),
+    /// Others could put something there.
+    #[error("handover: {0} must be a directory of user {1} with mode 0700")]
+    Open(PathBuf, u32),
+    /// The socket cannot be made.
+    #[error("handover: listening at {0}")]
+    Bind(PathBuf, #[source] io::Error),
+}
+
+/// The socket of a process that can be replaced, beside its final path until it serves.
+#[derive(Debug)]
+struct HandoverSocket {
+    listener: UnixListener,
+    here: PathBuf,
+    path: PathBuf,
+}
+
+impl HandoverSocket {
+    /// Checks the directory and listens in it.
+    fn bind(path: &Path) -> Result<Self, DirectoryError> {
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            Some(_) | None => Path::new("."),
+        };
+        let found = std::fs::metadata(directory);
+        let found = found.map_err(|error| DirectoryError::Look(directory.to_owned(), error))?;
+        let user = geteuid().as_raw();
+        let is_own = found.is_dir() && found.uid() == user && found.mode() & 0o7777 == 0o700;
+        if !is_own {
+            return Err(DirectoryError::Open(directory.to_owned(), user));
+        }
+        let look = |error| DirectoryError::Look(directory.to_owned(), error);
+        let own = path.file_name().unwrap_or_default().as_encoded_bytes();
+        // What processes have left that were killed before they served.
+        for entry in std::fs::read_dir(directory).map_err(look)? {
+            let entry = entry.map_err(look)?.path();
+            let name = entry.file_name().unwrap_or_default().as_encoded_bytes();
+            let is_of_one = name
+                .strip_prefix(own)
+                .is_some_and(|rest| rest.starts_with(b"."));
+            if is_of_one && is_left(&entry) {
+                let _ = std::fs::remove_file(&entry);
+            }
+        }
+        // In pods of their own all processes have the number 1.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let number = now.unwrap_or_default().as_nanos();
+        let mut here = path.as_os_str().to_owned();
+        here.push(format!(".{}-{number}", std::process::id()));
+        let here = PathBuf::from(here);
+        let bind = |error| DirectoryError::Bind(here.clone(), error);
         Ok(Self {
-            address,
-            inodes: Arc::new(inodes?),
+            listener: UnixListener::bind(&here).map_err(bind)?,
+            path: path.to_owned(),
+            here,
         })
     }
 
-    /// Returns how many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.inodes.len()
-    }
-
-    /// Returns the sockets of others that listen at the address now; `None` unless all own ones do.
-    pub(crate) fn beside(&self) -> io::Result<Option<BTreeSet<u64>>> {
-        let all = listening(self.address)?;
-        Ok((self.inodes.is_subset(&all)).then(|| &all - &self.inodes))
-    }
-
-    /// Returns the sockets of others that listen at the address now.
-    ///
-    /// # Errors
-    /// The kernel's error for its table.
-    pub fn others(&self) -> io::Result<BTreeSet<u64>> {
-        Ok(&listening(self.address)? - &self.inodes)
-    }
-
-    /// Tells whether another process listens at one of these addresses; false if that cannot be read.
-    pub fn are_shared(own: &[Self]) -> bool {
-        own.iter()
-            .any(|own| own.others().is_ok_and(|others| !others.is_empty()))
+    /// Takes the path, whatever is there: the next newcomer comes here.
+    fn publish(&self) {
+        if let Err(error) = std::fs::rename(&self.here, &self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "no other process can take over from this one");
+        }
     }
 }
 
-/// Tells whether a process listens at `address`, or at its port on every address, over TCP now; true if that
-/// cannot be read. It takes no right, as trying to bind would below port 1024. For an IPv4 address a socket at
-/// `[::]` counts though it may be for IPv6 alone, which the table does not say.
-pub fn is_served(address: SocketAddr) -> bool {
-    let at = |ip| SocketAddr::new(ip, address.port());
-    let mut all = vec![address, at(Ipv6Addr::UNSPECIFIED.into())];
-    if let IpAddr::V4(ip) = address.ip() {
-        let mapped = ip.to_ipv6_mapped();
-        all.extend([at(Ipv4Addr::UNSPECIFIED.into()), at(mapped.into())]);
-    }
-    all.into_iter().any(|at| match listening(at) {
-        Ok(found) => !found.is_empty(),
-        // Without IPv6 there is no table of it.
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-    })
+/// Returns whether no process listens at a socket any more.
+fn is_left(path: &Path) -> bool {
+    UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
-    use std::net::{TcpListener, TcpStream, UdpSocket};
-    use std::time::Duration;
-
-    use socket2::{Domain, Socket, Type};
-
-    use super::*;
-
-    fn shared(kind: Type, address: SocketAddr) -> Socket {
-        let socket = Socket::new(Domain::for_address(address), kind, None).unwrap();
-        socket.set_reuse_address(true).unwrap();
-        socket.set_reuse_port(true).unwrap();
-        socket.bind(&address.into()).unwrap();
-        socket
+impl Drop for HandoverSocket {
+    fn drop(&mut self) {
+        // Where it was never published; what was is the successor's to replace.
+        let _ = std::fs::remove_file(&self.here);
     }
-
-    /// Listens at an address that others may share.
-    pub(crate) fn listener(address: SocketAddr) -> TcpListener {
-        let socket = shared(Type::STREAM, address);
-        socket.listen(64).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        socket.into()
-    }
-
-    /// Connects so often that no hash gives all of them to one of two.
-    fn connect(address: SocketAddr) -> Vec<TcpStream> {
-        let connect = |_| TcpStream::connect(address).unwrap();
-        (0..MANY).map(connect).collect()
-    }
-
-    fn accepted(listener: &TcpListener) -> usize {
-        std::iter::from_fn(|| listener.accept().ok()).count()
-    }
-
-    #[test]
-    fn later_process_gets_new_connections_only() {
-        let first = listener(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let address = first.local_addr().unwrap();
-        let queued = connect(address);
-        let second = listener(address);
-        pass_over(&first, 1, 1).unwrap();
-        let open = connect(address);
-        assert_eq!((accepted(&first), accepted(&second)), (MANY, MANY));
-        drop((queued, open));
-
-        // The process that is left alone gets everything again, without further calls.
-        drop(first);
-        let _open = connect(address);
-        assert_eq!(accepted(&second), MANY);
-
-        let third = listener(address);
-        pass_to_all(&second).unwrap();
-        let _open = connect(address);
-        let (two, three) = (accepted(&second), accepted(&third));
-        assert!(two > 0 && three > 0 && two + three == MANY, "{two} {three}");
-    }
-
-    #[test]
-    fn new_connections_are_spread_over_successors() {
-        let first = listener(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let address = first.local_addr().unwrap();
-        let later = [listener(address), listener(address)];
-        pass_over(&first, 1, 2).unwrap();
-        let _open = connect(address);
-        let [second, third] = later.each_ref().map(accepted);
-        assert!(second > 0 && third > 0, "{second} {third}");
-        assert_eq!(second + third, MANY);
-        assert!(pass_over(&first, 1, 0).is_err());
-    }
-
-    #[test]
-    fn own_sockets_are_told_from_those_of_others() {
-        for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
-            let first = shared(Type::STREAM, address.parse().unwrap());
-            let address = first.local_addr().unwrap().as_socket().unwrap();
-            let own = OwnSockets::new(address, std::slice::from_ref(&first)).unwrap();
-            assert_eq!(own.beside().unwrap(), None, "bound, not listening");
-            first.listen(1).unwrap();
-            assert_eq!(own.beside().unwrap(), Some(BTreeSet::new()));
-            let second = shared(Type::STREAM, address);
-            assert!(!OwnSockets::are_shared(std::slice::from_ref(&own)));
-            second.listen(1).unwrap();
-            assert!(OwnSockets::are_shared(std::slice::from_ref(&own)));
-            assert_eq!(own.beside().unwrap().map(|others| others.len()), Some(1));
-            drop(first);
-            assert_eq!(own.beside().unwrap(), None);
-            assert_eq!(own.others().unwrap().len(), 1);
-        }
-    }
-
-    #[test]
-    fn datagrams_are_passed_over() {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let first: UdpSocket = shared(Type::DGRAM, any).into();
-        let address = first.local_addr().unwrap();
-        let second: UdpSocket = shared(Type::DGRAM, address).into();
-        pass_over(&second, 1, 1).unwrap();
-        for _ in 0..MANY {
-            let sender = UdpSocket::bind(any).unwrap();
-            sender.send_to(b"a", address).unwrap();
-        }
-        let limit = Some(Duration::from_secs(10));
-        second.set_read_timeout(limit).unwrap();
-        for _ in 0..MANY {
-            second.recv(&mut [0; 8]).unwrap();
-        }
-    }
-
-    #[test]
-    fn unshared_socket_cannot_pass_over() {
-        let alone = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(pass_over(&alone, 1, 1).is_err());
-    }
-
-    #[test]
-    fn address_is_served_while_a_socket_listens() {
-        for address in ["127.0.0.1:0", "[::]:0"] {
-            let address: SocketAddr = address.parse().unwrap();
-            assert!(!is_served(address));
-            let socket = shared(Type::STREAM, address);
-            let bound = socket.local_addr().unwrap().as_socket().unwrap();
-            assert!(!is_served(bound), "bound, not listening");
-            socket.listen(1).unwrap();
-            assert!(is_served(bound));
-            drop(socket);
-            assert!(!is_served(bound));
-        }
-    }
-
-    #[test]
-    fn listener_on_every_address_serves_each() {
-        for every in ["0.0.0.0:0", "[::]:0"] {
-            let socket = listener(every.parse().unwrap());
-            let port = socket.local_addr().unwrap().port();
-            assert!(
-                is_served(SocketAddr::from(([127, 0, 0, 1], port))),
-                "{every}"
-            );
-            let by_ipv6 = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
-            assert_eq!(is_served(by_ipv6), every.starts_with('['), "{every}");
-        }
-    }
-
-    const MANY: usize = 32;
 }

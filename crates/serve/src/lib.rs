@@ -34,6 +34,7 @@ mod record;
 mod resolve;
 mod reuse_port;
 mod service;
+mod shared_address;
 mod tcp;
 mod worker;
 
@@ -44,9 +45,14 @@ pub use connections::Connections;
 pub use dial::{DialError, Dialer};
 pub use drain::{Drain, DrainParams, Phase};
 pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last, succeeded};
-pub use handover::{OwnSockets, is_served};
+pub use handover::{
+    DirectoryError, Handover, HandoverMetrics, HandoverParams, HandoverReadiness, Movable,
+    RelayRecord, Resume, Resumed, TakenSocket, parse_message,
+};
 pub use inherited::{InheritedSocket, inherited_sockets};
-pub use listener::{BindError, BoundListeners, ListenerParams, WorkerSocket, bind_all};
+pub use listener::{
+    BindError, BoundListeners, ListenerParams, ToShare, WorkerSocket, bind_all, bind_rest,
+};
 pub use lookup::{Answer, Family, LookupClient, LookupError};
 pub use metrics::{CurrentSnapshot, ListenerMetrics, ListenerTotals, Metrics};
 pub use process::ProcessInfo;
@@ -56,5 +62,6 @@ pub use reason::Reason;
 pub use record::{ConnInfo, ConnRecord, Detail, ListenerContext};
 pub use resolve::{NameSet, Resolver};
 pub use service::{Service, WorkerFailed};
+pub use shared_address::{OwnSockets, is_served};
 pub use tcp::{apply_tcp_options, try_tcp_options, unmapped};
 pub use worker::{Asker, WorkerHandle, Workers};

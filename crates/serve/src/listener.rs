@@ -5,15 +5,16 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use route::TcpOptions;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
 
-use crate::handover::OwnSockets;
+use crate::handover::TakenSocket;
 use crate::inherited::InheritedSocket;
 use crate::reuse_port::ReusePortGroup;
+use crate::shared_address::OwnSockets;
 use crate::tcp::{apply_tcp_options, unmapped};
 
 /// Connections the kernel may queue before they are accepted; it silently caps the value at
@@ -38,6 +39,33 @@ pub struct WorkerSocket {
     /// The sockets of its listener; `None` of a socket that was passed by the service manager, which keeps
     /// it open and listening after this process.
     pub(crate) group: Option<Arc<ReusePortGroup>>,
+    /// Which listener's it is, from 0.
+    pub listener: usize,
+}
+
+/// A listening socket, to be shared with another process.
+#[derive(Debug)]
+pub(crate) struct SharedSocket {
+    /// The name of its listener.
+    name: String,
+    socket: OwnedFd,
+    group: Arc<ReusePortGroup>,
+}
+
+/// What another process may share.
+#[derive(Debug)]
+pub struct ToShare {
+    pub(crate) sockets: Vec<SharedSocket>,
+    pub(crate) groups: Vec<Arc<ReusePortGroup>>,
+}
+
+impl SharedSocket {
+    /// Returns its listener's name and another descriptor of it; from then on its queue is another process's too.
+    pub(crate) fn share(&self) -> Option<(String, OwnedFd)> {
+        let socket = self.socket.try_clone().ok()?;
+        self.group.share(true);
+        Some((self.name.clone(), socket))
+    }
 }
 
 /// A listener could not be bound.
@@ -87,8 +115,12 @@ fn bind(
         let address = socket.local_addr();
         let address = address.map_err(failed("reading the address of", params.address))?;
         let of_worker = |_| {
-            let (socket, group) = (socket.try_clone()?, None);
-            Ok(WorkerSocket { socket, group })
+            let (socket, group, listener) = (socket.try_clone()?, None, 0);
+            Ok(WorkerSocket {
+                socket,
+                group,
+                listener,
+            })
         };
         let sockets: io::Result<_> = (0..workers).map(of_worker).collect();
         let attempt = "sharing the inherited socket of";
@@ -119,15 +151,42 @@ fn bind(
     let of_worker = |socket| WorkerSocket {
         socket,
         group: Some(Arc::clone(&group)),
+        listener: 0,
     };
     let sockets = sockets.into_iter().map(of_worker).collect();
+    Ok((sockets, unmapped(address)))
+}
+
+/// Takes the sockets of another process for a listener; a worker has several, or shares one, where their
+/// number is not the workers'.
+fn adopt(
+    params: &ListenerParams,
+    workers: usize,
+    taken: Vec<TcpListener>,
+) -> io::Result<(Vec<WorkerSocket>, SocketAddr)> {
+    let mut address = params.address;
+    for socket in &taken {
+        apply_tcp_options(SockRef::from(socket), &params.tcp)?;
+        address = socket.local_addr()?;
+    }
+    let group = Arc::new(ReusePortGroup::new(address, &taken)?);
+    group.share(true);
+    let cloned = taken.iter().map(TcpListener::try_clone).cycle();
+    let missing = workers.saturating_sub(taken.len());
+    let more: io::Result<Vec<_>> = cloned.take(missing).collect();
+    let of_worker = |socket| WorkerSocket {
+        socket,
+        group: Some(Arc::clone(&group)),
+        listener: 0,
+    };
+    let sockets = taken.into_iter().chain(more?).map(of_worker).collect();
     Ok((sockets, unmapped(address)))
 }
 
 /// The bound sockets of every listener.
 #[derive(Debug)]
 pub struct BoundListeners {
-    /// One list for each worker, in the order of the listeners.
+    /// One list for each worker.
     pub per_worker: Vec<Vec<WorkerSocket>>,
     /// The address of each listener.
     pub addresses: Vec<SocketAddr>,
@@ -140,24 +199,55 @@ impl BoundListeners {
     /// # Errors
     /// The kernel's error for the first socket that cannot listen.
     pub fn listen(&self) -> io::Result<()> {
-        // The sockets of all workers are of the same groups as the first one's.
-        let first = || self.per_worker.iter().take(1).flatten();
-        let groups = || first().filter_map(|own| own.group.as_deref());
-        groups().for_each(ReusePortGroup::arrive);
+        let groups = || self.groups().into_iter();
+        groups().for_each(|group| group.arrive());
         let bound = self.per_worker.iter().flatten();
         for own in bound.filter(|own| own.group.is_some()) {
             SockRef::from(&own.socket).listen(BACKLOG)?;
         }
-        groups().for_each(ReusePortGroup::arrived);
+        groups().for_each(|group| group.arrived());
         Ok(())
+    }
+
+    /// Returns the group of each listener that has one: the sockets of all workers are of the same as the first
+    /// one's.
+    pub(crate) fn groups(&self) -> Vec<Arc<ReusePortGroup>> {
+        let mut groups: Vec<Arc<ReusePortGroup>> = Vec::new();
+        for own in self.per_worker.iter().take(1).flatten() {
+            if let Some(group) = &own.group
+                && groups.last().is_none_or(|last| !Arc::ptr_eq(last, group))
+            {
+                groups.push(Arc::clone(group));
+            }
+        }
+        groups
+    }
+
+    /// Returns what another process may share of `listeners`, in whose order they were bound.
+    ///
+    /// # Errors
+    /// The kernel's, for another descriptor.
+    pub fn to_share(&self, listeners: &[ListenerParams]) -> io::Result<ToShare> {
+        let mut all = Vec::new();
+        for own in self.per_worker.iter().flatten() {
+            if let (Some(group), Some(params)) = (&own.group, listeners.get(own.listener)) {
+                all.push(SharedSocket {
+                    name: params.name.clone(),
+                    socket: own.socket.try_clone()?.into(),
+                    group: Arc::clone(group),
+                });
+            }
+        }
+        Ok(ToShare {
+            sockets: all,
+            groups: self.groups(),
+        })
     }
 
     /// Returns the sockets that this process bound, for each listener.
     pub fn own(&self) -> Vec<OwnSockets> {
-        let sockets = self.per_worker.iter().take(1).flatten();
-        sockets
-            .filter_map(|own| Some(own.group.as_ref()?.own().clone()))
-            .collect()
+        let groups = self.groups().into_iter();
+        groups.map(|group| group.own().clone()).collect()
     }
 }
 
@@ -171,16 +261,44 @@ pub fn bind_all(
     workers: usize,
     inherited: Vec<InheritedSocket>,
 ) -> Result<BoundListeners, BindError> {
+    bind_rest(listeners, workers, inherited, Vec::new())
+}
+
+/// As [`bind_all`], for what is left besides the sockets that were `taken` from another process, which are used
+/// by their listeners' names.
+///
+/// # Errors
+/// As [`bind_all`].
+pub fn bind_rest(
+    listeners: &[ListenerParams],
+    workers: usize,
+    inherited: Vec<InheritedSocket>,
+    mut taken: Vec<TakenSocket>,
+) -> Result<BoundListeners, BindError> {
     let mut bound = BoundListeners {
         per_worker: (0..workers).map(|_| Vec::new()).collect(),
         addresses: Vec::new(),
     };
     let inherited = assign(listeners, inherited);
-    for (params, own) in listeners.iter().zip(inherited) {
-        let (sockets, address) = bind(params, workers, own)?;
+    for (index, (params, own)) in listeners.iter().zip(inherited).enumerate() {
+        let of_listener = taken.extract_if(.., |taken| taken.listener == params.name);
+        let of_listener: Vec<_> = of_listener.map(|taken| taken.socket).collect();
+        let (sockets, address) = if of_listener.is_empty() {
+            bind(params, workers, own)?
+        } else {
+            adopt(params, workers, of_listener).map_err(|source| BindError {
+                name: params.name.clone(),
+                attempt: "taking over the sockets of",
+                address: params.address,
+                source,
+            })?
+        };
         bound.addresses.push(address);
-        for (own, socket) in bound.per_worker.iter_mut().zip(sockets) {
-            own.push(socket);
+        for (turn, mut socket) in sockets.into_iter().enumerate() {
+            socket.listener = index;
+            if let Some(own) = bound.per_worker.get_mut(turn % workers.max(1)) {
+                own.push(socket);
+            }
         }
         tracing::info!(listener = %params.name, %address, "bound");
     }
@@ -255,7 +373,7 @@ fn no_ipv6(error: &io::Error) -> bool {
 /// A listener that is closed resets what it had half accepted. With new attempts dropped first,
 /// the queue can be emptied and the socket closed with nothing in it: a client that tried meanwhile
 /// tries again a second later (RFC 6298 §2.1), when it is closed, and is refused. Attempts that are
-/// passed over to another process (`handover`) do not reach it.
+/// passed over to another process (`shared_address`) do not reach it.
 pub(crate) fn refuse_new(socket: &impl AsFd) -> io::Result<()> {
     // Classic BPF (socket(7), SO_ATTACH_FILTER); a TCP socket's filter sees the packet from its
     // TCP header on, whose byte 13 holds the flags.

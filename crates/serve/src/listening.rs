@@ -53,7 +53,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::handover::tests::listener;
+    use crate::shared_address::tests::listener;
 
     fn inode(socket: &impl AsFd) -> u64 {
         rustix::fs::fstat(socket).unwrap().st_ino

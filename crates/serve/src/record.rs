@@ -9,16 +9,17 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use relay::{Direction, Meter};
-use route::{Endpoint, Route};
+use route::{Cluster, Endpoint, EndpointAddress, Route};
 use serde_json::{Value, json};
 use telemetry::access_log::{AccessLog, AccessRecord, RequestRecord};
 use tokio::time::Instant;
 
 use crate::admission::{Admission, Permit, SourcePermit};
 use crate::connections::Connections;
+use crate::handover::{HalfRecord, RelayRecord, micros};
 use crate::metrics::ListenerMetrics;
 use crate::reason::Reason;
 
@@ -51,6 +52,8 @@ pub struct ConnInfo {
     endpoint: RefCell<Option<Arc<Endpoint>>>,
     /// Counted on the route's cluster.
     acquired: Cell<bool>,
+    /// Goes on in another process.
+    moved: Cell<bool>,
     rx: Cell<u64>,
     tx: Cell<u64>,
     reason: Cell<Option<Reason>>,
@@ -77,6 +80,10 @@ impl ConnRecord {
     #[must_use]
     pub fn open(listener: &Rc<ListenerContext>, peer: SocketAddr, permit: Option<Permit>) -> Self {
         listener.metrics.connections.inc();
+        Self::new(listener, peer, permit)
+    }
+
+    fn new(listener: &Rc<ListenerContext>, peer: SocketAddr, permit: Option<Permit>) -> Self {
         listener.metrics.active.inc();
         let info = ConnInfo {
             listener: Rc::clone(listener),
@@ -91,6 +98,7 @@ impl ConnRecord {
             route: OnceCell::new(),
             endpoint: RefCell::new(None),
             acquired: Cell::new(false),
+            moved: Cell::new(false),
             rx: Cell::new(0),
             tx: Cell::new(0),
             reason: Cell::new(None),
@@ -102,6 +110,62 @@ impl ConnRecord {
             info: Rc::new(info),
             slot: None,
         }
+    }
+
+    /// Opens the record of a connection that another process accepted: it counts as one that is open, whatever
+    /// the limits, not as one that was accepted.
+    #[must_use]
+    pub fn adopt(
+        listener: &Rc<ListenerContext>,
+        relay: &RelayRecord,
+        route: Option<&Arc<Route>>,
+        admission: &Arc<Admission>,
+    ) -> Self {
+        let client = relay.client;
+        let mut record = Self::new(listener, relay.peer, Some(admission.permit_beyond()));
+        record.hold(admission.source_permit_beyond(client.ip()));
+        if let Some(info) = Rc::get_mut(&mut record.info) {
+            let age = Duration::from_micros(relay.age_micros);
+            let now = Instant::now();
+            info.started = now.checked_sub(age).unwrap_or(now);
+        }
+        let info = &record.info;
+        info.client.set(client);
+        info.destination.set(relay.destination);
+        info.endpoint_addr.set(relay.endpoint);
+        info.rx.set(relay.rx_bytes);
+        info.tx.set(relay.tx_bytes);
+        let cells = [
+            (&info.server_name, &relay.server_name),
+            (&info.alpn, &relay.alpn),
+            (&info.connect, &relay.connect),
+        ];
+        for (cell, text) in cells {
+            if let Some(text) = text {
+                let _ = cell.set(text.as_str().into());
+            }
+        }
+        if let Some(route) = route {
+            let cluster = route.cluster();
+            cluster.acquire();
+            info.acquired.set(true);
+            if let Some(endpoint) = relay.endpoint.and_then(|at| endpoint_at(cluster, at)) {
+                endpoint.begin();
+                info.endpoint.replace(Some(Arc::clone(endpoint)));
+            }
+            record.set_route(Arc::clone(route));
+        }
+        record
+    }
+
+    /// Ends the record of a connection that goes on in another process, without a word.
+    pub(crate) fn moved(self) {
+        self.info.moved.set(true);
+    }
+
+    /// Returns its number in the list it is in.
+    pub(crate) fn slot(&self) -> Option<usize> {
+        self.slot.as_ref().map(|(_, index)| *index)
     }
 
     /// Ties the connection's slot in a list to the record.
@@ -238,7 +302,10 @@ impl Drop for ConnRecord {
         let reason = info.reason.get().unwrap_or(fallback);
         let listener = &info.listener;
         listener.metrics.active.dec();
-        listener.metrics.closed(&listener.name, reason);
+        let moved = info.moved.get();
+        if !moved {
+            listener.metrics.closed(&listener.name, reason);
+        }
         if info.acquired.get()
             && let Some(route) = info.route.get()
         {
@@ -249,7 +316,7 @@ impl Drop for ConnRecord {
         }
         drop(info.permit.take());
         drop(info.source_permit.take());
-        if listener.access_log.is_on() {
+        if !moved && listener.access_log.is_on() {
             listener.access_log.write(&info.access_record(reason));
         }
         if let Some((slots, index)) = self.slot.take() {
@@ -277,6 +344,28 @@ impl ConnInfo {
             tx_bytes: self.tx.get(),
             duration,
             reason: reason.as_str(),
+        }
+    }
+
+    /// Describes the connection for another process.
+    pub(crate) fn to_record(&self) -> RelayRecord {
+        let owned = |cell| text(cell).map(str::to_owned);
+        RelayRecord {
+            listener: self.listener.name.as_ref().to_owned(),
+            peer: self.peer,
+            client: self.client.get(),
+            destination: self.destination.get(),
+            endpoint: self.endpoint_addr.get(),
+            server_name: owned(&self.server_name),
+            alpn: owned(&self.alpn),
+            connect: owned(&self.connect),
+            cluster: self.cluster().map(str::to_owned),
+            age_micros: micros(self.started.elapsed()),
+            rx_bytes: self.rx.get(),
+            tx_bytes: self.tx.get(),
+            idle_micros: 0,
+            rx: HalfRecord::default(),
+            tx: HalfRecord::default(),
         }
     }
 
@@ -313,6 +402,21 @@ impl ConnInfo {
         });
     }
 
+    /// Returns its route, once it is known.
+    pub fn route(&self) -> Option<&Arc<Route>> {
+        self.route.get()
+    }
+
+    /// Returns the time since it was accepted.
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Returns the name of its listener.
+    pub fn listener(&self) -> &str {
+        &self.listener.name
+    }
+
     /// Returns the address of the TCP peer.
     pub fn peer(&self) -> SocketAddr {
         self.peer
@@ -327,6 +431,17 @@ impl ConnInfo {
         let route = self.route.get()?;
         Some(route.cluster().name())
     }
+}
+
+/// Returns the endpoint with an address, or the first with a name whose address it can be.
+fn endpoint_at(cluster: &Cluster, at: SocketAddr) -> Option<&Arc<Endpoint>> {
+    let is = |endpoint: &&Arc<Endpoint>| *endpoint.address() == EndpointAddress::Ip(at);
+    let may_be = |endpoint: &&Arc<Endpoint>| {
+        let address = endpoint.address();
+        address.host_name().is_some() && address.port() == at.port()
+    };
+    let all = || cluster.endpoints().iter();
+    all().find(is).or_else(|| all().find(may_be))
 }
 
 fn text(cell: &OnceCell<Box<str>>) -> Option<&str> {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use telemetry::lock;
 use tokio::time::sleep;
 
-use crate::handover::{OwnSockets, pass_over, pass_to_all};
+use crate::shared_address::{OwnSockets, pass_over, pass_to_all};
 
 /// How often a process that is not alone at its address checks whether it is now.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -33,6 +33,8 @@ pub(crate) struct ReusePortGroup {
     before: Mutex<Option<BTreeSet<u64>>>,
     watched: AtomicBool,
     passed: AtomicBool,
+    /// Another process has these very sockets.
+    shared: AtomicBool,
     left: Mutex<Vec<TcpListener>>,
 }
 
@@ -44,6 +46,7 @@ impl ReusePortGroup {
             before: Mutex::new(None),
             watched: AtomicBool::new(false),
             passed: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
             left: Mutex::default(),
         })
     }
@@ -51,6 +54,16 @@ impl ReusePortGroup {
     /// Returns the own sockets.
     pub(crate) fn own(&self) -> &OwnSockets {
         &self.own
+    }
+
+    /// Remembers whether another process has these very sockets.
+    pub(crate) fn share(&self, shared: bool) {
+        self.shared.store(shared, Ordering::Relaxed);
+    }
+
+    /// Returns whether another process has these very sockets, with which it would lose its queue.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
     }
 
     /// Remembers the others; to be called before any of the sockets listens.

@@ -100,7 +100,7 @@ impl<T: Send + 'static> Service<T> {
         let mut stopping = signals.is_none();
         let mut ended = false;
         let mut failed = None;
-        while !(stopping && ended) {
+        while !(ended && (stopping || self.drain.exits())) {
             let signal = async {
                 match &mut signals {
                     Some(signals) => signals.next().await,

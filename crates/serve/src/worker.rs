@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!     Workers::start ─▶ thread 0..n: LocalRuntime ─▶ the binary's worker function
-//!     control ── list(limit) ─▶ every worker ─▶ its connections
+//!     control ── request ─▶ every worker ─▶ its connections
 //! ```
 //!
-//! Connections never move between threads. Control sends workers requests and bounds the
-//! wait for their answers.
+//! Connections never move between threads, but between processes (see `handover`). Control sends workers
+//! requests and bounds the wait for their answers.
 
 use std::io;
 use std::rc::Rc;
@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::connections::Connections;
 use crate::drain::{Drain, Phase};
+use crate::handover::{Movable, Moving};
 
 /// How often a worker frees pipes that a burst left.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
@@ -40,6 +41,8 @@ pub struct WorkerHandle {
     pub connections: Rc<Connections>,
     /// The thread's pipes and scratch buffer.
     pub pool: Rc<Pool>,
+    /// The thread's relays that may move to another process.
+    pub movable: Rc<Movable>,
 }
 
 /// The worker threads.
@@ -47,12 +50,22 @@ pub struct WorkerHandle {
 pub struct Workers<T> {
     threads: Vec<JoinHandle<()>>,
     tasks: Vec<oneshot::Sender<T>>,
-    requests: Vec<mpsc::Sender<ListRequest>>,
+    requests: Vec<mpsc::Sender<Request>>,
     ended: mpsc::Receiver<Result<(), String>>,
 }
 
-/// A request for a worker's connections: how many at most, and where the answer goes.
-type ListRequest = (usize, oneshot::Sender<Vec<Value>>);
+/// What control asks of a worker; numbers are how many at most.
+#[derive(Debug)]
+enum Request {
+    /// Describe connections.
+    List(usize, oneshot::Sender<Vec<Value>>),
+    /// Stop relays that can move.
+    Stop(usize, oneshot::Sender<Vec<Moving>>),
+    /// They have moved, or these go on.
+    Settle(Option<Vec<Moving>>),
+    /// Serve relays of another process.
+    Take(Vec<Moving>),
+}
 
 impl<T: Send + 'static> Workers<T> {
     /// Starts `count` threads, each with its runtime, which wait for their task: all that can fail at
@@ -96,6 +109,7 @@ impl<T: Send + 'static> Workers<T> {
                         index,
                         connections: Rc::default(),
                         pool: Rc::new(Pool::new(pool)),
+                        movable: Rc::default(),
                     };
                     work(handle, task, run, drain, requests, &ending).await
                 });
@@ -136,7 +150,7 @@ impl<T: Send + 'static> Workers<T> {
         }
     }
 
-    /// Returns a handle that lists the workers' connections.
+    /// Returns a handle that asks the workers for their connections.
     pub fn asker(&self) -> Asker {
         Asker {
             requests: self.requests.clone(),
@@ -144,10 +158,10 @@ impl<T: Send + 'static> Workers<T> {
     }
 }
 
-/// Lists the workers' connections.
+/// Asks the workers for their connections.
 #[derive(Clone, Debug)]
 pub struct Asker {
-    requests: Vec<mpsc::Sender<ListRequest>>,
+    requests: Vec<mpsc::Sender<Request>>,
 }
 
 impl Asker {
@@ -157,7 +171,8 @@ impl Asker {
         let mut all = Vec::new();
         for worker in &self.requests {
             let (answer, answered) = oneshot::channel();
-            if worker.try_send((limit - all.len(), answer)).is_ok()
+            let request = Request::List(limit - all.len(), answer);
+            if worker.try_send(request).is_ok()
                 && let Ok(Ok(some)) = timeout(ANSWER_TIMEOUT, answered).await
             {
                 all.extend(some);
@@ -167,6 +182,39 @@ impl Asker {
             }
         }
         all
+    }
+
+    /// Returns the number of workers.
+    pub(crate) fn count(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Stops up to `limit` relays of a worker and returns those that it can give away; none if it is too busy to
+    /// answer. [`Asker::settle`] must follow where there are some.
+    pub(crate) async fn stop(&self, worker: usize, limit: usize) -> Vec<Moving> {
+        let (answer, answered) = oneshot::channel();
+        self.request(worker, Request::Stop(limit, answer)).await;
+        match timeout(ANSWER_TIMEOUT, answered).await {
+            Ok(Ok(relays)) => relays,
+            Ok(Err(_)) | Err(_) => Vec::new(),
+        }
+    }
+
+    /// Tells a worker that what it stopped has moved, or what it goes on with.
+    pub(crate) async fn settle(&self, worker: usize, kept: Option<Vec<Moving>>) {
+        self.request(worker, Request::Settle(kept)).await;
+    }
+
+    /// Gives a worker relays of another process.
+    pub(crate) async fn take(&self, worker: usize, relays: Vec<Moving>) {
+        self.request(worker, Request::Take(relays)).await;
+    }
+
+    async fn request(&self, worker: usize, request: Request) {
+        if let Some(worker) = self.requests.get(worker) {
+            // One that has ended has no connections.
+            let _ = worker.send(request).await;
+        }
     }
 }
 
@@ -181,7 +229,7 @@ async fn work<T>(
     task: T,
     run: impl AsyncFn(WorkerHandle, T) -> io::Result<()>,
     drain: Drain,
-    mut requests: mpsc::Receiver<ListRequest>,
+    mut requests: mpsc::Receiver<Request>,
     ending: &mpsc::Sender<Result<(), String>>,
 ) -> io::Result<()> {
     let housekeeping = {
@@ -193,9 +241,12 @@ async fn work<T>(
                     _ = trim.tick() => handle.pool.trim(),
                     request = requests.recv() => match request {
                         // The asker may have stopped waiting.
-                        Some((limit, answer)) => {
+                        Some(Request::List(limit, answer)) => {
                             let _ = answer.send(handle.connections.list(limit));
                         }
+                        Some(Request::Stop(limit, answer)) => handle.movable.ask(limit, answer),
+                        Some(Request::Settle(kept)) => handle.movable.settle(kept),
+                        Some(Request::Take(relays)) => handle.movable.take(relays),
                         None => return,
                     },
                 }

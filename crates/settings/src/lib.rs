@@ -34,7 +34,8 @@ pub use effective::{effective, effective_yaml, redact};
 pub use error::{ConfigError, ConfigErrors};
 pub use load::{Validate, from_text, load};
 pub use process::{
-    AccessLogFormat, AccessLogSettings, AdminSettings, DrainSettings, ProbesSettings, yes,
+    AccessLogFormat, AccessLogSettings, AdminSettings, Afterwards, DrainSettings, HandoverSettings,
+    ProbesSettings, yes,
 };
 pub use rel_path::RelPath;
 pub use schema::{check_doc, schema};

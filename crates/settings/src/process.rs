@@ -1,11 +1,12 @@
 //! The blocks that programs have in common: probes, admin, drain, access log.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{EndpointAddr, HumanDuration, ListenAddress};
+use crate::{ConfigErrors, EndpointAddr, HumanDuration, ListenAddress};
 
 /// For `serde(default)`: a switch that is on where the file leaves it out.
 pub const fn yes() -> bool {
@@ -69,6 +70,52 @@ impl Default for DrainSettings {
         Self {
             delay: HumanDuration::from_secs(5),
             timeout: HumanDuration::from_secs(30),
+        }
+    }
+}
+
+/// `handover: { socket, timeout, afterwards }`: how a process that replaces this one on the same machine takes its
+/// listeners and established connections over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct HandoverSettings {
+    /// The Unix socket at which both meet, in a directory of the process's user with mode 0700, which the host
+    /// keeps.
+    pub socket: PathBuf,
+    /// How long the other process may make no progress before the handover is given up.
+    #[serde(default = "ten_seconds")]
+    pub timeout: HumanDuration,
+    /// What the process does once it has handed everything over.
+    #[serde(default)]
+    pub afterwards: Afterwards,
+}
+
+const fn ten_seconds() -> HumanDuration {
+    HumanDuration::from_secs(10)
+}
+
+/// What a process does once it has handed everything over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Afterwards {
+    /// Stays until it is told to stop, since a kubelet would start it anew.
+    #[default]
+    Stay,
+    /// Ends, for a service manager.
+    Exit,
+}
+
+impl HandoverSettings {
+    /// Checks what can be checked without the host.
+    pub fn validate(&self, key: &str, errors: &mut ConfigErrors) {
+        if !self.socket.is_absolute() || self.socket.file_name().is_none() {
+            errors.add(
+                format!("{key}.socket"),
+                "must be the absolute path of a file",
+            );
+        }
+        if self.timeout.0.is_zero() {
+            errors.add(format!("{key}.timeout"), "0 would give up every handover");
         }
     }
 }

@@ -28,6 +28,14 @@ pub struct Bound {
     shared: bool,
 }
 
+/// What becomes of other processes at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    Refused,
+    Share,
+    AreReplaced,
+}
+
 #[derive(Debug, Default)]
 enum Socket {
     #[default]
@@ -51,7 +59,7 @@ impl Bound {
     /// # Panics
     /// Outside a Tokio runtime, which is the one that serves it.
     pub fn new(address: &EndpointAddr) -> io::Result<Self> {
-        Self::with(address, false)
+        Self::with(address, Others::Refused)
     }
 
     /// As [`Bound::new`], but other processes of the same user may share the address and port in the same
@@ -63,14 +71,26 @@ impl Bound {
     /// # Panics
     /// As [`Bound::new`].
     pub fn shared(address: &EndpointAddr) -> io::Result<Self> {
-        Self::with(address, true)
+        Self::with(address, Others::Share)
     }
 
-    fn with(address: &EndpointAddr, share: bool) -> io::Result<Self> {
+    /// As [`Bound::shared`], but a Unix socket of another process is replaced: it keeps its requests, and gets no
+    /// more.
+    ///
+    /// # Errors
+    /// As [`Bound::shared`].
+    ///
+    /// # Panics
+    /// As [`Bound::new`].
+    pub fn succeeding(address: &EndpointAddr) -> io::Result<Self> {
+        Self::with(address, Others::AreReplaced)
+    }
+
+    fn with(address: &EndpointAddr, others: Others) -> io::Result<Self> {
         match address {
             EndpointAddr::None => Ok(Self::default()),
             EndpointAddr::Tcp(address) => {
-                let shared = share && address.port() != 0;
+                let shared = others != Others::Refused && address.port() != 0;
                 let listener = bind_tcp(*address, shared)?;
                 Ok(Self {
                     local_addr: EndpointAddr::Tcp(listener.local_addr()?),
@@ -80,7 +100,7 @@ impl Bound {
                 })
             }
             EndpointAddr::Unix(path) => {
-                let (listener, file) = bind_unix(path)?;
+                let (listener, file) = bind_unix(path, others == Others::AreReplaced)?;
                 Ok(Self {
                     socket: Socket::Unix(listener),
                     local_addr: address.clone(),
@@ -147,13 +167,13 @@ fn bind_tcp(address: SocketAddr, share: bool) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+fn bind_unix(path: &Path, replace: bool) -> io::Result<(UnixListener, SocketFile)> {
     let socket = UnixSocket::new_stream()?;
     // bind(2) gives the file the mode of the socket's own inode, so it is never open to others.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     match socket.bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            remove_stale(path)?;
+            remove_stale(path, replace)?;
             socket.bind(path)?;
         }
         bound => bound?,
@@ -162,14 +182,17 @@ fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     Ok((socket.listen(BACKLOG)?, file))
 }
 
-/// Removes the socket of a process that is gone, and nothing else.
-fn remove_stale(path: &Path) -> io::Result<()> {
+/// Removes the socket of a process that is gone or to be replaced, and nothing else.
+fn remove_stale(path: &Path, replace: bool) -> io::Result<()> {
     let in_use = |what: &str| {
         let text = format!("{} {what}", path.display());
         io::Error::new(io::ErrorKind::AddrInUse, text)
     };
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(in_use("exists and is not a socket"));
+    }
+    if replace {
+        return fs::remove_file(path);
     }
     // Non-blocking: a queue may be full.
     let caller = UnixSocket::new_stream()?;

@@ -53,6 +53,7 @@ fn start(dir: &TempDir, now: Instant) -> Router {
     });
     let listener = Rc::new(Listener::new(0, &shared.config.listeners[0], &shared));
     let handle = WorkerHandle {
+        movable: Rc::default(),
         index: 0,
         connections: Rc::default(),
         pool: Rc::new(Pool::new(PoolParams::COPYING)),

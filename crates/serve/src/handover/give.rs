@@ -1,0 +1,234 @@
+//! The side that is replaced: gives listeners and relays to a newcomer.
+//!
+//! Holds nothing for it: a newcomer that dies or stops is given up after a while without progress, and what it
+//! has not been told to serve goes on here.
+
+use std::future::pending;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use telemetry::{chain, lock};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::channel::{Channel, ChannelError, Received};
+use super::metrics::{Fate, Way};
+use super::wire::{BATCH, Message, SocketRecord, VERSIONS};
+use super::{HandoverSocket, Moving, Shared};
+use crate::accept::{Accepting, Gate};
+use crate::drain::Phase;
+use crate::listener::SharedSocket;
+use crate::worker::Asker;
+
+/// How often connections that were not established are looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Listening sockets of one message.
+const SOCKETS: usize = 64;
+
+/// Gives to newcomers.
+#[derive(Debug)]
+pub(super) struct Giver {
+    pub(super) shared: Arc<Shared>,
+    pub(super) accepting: Accepting,
+    pub(super) workers: Asker,
+}
+
+/// Why a handover was given up.
+#[derive(Debug, thiserror::Error)]
+enum GiveError {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("no progress for {0:?}")]
+    Late(Duration),
+    #[error("it speaks versions {0} to {1}")]
+    Version(u32, u32),
+    #[error("it says {0} out of turn")]
+    Turn(String),
+}
+
+impl Giver {
+    /// Waits for newcomers, one after the other, and gives the first that takes it all there is. Never
+    /// completes.
+    pub(super) async fn run(self, socket: &HandoverSocket, sockets: Vec<SharedSocket>) {
+        let drain = &self.accepting.drain;
+        let sockets = Mutex::new(sockets);
+        let closing = async {
+            // A listener is closed with its last descriptor.
+            drain.reached(Phase::Closing).await;
+            lock(&sockets).clear();
+            pending::<()>().await;
+        };
+        let giving = async {
+            loop {
+                let accepted = socket.listener.accept().await;
+                let given = match accepted {
+                    Ok((stream, _)) => self.give(stream, &sockets).await,
+                    Err(error) => Err(ChannelError::from(error).into()),
+                };
+                if let Err(error) = given {
+                    self.shared.metrics.ended(Way::Out, false);
+                    self.accepting.set(Gate::Open);
+                    let error = chain(&error).to_string();
+                    tracing::warn!(error, "nothing more is handed over; this process goes on");
+                    sleep(LOOK).await;
+                }
+            }
+        };
+        tokio::join!(closing, giving);
+    }
+
+    /// Gives everything to one newcomer; completes if that fails, and when the newcomer is gone afterwards.
+    async fn give(
+        &self,
+        stream: UnixStream,
+        sockets: &Mutex<Vec<SharedSocket>>,
+    ) -> Result<(), GiveError> {
+        let begun = Instant::now();
+        let mut channel = Channel::new(stream).map_err(ChannelError::from)?;
+        let hello = self.receive(&mut channel).await?.message;
+        let Message::Hello { lowest, highest } = hello else {
+            return Err(GiveError::turn(&hello));
+        };
+        let [own_lowest, own_highest] = VERSIONS;
+        let version = own_highest.min(highest);
+        if version < own_lowest.max(lowest) {
+            let reason = format!("versions {own_lowest} to {own_highest} are spoken here");
+            let refused = Message::Refused { reason };
+            self.send(&mut channel, &refused, &[], &[]).await?;
+            return Err(GiveError::Version(lowest, highest));
+        }
+        let agreed = Message::Agreed { version };
+        self.send(&mut channel, &agreed, &[], &[]).await?;
+        tracing::info!("handing over to another process");
+
+        let shared: Vec<_> = lock(sockets)
+            .iter()
+            .filter_map(SharedSocket::share)
+            .collect();
+        let mut batches = shared.chunks(SOCKETS).peekable();
+        if batches.peek().is_none() {
+            let (sockets, last) = (Vec::new(), true);
+            self.send(&mut channel, &Message::Sockets { sockets, last }, &[], &[])
+                .await?;
+        }
+        while let Some(batch) = batches.next() {
+            let names = batch.iter().map(|(listener, _)| SocketRecord {
+                listener: listener.clone(),
+            });
+            let (sockets, last) = (names.collect(), batches.peek().is_none());
+            let descriptors: Vec<_> = batch.iter().map(|(_, socket)| socket).collect();
+            self.send(
+                &mut channel,
+                &Message::Sockets { sockets, last },
+                &descriptors,
+                &[],
+            )
+            .await?;
+        }
+        drop(shared);
+        self.expect(&mut channel, Message::Serving).await?;
+        self.accepting.set(Gate::Paused);
+
+        let mut moved = 0;
+        for worker in 0..self.workers.count() {
+            while let Some(now) = self.give_some(&mut channel, worker).await? {
+                moved += now;
+            }
+        }
+        self.send(&mut channel, &Message::Settled, &[], &[]).await?;
+        self.accepting.set(Gate::Left);
+        lock(sockets).clear();
+        self.shared.state.hand_over();
+        self.shared.metrics.ended(Way::Out, true);
+        self.shared
+            .metrics
+            .seconds
+            .observe(begun.elapsed().as_secs_f64());
+        tracing::info!(
+            connections = moved,
+            seconds = begun.elapsed().as_secs_f64(),
+            "handed over"
+        );
+        self.accepting.drain.hand_over(self.shared.params.exit);
+        // What was not established follows.
+        loop {
+            for worker in 0..self.workers.count() {
+                while self.give_some(&mut channel, worker).await?.is_some() {}
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Gives a batch of a worker's relays; `None` if it has none that can move.
+    async fn give_some(
+        &self,
+        channel: &mut Channel,
+        worker: usize,
+    ) -> Result<Option<usize>, GiveError> {
+        let relays = self.workers.stop(worker, BATCH).await;
+        let count = relays.len();
+        if count == 0 {
+            return Ok(None);
+        }
+        let given = self.give_batch(channel, &relays).await;
+        let (fate, kept) = match &given {
+            Ok(()) => (Fate::Moved, None),
+            Err(_) => (Fate::Kept, Some(relays)),
+        };
+        self.workers.settle(worker, kept).await;
+        self.shared.metrics.count(Way::Out, fate, count);
+        given.map(|()| Some(count))
+    }
+
+    async fn give_batch(&self, channel: &mut Channel, relays: &[Moving]) -> Result<(), GiveError> {
+        let mut tail = Vec::new();
+        for relay in relays {
+            tail.extend_from_slice(&relay.stopped.rx.held);
+            tail.extend_from_slice(&relay.stopped.tx.held);
+        }
+        let descriptors: Vec<_> = relays.iter().flat_map(|relay| &relay.sockets).collect();
+        let relays = relays.iter().map(|relay| relay.record.clone()).collect();
+        self.send(channel, &Message::Relays { relays }, &descriptors, &tail)
+            .await?;
+        self.expect(channel, Message::Taken).await?;
+        self.send(channel, &Message::Commit, &[], &[]).await
+    }
+
+    async fn send(
+        &self,
+        channel: &mut Channel,
+        message: &Message,
+        descriptors: &[&OwnedFd],
+        tail: &[u8],
+    ) -> Result<(), GiveError> {
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let sent = channel.send(message, &descriptors, tail);
+        Ok(self.within(sent).await??)
+    }
+
+    async fn expect(&self, channel: &mut Channel, expected: Message) -> Result<(), GiveError> {
+        let message = self.receive(channel).await?.message;
+        match message == expected {
+            true => Ok(()),
+            false => Err(GiveError::turn(&message)),
+        }
+    }
+
+    async fn receive(&self, channel: &mut Channel) -> Result<Received, GiveError> {
+        Ok(self.within(channel.receive()).await??)
+    }
+
+    async fn within<T>(&self, progress: impl Future<Output = T>) -> Result<T, GiveError> {
+        let limit = self.shared.params.timeout;
+        let progress = timeout(limit, progress).await;
+        progress.map_err(|_| GiveError::Late(limit))
+    }
+}
+
+impl GiveError {
+    fn turn(message: &Message) -> Self {
+        Self::Turn(format!("{message:?}").chars().take(80).collect())
+    }
+}

@@ -1,0 +1,283 @@
+//! The side that replaces: takes listeners and relays from the process that serves.
+//!
+//! Fails softly: where nothing serves, or what serves does not talk, the process starts as if there were no
+//! handover.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use socket2::SockRef;
+use telemetry::chain;
+use tokio::time::{Instant, timeout};
+
+use super::channel::{Channel, ChannelError, Received};
+use super::metrics::{Fate, Way};
+use super::wire::{Message, RelayRecord, VERSIONS, WireError, split_held};
+use super::{HandoverSocket, Moving, Shared};
+use crate::reuse_port::ReusePortGroup;
+use crate::worker::Asker;
+
+/// How far a process is between two others.
+#[derive(Debug, Default)]
+pub(super) struct HandoverState(AtomicU8);
+
+/// A listening socket of the process that serves.
+#[derive(Debug)]
+pub struct TakenSocket {
+    pub(crate) listener: String,
+    pub(crate) socket: TcpListener,
+}
+
+/// A handover that has begun.
+#[derive(Debug)]
+pub(super) struct Taking {
+    shared: Arc<Shared>,
+    channel: Channel,
+    begun: Instant,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum TakeError {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("it hands nothing over: {0}")]
+    Refused(String),
+    #[error("no progress for {0:?}")]
+    Late(Duration),
+    #[error("it says {0} out of turn")]
+    Turn(String),
+}
+
+const TAKING: u8 = 1;
+const HANDED_OVER: u8 = 2;
+
+impl HandoverState {
+    /// Returns whether this process is the one that serves.
+    ///
+    /// # Errors
+    /// Why not, for probes.
+    pub(super) fn ready(&self) -> Result<(), String> {
+        match self.0.load(Ordering::Relaxed) {
+            TAKING => Err("taking over".to_owned()),
+            HANDED_OVER => Err("handed over".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn hand_over(&self) {
+        self.0.store(HANDED_OVER, Ordering::Relaxed);
+    }
+
+    fn take(&self, taking: bool) {
+        self.0.store(u8::from(taking) * TAKING, Ordering::Relaxed);
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}
+
+async fn begin(path: &Path, limit: Duration) -> Result<(Channel, Vec<TakenSocket>), TakeError> {
+    let mut channel = Channel::connect(path).await.map_err(ChannelError::from)?;
+    let [lowest, highest] = VERSIONS;
+    let hello = Message::Hello { lowest, highest };
+    within(limit, channel.send(&hello, &[], &[])).await??;
+    let answer = within(limit, channel.receive()).await??.message;
+    if let Message::Refused { reason } = answer {
+        return Err(TakeError::Refused(reason));
+    }
+    let is_known = |version| (lowest..=highest).contains(&version);
+    if !matches!(answer, Message::Agreed { version } if is_known(version)) {
+        return Err(TakeError::turn(&answer));
+    }
+    let mut sockets = Vec::new();
+    loop {
+        let received = within(limit, channel.receive()).await??;
+        let Message::Sockets {
+            sockets: names,
+            last,
+        } = received.message
+        else {
+            return Err(TakeError::turn(&received.message));
+        };
+        for (name, socket) in names.into_iter().zip(received.descriptors) {
+            if SockRef::from(&socket).is_listener().unwrap_or(false) {
+                sockets.push(TakenSocket {
+                    listener: name.listener,
+                    socket: socket.into(),
+                });
+            }
+        }
+        if last {
+            return Ok((channel, sockets));
+        }
+    }
+}
+
+impl Taking {
+    /// Asks the process that serves for its listening sockets; `None` if there is none, or it does not hand over.
+    pub(super) async fn begin(shared: &Arc<Shared>) -> Option<(Self, Vec<TakenSocket>)> {
+        let begun = Instant::now();
+        let params = &shared.params;
+        match begin(&params.socket, params.timeout).await {
+            Ok((channel, sockets)) => {
+                tracing::info!(sockets = sockets.len(), "taking over from another process");
+                shared.state.take(true);
+                let taking = Self {
+                    shared: Arc::clone(shared),
+                    channel,
+                    begun,
+                };
+                Some((taking, sockets))
+            }
+            Err(TakeError::Channel(ChannelError::Io(error))) if is_absent(&error) => None,
+            Err(error) => {
+                shared.metrics.ended(Way::In, false);
+                tracing::warn!(error = %chain(&error), "nothing is taken over from the other process");
+                None
+            }
+        }
+    }
+
+    /// Takes the relays, once this process accepts connections, and then leaves its own socket to newcomers.
+    /// Completes when the other process is gone.
+    pub(super) async fn run(
+        mut self,
+        workers: &Asker,
+        groups: &[Arc<ReusePortGroup>],
+        socket: &HandoverSocket,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let mut settled = false;
+        let settle = || {
+            for group in groups {
+                group.share(false);
+            }
+            socket.publish();
+            shared.state.take(false);
+        };
+        let ended = self.take_all(workers, settle, &mut settled).await;
+        if !settled {
+            shared.metrics.ended(Way::In, false);
+            let error = ended.map_or_else(|error| chain(&error).to_string(), |()| String::new());
+            tracing::warn!(%error, "the rest is not taken over; this process serves what it has");
+            socket.publish();
+            shared.state.take(false);
+        }
+    }
+
+    async fn take_all(
+        &mut self,
+        workers: &Asker,
+        settle: impl Fn(),
+        settled: &mut bool,
+    ) -> Result<(), TakeError> {
+        let limit = self.shared.params.timeout;
+        let mut turn = 0;
+        within(limit, self.channel.send(&Message::Serving, &[], &[])).await??;
+        let mut moved = 0;
+        loop {
+            let received = match *settled {
+                false => within(limit, self.channel.receive()).await??,
+                true => self.channel.receive().await?,
+            };
+            let Received {
+                message,
+                descriptors,
+                tail,
+            } = received;
+            if let Message::Relays { relays } = message {
+                let relays = relays_of(relays, descriptors, &tail)?;
+                moved += self.take_batch(relays, workers, &mut turn).await?;
+                continue;
+            }
+            if message != Message::Settled || *settled {
+                return Err(TakeError::turn(&message));
+            }
+            *settled = true;
+            settle();
+            self.shared.metrics.ended(Way::In, true);
+            let seconds = self.begun.elapsed().as_secs_f64();
+            self.shared.metrics.seconds.observe(seconds);
+            tracing::info!(connections = moved, seconds, "took over");
+        }
+    }
+
+    /// Takes a batch if the other process gives it up, which it says or does not: then it goes on with it.
+    async fn take_batch(
+        &mut self,
+        relays: Vec<Moving>,
+        workers: &Asker,
+        turn: &mut usize,
+    ) -> Result<usize, TakeError> {
+        let count = relays.len();
+        let taken = within(
+            self.shared.params.timeout,
+            self.channel.send(&Message::Taken, &[], &[]),
+        );
+        taken.await??;
+        let committed = match within(self.shared.params.timeout, self.channel.receive()).await {
+            Ok(received) => received,
+            Err(late) => {
+                // From here on the other one is told that it comes too late. It may have come before.
+                self.channel.shut();
+                match timeout(Duration::ZERO, self.channel.receive()).await {
+                    Ok(received) => received,
+                    Err(_) => return Err(late),
+                }
+            }
+        };
+        let committed = committed?.message;
+        if committed != Message::Commit {
+            return Err(TakeError::turn(&committed));
+        }
+        let many = workers.count().max(1);
+        let mut of_worker: Vec<Vec<Moving>> = (0..many).map(|_| Vec::new()).collect();
+        for relay in relays {
+            if let Some(all) = of_worker.get_mut(*turn % many) {
+                all.push(relay);
+            }
+            *turn = turn.wrapping_add(1);
+        }
+        for (worker, relays) in of_worker.into_iter().enumerate() {
+            workers.take(worker, relays).await;
+        }
+        self.shared.metrics.count(Way::In, Fate::Moved, count);
+        Ok(count)
+    }
+}
+
+/// Puts the relays of a message together.
+fn relays_of(
+    records: Vec<RelayRecord>,
+    descriptors: Vec<OwnedFd>,
+    tail: &[u8],
+) -> Result<Vec<Moving>, ChannelError> {
+    let held = split_held(&records, descriptors.len(), tail)?;
+    let mut descriptors = descriptors.into_iter();
+    let relays = records.into_iter().zip(&held).map(|(record, held)| {
+        let sockets = [descriptors.next()?, descriptors.next()?];
+        Some(Moving::new(record, sockets, *held))
+    });
+    let relays: Option<_> = relays.collect();
+    Ok(relays.ok_or(WireError::Descriptors(held.len(), 0))?)
+}
+
+async fn within<T>(limit: Duration, progress: impl Future<Output = T>) -> Result<T, TakeError> {
+    let progress = timeout(limit, progress).await;
+    progress.map_err(|_| TakeError::Late(limit))
+}
+
+impl TakeError {
+    fn turn(message: &Message) -> Self {
+        Self::Turn(format!("{message:?}").chars().take(80).collect())
+    }
+}
