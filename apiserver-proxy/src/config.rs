@@ -14,8 +14,8 @@ use route::TcpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{
-    AccessLogSettings, AdminSettings, ConfigErrors, DrainSettings, ListenAddress, ProbesSettings,
-    TcpSettings, Validate,
+    AccessLogSettings, AdminSettings, ConfigErrors, DrainSettings, HandoverSettings, ListenAddress,
+    ProbesSettings, TcpSettings, Validate,
 };
 use telemetry::LogFormat;
 
@@ -118,6 +118,9 @@ pub struct Config {
     /// How the process stops.
     #[serde(default)]
     pub(crate) drain: DrainSettings,
+    /// How a process that replaces this one takes its connections over; without, they are drained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) handover: Option<HandoverSettings>,
     /// Where `/healthz`, `/readyz` (also `/ready`) and `/metrics` answer.
     #[serde(default = "default_probes")]
     pub(crate) probes: ProbesSettings,
@@ -236,6 +239,9 @@ impl Validate for Config {
         if !(1..=MAX_WORKERS).contains(&self.workers) {
             errors.add("workers", format!("not between 1 and {MAX_WORKERS}"));
         }
+        if let Some(handover) = &self.handover {
+            handover.validate("handover", errors);
+        }
         self.interface.validate(errors);
         self.validate_listen(errors);
         let listen: Vec<_> = self.listen().collect();
@@ -311,6 +317,8 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
             "Timeout: 5s => Timeout: 0s => upstream.connectTimeout: 0 would fail",
             "api.example.com:8443 => api.example.com => upstream.address",
             "noTrack: off => notrack: off => proxy.yaml:6:",
+            "splice: true => handover: { socket: run/x } => handover.socket: must be the absolute",
+            "splice: true => handover: { socket: /run/x, timeout: 0s } => handover.timeout: 0 would",
             "10000 => 0 => limits.connections: 0 would refuse",
             "10.0.0.2:53 => [::]:53 => dns.address: answers would leave",
             "169.254.20.10:53 => 10.0.0.2:53 => dns.forward[0]: forwarding to 10.0.0.2:53",

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use preamble::{Progress, ResponseHead, Version, encode_connect, encode_v1, encode_v2};
-use relay::{Direction, Meter, Relay, Timers};
-use serve::{ConnRecord, Reason};
+use relay::{Direction, Meter, Relay, Stopped, Timers};
+use serve::{ConnRecord, Reason, Resumed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -29,26 +29,63 @@ const ANSWER_BYTES: usize = 16 * 1024;
 /// Bytes of the client's that are sent along with a PROXY header when they are already there.
 const ALONG_BYTES: usize = 2048;
 
-/// Serves one accepted connection until it ends; boxed, since it is moved before the relay starts.
-pub(crate) async fn serve(downstream: Box<TcpStream>, worker: Rc<Worker>, record: ConnRecord) {
-    let established = match Box::pin(establish(downstream, &worker, &record)).await {
+/// How a connection begins here.
+#[derive(Debug)]
+pub(crate) enum Begin {
+    /// It was accepted.
+    Accepted(TcpStream),
+    /// It was relayed before, here or by another process.
+    Relayed(Established),
+}
+
+/// A connection that only has to be relayed.
+#[derive(Debug)]
+pub(crate) struct Established {
+    pub(crate) downstream: TcpStream,
+    pub(crate) upstream: TcpStream,
+    /// How far it was, if it was relayed before.
+    pub(crate) stopped: Option<Box<Stopped>>,
+}
+
+/// Serves one connection until it ends or moves to another process; boxed, since it is moved before the relay
+/// starts.
+pub(crate) async fn serve(begin: Box<Begin>, worker: Rc<Worker>, record: ConnRecord) {
+    let Established {
+        downstream,
+        upstream,
+        stopped,
+    } = match match *begin {
+        Begin::Accepted(downstream) => Box::pin(establish(downstream, &worker, &record)).await,
+        Begin::Relayed(relayed) => Ok(relayed),
+    } {
         Ok(established) => established,
         Err(reason) => return record.close(reason),
     };
     let (info, pool) = (record.info().as_ref(), Rc::clone(&worker.handle.pool));
-    let (downstream, upstream) = &established;
-    let outcome = Relay::new(downstream, upstream, pool, info, Timers::default()).await;
-    record.close(Reason::from(&outcome));
+    let (down, up, timers) = (&downstream, &upstream, Timers::default());
+    let mut relay = match stopped {
+        None => Relay::new(down, up, pool, info, timers),
+        Some(stopped) => Relay::resume(down, up, pool, info, timers, *stopped),
+    };
+    let ended = worker.handle.movable.run(&mut relay).await;
+    drop(relay);
+    match ended {
+        Ok(outcome) => record.close(Reason::from(&outcome)),
+        Err(stopped) => worker.handle.movable.hand_over(Resumed {
+            record,
+            downstream,
+            upstream,
+            stopped,
+        }),
+    }
 }
 
-/// Connects to the gateway and announces the client and its destination. Returns both sockets,
-/// downstream's first.
+/// Connects to the gateway and announces the client and its destination.
 async fn establish(
-    downstream: Box<TcpStream>,
+    mut downstream: TcpStream,
     worker: &Worker,
     record: &ConnRecord,
-) -> Result<(TcpStream, TcpStream), Reason> {
-    let mut downstream = *downstream;
+) -> Result<Established, Reason> {
     let shared = &*worker.shared;
     record.set_route(Arc::clone(&shared.route));
     if !record.acquire_cluster() {
@@ -62,7 +99,11 @@ async fn establish(
     // The announcement: the client and its destination.
     let announced = announce(&mut downstream, &mut upstream, worker, record, deadline).await;
     match announced {
-        Ok(()) => Ok((downstream, upstream)),
+        Ok(()) => Ok(Established {
+            downstream,
+            upstream,
+            stopped: None,
+        }),
         Err(reason) => {
             // As in the relay, a reset of one side is one for the other.
             if reason == Reason::UpstreamReset {

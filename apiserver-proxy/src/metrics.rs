@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use route::Snapshot;
-use serve::{CurrentSnapshot, Metrics};
+use serve::{CurrentSnapshot, HandoverMetrics, Metrics};
 use telemetry::access_log::Sink;
 use telemetry::metrics::Description;
 use telemetry::process::Build;
@@ -27,11 +27,12 @@ pub(crate) fn register(
     access_log: &AccessLog,
     log: &LogControl,
     snapshot: Arc<CurrentSnapshot>,
-) -> (Metrics, Arc<Node>) {
+) -> (Metrics, HandoverMetrics, Arc<Node>) {
     access_log.register(registry);
     Metrics::collect_snapshot(registry, snapshot);
     let node = register_node(registry, log);
-    (Metrics::register(registry), node)
+    let handover = HandoverMetrics::new(registry);
+    (Metrics::register(registry), handover, node)
 }
 
 /// Registers what a process exposes that carries no connections; returns what counts.

@@ -22,11 +22,13 @@ use route::{
     TableSpec,
 };
 use serve::{
-    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
-    DrainParams, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
-    ProcessInfo, Resolver, ServedEndpoints, Service, Signals, WorkerFailed, WorkerSocket, Workers,
-    bind_all, connection_limit, is_served, succeeded,
+    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
+    DirectoryError, Drain, DrainParams, EndpointError, Handover, HandoverParams, HandoverReadiness,
+    ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase, ProcessInfo, Resolver,
+    ServedEndpoints, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_rest,
+    connection_limit, is_served, succeeded,
 };
+use settings::Afterwards;
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
@@ -68,6 +70,9 @@ pub enum StartError {
     /// The DNS server could not be started.
     #[error(transparent)]
     Dns(#[from] DnsError),
+    /// No other process could take over from this one.
+    #[error(transparent)]
+    Handover(#[from] DirectoryError),
     /// An endpoint for probes or operators could not be bound.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -133,7 +138,8 @@ impl Proxy {
         let upstream = config.upstream.clone().ok_or(NoUpstream)?;
         let snapshot = Arc::new(snapshot(&upstream.address)?);
         let current = current(&snapshot);
-        let (metrics, node) = metrics::register(&registry, &access_log, &log, Arc::clone(&current));
+        let (metrics, handover_metrics, node) =
+            metrics::register(&registry, &access_log, &log, Arc::clone(&current));
         put_in_place(&config, &node).await?;
         let Some(route) = snapshot.by_server_name(None).map(Arc::clone) else {
             unreachable!("the catch-all route was just built")
@@ -144,13 +150,30 @@ impl Proxy {
             // The other one may have ended meanwhile, and have taken back what was there.
             put_in_place(&config, &node).await?;
         }
+        let handover = match &config.handover {
+            Some(settings) => {
+                let params = HandoverParams {
+                    socket: settings.socket.clone(),
+                    timeout: settings.timeout.0,
+                    exit: settings.afterwards == Afterwards::Exit,
+                };
+                Some(Handover::begin(params, handover_metrics).await?)
+            }
+            None => None,
+        };
+        let (handover, taken) = handover.unzip();
         let params = config.listen().map(|at| listener_params(at, &config));
         let params: Vec<_> = params.collect();
         // Whatever may fail goes before listening: another process on the same ports must not lose
         // connections to one that does not come up.
         let probes = EndpointAddr::Tcp(config.probes.address());
-        let endpoints = BoundEndpoints::bind_shared(probes, config.admin.address.clone())?;
-        let bound = bind_all(&params, config.workers, Vec::new())?;
+        let bind = match &handover {
+            None => BoundEndpoints::bind_shared,
+            Some(_) => BoundEndpoints::bind_succeeding,
+        };
+        let endpoints = bind(probes, config.admin.address.clone())?;
+        let taken = taken.unwrap_or_default();
+        let bound = bind_rest(&params, config.workers, Vec::new(), taken)?;
         let listeners: Vec<ListenerInfo> = params
             .iter()
             .zip(&bound.addresses)
@@ -191,13 +214,20 @@ impl Proxy {
         let dns = dns.map(DnsServer::bind).transpose()?;
         let dns_address = dns.as_ref().map(DnsServer::local_addr);
         let own = bound.own();
+        let to_share = handover.as_ref().map(|_| bound.to_share(&params));
+        let to_share = to_share.transpose().map_err(system("sharing sockets"))?;
         bound.listen().map_err(system("listening"))?;
         let mut service = Service::new(drain.clone(), workers, access_log);
-        let admin = admin(&shared, &service, &listeners, current, &node);
+        let readiness = handover.as_ref().map(Handover::readiness);
+        let admin = admin(&shared, &service, &listeners, current, &node, readiness);
         service.answer(endpoints, &admin, registry, log);
         let sockets = bound.per_worker.into_iter();
         service.start(sockets.map(|own| (Arc::clone(&shared), own)).collect());
         keep_node(&mut service, &shared, &node, own);
+        if let (Some(handover), Some(to_share)) = (handover, to_share) {
+            let (workers, accepting) = (service.asker(), shared.accepting.clone());
+            service.keep(tokio::spawn(handover.run(workers, accepting, to_share)));
+        }
         if let Some(dns) = dns {
             // When the drain's delay is over, so that what was asked before has been answered.
             let own: Vec<_> = dns.own().into_iter().collect();
@@ -344,6 +374,7 @@ fn keep_node(
                 () = keeper.run(std::future::pending()) => {}
                 () = node.keep_no_track(&shared.config, &mut nat) => {}
                 () = succeeded(drain.clone(), Phase::Unready, own.as_slice()) => {}
+                () = drain.handed_over() => return,
             }
             while OwnSockets::are_shared(&own) {
                 sleep(LOOK).await;
@@ -388,6 +419,7 @@ fn admin(
     listeners: &[ListenerInfo],
     snapshot: Arc<CurrentSnapshot>,
     node: &Arc<Node>,
+    handover: Option<HandoverReadiness>,
 ) -> Arc<dyn Process> {
     let (names, node) = (shared.names.clone(), Arc::clone(node));
     Arc::new(Admin {
@@ -399,6 +431,9 @@ fn admin(
         asker: service.asker(),
         snapshot,
         ready: Box::new(move || {
+            handover
+                .as_ref()
+                .map_or(Ok(()), |handover| handover.ready())?;
             node.ready()?;
             if !names.resolved() {
                 return Err("the gateway's name is not resolved".to_owned());

@@ -14,6 +14,7 @@ mod connect;
 mod docs;
 mod drain;
 mod gateway;
+mod handover;
 mod limits;
 mod names;
 mod probes;

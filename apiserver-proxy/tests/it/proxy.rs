@@ -217,9 +217,8 @@ impl Program {
         let log = dir.join("log");
         let mut child = ChildGuard::spawn("apiserver-proxy", &command, &log).unwrap();
         let probes = child.wait_log("serving probes", LIMIT).unwrap();
-        let listening = child
-            .wait_log("\"listener\":\"127.0.0.1:0\"", LIMIT)
-            .unwrap();
+        let listener = format!("\"listener\":{}", config["listen"][0]);
+        let listening = child.wait_log(&listener, LIMIT).unwrap();
         Self {
             child,
             addr: address(&listening),

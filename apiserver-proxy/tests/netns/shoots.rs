@@ -242,8 +242,9 @@ impl SeedGateway {
                 runtime.block_on(async {
                     let config: Config = settings::load(&path).unwrap();
                     let log = LogControl::detached();
-                    let gateway =
-                        Gateway::start(config, None, &Environment::default(), log).unwrap();
+                    let gateway = Gateway::start(config, None, &Environment::default(), log)
+                        .await
+                        .unwrap();
                     sender.send(gateway.drain().clone()).unwrap();
                     gateway.run(None).await.unwrap();
                 });

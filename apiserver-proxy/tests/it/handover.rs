@@ -1,0 +1,318 @@
+//! One process takes established connections over from another: no client notices, and all counts are right.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::http::{self, Target};
+use testkit::process::Signal;
+use testkit::tempdir::TempDir;
+use testkit::upstream::{Behavior, Upstream};
+use testkit::{ports, wait};
+
+use crate::proxy::{
+    LIMIT, Program, by_proxy_header, config, connect, finish, metrics, program, with,
+};
+
+/// A place at which processes follow each other.
+struct Place {
+    directory: TempDir,
+    port: u16,
+    gateway: Upstream,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = TempDir::new("handover").unwrap();
+        let own = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(directory.path(), own).unwrap();
+        Self {
+            directory,
+            port: ports::free(1).unwrap()[0],
+            gateway: Upstream::start(Behavior::Echo).unwrap(),
+        }
+    }
+
+    fn config(&self, more: Value) -> Value {
+        let base = json!({
+            "listen": [format!("127.0.0.1:{}", self.port)],
+            "handover": { "socket": self.directory.join("handover.sock") },
+            "accessLog": { "format": "json" },
+            "drain": { "delay": "5s", "timeout": "5s" },
+        });
+        config(by_proxy_header(self.gateway.addr()), with(base, more))
+    }
+
+    /// Starts a process and waits until it serves.
+    fn start(&self, more: Value) -> Program {
+        let mut program = Program::start(&self.config(more));
+        let probes = program.probes;
+        let ready = || readiness_at(probes).is_some_and(|(status, _)| status == 200);
+        program.child.wait_ready(LIMIT, ready).unwrap();
+        program
+    }
+
+    fn connect(&self) -> TcpStream {
+        connect(([127, 0, 0, 1], self.port).into())
+    }
+
+    /// Opens a connection and reads the header that comes back, as all does.
+    fn open(&self) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(b"?").unwrap();
+        while read(&mut stream, 1) != b"?" {}
+        stream
+    }
+}
+
+fn readiness(program: &Program) -> Option<(u16, String)> {
+    readiness_at(program.probes)
+}
+
+fn readiness_at(probes: SocketAddr) -> Option<(u16, String)> {
+    let answer = http::get(&Target::plain(probes), "/readyz").ok()?;
+    Some((answer.status, answer.text()))
+}
+
+fn read(stream: &mut TcpStream, bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![0; bytes];
+    stream.read_exact(&mut buffer).unwrap();
+    buffer
+}
+
+fn says_back(stream: &mut TcpStream, text: &[u8]) {
+    stream.write_all(text).unwrap();
+    assert_eq!(read(stream, text.len()), text);
+}
+
+/// Returns bytes of which no two in a row of 1,000 are at the same place of two rows.
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes)
+        .map(|at| (at % 251) as u8 ^ (at / 1000) as u8)
+        .collect()
+}
+
+/// Sends what its echo has no room for, until nothing more is taken; returns how much that was.
+fn fill(stream: &TcpStream) -> usize {
+    let all = pattern(64 << 20);
+    let mut stream = stream.try_clone().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let (mut sent, mut quiet) = (0, 0);
+    while quiet < 20 {
+        match stream.write(&all[sent..]) {
+            Ok(bytes) => (sent, quiet) = (sent + bytes, 0),
+            Err(_) => {
+                wait::pause(Duration::from_millis(10));
+                quiet += 1;
+            }
+        }
+    }
+    stream.set_nonblocking(false).unwrap();
+    sent
+}
+
+/// Returns what a program counts of connections handed over.
+fn counted(program: &Program, direction: &str, outcome: &str) -> f64 {
+    let labels = [("direction", direction), ("outcome", outcome)];
+    let metrics = metrics(program.probes);
+    let counted = metrics.value("rhizome_handover_connections_total", &labels);
+    counted.unwrap_or(0.0)
+}
+
+fn active(program: &Program) -> f64 {
+    let metrics = metrics(program.probes);
+    metrics
+        .value("rhizome_listener_connections_active", &[])
+        .unwrap_or(0.0)
+}
+
+/// Returns the ends of connections that a program has logged.
+fn ends(program: &Program) -> Vec<Value> {
+    let log = program.child.log();
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .filter(|line| line.get("rx_bytes").is_some())
+        .collect()
+}
+
+#[test]
+fn established_connections_move_to_newcomer() {
+    let place = Place::new();
+    let mut first = place.start(json!({}));
+    let mut idle: Vec<TcpStream> = (0..150).map(|_| place.open()).collect();
+    // One that takes nothing: what was read for it moves along.
+    let mut stalled = place.open();
+    let sent = fill(&stalled);
+    let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for bytes in [3, 3000, 300_000] {
+            let (mut stream, over, rounds) = (place.open(), &over, &rounds);
+            scope.spawn(move || {
+                let mut sender = stream.try_clone().unwrap();
+                let mut number = 0_u8;
+                while !over.load(Ordering::Relaxed) {
+                    number = number.wrapping_add(1);
+                    let text: Vec<u8> = (0..bytes).map(|at| number ^ at as u8).collect();
+                    thread::scope(|both| {
+                        both.spawn(|| sender.write_all(&text).unwrap());
+                        assert_eq!(read(&mut stream, bytes), text);
+                    });
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let more_rounds = || {
+            let before = rounds.load(Ordering::Relaxed);
+            let more = || rounds.load(Ordering::Relaxed) > before + 50;
+            wait::until("bulk to go on", LIMIT, more).unwrap();
+        };
+        more_rounds();
+        let mut second = place.start(json!({}));
+        let (status, why) = readiness(&first).unwrap();
+        assert_eq!((status, why.contains("handed over")), (503, true), "{why}");
+        assert_eq!(
+            http::get(&Target::plain(first.probes), "/healthz")
+                .unwrap()
+                .status,
+            200
+        );
+        more_rounds();
+        assert_eq!(
+            (counted(&first, "out", "moved"), active(&first)),
+            (154.0, 0.0)
+        );
+        assert_eq!(
+            (counted(&second, "in", "moved"), active(&second)),
+            (154.0, 154.0)
+        );
+        idle.iter_mut()
+            .for_each(|stream| says_back(stream, b"still here"));
+        let later = place.open();
+        assert_eq!(active(&second), 155.0);
+
+        first.child.signal(Signal::TERM).unwrap();
+        let status = first.child.wait_exit(Duration::from_secs(3)).unwrap();
+        assert_eq!(status.code(), Some(0));
+        assert_eq!(ends(&first), [] as [Value; 0], "{}", first.child.log());
+        let third = place.start(json!({ "workers": 2 }));
+        more_rounds();
+        over.store(true, Ordering::Relaxed);
+        idle.iter_mut()
+            .for_each(|stream| says_back(stream, b"here too"));
+        assert!(
+            read(&mut stalled, sent) == pattern(sent),
+            "not what was sent"
+        );
+        assert!(finish(later).is_empty());
+        assert_eq!(active(&second), 0.0);
+        let last = idle.pop().unwrap();
+        assert!(finish(last).is_empty());
+        let logged = || ends(&third).len() >= 2;
+        wait::until("the ends in the log", LIMIT, logged).unwrap();
+        let bytes: Vec<_> = ends(&third)
+            .iter()
+            .map(|end| end["rx_bytes"].clone())
+            .collect();
+        assert!(bytes.contains(&json!(1 + 10 + 8)), "{bytes:?}");
+        drop(idle);
+        assert!(second.child.exit_status().unwrap().is_none());
+    });
+}
+
+/// Returns those that are still served.
+fn served(streams: Vec<TcpStream>) -> Vec<TcpStream> {
+    let is_served = |stream: &TcpStream| {
+        let mut stream = stream;
+        let mut back = [0; 5];
+        stream.write_all(b"alive").is_ok()
+            && stream.read_exact(&mut back).is_ok()
+            && back == *b"alive"
+    };
+    streams.into_iter().filter(is_served).collect()
+}
+
+#[test]
+fn killed_process_takes_only_its_own_along() {
+    const CONNECTIONS: usize = 400;
+    for round in 0..12_u64 {
+        let place = Place::new();
+        let mut first = place.start(json!({}));
+        let streams: Vec<_> = (0..CONNECTIONS).map(|_| place.open()).collect();
+        let mut second = Program::start(&place.config(json!({})));
+        wait::pause(Duration::from_millis(round / 2 * 13));
+        let first_dies = round % 2 == 0;
+        let (killed, survivor) = match first_dies {
+            true => (&mut first, &second),
+            false => (&mut second, &first),
+        };
+        killed.child.kill().unwrap();
+        let left = served(streams);
+        let settled = || readiness(survivor).is_some_and(|(_, why)| !why.contains("taking over"));
+        wait::until("the survivor to go on", LIMIT, settled).unwrap();
+        let own = match first_dies {
+            true => counted(survivor, "in", "moved"),
+            false => CONNECTIONS as f64 - counted(survivor, "out", "moved"),
+        };
+        assert_eq!(
+            (left.len() as f64, active(survivor)),
+            (own, own),
+            "round {round}"
+        );
+        if own > 0.0 || first_dies {
+            finish(place.open());
+        }
+    }
+}
+
+#[test]
+fn frozen_newcomer_is_given_up() {
+    for millis in [0, 20, 40] {
+        let place = Place::new();
+        let quick = json!({ "handover": {
+            "socket": place.directory.join("handover.sock"), "timeout": "1s",
+        } });
+        let mut first = place.start(quick.clone());
+        let streams: Vec<_> = (0..800).map(|_| place.open()).collect();
+        let mut second = Program::start(&place.config(quick));
+        wait::pause(Duration::from_millis(millis));
+        second.child.signal(Signal::STOP).unwrap();
+        first.child.wait_log("this process goes on", LIMIT).unwrap();
+        assert_eq!(readiness(&first).unwrap().0, 200);
+        let moved = counted(&first, "out", "moved");
+        assert_eq!(active(&first), 800.0 - moved, "{millis} ms");
+        second.child.signal(Signal::CONT).unwrap();
+        let streams = served(streams);
+        assert_eq!(streams.len(), 800, "{millis} ms");
+        let ready = || readiness(&second).is_some_and(|(status, _)| status == 200);
+        wait::until("the newcomer to serve", LIMIT, ready).unwrap();
+        let active = (active(&first), active(&second));
+        assert_eq!(active, (800.0 - moved, moved), "{millis} ms");
+        // Both accept; the one that ends takes nothing of the other's along.
+        second.child.signal(Signal::TERM).unwrap();
+        (0..20).for_each(|_| drop(finish(place.open())));
+        drop(streams);
+        assert_eq!(second.child.wait_exit(LIMIT).unwrap().code(), Some(0));
+        (0..20).for_each(|_| drop(finish(place.open())));
+    }
+}
+
+#[test]
+fn directory_of_others_is_refused() {
+    let place = Place::new();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.directory.path(), open).unwrap();
+    let path = place
+        .directory
+        .write("proxy.yaml", place.config(json!({})).to_string())
+        .unwrap();
+    let output = program().arg("--config").arg(path).output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{log}");
+    assert!(log.contains("must be a directory of user"), "{log}");
+}
