@@ -13,8 +13,8 @@ use route::{IpPrefix, TcpOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{
-    AccessLogFormat, AdminSettings, ConfigErrors, DrainSettings, ProbesSettings, TcpSettings,
-    Validate,
+    AccessLogFormat, AdminSettings, ConfigErrors, DrainSettings, HandoverSettings, ProbesSettings,
+    TcpSettings, Validate,
 };
 use telemetry::LogFormat;
 
@@ -142,6 +142,10 @@ pub struct Config {
     /// How the process stops.
     #[serde(default)]
     pub(crate) drain: DrainSettings,
+    /// How a process that replaces this one on the same machine takes its connections over; without, they are
+    /// drained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) handover: Option<HandoverSettings>,
     /// Networks whose peers may send a load balancer's PROXY header; must be given when a listener
     /// takes one.
     #[serde(default)]
@@ -225,6 +229,9 @@ impl Config {
 impl Validate for Config {
     fn validate(&mut self, origin: &Path, errors: &mut ConfigErrors) {
         validate_tcp(&self.tcp, "tcp", errors);
+        if let Some(handover) = &self.handover {
+            handover.validate("handover", errors);
+        }
         if self.listeners.is_empty() {
             errors.add("listeners", "at least one is needed");
         }

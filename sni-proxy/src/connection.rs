@@ -15,9 +15,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use preamble::{HttpVersion, encode_v1, encode_v2};
-use relay::{Relay, Timers};
+use relay::{Relay, Stopped, Timers};
 use route::{Cluster, Endpoint, OnListener, PickContext, ProxyVersion, Route, TcpOptions};
-use serve::{ConnRecord, Reason};
+use serve::{ConnRecord, Reason, Resumed};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -28,22 +28,48 @@ use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Targ
 use crate::terminate::{self, RouteKey, Terminated};
 use crate::worker::{Listener, Worker};
 
-/// Serves one accepted connection until it ends.
-pub(crate) async fn serve(accepted: Box<Accepted>, worker: Rc<Worker>, record: ConnRecord) {
-    let established = match Box::pin(establish(accepted, &worker, &record)).await {
-        Ok(established) => established,
-        Err(reason) => return record.close(reason),
-    };
-    let (info, pool) = (record.info().as_ref(), Rc::clone(&worker.handle.pool));
+/// Serves one connection until it ends or moves to another process.
+pub(crate) async fn serve(begin: Box<Begin>, worker: Rc<Worker>, record: ConnRecord) {
     let Established {
         downstream,
         upstream,
         timers,
         unread,
-    } = &established;
-    let relay = Relay::new(downstream, upstream, pool, info, *timers);
-    let outcome = relay.paced(*unread).await;
-    record.close(Reason::from(&outcome));
+        stopped,
+    } = match match *begin {
+        Begin::Accepted(accepted) => Box::pin(establish(accepted, &worker, &record)).await,
+        Begin::Relayed(relayed) => Ok(relayed),
+    } {
+        Ok(established) => established,
+        Err(reason) => return record.close(reason),
+    };
+    let (info, pool) = (record.info().as_ref(), Rc::clone(&worker.handle.pool));
+    let (down, up) = (&downstream, &upstream);
+    let relay = match stopped {
+        None => Relay::new(down, up, pool, info, timers),
+        Some(stopped) => Relay::resume(down, up, pool, info, timers, *stopped),
+    };
+    let mut relay = relay.paced(unread);
+    let ended = worker.handle.movable.run(&mut relay).await;
+    drop(relay);
+    match ended {
+        Ok(outcome) => record.close(Reason::from(&outcome)),
+        Err(stopped) => worker.handle.movable.hand_over(Resumed {
+            record,
+            downstream,
+            upstream,
+            stopped,
+        }),
+    }
+}
+
+/// How a connection begins here.
+#[derive(Debug)]
+pub(crate) enum Begin {
+    /// It was accepted.
+    Accepted(Accepted),
+    /// It was relayed before, here or by another process.
+    Relayed(Established),
 }
 
 /// A connection as it was accepted; boxed, since it is taken apart before the relay starts.
@@ -56,18 +82,54 @@ pub(crate) struct Accepted {
 
 /// A connection that only has to be relayed.
 #[derive(Debug)]
-struct Established {
+pub(crate) struct Established {
     downstream: TcpStream,
     upstream: TcpStream,
     timers: Timers,
     /// Bytes of upstream's that may wait to be read; 0 leaves it to the kernel.
     unread: u32,
+    /// How far it was, if it was relayed before.
+    stopped: Option<Box<Stopped>>,
+}
+
+impl Established {
+    /// Goes on with a relay that has stopped, by what holds for it today.
+    pub(crate) fn resume(
+        relay: Resumed,
+        listener: Option<&Listener>,
+        worker: &Worker,
+    ) -> (Self, ConnRecord) {
+        let Resumed {
+            record,
+            downstream,
+            upstream,
+            stopped,
+        } = relay;
+        let route = record.info().route();
+        let [idle, age] = worker.shared.config.limits.of(route.map(AsRef::as_ref));
+        let old = record.info().age();
+        let deadline = age.map(|age| Instant::now() + age.saturating_sub(old));
+        let unread = match (route, listener) {
+            (Some(route), Some(listener)) => {
+                upstream_tcp(route.cluster(), &listener.config, worker).receive_buffer
+            }
+            (Some(_) | None, Some(_) | None) => 0,
+        };
+        let established = Self {
+            downstream,
+            upstream,
+            timers: Timers { idle, deadline },
+            unread,
+            stopped: Some(Box::new(stopped)),
+        };
+        (established, record)
+    }
 }
 
 /// Connects a client to the endpoint it asks for, or answers why not. A connection whose TLS ends here is
 /// served to its end.
 async fn establish(
-    accepted: Box<Accepted>,
+    accepted: Accepted,
     worker: &Rc<Worker>,
     record: &ConnRecord,
 ) -> Result<Established, Reason> {
@@ -75,7 +137,7 @@ async fn establish(
         mut downstream,
         peer,
         listener,
-    } = *accepted;
+    } = accepted;
     let shared = &*worker.shared;
     let limits = &shared.config.limits;
     let accepted = Instant::now();
@@ -184,6 +246,7 @@ async fn establish(
         upstream,
         timers: Timers { idle, deadline },
         unread,
+        stopped: None,
     })
 }
 

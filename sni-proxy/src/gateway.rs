@@ -13,16 +13,18 @@ use std::time::Duration;
 
 use relay::PoolParams;
 use serve::{
-    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
-    DrainParams, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, ProcessInfo,
-    Resolver, ServedEndpoints, Service, Signals, WorkerFailed, Workers, bind_all, connection_limit,
-    inherited_sockets,
+    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
+    DirectoryError, Drain, DrainParams, EndpointError, Family, Handover, HandoverMetrics,
+    HandoverParams, HandoverReadiness, ListenerInfo, ListenerParams, Metrics, ProcessInfo,
+    Resolver, ServedEndpoints, Service, Signals, WorkerFailed, Workers, bind_rest,
+    connection_limit, inherited_sockets,
 };
-use settings::{FileWatcher, WatchParams};
+use settings::{Afterwards, FileWatcher, WatchParams};
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::accept::{self, Task};
 use crate::config::{Config, Environment, ListenerConfig, RouteSource};
@@ -59,6 +61,9 @@ pub enum StartError {
     /// The routing file is refused.
     #[error("the routing file is refused")]
     Routes(#[from] RoutesError),
+    /// No other process could take over from this one.
+    #[error(transparent)]
+    Handover(#[from] DirectoryError),
     /// Certificates are refused.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -90,7 +95,7 @@ impl Gateway {
     ///
     /// # Errors
     /// Why it did not start; nothing of it is left running then.
-    pub fn start(
+    pub async fn start(
         config: Config,
         zone: Option<String>,
         environment: &Environment,
@@ -138,33 +143,63 @@ impl Gateway {
             environment.listen_fdnames.as_deref(),
         )
         .map_err(StartError::system("taking the service manager's sockets"))?;
-        // Whatever may fail goes before listening: another process on the same ports must not lose
-        // connections to one that does not come up.
-        let probes = EndpointAddr::Tcp(config.probes.address());
-        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone())?;
-        let tcp = config.listeners.iter().filter(|own| !own.takes_datagrams());
-        let params: Vec<_> = tcp.map(|own| listener_params(own, &config)).collect();
-        let bound = bind_all(&params, workers, inherited)?;
-        let datagrams = bind_datagrams(&config)?;
-        let listeners = listener_infos(&config, &bound.addresses, &datagrams);
+        let accepting = Accepting::new(
+            Drain::new(DrainParams {
+                delay: config.drain.delay.0,
+                timeout: config.drain.timeout.0,
+            }),
+            metrics.accept_paused.clone(),
+        );
+        let handover_metrics = HandoverMetrics::new(&registry);
         let shared = Arc::new(Shared {
             routing,
             admission: Admission::new(limit, config.limits.connections_per_source),
             flows: Admission::new(u64::MAX, 0),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
-            accepting: Accepting::new(
-                Drain::new(DrainParams {
-                    delay: config.drain.delay.0,
-                    timeout: config.drain.timeout.0,
-                }),
-                metrics.accept_paused.clone(),
-            ),
+            accepting,
             metrics,
             wireguard: wireguard::Metrics::new(&registry),
             terminating: terminate::Metrics::register(&registry),
             access_log: access_log.clone(),
             config,
         });
+        let config = &shared.config;
+        let mut tls = None;
+        let mut tasks = Vec::new();
+        if let Some((params, metrics)) = subscription {
+            tls.clone_from(&params.tls);
+            let sink = subscription::Sink(Arc::clone(&shared));
+            tasks.push(tokio::spawn(async move {
+                xds::run(params, sink, metrics).await;
+            }));
+        }
+        let handover = match &config.handover {
+            Some(settings) => {
+                let params = HandoverParams {
+                    socket: settings.socket.clone(),
+                    timeout: settings.timeout.0,
+                    exit: settings.afterwards == Afterwards::Exit,
+                };
+                // The other process serves until there are routes; without, nothing is better.
+                let _ = timeout(settings.timeout.0, shared.routing.first()).await;
+                Some(Handover::begin(params, handover_metrics).await?)
+            }
+            None => None,
+        };
+        let (handover, taken) = handover.unzip();
+        // Whatever may fail goes before listening: another process on the same ports must not lose
+        // connections to one that does not come up.
+        let probes = EndpointAddr::Tcp(config.probes.address());
+        let bind = match &handover {
+            None => BoundEndpoints::bind,
+            Some(_) => BoundEndpoints::bind_succeeding,
+        };
+        let endpoints = bind(probes, config.admin.address.clone())?;
+        let tcp = config.listeners.iter().filter(|own| !own.takes_datagrams());
+        let params: Vec<_> = tcp.map(|own| listener_params(own, config)).collect();
+        let bound = bind_rest(&params, workers, inherited, taken.unwrap_or_default())?;
+        let datagrams = bind_datagrams(config)?;
+        let listeners = listener_infos(config, &bound.addresses, &datagrams);
         let scanner = (!datagrams.is_empty())
             .then(|| scanner(&shared))
             .transpose()
@@ -172,16 +207,13 @@ impl Gateway {
         let drain = shared.accepting.drain.clone();
         let workers = Workers::prepare("worker", workers, pool, &drain, accept::run)
             .map_err(StartError::system("preparing the workers"))?;
+        let to_share = handover.as_ref().map(|_| bound.to_share(&params));
+        let to_share = to_share
+            .transpose()
+            .map_err(StartError::system("sharing sockets"))?;
         bound.listen().map_err(StartError::system("listening"))?;
         let mut service = Service::new(drain, workers, access_log);
-        let mut tls = None;
-        if let Some((params, metrics)) = subscription {
-            tls.clone_from(&params.tls);
-            let sink = subscription::Sink(Arc::clone(&shared));
-            service.keep(tokio::spawn(async move {
-                xds::run(params, sink, metrics).await;
-            }));
-        }
+        tasks.into_iter().for_each(|task| service.keep(task));
         let secrets = Arc::clone(&shared);
         service.keep(tokio::spawn(async move {
             loop {
@@ -189,7 +221,8 @@ impl Gateway {
                 secrets.routing.refresh_secrets();
             }
         }));
-        let admin = admin(&shared, &service, &listeners, &registry);
+        let readiness = handover.as_ref().map(Handover::readiness);
+        let admin = admin(&shared, &service, &listeners, &registry, readiness);
         log.register(&registry);
         service.answer(endpoints, &admin, registry, log);
         let mut datagrams: Vec<_> = datagrams.into_iter().map(Vec::into_iter).collect();
@@ -200,6 +233,10 @@ impl Gateway {
             scanner: scanner.clone(),
         });
         service.start(tasks.collect());
+        if let (Some(handover), Some(to_share)) = (handover, to_share) {
+            let (workers, accepting) = (service.asker(), shared.accepting.clone());
+            service.keep(tokio::spawn(handover.run(workers, accepting, to_share)));
+        }
         Ok(Self {
             shared,
             service,
@@ -334,6 +371,7 @@ fn admin(
     service: &Service<Task>,
     listeners: &[ListenerInfo],
     registry: &Registry,
+    handover: Option<HandoverReadiness>,
 ) -> Arc<dyn Process> {
     let current = Arc::clone(shared);
     let snapshot: Arc<CurrentSnapshot> = Arc::new(move || {
@@ -353,7 +391,10 @@ fn admin(
         metrics: shared.metrics.clone(),
         asker: service.asker(),
         snapshot,
-        ready: Box::new(move || routing.routing.ready()),
+        ready: Box::new(move || {
+            handover.as_ref().map_or(Ok(()), HandoverReadiness::ready)?;
+            routing.routing.ready()
+        }),
         paths: Some(Box::new(move |path, query| {
             (path == "/trace").then(|| trace::respond(&traced, &listening, query))
         })),

@@ -30,8 +30,9 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     }
     let effective = settings::effective(&config);
     program::serve(effective, Threads::Main, async |signals| {
-        let gateway = Gateway::start(config, flags.zone, &Environment::read(), log);
-        let gateway = gateway.map_err(|error| {
+        let environment = Environment::read();
+        let gateway = Gateway::start(config, flags.zone, &environment, log);
+        let gateway = gateway.await.map_err(|error| {
             Failure::of(error, |error| {
                 matches!(error, StartError::Routes(_) | StartError::Tls(_))
             })

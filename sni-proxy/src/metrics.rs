@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use route::Snapshot;
-use serve::{CurrentSnapshot, Metrics};
+use serve::{CurrentSnapshot, HandoverMetrics, Metrics};
 use telemetry::access_log::Sink;
 use telemetry::metrics::Description;
 use telemetry::process::Build;
@@ -28,6 +28,7 @@ pub fn describe_metrics() -> Vec<Description> {
     }
     LogControl::detached().register(&registry);
     let _ = Metrics::register(&registry);
+    let _ = HandoverMetrics::new(&registry);
     let _ = crate::routing::refused(&registry);
     let (snapshot, now) = (Arc::new(Snapshot::empty()), Instant::now());
     let current: Arc<CurrentSnapshot> = Arc::new(move || (Arc::clone(&snapshot), now));

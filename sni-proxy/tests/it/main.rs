@@ -18,6 +18,7 @@ mod descriptors;
 mod docs;
 mod drain;
 mod endpoints;
+mod handover;
 mod inherited;
 mod limits;
 mod metrics;

@@ -115,8 +115,9 @@ fn run(config: Config, zone: Option<String>, started: &Sender<Started>) {
         .collect();
     runtime.block_on(async move {
         let log = LogControl::detached();
-        let gateway =
-            sni_proxy::Gateway::start(config, zone, &Environment::default(), log).unwrap();
+        let gateway = sni_proxy::Gateway::start(config, zone, &Environment::default(), log)
+            .await
+            .unwrap();
         let tcp = |address: &EndpointAddr| match address {
             EndpointAddr::Tcp(address) => *address,
             EndpointAddr::Unix(_) | EndpointAddr::None => panic!("not TCP: {address}"),

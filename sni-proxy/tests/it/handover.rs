@@ -1,0 +1,114 @@
+//! One gateway takes established connections over from another, by what its own configuration says.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+
+use testkit::process::Signal;
+use testkit::tempdir::TempDir;
+use testkit::upstream::{Behavior, Upstream};
+use testkit::{ports, wait};
+
+use crate::support::{Child, Client, LIMIT, Probe, routes_of};
+
+/// Where gateways follow each other.
+fn directory() -> TempDir {
+    let directory = TempDir::new("handover").unwrap();
+    let own = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(directory.path(), own).unwrap();
+    directory
+}
+
+struct Place {
+    directory: TempDir,
+    /// Those of TLS, of CONNECT, of probes, of operators.
+    ports: Vec<u16>,
+}
+
+impl Place {
+    fn start(&self, more: &str, routes: &str) -> Child {
+        let [tls, connect, probes, admin] = self.ports[..] else {
+            unreachable!()
+        };
+        let socket = self.directory.join("handover.sock");
+        let config = format!(
+            r#"probes: {{ address: "127.0.0.1:{probes}" }}
+admin: {{ address: "127.0.0.1:{admin}" }}
+listeners:
+- {{ name: tls, address: "127.0.0.1:{tls}", protocol: tls }}
+- {{ name: connect, address: "127.0.0.1:{connect}", protocol: connect }}
+handover: {{ socket: {} }}
+accessLog: {{ format: json }}
+routing: {{ file: routes.yaml }}
+{more}"#,
+            socket.display()
+        );
+        Child::start(&config, routes)
+    }
+
+    fn probe(&self) -> Probe {
+        let at = |port: u16| ([127, 0, 0, 1], port).into();
+        Probe {
+            probes: at(self.ports[2]),
+            admin: at(self.ports[3]),
+        }
+    }
+}
+
+#[test]
+fn relays_move_to_gateway_without_their_route() {
+    let place = Place {
+        directory: directory(),
+        ports: ports::free(4).unwrap(),
+    };
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let routes = routes_of(&[("a", echo.addr()), ("b", echo.addr())]);
+    let mut first = place.start("workers: 2", &routes);
+    let tls = first.addr("tls");
+    let mut all: Vec<Client> = Vec::new();
+    for name in ["a.test", "b.test"] {
+        all.extend((0..20).map(|_| Client::established(tls, name)));
+    }
+    let probe = place.probe();
+    assert_eq!(probe.connections().len(), 40);
+
+    // A smaller limit, other workers, no route to b.
+    let more = "workers: 3\nlimits: { connectionsPerSource: 5, idleTimeout: 1h }";
+    let second = place.start(more, &routes_of(&[("a", echo.addr())]));
+    let moved = || {
+        let labels = [("direction", "in"), ("outcome", "moved")];
+        let name = "rhizome_handover_connections_total";
+        probe.metrics().value(name, &labels) == Some(40.0)
+    };
+    wait::until("the relays to move", LIMIT, moved).unwrap();
+    wait::until("the newcomer to serve", LIMIT, || probe.readiness() == 200).unwrap();
+    for client in &mut all {
+        client.expect_echo(b"still here");
+    }
+    let shown = probe.connections();
+    let of = |cluster: Option<&str>| {
+        let is = |one: &&serde_json::Value| one["cluster"].as_str() == cluster;
+        shown.iter().filter(is).count()
+    };
+    assert_eq!((of(Some("a")), of(None)), (20, 20), "{shown:?}");
+    assert!(shown.iter().all(|one| one["listener"] == "tls"));
+    first.signal(Signal::TERM);
+    assert_eq!(first.wait_exit().code(), Some(0));
+    assert_eq!(first.stdout(), "");
+
+    // The limit holds for new ones.
+    let more = Client::hello(tls, "a.test");
+    assert!(!matches!(more.stream().read(&mut [0]), Ok(1)));
+    let client = all.pop().unwrap();
+    let peer = client.addr();
+    client.finish();
+    let line = second.access_line(peer);
+    assert_eq!(
+        (&line["server_name"], &line["reason"]),
+        (&"b.test".into(), &"closed".into())
+    );
+    let bytes = line["rx_bytes"].as_u64().unwrap();
+    assert!(
+        bytes > 10 && line["tx_bytes"].as_u64() == Some(bytes),
+        "{line}"
+    );
+}
