@@ -10,6 +10,7 @@ mod backend;
 mod controller;
 mod copy_loop;
 mod cpus;
+mod handover;
 mod held;
 mod https;
 mod interrupt;
@@ -49,6 +50,7 @@ enum Command {
     Controller(Box<controller::Controller>),
     #[command(hide = true)]
     CopyLoop(copy_loop::CopyLoop),
+    Handover(handover::Handover),
     #[command(hide = true)]
     Hold,
     Https(Box<https::Https>),
@@ -66,6 +68,7 @@ fn main() -> Result<ExitCode> {
         Command::Abuse(asked) => abuse::run(&asked, &output),
         Command::Controller(asked) => controller::run(&asked, &output),
         Command::CopyLoop(asked) => copy_loop::run(&asked),
+        Command::Handover(asked) => handover::run(&asked, &output),
         Command::Hold => controller::hold(),
         Command::Https(asked) => https::run(&asked, &output),
         Command::Konnectivity(asked) => konnectivity::run(&asked, &output),
