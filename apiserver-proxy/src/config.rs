@@ -65,7 +65,8 @@ pub enum Command {
     /// Keep the addresses on the node for another proxy, as a sidecar of it does; `upstream` is not
     /// needed.
     Keep,
-    /// Put the addresses on the node once and exit, as an init container does.
+    /// Put the addresses on the node once, make the directory of `handover.socket`, and exit, as an init
+    /// container does.
     Setup,
     /// Ask the running process, at its admin address, whether it serves, as a startup probe does.
     Started,

@@ -10,8 +10,11 @@
 //!
 //! Runs on the control runtime of its caller; the data path is the workers'.
 
+use std::fs::DirBuilder;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,6 +159,7 @@ impl Proxy {
                     socket: settings.socket.clone(),
                     timeout: settings.timeout.0,
                     exit: settings.afterwards == Afterwards::Exit,
+                    notify: None,
                 };
                 Some(Handover::begin(params, handover_metrics).await?)
             }
@@ -285,11 +289,21 @@ impl Proxy {
     }
 }
 
-/// Puts the addresses on the node once.
+/// Puts the addresses on the node once, and makes the directory at which processes follow each other.
 ///
 /// # Errors
 /// Why they are not all there.
 pub async fn set_up(config: &Config) -> Result<(), StartError> {
+    let socket = config.handover.as_ref().map(|own| own.socket.as_path());
+    if let Some(directory) = socket.and_then(Path::parent) {
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                let attempt = "making the directory of handover.socket";
+                return Err(StartError::System(attempt, error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
     let node = Node::new(&Registry::new());
     put_in_place(config, &node).await
 }

@@ -83,6 +83,7 @@ Environment:
   RUST_LOG                            log levels, such as info or info,serve=debug
   LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES
                                       sockets of systemd, matched to listeners by name, then by port
+  NOTIFY_SOCKET                       with handover: systemd is told which process serves
 
 Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 
@@ -95,6 +96,8 @@ pub struct Environment {
     pub listen_fds: Option<String>,
     /// `LISTEN_FDNAMES`.
     pub listen_fdnames: Option<String>,
+    /// `NOTIFY_SOCKET`.
+    pub notify_socket: Option<String>,
 }
 
 impl Environment {
@@ -109,6 +112,7 @@ impl Environment {
             listen_pid: value("LISTEN_PID"),
             listen_fds: value("LISTEN_FDS"),
             listen_fdnames: value("LISTEN_FDNAMES"),
+            notify_socket: value("NOTIFY_SOCKET"),
         }
     }
 }

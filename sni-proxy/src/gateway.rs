@@ -179,6 +179,7 @@ impl Gateway {
                     socket: settings.socket.clone(),
                     timeout: settings.timeout.0,
                     exit: settings.afterwards == Afterwards::Exit,
+                    notify: environment.notify_socket.clone(),
                 };
                 // The other process serves until there are routes; without, nothing is better.
                 let _ = timeout(settings.timeout.0, shared.routing.first()).await;

@@ -22,7 +22,7 @@ mod take;
 mod wire;
 
 pub use metrics::HandoverMetrics;
-pub use movable::{Movable, Resume, Resumed};
+pub use movable::{Movable, MovableRelay, Resume, Resumed};
 pub(crate) use movable::{Moving, micros};
 pub use take::TakenSocket;
 pub(crate) use wire::HalfRecord;
@@ -31,8 +31,9 @@ pub use wire::RelayRecord;
 pub use wire::parse_message;
 
 use std::io;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -55,6 +56,8 @@ pub struct HandoverParams {
     pub timeout: Duration,
     /// Whether the process ends once it has handed everything over.
     pub exit: bool,
+    /// The service manager's socket (`NOTIFY_SOCKET`), which is told that this is the main process now.
+    pub notify: Option<String>,
 }
 
 /// What is the same in both directions.
@@ -120,7 +123,7 @@ impl Handover {
         let take = async {
             match self.taking {
                 Some(taking) => taking.run(&workers, &groups, &self.socket).await,
-                None => self.socket.publish(),
+                None => self.socket.publish(&self.shared.params),
             }
         };
         tokio::join!(take, giver.run(&self.socket, sockets));
@@ -201,11 +204,25 @@ impl HandoverSocket {
     }
 
     /// Takes the path, whatever is there: the next newcomer comes here.
-    fn publish(&self) {
+    fn publish(&self, params: &HandoverParams) {
+        if let Some(Err(error)) = params.notify.as_deref().map(notify) {
+            tracing::warn!(%error, "the service manager does not know of this process");
+        }
         if let Err(error) = std::fs::rename(&self.here, &self.path) {
             tracing::warn!(%error, path = %self.path.display(), "no other process can take over from this one");
         }
     }
+}
+
+/// Tells the service manager that this process is the main one of its service, and ready (sd_notify(3)).
+fn notify(socket: &str) -> io::Result<()> {
+    let address = match socket.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(socket)?,
+    };
+    let text = format!("READY=1\nMAINPID={}", std::process::id());
+    UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address)?;
+    Ok(())
 }
 
 /// Returns whether no process listens at a socket any more.

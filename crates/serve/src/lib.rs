@@ -47,7 +47,7 @@ pub use drain::{Drain, DrainParams, Phase};
 pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last, succeeded};
 pub use handover::{
     DirectoryError, Handover, HandoverMetrics, HandoverParams, HandoverReadiness, Movable,
-    RelayRecord, Resume, Resumed, TakenSocket, parse_message,
+    MovableRelay, RelayRecord, Resume, Resumed, TakenSocket, parse_message,
 };
 pub use inherited::{InheritedSocket, inherited_sockets};
 pub use listener::{

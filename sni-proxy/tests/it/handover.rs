@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 
 use testkit::process::Signal;
 use testkit::tempdir::TempDir;
@@ -42,7 +43,9 @@ routing: {{ file: routes.yaml }}
 {more}"#,
             socket.display()
         );
-        Child::start(&config, routes)
+        let manager = self.directory.join("notify");
+        let command = format!("export NOTIFY_SOCKET={}", manager.display());
+        Child::start_behind(&command, &config, routes)
     }
 
     fn probe(&self) -> Probe {
@@ -62,7 +65,16 @@ fn relays_move_to_gateway_without_their_route() {
     };
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let routes = routes_of(&[("a", echo.addr()), ("b", echo.addr())]);
+    let manager = UnixDatagram::bind(place.directory.join("notify")).unwrap();
+    manager.set_read_timeout(Some(LIMIT)).unwrap();
+    let main_process = || {
+        let mut text = [0; 100];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8(text[..length].to_vec()).unwrap()
+    };
     let mut first = place.start("workers: 2", &routes);
+    let of = |child: &Child| format!("READY=1\nMAINPID={}", child.guard.pid());
+    assert_eq!(main_process(), of(&first));
     let tls = first.addr("tls");
     let mut all: Vec<Client> = Vec::new();
     for name in ["a.test", "b.test"] {
@@ -81,6 +93,7 @@ fn relays_move_to_gateway_without_their_route() {
     };
     wait::until("the relays to move", LIMIT, moved).unwrap();
     wait::until("the newcomer to serve", LIMIT, || probe.readiness() == 200).unwrap();
+    assert_eq!(main_process(), of(&second));
     for client in &mut all {
         client.expect_echo(b"still here");
     }

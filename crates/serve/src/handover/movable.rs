@@ -98,12 +98,12 @@ impl Movable {
 
     /// Relays until the connection ends or it is to move: how it ended, or how far it is. The caller then
     /// gives it to [`Movable::hand_over`].
-    pub fn run<'a, 'r, M: Meter>(&'a self, relay: &'a mut Relay<'r, M>) -> Run<'a, 'r, M> {
+    pub fn run<'a, 'r, M: Meter>(&'a self, relay: &'a mut Relay<'r, M>) -> MovableRelay<'a, 'r, M> {
         let notified = self.is_on().then(|| {
             self.waiting.set(self.waiting.get() + 1);
             Box::pin(self.notify.notified())
         });
-        Run {
+        MovableRelay {
             movable: self,
             relay,
             notified,
@@ -233,14 +233,14 @@ impl Movable {
 
 /// A relay that runs; see [`Movable::run`].
 #[must_use]
-pub struct Run<'a, 'r, M: Meter> {
+pub struct MovableRelay<'a, 'r, M: Meter> {
     movable: &'a Movable,
     relay: &'a mut Relay<'r, M>,
     /// Its place among those that can be asked.
     notified: Option<Pin<Box<Notified<'a>>>>,
 }
 
-impl<M: Meter> Future for Run<'_, '_, M> {
+impl<M: Meter> Future for MovableRelay<'_, '_, M> {
     type Output = Result<Outcome, Stopped>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -261,7 +261,7 @@ impl<M: Meter> Future for Run<'_, '_, M> {
     }
 }
 
-impl<M: Meter> Drop for Run<'_, '_, M> {
+impl<M: Meter> Drop for MovableRelay<'_, '_, M> {
     fn drop(&mut self) {
         // A notice that was not heeded goes to the next.
         if self.notified.take().is_some() {

@@ -161,7 +161,7 @@ impl Taking {
             for group in groups {
                 group.share(false);
             }
-            socket.publish();
+            socket.publish(&shared.params);
             shared.state.take(false);
         };
         let ended = self.take_all(workers, settle, &mut settled).await;
@@ -169,7 +169,7 @@ impl Taking {
             shared.metrics.ended(Way::In, false);
             let error = ended.map_or_else(|error| chain(&error).to_string(), |()| String::new());
             tracing::warn!(%error, "the rest is not taken over; this process serves what it has");
-            socket.publish();
+            socket.publish(&shared.params);
             shared.state.take(false);
         }
     }

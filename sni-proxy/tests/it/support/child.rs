@@ -28,6 +28,11 @@ impl Child {
         Self::start_in(directory(config, routes), "true", "stderr")
     }
 
+    /// Starts behind a command of the shell, such as one that sets a variable.
+    pub(crate) fn start_behind(command: &str, config: &str, routes: &str) -> Self {
+        Self::start_in(directory(config, routes), command, "stderr")
+    }
+
     /// Bounds the descriptors of the running process, so that about `more` can be opened still;
     /// returns how many it may have.
     pub(crate) fn leave_descriptors(&self, more: usize) -> usize {
