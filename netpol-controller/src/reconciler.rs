@@ -220,13 +220,15 @@ impl Reconciler {
             Message::Object(kind, object) => self.apply(kind, *object),
             Message::Secret(key, secret) => {
                 if self.state.secrets.put(key.clone(), secret) {
-                    self.enqueue_secret_groups(&key);
-                    self.secrets.insert(key);
+                    self.enqueue_secret(key);
                 }
             }
-            Message::SecretsListed(namespace) => {
-                if self.state.secrets.listed.insert(namespace) && self.synced {
-                    self.groups.extend(routes::all_groups(&self.state));
+            Message::SecretsListed(namespace, seen) => {
+                for key in self.state.secrets.retain(&namespace, &seen) {
+                    self.enqueue_secret(key);
+                }
+                if self.state.secrets.list(namespace) {
+                    self.enqueue_groups();
                 }
             }
             Message::Unserved(kind) => {
@@ -237,10 +239,17 @@ impl Reconciler {
         }
     }
 
-    fn enqueue_secret_groups(&mut self, key: &ObjectKey) {
+    fn enqueue_secret(&mut self, key: ObjectKey) {
         if self.synced {
             let groups = routes::groups_of_secret(&self.state, &key.name);
             self.groups.extend(groups);
+        }
+        self.secrets.insert(key);
+    }
+
+    fn enqueue_groups(&mut self) {
+        if self.synced {
+            self.groups.extend(routes::all_groups(&self.state));
         }
     }
 

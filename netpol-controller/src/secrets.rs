@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::routes::GatewayEntry;
-use crate::state::{ObjectKey, Secret};
+use crate::state::Secret;
 use crate::watch::{Message, WATCH_LASTS, pauses};
 
 /// Follows the Secrets of those gateways, until it is dropped.
@@ -63,9 +63,9 @@ async fn one(
         .fields("type=Opaque");
     let throttle = Throttle::new(Duration::from_secs(30));
     let mut events = pin!(watcher(api, config).backoff(pauses()));
-    let (mut known, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut seen = BTreeSet::new();
     while let Some(event) = events.next().await {
-        let sent = match event {
+        let message = match event {
             Ok(Event::Init) => {
                 seen.clear();
                 continue;
@@ -75,23 +75,13 @@ async fn one(
                     continue;
                 };
                 seen.insert(key.clone());
-                known.insert(key.clone());
-                messages.send(Message::Secret(key, Some(secret))).await
+                Message::Secret(key, Some(secret))
             }
             Ok(Event::InitDone) => {
-                for key in known.difference(&seen).cloned().collect::<Vec<ObjectKey>>() {
-                    known.remove(&key);
-                    let _ = messages.send(Message::Secret(key, None)).await;
-                }
-                messages
-                    .send(Message::SecretsListed(Arc::clone(&namespace)))
-                    .await
+                Message::SecretsListed(Arc::clone(&namespace), std::mem::take(&mut seen))
             }
             Ok(Event::Delete(object)) => match Secret::parse(object) {
-                Some((key, _)) => {
-                    known.remove(&key);
-                    messages.send(Message::Secret(key, None)).await
-                }
+                Some((key, _)) => Message::Secret(key, None),
                 None => continue,
             },
             Err(error) => {
@@ -103,8 +93,11 @@ async fn one(
                 continue;
             }
         };
-        if sent.is_err() {
+        if messages.send(message).await.is_err() {
             return;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,8 +64,8 @@ pub(crate) enum Message {
     Gone(Kind, ObjectKey),
     /// A Secret of a gateway's as it is now; none when it is gone.
     Secret(ObjectKey, Option<Secret>),
-    /// All Secrets of a namespace are known.
-    SecretsListed(Arc<str>),
+    /// The Secrets of a namespace are these; others of it are gone.
+    SecretsListed(Arc<str>, BTreeSet<ObjectKey>),
 }
 
 /// Returns whether a configuration needs a kind.

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Secret as SecretObject;
 use xds::Resource;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::ObjectKey;
+use super::{ObjectKey, in_namespace};
 
 /// Ends of the names that Gardener gives to secrets for TLS in front of API servers.
 const SUFFIXES: [&str; 3] = [
@@ -27,7 +27,7 @@ pub fn authorities_of(secret: &str) -> String {
 #[derive(Debug, Default)]
 pub struct Secrets {
     /// Namespaces whose Secrets were listed.
-    pub listed: BTreeSet<Arc<str>>,
+    listed: BTreeSet<Arc<str>>,
     known: BTreeMap<ObjectKey, Secret>,
 }
 
@@ -38,6 +38,21 @@ impl Secrets {
             Some(secret) => self.known.insert(key, secret.clone()) != Some(secret),
             None => self.known.remove(&key).is_some(),
         }
+    }
+
+    /// Records that all Secrets of a namespace are known; returns whether that is a change.
+    pub fn list(&mut self, namespace: Arc<str>) -> bool {
+        self.listed.insert(namespace)
+    }
+
+    /// Forgets the Secrets of a namespace that are not among these, and returns their keys.
+    pub fn retain(&mut self, namespace: &str, seen: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
+        let own = in_namespace(&self.known, namespace).map(|(key, _)| key);
+        let gone: Vec<ObjectKey> = own.filter(|key| !seen.contains(key)).cloned().collect();
+        for key in &gone {
+            self.known.remove(key);
+        }
+        gone
     }
 
     /// Returns why a Secret cannot be used, if it is known that it cannot.
@@ -169,7 +184,7 @@ mod tests {
         let mut secrets = Secrets::default();
         let at = ObjectKey::new("istio-ingress", NAME);
         assert_eq!(secrets.problem(&at), None);
-        secrets.listed.insert("istio-ingress".into());
+        secrets.list("istio-ingress".into());
         for (data, why) in [
             (vec![], "it has no cert"),
             (vec![("cert", cert), ("key", key)], "it has no cacert"),

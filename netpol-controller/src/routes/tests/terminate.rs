@@ -87,7 +87,7 @@ fn secret(name: &str, ca: &Authority) -> (ObjectKey, Secret) {
 fn with_secrets(names: &[&str]) -> ClusterState {
     let mut state = state(&objects());
     let ca = Authority::new("ca").unwrap();
-    state.secrets.listed.insert("istio-ingress".into());
+    state.secrets.list("istio-ingress".into());
     for name in names {
         let (key, secret) = secret(name, &ca);
         assert!(state.secrets.put(key, Some(secret)));
