@@ -223,6 +223,11 @@ impl Reconciler {
                     self.enqueue_secret(key);
                 }
             }
+            Message::SecretsForbidden(namespace) => {
+                if self.state.secrets.forbid(namespace) {
+                    self.enqueue_groups();
+                }
+            }
             Message::SecretsListed(namespace, seen) => {
                 for key in self.state.secrets.retain(&namespace, &seen) {
                     self.enqueue_secret(key);

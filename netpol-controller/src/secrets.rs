@@ -1,6 +1,6 @@
 //! Watches the Secrets of the gateways' namespaces, and no others, where TLS ends in the gateways.
 //!
-//! A Secret that may not be read stops nothing: the gateways then pass TLS through.
+//! Secrets that may not be read stop nothing: the gateways then pass TLS through, and objects say so.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -16,12 +16,15 @@ use kube::runtime::watcher::{self, Event, watcher};
 use telemetry::Throttle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::metrics::Metrics;
 use crate::routes::GatewayEntry;
 use crate::state::Secret;
 use crate::watch::{Message, WATCH_LASTS, pauses};
+
+/// How long Secrets that may not be read are left alone.
+const FORBIDDEN_RETRY: Duration = Duration::from_secs(2);
 
 /// Follows the Secrets of those gateways, until it is dropped.
 pub(crate) async fn follow(
@@ -62,41 +65,63 @@ async fn one(
         .timeout(WATCH_LASTS)
         .fields("type=Opaque");
     let throttle = Throttle::new(Duration::from_secs(30));
-    let mut events = pin!(watcher(api, config).backoff(pauses()));
-    let mut seen = BTreeSet::new();
-    while let Some(event) = events.next().await {
-        let message = match event {
-            Ok(Event::Init) => {
-                seen.clear();
-                continue;
-            }
-            Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                let Some((key, secret)) = Secret::parse(object) else {
+    loop {
+        let mut events = pin!(watcher(api.clone(), config.clone()).backoff(pauses()));
+        let mut seen = BTreeSet::new();
+        while let Some(event) = events.next().await {
+            let message = match event {
+                Ok(Event::Init) => {
+                    seen.clear();
                     continue;
-                };
-                seen.insert(key.clone());
-                Message::Secret(key, Some(secret))
-            }
-            Ok(Event::InitDone) => {
-                Message::SecretsListed(Arc::clone(&namespace), std::mem::take(&mut seen))
-            }
-            Ok(Event::Delete(object)) => match Secret::parse(object) {
-                Some((key, _)) => Message::Secret(key, None),
-                None => continue,
-            },
-            Err(error) => {
-                metrics.watch_errors.with(&["secrets"]).inc();
-                if let Some(missed) = throttle.permit(Instant::now().into_std()) {
-                    let error = telemetry::chain(&error);
-                    tracing::warn!(resource = "secrets", %namespace, %error, missed, "watch interrupted");
                 }
-                continue;
+                Ok(Event::InitApply(object) | Event::Apply(object)) => {
+                    let Some((key, secret)) = Secret::parse(object) else {
+                        continue;
+                    };
+                    seen.insert(key.clone());
+                    Message::Secret(key, Some(secret))
+                }
+                Ok(Event::InitDone) => {
+                    Message::SecretsListed(Arc::clone(&namespace), std::mem::take(&mut seen))
+                }
+                Ok(Event::Delete(object)) => match Secret::parse(object) {
+                    Some((key, _)) => Message::Secret(key, None),
+                    None => continue,
+                },
+                Err(error) => {
+                    metrics.watch_errors.with(&["secrets"]).inc();
+                    if let Some(missed) = throttle.permit(Instant::now().into_std()) {
+                        let error = telemetry::chain(&error);
+                        tracing::warn!(resource = "secrets", %namespace, %error, missed, "watch interrupted");
+                    }
+                    if is_forbidden(&error) {
+                        break;
+                    }
+                    continue;
+                }
+            };
+            if messages.send(message).await.is_err() {
+                return;
             }
-        };
-        if messages.send(message).await.is_err() {
+        }
+        // Lists again, since a watch that is permitted again would not say so.
+        let forbidden = Message::SecretsForbidden(Arc::clone(&namespace));
+        if messages.send(forbidden).await.is_err() {
             return;
         }
+        sleep(FORBIDDEN_RETRY).await;
     }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    let error = match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchFailed(error)
+        | watcher::Error::WatchStartFailed(error) => error,
+        watcher::Error::WatchError(status) => return status.is_forbidden(),
+        watcher::Error::NoResourceVersion => return false,
+    };
+    matches!(error, kube::Error::Api(status) if status.is_forbidden())
 }
 
 #[cfg(test)]

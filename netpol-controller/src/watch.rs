@@ -64,6 +64,8 @@ pub(crate) enum Message {
     Gone(Kind, ObjectKey),
     /// A Secret of a gateway's as it is now; none when it is gone.
     Secret(ObjectKey, Option<Secret>),
+    /// The Secrets of a namespace may not be read.
+    SecretsForbidden(Arc<str>),
     /// The Secrets of a namespace are these; others of it are gone.
     SecretsListed(Arc<str>, BTreeSet<ObjectKey>),
 }

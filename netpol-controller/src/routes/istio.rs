@@ -370,8 +370,9 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
                                 Some(problems) if problems.is_empty() => continue,
                                 Some(problems) => {
                                     let why = problems.join("; ");
-                                    let message =
-                                        format!("gateways without it pass TLS through: {why}");
+                                    let message = format!(
+                                        "gateways without its Secrets pass TLS through: {why}"
+                                    );
                                     (Reason::RouteAdapted, message)
                                 }
                                 None => (Reason::RouteAdapted, message),

@@ -108,5 +108,7 @@ pub(super) fn problems(state: &ClusterState, entry: &GatewayEntry, own: &Termina
         .into_iter()
         .flatten()
         .map(|name| ObjectKey::new(&entry.namespace, name));
-    keys.filter_map(|key| state.secrets.problem(&key)).collect()
+    let mut problems: Vec<_> = keys.filter_map(|key| state.secrets.problem(&key)).collect();
+    problems.dedup();
+    problems
 }

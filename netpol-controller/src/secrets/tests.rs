@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::routes::Ports;
-use crate::state::{Labels, Secrets};
+use crate::state::{Labels, ObjectKey, Secrets};
 
 const NAMESPACE: &str = "istio-ingress";
 const FIRST: &str = "a-kube-apiserver-tls";
@@ -18,7 +18,7 @@ const SECOND: &str = "b-kube-apiserver-tls";
 const LIMIT: Duration = Duration::from_secs(30);
 
 struct FakeApi {
-    /// Names of the Secrets; a change ends watches.
+    /// Names of the Secrets, which may not be read when there are none; a change ends watches.
     names: watch::Sender<Vec<&'static str>>,
 }
 
@@ -57,17 +57,25 @@ impl FakeApi {
         let names = changes.borrow_and_update().clone();
         let path = format!("GET /api/v1/namespaces/{NAMESPACE}/secrets?");
         assert!(head.starts_with(&path), "{head}");
-        if head.contains("watch=true") {
+        let (status, document) = if names.is_empty() {
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": "secrets is forbidden", "reason": "Forbidden", "code": 403,
+            });
+            ("403 Forbidden", status)
+        } else if head.contains("watch=true") {
             let begin = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
             stream.write_all(begin.as_bytes()).await.unwrap();
             changes.changed().await.unwrap();
             return stream.write_all(b"0\r\n\r\n").await.unwrap();
-        }
-        let items: Vec<Value> = names.iter().map(|name| secret(name)).collect();
-        let meta = json!({ "resourceVersion": "1" });
-        let body = json!({ "metadata": meta, "items": items }).to_string();
+        } else {
+            let items: Vec<Value> = names.iter().map(|name| secret(name)).collect();
+            let meta = json!({ "resourceVersion": "1" });
+            ("200 OK", json!({ "metadata": meta, "items": items }))
+        };
+        let body = document.to_string();
         let length = body.len();
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}");
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}");
         stream.write_all(answer.as_bytes()).await.unwrap();
     }
 }
@@ -114,12 +122,16 @@ impl Followed {
         }
     }
 
-    /// Applies messages up to one that ends a list.
+    /// Applies messages up to one that ends a list, or that says that there is none.
     async fn apply(&mut self) {
         loop {
             let message = timeout(LIMIT, self.messages.recv()).await;
             match message.expect("a message").unwrap() {
                 Message::Secret(key, secret) => drop(self.secrets.put(key, secret)),
+                Message::SecretsForbidden(namespace) => {
+                    self.secrets.forbid(namespace);
+                    return;
+                }
                 Message::SecretsListed(namespace, seen) => {
                     self.secrets.retain(&namespace, &seen);
                     self.secrets.list(namespace);
@@ -138,6 +150,12 @@ impl Followed {
     fn names(&self) -> Vec<&str> {
         self.secrets.keys().map(|key| &*key.name).collect()
     }
+
+    fn is_forbidden(&self) -> bool {
+        let key = ObjectKey::new(NAMESPACE, FIRST);
+        let problem = self.secrets.problem(&key);
+        problem.is_some_and(|problem| problem.contains("may not list and watch"))
+    }
 }
 
 #[tokio::test]
@@ -150,4 +168,22 @@ async fn secret_deleted_while_gateways_change_is_gone() {
     followed.gateways.send_replace(entries);
     followed.apply().await;
     assert_eq!(followed.names(), [FIRST]);
+}
+
+#[tokio::test]
+async fn forbidden_secrets_are_listed_once_they_are_permitted() {
+    let mut followed = Followed::start(&[]).await;
+    followed.apply().await;
+    assert!(followed.is_forbidden());
+    followed.api.set(&[FIRST]);
+    followed.apply().await;
+    assert!(!followed.is_forbidden());
+    // Forbidden again while they are watched: what is known stays.
+    followed.api.set(&[]);
+    followed.apply().await;
+    assert!(followed.is_forbidden());
+    assert_eq!(followed.names(), [FIRST]);
+    followed.api.set(&[SECOND]);
+    followed.apply().await;
+    assert_eq!(followed.names(), [SECOND]);
 }

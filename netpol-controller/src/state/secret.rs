@@ -28,6 +28,8 @@ pub fn authorities_of(secret: &str) -> String {
 pub struct Secrets {
     /// Namespaces whose Secrets were listed.
     listed: BTreeSet<Arc<str>>,
+    /// Namespaces whose Secrets may not be read.
+    forbidden: BTreeSet<Arc<str>>,
     known: BTreeMap<ObjectKey, Secret>,
 }
 
@@ -42,7 +44,13 @@ impl Secrets {
 
     /// Records that all Secrets of a namespace are known; returns whether that is a change.
     pub fn list(&mut self, namespace: Arc<str>) -> bool {
-        self.listed.insert(namespace)
+        let permitted = self.forbidden.remove(&namespace);
+        self.listed.insert(namespace) || permitted
+    }
+
+    /// Records that the Secrets of a namespace may not be read; returns whether that is a change.
+    pub fn forbid(&mut self, namespace: Arc<str>) -> bool {
+        self.forbidden.insert(namespace)
     }
 
     /// Forgets the Secrets of a namespace that are not among these, and returns their keys.
@@ -55,8 +63,14 @@ impl Secrets {
         gone
     }
 
-    /// Returns why a Secret cannot be used, if it is known that it cannot.
+    /// Returns why a Secret cannot be used, or what of it cannot be known, if there is anything.
     pub fn problem(&self, key: &ObjectKey) -> Option<String> {
+        if self.forbidden.contains(&key.namespace) {
+            let namespace = &key.namespace;
+            return Some(format!(
+                "the controller may not list and watch Secrets in namespace {namespace}"
+            ));
+        }
         if !self.listed.contains(&key.namespace) {
             return None;
         }

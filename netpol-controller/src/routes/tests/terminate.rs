@@ -174,6 +174,29 @@ fn missing_secret_is_reported_until_it_is_there() {
 }
 
 #[test]
+fn forbidden_secrets_are_reported_until_they_are_listed() {
+    let mut state = state(&objects());
+    assert!(state.secrets.forbid("istio-ingress".into()));
+    assert!(!state.secrets.forbid("istio-ingress".into()));
+    let found = group(&state, &on(), SHOOT);
+    // A gateway that has them goes on; each of the two servers says it, once.
+    assert!(ends(&found, &format!("names {}", HOSTS[0])).is_some());
+    assert_eq!(count(&found, Reason::RouteAdapted, Kind::IstioGateway), 1);
+    let reported = problems(&found);
+    let why = "the controller may not list and watch Secrets in namespace istio-ingress";
+    assert!(
+        reported.len() == 1 && reported[0].matches(why).count() == 1,
+        "{reported:?}"
+    );
+    let ca = Authority::new("ca").unwrap();
+    for (key, secret) in [TLS, WILDCARD, MTLS].map(|name| secret(name, &ca)) {
+        state.secrets.put(key, Some(secret));
+    }
+    assert!(state.secrets.list("istio-ingress".into()));
+    assert_eq!(problems(&group(&state, &on(), SHOOT)), [""; 0]);
+}
+
+#[test]
 fn unfit_objects_pass_tls_through_with_the_reason() {
     let start = format!("names {}", HOSTS[0]);
     let simple = mtls(json!({ "mode": "SIMPLE", "sni": SNI }));
