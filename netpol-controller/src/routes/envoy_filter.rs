@@ -14,6 +14,11 @@ use crate::state::{
     Scope, Sources, Visit,
 };
 
+/// Names of Gardener's filters of HTTP for a whole gateway: identity headers and time limits, HSTS, 421.
+const HTTP_OF_ALL: [&str; 3] = ["apiserver-tls-termination", "hsts", "misdirected-requests"];
+/// Ends of the names of those for one shoot.
+const HTTP_OF_SHOOT: [&str; 2] = ["-apiserver-proxy", "-istio-tls-termination"];
+
 pub(super) fn patches(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
     let mention = Mention::Namespace(cx.namespace.into());
@@ -72,10 +77,17 @@ fn follow(gateway: (usize, &GatewayEntry), patch: &FilterPatch, source: &Source)
             Outcome::Route(Box::new(source.claim(index, matches, target(cluster))))
         }
         // What Gardener's say the gateway does by itself, or another route has.
-        FilterPatch::Http | FilterPatch::Socket(_) if entry.terminates_tls => Outcome::Nothing,
+        FilterPatch::Http if entry.terminates_tls && is_gardeners(&source.object.key.name) => {
+            Outcome::Nothing
+        }
+        FilterPatch::Http if entry.terminates_tls => Outcome::Adapted(
+            "it changes HTTP, which is not applied to requests whose TLS ends in the gateway"
+                .to_owned(),
+        ),
         FilterPatch::Http => Outcome::Adapted(
             "it changes HTTP, which passes through inside TLS unchanged".to_owned(),
         ),
+        FilterPatch::Socket(_) if entry.terminates_tls => Outcome::Nothing,
         FilterPatch::Nothing => Outcome::Nothing,
         FilterPatch::Restrict(restriction) => {
             unapplied(entry, restriction).map_or(Outcome::Nothing, Outcome::Refused)
@@ -85,6 +97,11 @@ fn follow(gateway: (usize, &GatewayEntry), patch: &FilterPatch, source: &Source)
         )),
         FilterPatch::Unknown(what) => Outcome::Refused(what.clone()),
     }
+}
+
+/// Returns whether a filter is one of those that Gardener has for TLS that ends in the gateway.
+fn is_gardeners(name: &str) -> bool {
+    HTTP_OF_ALL.contains(&name) || HTTP_OF_SHOOT.iter().any(|end| name.ends_with(end))
 }
 
 fn chain_route(

@@ -150,6 +150,54 @@ fn tls_is_passed_through_unless_it_is_switched_on() {
 }
 
 #[test]
+fn foreign_filter_of_http_is_reported() {
+    let lua = json!({ "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua" } });
+    let of_http = [
+        ("HTTP_FILTER", "INSERT_BEFORE", lua),
+        (
+            "HTTP_ROUTE",
+            "MERGE",
+            json!({ "route": { "timeout": "15s" } }),
+        ),
+        (
+            "VIRTUAL_HOST",
+            "MERGE",
+            json!({ "request_headers_to_remove": ["X"] }),
+        ),
+        ("CLUSTER", "MERGE", json!({ "transport_socket": {} })),
+    ];
+    for (kind, operation, value) in of_http {
+        let patch = json!({ "operation": operation, "value": value });
+        let spec = json!({ "configPatches": [{ "applyTo": kind, "patch": patch }] });
+        for (name, reported) in [
+            ("apiserver-tls-termination", false),
+            ("hsts", false),
+            ("misdirected-requests", false),
+            (&*format!("{SHOOT}-istio-tls-termination"), false),
+            ("mine", true),
+        ] {
+            let mut all = objects();
+            all.push(istio(
+                "EnvoyFilter",
+                &format!("istio-ingress/{name}"),
+                spec.clone(),
+            ));
+            let state = state(&all);
+            let found = group(&state, &on(), "istio-ingress");
+            let expected = format!(
+                "RouteAdapted EnvoyFilter istio-ingress/{name}: it changes HTTP, which is not applied to requests \
+                 whose TLS ends in the gateway"
+            );
+            let expected: Vec<String> = reported.then_some(expected).into_iter().collect();
+            assert_eq!(problems(&found), expected, "{kind}");
+            // Passed through, each is.
+            let found = group(&state, &one(), "istio-ingress");
+            assert_eq!(count(&found, Reason::RouteAdapted, Kind::EnvoyFilter), 1);
+        }
+    }
+}
+
+#[test]
 fn missing_secret_is_reported_until_it_is_there() {
     let mut state = with_secrets(&[TLS, WILDCARD]);
     let start = format!("names {}", HOSTS[0]);
