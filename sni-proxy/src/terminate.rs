@@ -13,6 +13,7 @@ mod body;
 mod exchange;
 mod headers;
 mod http1_stream;
+mod http2_stream;
 mod identity;
 mod local;
 mod lost;
@@ -23,7 +24,6 @@ mod request;
 mod secrets;
 mod sending;
 mod status;
-mod stream;
 mod subject;
 mod upgraded;
 mod upstream;
@@ -55,14 +55,14 @@ use tokio_rustls::server::TlsStream;
 
 use self::body::{Answer, ResponseBody, Upstream};
 use self::exchange::{Ending, Exchanges, Open};
-use self::http1_stream::{Http1Params, Http1State, Http1Stream};
+use self::http1_stream::{Http1Params, Http1Stream, HttpState};
+use self::http2_stream::{Http2Params, preface};
 use self::identity::{ClientIdentity, Refused};
 use self::local::LocalExecutor;
 use self::metrics::{Handshake, Protocol, RouteStats};
 use self::outcome::{reason_of, why_failed};
 use self::request::{RequestBody, head_size};
 use self::secrets::{Secrets, Store};
-use self::stream::preface;
 use self::upgraded::{Upgraded, relayed};
 use self::upstream::{Active, Caller, RequestContext};
 use self::wire::Wire;
@@ -299,7 +299,7 @@ async fn requests(
             },
         }
     };
-    let state = Arc::<Http1State>::default();
+    let state = Arc::<HttpState>::default();
     let service = service_fn(|request| {
         // Before hyper reads on: what it reads then belongs to no head.
         let open = client.exchanges.begin(&request);
@@ -353,7 +353,11 @@ async fn requests(
     }
     match protocol {
         Protocol::Http2 => {
-            let Some(tls) = Box::pin(preface(tls, within)).await else {
+            let http2 = Http2Params {
+                state: Arc::clone(&state),
+                head_limit: shared.config.limits.preamble_timeout.0,
+            };
+            let Some(tls) = Box::pin(preface(tls, within, http2)).await else {
                 return Reason::PreambleTimeout;
             };
             drive!(

@@ -36,15 +36,20 @@ const LINGER_BYTES: usize = 64 * 1024;
 
 /// What the owner of a connection learns of it and decides about it.
 #[derive(Debug, Default)]
-pub(crate) struct Http1State {
+pub(crate) struct HttpState {
     refused: AtomicU16,
     reset: AtomicBool,
 }
 
-impl Http1State {
+impl HttpState {
     /// Returns the status of a refused head.
     pub(crate) fn refused(&self) -> Option<StatusCode> {
         StatusCode::from_u16(self.refused.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Records the status of a head that is refused.
+    pub(super) fn refuse(&self, status: StatusCode) {
+        self.refused.store(status.as_u16(), Ordering::Relaxed);
     }
 
     /// Lets the socket be reset when it is closed: an answer that is cut must not look whole.
@@ -76,7 +81,7 @@ pub(crate) struct Http1Stream<S> {
 /// What a connection is served with.
 pub(crate) struct Http1Params<S> {
     pub(crate) count: Arc<RequestCount>,
-    pub(crate) state: Arc<Http1State>,
+    pub(crate) state: Arc<HttpState>,
     /// Time for a head, from its first byte.
     pub(crate) head_limit: Duration,
     /// A header of each answer.
@@ -102,10 +107,10 @@ struct Refusal {
 
 /// A timer that is armed only while something waits, and moved only when it fires too early.
 #[derive(Debug, Default)]
-struct Timer(Option<Pin<Box<Sleep>>>);
+pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
 
 impl Timer {
-    fn has_passed(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
+    pub(super) fn has_passed(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
         let sleep = self
             .0
             .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
@@ -144,10 +149,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1Stream<S> {
     }
 
     fn refuse(&mut self, status: StatusCode) {
-        self.params
-            .state
-            .refused
-            .store(status.as_u16(), Ordering::Relaxed);
+        self.params.state.refuse(status);
         let limit = Instant::now() + REFUSAL_LIMIT;
         self.refusal = Some(Box::new(Refusal {
             text: status::of_head(status).to_http1(self.params.hsts.as_ref()),

@@ -3,11 +3,11 @@
 use http::StatusCode;
 use serve::Reason;
 
-use super::http1_stream::Http1State;
+use super::http1_stream::HttpState;
 use super::metrics::Handshake;
 
 /// Returns why the requests of a connection have ended.
-pub(crate) fn reason_of(served: Result<(), hyper::Error>, state: &Http1State) -> Reason {
+pub(crate) fn reason_of(served: Result<(), hyper::Error>, state: &HttpState) -> Reason {
     let Err(error) = served else {
         return Reason::Closed;
     };

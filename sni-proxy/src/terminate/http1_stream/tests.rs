@@ -17,9 +17,9 @@ const HEAD_LIMIT: Duration = Duration::from_secs(10);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
 /// Serves bodies of `len` bytes, and returns the client's side.
-fn serve(len: usize) -> (DuplexStream, Arc<Http1State>) {
+fn serve(len: usize) -> (DuplexStream, Arc<HttpState>) {
     let (own, client) = duplex(1024);
-    let (count, state) = (Arc::<RequestCount>::default(), Arc::<Http1State>::default());
+    let (count, state) = (Arc::<RequestCount>::default(), Arc::<HttpState>::default());
     let params = Http1Params {
         count: Arc::clone(&count),
         state: Arc::clone(&state),

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::frames::{Frames, HEADERS, block, head};
 use super::*;
 
 use testkit::wait;
@@ -58,6 +59,22 @@ async fn head_that_stops_is_answered_408() {
     );
     world.gateway.wait_closed("tls", "preamble_timeout", 1);
     assert_eq!(requests(&world, "http/1.1", "408"), 1.0);
+}
+
+#[tokio::test]
+async fn head_of_http2_that_stops_ends_the_connection() {
+    let world = World::configured("limits: { preambleTimeout: 1s }\n", |_| {});
+    // A connection that waits between heads goes on.
+    let mut idle = Frames::open(&world, None).await;
+    assert!(idle.serves().await);
+    let mut frames = Frames::open(&world, None).await;
+    let stream = frames.stream_id();
+    let began = block(&head("GET", "/a"));
+    frames.frame(HEADERS, 0, stream, &began).await;
+    // Answers nothing, which would come between the parts of a head.
+    while frames.next(LIMIT).await.is_some() {}
+    world.gateway.wait_closed("tls", "preamble_timeout", 1);
+    assert!(idle.serves().await);
 }
 
 #[tokio::test]
