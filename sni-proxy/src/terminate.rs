@@ -20,6 +20,7 @@ mod lost;
 mod metrics;
 mod outcome;
 mod params;
+mod received;
 mod request;
 mod secrets;
 mod sending;

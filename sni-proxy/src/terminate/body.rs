@@ -4,12 +4,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream};
+use h2::Reason;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use relay::{Direction, Meter};
 
 use super::exchange::Open;
+use super::received::Listed;
 use super::upstream::Active;
 
 /// Why a server's body ended before its end.
@@ -25,7 +26,7 @@ pub(crate) enum AnswerError {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Http1(Incoming),
-    Http2(RecvStream),
+    Http2(Listed),
 }
 
 impl Answer {
@@ -33,18 +34,15 @@ impl Answer {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
-        let stream = match self {
+        let mut stream = match self {
             Self::Http1(body) => {
                 return Pin::new(body).poll_frame(cx).map_err(AnswerError::from);
             }
-            Self::Http2(stream) => stream,
+            Self::Http2(stream) => stream.borrow_mut(),
         };
+        // A poll comes when the client can take it.
         match ready!(stream.poll_data(cx)) {
-            Some(Ok(data)) => {
-                // A poll comes when the client can take it.
-                let _ = stream.flow_control().release_capacity(data.len());
-                Poll::Ready(Some(Ok(Frame::data(data))))
-            }
+            Some(Ok(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
             // It has said all that it says (RFC 9113 section 8.1).
             Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),
             Some(Err(error)) => Poll::Ready(Some(Err(error.into()))),
@@ -59,7 +57,7 @@ impl Answer {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(body) => body.is_end_stream(),
-            Self::Http2(stream) => stream.is_end_stream(),
+            Self::Http2(stream) => stream.borrow().is_end_stream(),
         }
     }
 

@@ -66,7 +66,8 @@ pub(crate) async fn exchange(
                 let task = tokio::task::spawn_local(body.send(stream));
                 active.set_sending(task.abort_handle());
             }
-            Ok(response.await.map_err(failed)?.map(Answer::Http2))
+            let response = response.await.map_err(failed)?;
+            Ok(response.map(|stream| active.receive(stream)))
         }
     }
 }

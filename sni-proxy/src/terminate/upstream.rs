@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::RecvStream;
 use h2::client::SendRequest;
 use http::{HeaderName, Request, Response, StatusCode};
 use hyper::client::conn::http1;
@@ -35,6 +36,7 @@ use super::exchange::Exchange;
 use super::identity::Verified;
 use super::lost::lost;
 use super::metrics::{PoolKind, WorkerStats};
+use super::received::Answers;
 use super::request::{Again, RequestBody};
 use super::secrets::Secrets;
 use super::sending::{Failed, Sender, exchange};
@@ -48,7 +50,7 @@ const STREAM_WINDOW: u32 = 64 * 1024;
 /// Bytes of an answer's head.
 const HEAD_BYTES: u32 = 64 * 1024;
 /// More than all streams may hold, so that none can take another one's. h2 ends a connection whose small frames
-/// cost more memory beside their bytes than half of this: 44 MiB for as many stalled streams of lines of 32 bytes.
+/// cost more memory beside their bytes than half of this; see [`Answers`].
 const CONNECTION_WINDOW: u32 = 128 * 1024 * 1024;
 /// Streams that clients gave up, of which the frames under way are known for a second.
 const MAX_RESET_STREAMS: usize = 1024;
@@ -152,6 +154,12 @@ impl Active {
         *self.sending.borrow_mut() = Some(task);
     }
 
+    /// Takes the body of its answer.
+    pub(super) fn receive(&self, stream: RecvStream) -> Answer {
+        let answers = self.streams.as_ref().map(|own| Rc::clone(&own.answers));
+        Answer::Http2(answers.unwrap_or_default().add(stream))
+    }
+
     /// No further stream of its connection is possible.
     pub(super) fn connection_ended(&self) {
         if let Some(streams) = &self.streams {
@@ -195,6 +203,7 @@ struct Streams {
     used: Cell<Instant>,
     /// No further one is possible.
     ended: Cell<bool>,
+    answers: Rc<Answers>,
 }
 
 impl Upstreams {
@@ -393,6 +402,7 @@ impl Pool {
             count: Cell::new(0),
             used: Cell::new(Instant::now()),
             ended: Cell::new(false),
+            answers: Rc::default(),
         });
         let (own, pings) = (Rc::clone(&streams), connection.ping_pong());
         tokio::task::spawn_local(async move {
@@ -404,7 +414,8 @@ impl Pool {
                     () = lost => {}
                 }
             };
-            driver.run(served).await;
+            let gather = || own.answers.gather(driver.received());
+            driver.run(served, gather).await;
             own.ended.set(true);
             drop(opened);
         });
@@ -575,7 +586,7 @@ async fn http1_sender(
 ) -> Result<http1::SendRequest<RequestBody>, StatusCode> {
     let shaken = http1::Builder::new().handshake(TokioIo::new(stream)).await;
     let (sender, connection) = shaken.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-    tokio::task::spawn_local(async move { driver.run(connection.with_upgrades()).await });
+    tokio::task::spawn_local(async move { driver.run(connection.with_upgrades(), || {}).await });
     Ok(sender)
 }
 

@@ -109,9 +109,9 @@ impl Driver {
         self.turns(future, || self.report(info)).await
     }
 
-    /// As [`Driver::drive`], and counts nothing.
-    pub(crate) async fn run<F: Future>(&self, future: F) -> F::Output {
-        self.turns(pin!(future), || {}).await
+    /// As [`Driver::drive`], and counts nothing; `after` is called at the end of each turn.
+    pub(crate) async fn run<F: Future>(&self, future: F, after: impl Fn()) -> F::Output {
+        self.turns(pin!(future), after).await
     }
 
     /// Returns how many bytes have come, as long as none are counted elsewhere.

@@ -238,15 +238,15 @@ async fn stream_beyond_the_limit_is_refused() {
         .wait_value("rhizome_requests_active", &active, 0.0);
 }
 
-/// Ten that do not read, of large pieces and of small ones, over the server's one connection.
+/// Ten that do not read, of large pieces, small ones and the smallest lines, over the server's one connection.
 #[tokio::test]
 async fn stalled_readers_stall_no_other() {
-    for piece in [16_384, 32] {
+    for (piece, streams) in [(16_384, 5), (32, 5), (2, 2)] {
         let (world, recorder) = Recorder::start(&["h2"]);
         let mut stalled = Vec::new();
         for _ in 0..10 {
             let mut frames = Frames::open(&world, None).await;
-            for _ in 0..5 {
+            for _ in 0..streams {
                 let stream = frames.get(&format!("/stream/{piece}/10000000")).await;
                 assert_eq!(frames.said(stream).await, Said::Status(200));
             }
