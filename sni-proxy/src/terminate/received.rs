@@ -12,7 +12,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -39,7 +39,6 @@ impl Answers {
             stream,
             ahead: Vec::new(),
             taken: Bytes::new(),
-            waiting: None,
             read: 0,
         }));
         Listed {
@@ -90,8 +89,6 @@ pub(crate) struct Received {
     ahead: Vec<u8>,
     /// Of what was read ahead, what its client takes now.
     taken: Bytes,
-    /// The client's task, while it waits for more.
-    waiting: Option<Waker>,
     /// Bytes that the client took since this was looked at last.
     read: usize,
 }
@@ -106,18 +103,13 @@ impl Received {
             self.taken = std::mem::take(&mut self.ahead).into();
         }
         let data = if self.taken.is_empty() {
-            match self.stream.poll_data(cx) {
-                Poll::Ready(Some(Ok(data))) => data,
-                Poll::Ready(other) => return Poll::Ready(other),
-                Poll::Pending => {
-                    self.waiting = Some(cx.waker().clone());
-                    return Poll::Pending;
-                }
+            match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(data)) => data,
+                other => return Poll::Ready(other),
             }
         } else {
             self.taken.split_to(PIECE.min(self.taken.len()))
         };
-        self.waiting = None;
         self.read += data.len();
         let _ = self.stream.flow_control().release_capacity(data.len());
         Poll::Ready(Some(Ok(data)))
@@ -145,10 +137,96 @@ impl Received {
             return;
         }
         self.ahead.reserve_exact(unread);
-        let mut cx = Context::from_waker(self.waiting.as_ref().unwrap_or(Waker::noop()));
-        // Its end, and an error, are there again when the client asks.
+        // A client that waited was woken when these bytes came. Its end, and an error, are there again when it asks.
+        let mut cx = Context::from_waker(Waker::noop());
         while let Poll::Ready(Some(Ok(data))) = self.stream.poll_data(&mut cx) {
             self.ahead.extend_from_slice(&data);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use http::{HeaderMap, Request, Response};
+    use tokio::io::{DuplexStream, duplex};
+    use tokio::task::{LocalSet, spawn_local};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// More than a window, in frames of two bytes.
+    const FRAMES: u16 = 60_000;
+
+    /// Answers with numbers, some at a time, and with trailers.
+    async fn serve(stream: DuplexStream) {
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+        tokio::spawn(async move {
+            let mut stream = respond.send_response(Response::new(()), false).unwrap();
+            for number in 0..FRAMES {
+                let bytes = Bytes::copy_from_slice(&number.to_be_bytes());
+                stream.send_data(bytes, false).unwrap();
+                if number % 5000 == 0 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+            let mut trailers = HeaderMap::new();
+            trailers.insert("a", http::HeaderValue::from_static("b"));
+            stream.send_trailers(trailers).unwrap();
+        });
+        while connection.accept().await.is_some() {}
+    }
+
+    async fn read(pause: Duration) {
+        let (client, server) = duplex(64 * 1024);
+        tokio::spawn(serve(server));
+        let (mut sender, connection) = h2::client::Builder::new()
+            .data_frame_budget(usize::MAX)
+            .handshake::<_, Bytes>(client)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let request = Request::get("https://a/").body(()).unwrap();
+        let (response, _) = sender.send_request(request, true).unwrap();
+        let answers = Rc::<Answers>::default();
+        let listed = answers.add(response.await.unwrap().into_body());
+        let ahead = Rc::clone(&answers);
+        let gathering = spawn_local(async move {
+            for period in 1.. {
+                ahead.gather(period * PERIOD);
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let mut bytes = Vec::new();
+        while let Some(data) = poll_fn(|cx| listed.borrow_mut().poll_data(cx)).await {
+            assert!(!listed.borrow().is_end_stream());
+            let before = bytes.len();
+            bytes.extend_from_slice(&data.unwrap());
+            if bytes.len() / 8192 > before / 8192 {
+                sleep(pause).await;
+            }
+        }
+        let trailers = poll_fn(|cx| listed.borrow_mut().poll_trailers(cx)).await;
+        assert_eq!(trailers.unwrap().unwrap().len(), 1);
+        assert!(listed.borrow().is_end_stream());
+        let expected = (0..FRAMES).flat_map(u16::to_be_bytes);
+        assert!(bytes.into_iter().eq(expected));
+        gathering.abort();
+        drop(listed);
+        assert!(answers.open.borrow().is_empty());
+    }
+
+    #[tokio::test]
+    async fn answer_is_whole_however_it_is_read_ahead() {
+        for pause in [0, 100].map(Duration::from_millis) {
+            // In a task of its own, which nothing else wakes.
+            let tasks = LocalSet::new();
+            let reading = tasks.spawn_local(read(pause));
+            let reading = tasks.run_until(timeout(Duration::from_secs(60), reading));
+            reading.await.expect("the end").unwrap();
         }
     }
 }
