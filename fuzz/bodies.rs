@@ -2,7 +2,7 @@
 //! not.
 //!
 //! ```text
-//! fuzz_targets/*.rs ──(nightly, exploring)──┐
+//! fuzz_targets/*.rs ─────(exploring)────────┐
 //! crates/preamble/tests/replay.rs ──────────┼──▶ client_hello, proxy_header, connect_head, response_head
 //! crates/preamble/tests/it ──(proptest)─────┘
 //! ```

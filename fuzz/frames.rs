@@ -1,7 +1,7 @@
 //! What the HTTP/2 server's core must hold to, as plain functions that panic when it does not.
 //!
 //! ```text
-//! fuzz_targets/http2.rs ──(nightly, exploring)──┬──▶ connection
+//! fuzz_targets/http2.rs ─────(exploring)────────┬──▶ connection
 //! crates/http2-proto/tests/replay.rs ───────────┘
 //! ```
 //!

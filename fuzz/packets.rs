@@ -1,7 +1,7 @@
 //! What a stream of packets must hold to, as plain functions that panic when it does not.
 //!
 //! ```text
-//! fuzz_targets/knp_stream.rs ──(nightly, exploring)──┬──▶ stream
+//! fuzz_targets/knp_stream.rs ─────(exploring)────────┬──▶ stream
 //! crates/knp-proto/tests/replay.rs ──────────────────┘
 //! ```
 //!

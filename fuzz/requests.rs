@@ -2,7 +2,7 @@
 //! panic when a law does not hold.
 //!
 //! ```text
-//! fuzz_targets/{request,subject}.rs ──(nightly, exploring)──┐
+//! fuzz_targets/{request,subject}.rs ─────(exploring)────────┐
 //! sni-proxy/tests/it/replay.rs ─────────────────────────────┴─▶ request, subject
 //! ```
 //!

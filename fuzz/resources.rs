@@ -2,7 +2,7 @@
 //! does not.
 //!
 //! ```text
-//! fuzz_targets/xds.rs ──(nightly, exploring)──┐
+//! fuzz_targets/xds.rs ─────(exploring)────────┐
 //! crates/xds/tests/replay.rs ─────────────────┼──▶ resource
 //! crates/xds/tests/round_trip.rs ─(proptest)──┘
 //! ```
