@@ -209,19 +209,20 @@ pub(super) fn split_held<'a>(
     held.filter(|_| tail.is_empty()).ok_or(WireError::Held(all))
 }
 
-/// Reads a message and checks what came with it, as a newcomer does: for fuzzing.
+/// Reads a message and checks what came with it, as a newcomer does, and writes it again: for fuzzing.
 #[doc(hidden)]
-pub fn parse_message(frame: &[u8]) {
-    let Some((head, rest)) = frame.split_first_chunk() else {
-        return;
-    };
-    let Ok(head) = Head::parse(*head) else { return };
-    let Some((json, tail)) = rest.split_at_checked(head.json) else {
-        return;
-    };
-    if let Ok(Message::Relays { relays }) = serde_json::from_slice(json) {
-        let _ = split_held(&relays, head.descriptors, tail);
+pub fn parse_message(frame: &[u8]) -> Option<Vec<u8>> {
+    let (head, rest) = frame.split_first_chunk()?;
+    let head = Head::parse(*head).ok()?;
+    let (json, tail) = rest.split_at_checked(head.json)?;
+    let message: Message = serde_json::from_slice(json).ok()?;
+    if let Message::Relays { relays } = &message {
+        let held = split_held(relays, head.descriptors, tail).ok()?;
+        assert_eq!(held.concat().concat(), tail);
     }
+    let mut again = encode(&message, tail.len(), head.descriptors).ok()?;
+    again.extend_from_slice(tail);
+    Some(again)
 }
 
 #[cfg(test)]
