@@ -181,8 +181,10 @@ impl Gateway {
                     exit: settings.afterwards == Afterwards::Exit,
                     notify: environment.notify_socket.clone(),
                 };
-                // The other process serves until there are routes; without, nothing is better.
-                let _ = timeout(settings.timeout.0, shared.routing.first()).await;
+                if settings.socket.exists() {
+                    // The other process serves until there are routes; without, nothing is better.
+                    let _ = timeout(settings.timeout.0, shared.routing.first()).await;
+                }
                 Some(Handover::begin(params, handover_metrics).await?)
             }
             None => None,

@@ -1,8 +1,10 @@
 //! One process takes established connections over from another: no client notices, and all counts are right.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -14,8 +16,9 @@ use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::{ports, wait};
 
+use crate::gateway::{Scripted, read_head};
 use crate::proxy::{
-    LIMIT, Program, by_proxy_header, config, connect, finish, metrics, program, with,
+    LIMIT, Program, by_connect, by_proxy_header, config, connect, finish, metrics, program, with,
 };
 
 /// A place at which processes follow each other.
@@ -240,12 +243,14 @@ fn served(streams: Vec<TcpStream>) -> Vec<TcpStream> {
 #[test]
 fn killed_process_takes_only_its_own_along() {
     const CONNECTIONS: usize = 400;
+    // Moments of a handover, which takes 50 to 100 ms here; others each time.
+    let seed = RandomState::new();
     for round in 0..12_u64 {
         let place = Place::new();
         let mut first = place.start(json!({}));
         let streams: Vec<_> = (0..CONNECTIONS).map(|_| place.open()).collect();
         let mut second = Program::start(&place.config(json!({})));
-        wait::pause(Duration::from_millis(round / 2 * 13));
+        wait::pause(Duration::from_micros(seed.hash_one(round) % 90_000));
         let first_dies = round % 2 == 0;
         let (killed, survivor) = match first_dies {
             true => (&mut first, &second),
@@ -315,4 +320,82 @@ fn directory_of_others_is_refused() {
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success(), "{log}");
     assert!(log.contains("must be a directory of user"), "{log}");
+}
+
+#[test]
+fn connections_follow_once_established() {
+    let place = Place::new();
+    let (consent, consents) = std::sync::mpsc::channel::<()>();
+    let consents = std::sync::Arc::new(std::sync::Mutex::new(consents));
+    let gateway = Scripted::start(move |mut stream: TcpStream| {
+        let head = read_head(&mut stream);
+        consents.lock().unwrap().recv_timeout(LIMIT).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+        head
+    });
+    let by_connect = json!({ "upstream": by_connect(gateway.addr) });
+    let first = place.start(by_connect.clone());
+    let mut early = place.connect();
+    wait::until("the connection", LIMIT, || active(&first) == 1.0).unwrap();
+    let second = place.start(by_connect);
+    assert_eq!((active(&first), active(&second)), (1.0, 0.0));
+    consent.send(()).unwrap();
+    assert_eq!(read(&mut early, 5), b"hello");
+    wait::until("it to follow", LIMIT, || active(&second) == 1.0).unwrap();
+    assert_eq!(active(&first), 0.0);
+    assert!(finish(early).is_empty());
+    assert!(gateway.outcome().starts_with("CONNECT "));
+    wait::until("its end in the log", LIMIT, || ends(&second).len() == 1).unwrap();
+}
+
+/// Sends a frame, and returns the JSON of the one that comes back.
+fn says(stream: &mut UnixStream, json: &str) -> Value {
+    let length = u32::try_from(json.len()).unwrap().to_be_bytes();
+    stream
+        .write_all(&[&length[..], &[0; 8], json.as_bytes()].concat())
+        .unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    let mut json = vec![0; u32::from_be_bytes(*head.first_chunk().unwrap()) as usize];
+    stream.read_exact(&mut json).unwrap();
+    serde_json::from_slice(&json).unwrap()
+}
+
+#[test]
+fn other_versions_and_garbage_do_no_harm() {
+    let place = Place::new();
+    let first = place.start(json!({}));
+    let mut client = place.open();
+    let come = || {
+        let stream = UnixStream::connect(place.directory.join("handover.sock")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    };
+    let answer = says(&mut come(), r#"{"type":"hello","lowest":2,"highest":3}"#);
+    assert_eq!(answer["type"], "refused", "{answer}");
+    // One that is newer by a version, and says more than this one knows.
+    let later = r#"{"type":"hello","lowest":1,"highest":2,"later":true}"#;
+    let answer = says(&mut come(), later);
+    assert_eq!(answer, json!({ "type": "agreed", "version": 1 }));
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[0; 12], b""] {
+        let mut stream = come();
+        stream.write_all(garbage).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // Nothing is said to it.
+        assert!(!matches!(stream.read(&mut [0]), Ok(1)), "{garbage:?}");
+    }
+    says_back(&mut client, b"still here");
+    // The third of three waits for its time, and starts as if there were no handover.
+    let mut silent = come();
+    silent.write_all(&[0]).unwrap();
+    let quick = json!({ "handover": {
+        "socket": place.directory.join("handover.sock"), "timeout": "1s",
+    } });
+    let second = place.start(quick);
+    assert_eq!((active(&first), active(&second)), (1.0, 0.0));
+    let labels = [("direction", "in"), ("outcome", "given_up")];
+    let given_up = metrics(second.probes).value("rhizome_handovers_total", &labels);
+    assert_eq!(given_up, Some(1.0));
+    says_back(&mut client, b"still here");
 }

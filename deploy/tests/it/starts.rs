@@ -86,12 +86,7 @@ fn gateway_waits_for_routes_with_node_cache() {
         Namespace::new("cache").unwrap(),
         TempDir::new("deploy").unwrap(),
     );
-    let authority = Authority::new("xds").unwrap();
-    let uri = "spiffe://example.com/gateway/default";
-    let identity = authority.client("", &[], &[uri]).unwrap();
-    let data = json!({
-        "ca.crt": authority.pem(), "tls.crt": identity.cert_pem, "tls.key": identity.key_pem,
-    });
+    let data = gateway_identity();
     let built = |directory: &str| {
         let mut built = Objects::build(directory).unwrap();
         built.extend([secret("sni-proxy-xds-tls", data.clone())]);
@@ -112,16 +107,65 @@ fn gateway_waits_for_routes_with_node_cache() {
     assert!(crate::world::ask(&at, 15021, "/readyz").is_none());
 }
 
+#[test]
+fn gateways_of_a_node_follow_each_other() {
+    let (at, dir) = (
+        Namespace::new("handover").unwrap(),
+        TempDir::new("deploy").unwrap(),
+    );
+    let mut built = Objects::build("seed/gateway/overlays/node-handover").unwrap();
+    assert!(built.get("Deployment", "sni-proxy").is_err());
+    built.extend([secret("sni-proxy-xds-tls", gateway_identity())]);
+    let sandbox = sandbox(&at, &dir);
+    let pod = |name| Pod::of(&built, "DaemonSet", "sni-proxy", name).unwrap();
+    let first = pod("sni-proxy-0");
+    let container = first.container("sni-proxy").unwrap();
+    let refused = format!("{:#}", sandbox.command(container, &built).unwrap_err());
+    assert!(refused.contains("/run/rhizome-gateway"), "{refused}");
+    let own = "seed/gateway/overlays/node-handover/rhizome-gateway-handover.conf";
+    prepare_for(&sandbox.host(), own);
+    let mut older = sandbox.start(container, &built).unwrap();
+    let alive = || crate::world::ask(&at, 15021, "/healthz").is_some();
+    older.wait_ready(LIMIT, alive).unwrap();
+    let second = pod("sni-proxy-1");
+    let container = second.container("sni-proxy").unwrap();
+    let mut newer = sandbox.start(container, &built).unwrap();
+    newer.wait_log("took over", LIMIT).unwrap();
+    older.signal(testkit::process::Signal::TERM).unwrap();
+    assert!(older.wait_exit(LIMIT).unwrap().success());
+    assert!(alive());
+}
+
+/// Returns what the Secret of a gateway's identity has.
+fn gateway_identity() -> Value {
+    let authority = Authority::new("xds").unwrap();
+    let uri = "spiffe://example.com/gateway/default";
+    let identity = authority.client("", &[], &[uri]).unwrap();
+    json!({
+        "ca.crt": authority.pem(), "tls.crt": identity.cert_pem, "tls.key": identity.key_pem,
+    })
+}
+
 /// Prepares a node as the fragment for tmpfiles.d says; `host` is its file system.
 pub(crate) fn prepare_node(host: &Path) {
-    let file = deploy::root().join("seed/gateway/overlays/node-cache/rhizome-gateway.conf");
-    let text = fs::read_to_string(file).unwrap();
+    prepare_for(
+        host,
+        "seed/gateway/overlays/node-cache/rhizome-gateway.conf",
+    );
+}
+
+fn prepare_for(host: &Path, fragment: &str) {
+    let text = fs::read_to_string(deploy::root().join(fragment)).unwrap();
     let line = text.lines().find(|line| line.starts_with("d ")).unwrap();
     let words: Vec<&str> = line.split_whitespace().collect();
     let path = host.join(words[1].trim_start_matches('/'));
     fs::create_dir_all(&path).unwrap();
     // In a user namespace of an unprivileged user there is no such group.
-    let _ = chown(&path, None, Some(words[4].parse().unwrap()));
+    let _ = chown(
+        &path,
+        words[3].parse().ok(),
+        Some(words[4].parse().unwrap()),
+    );
     let mode = u32::from_str_radix(words[2], 8).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
 }

@@ -1,9 +1,12 @@
 //! A shoot's node: `apiserver-proxy` with the API server's address on a device of its own.
 
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
 
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
@@ -39,6 +42,35 @@ pub(super) fn start(
     shoot: &Shoot,
     mode: Mode,
 ) -> Result<ChildGuard> {
+    let program = programs.get("apiserver-proxy")?;
+    let name = format!("apiserver-proxy-{}", shoot.letter);
+    let config = config(dir, shoot, mode)?;
+    let ready = || process::is_ok(node, PROBES, "/readyz");
+    process::start((node, dir), (&name, program), config, ready)
+}
+
+/// Starts the process that follows the one that serves, and waits until it has taken over.
+pub(super) fn succeed(
+    programs: &Programs,
+    node: &Namespace,
+    dir: &TempDir,
+    shoot: &Shoot,
+    mode: Mode,
+) -> Result<ChildGuard> {
+    let program = programs.get("apiserver-proxy")?;
+    let name = format!("apiserver-proxy-{}-next", shoot.letter);
+    let config = config(dir, shoot, mode)?;
+    let log = dir.join(format!("{name}.log"));
+    let took_over = || fs::read_to_string(&log).is_ok_and(|log| log.contains("took over"));
+    process::start((node, dir), (&name, program), config, took_over)
+}
+
+fn config(dir: &TempDir, shoot: &Shoot, mode: Mode) -> Result<Value> {
+    let directory = dir.join(format!("node-{}", shoot.letter));
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
+        Ok(()) | Err(_) => {}
+    }
     let upstream = match mode {
         Mode::Connect => json!({
             "address": gateway::NODE,
@@ -51,17 +83,14 @@ pub(super) fn start(
             "version": 2,
         }),
     };
-    let config = json!({
+    Ok(json!({
         "listen": [SocketAddr::new(mode.address(shoot), 443)],
         "upstream": upstream,
         "interface": { "name": "apiserver-proxy", "kind": "auto", "cleanup": true },
         "probes": { "address": PROBES },
         "drain": { "delay": "0s", "timeout": "1s" },
-    });
-    let name = format!("apiserver-proxy-{}", shoot.letter);
-    let program = programs.get("apiserver-proxy")?;
-    let ready = || process::is_ok(node, PROBES, "/readyz");
-    process::start((node, dir), (&name, program), config, ready)
+        "handover": { "socket": directory.join("handover.sock") },
+    }))
 }
 
 const PROBES: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 16910);

@@ -23,6 +23,7 @@ use crate::workspace::Programs;
 mod balance;
 mod drain;
 mod egress;
+mod handover;
 mod reload;
 mod tunnel;
 
@@ -47,6 +48,7 @@ pub(super) fn all(console: &mut Console, programs: Programs, dir: TempDir) -> Re
     reload::show(console, &stage)?;
     switch_to_connect(console, &mut stage)?;
     by_node_proxy(console, &stage, Mode::Connect)?;
+    handover::show(console, &mut stage)?;
     balance::show(console, &stage)?;
     drain::show(console, &mut stage)?;
     egress::show(console, &mut stage)?;

@@ -167,6 +167,7 @@ impl Giver {
         channel: &mut Channel,
         worker: usize,
     ) -> Result<Option<usize>, GiveError> {
+        let stopped = Instant::now();
         let relays = self.workers.stop(worker, BATCH).await;
         let count = relays.len();
         if count == 0 {
@@ -179,6 +180,8 @@ impl Giver {
         };
         self.workers.settle(worker, kept).await;
         self.shared.metrics.count(Way::Out, fate, count);
+        let gap = stopped.elapsed().as_secs_f64();
+        self.shared.metrics.gap.observe(gap);
         given.map(|()| Some(count))
     }
 

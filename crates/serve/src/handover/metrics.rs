@@ -5,6 +5,9 @@ use telemetry::Registry;
 /// Seconds of a handover: from a few connections to many on a busy machine.
 const BUCKETS: [f64; 9] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
+/// Seconds of a pause that no peer notices, up to those that one does.
+const GAPS: [f64; 8] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.25, 1.0];
+
 telemetry::labels! {
     /// Which way a connection went.
     #[repr(u8)]
@@ -39,6 +42,8 @@ telemetry::families! {
         handovers: counter["direction", "outcome"] = "rhizome_handovers_total",
         /// Seconds from the first word to the last connection that was established then.
         pub(super) seconds: histogram(BUCKETS) = "rhizome_handover_seconds",
+        /// Seconds for which the connections of a batch were served by neither process.
+        pub(super) gap: histogram(GAPS) = "rhizome_handover_gap_seconds",
     }
 }
 
