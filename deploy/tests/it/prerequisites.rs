@@ -103,8 +103,8 @@ fn documented_prerequisites_match_manifests() {
     }
     // As the page has it.
     let wording = "`garden`, `istio-ingress`: `restricted`; a shoot's namespace in the seed: `privileged` for \
-        `vpn-server` (its device, `NET_ADMIN`), else `restricted`; `kube-system`: `privileged`. With `node-cache`, \
-        `istio-ingress` is `privileged`";
+        `vpn-server` (its device, `NET_ADMIN`), else `restricted`; `kube-system`: `privileged`. With `node-cache` \
+        or `node-handover`, `istio-ingress` is `privileged`";
     let words: Vec<&str> = section.split_whitespace().collect();
     assert!(words.join(" ").contains(wording), "{section}");
     for ((directory, namespace), level) in levels {
@@ -114,6 +114,7 @@ fn documented_prerequisites_match_manifests() {
         let privileged = [
             "control-plane/vpn-server",
             "seed/gateway/overlays/node-cache",
+            "seed/gateway/overlays/node-handover",
         ];
         let documented = if privileged.contains(&directory.as_str()) {
             Level::Privileged
