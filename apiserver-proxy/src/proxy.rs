@@ -230,7 +230,9 @@ impl Proxy {
         keep_node(&mut service, &shared, &node, own);
         if let (Some(handover), Some(to_share)) = (handover, to_share) {
             let (workers, accepting) = (service.asker(), shared.accepting.clone());
-            service.keep(tokio::spawn(handover.run(workers, accepting, to_share)));
+            let no_flows = Box::new(|_: &str| Ok(None));
+            let run = handover.run(workers, accepting, to_share, no_flows);
+            service.keep(tokio::spawn(run));
         }
         if let Some(dns) = dns {
             // When the drain's delay is over, so that what was asked before has been answered.

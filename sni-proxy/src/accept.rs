@@ -9,16 +9,18 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use route::Route;
 use serve::{
-    ConnRecord, ListenerContext, RelayRecord, Resume, Resumed, WorkerHandle, WorkerSocket,
-    accept_all,
+    ConnRecord, ListenerContext, MovingFlows, Phase, Reason, RelayRecord, Resume, Resumed,
+    WorkerHandle, WorkerSocket, accept_all,
 };
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::config::{Protocol, ProxyProtocol};
@@ -27,14 +29,19 @@ use crate::heap;
 use crate::wireguard::{self, Scanner};
 use crate::worker::{Listener, Shared, Worker};
 
+/// Tables of flows that may wait for their worker.
+const WAITING: usize = 64;
+
 /// What a worker thread is given: what all share, and its own sockets.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) shared: Arc<Shared>,
     /// Those of TCP listeners, in the order of the configuration.
     pub(crate) sockets: Vec<WorkerSocket>,
-    /// Those of WireGuard listeners, likewise.
-    pub(crate) datagrams: Vec<UdpSocket>,
+    /// Those of WireGuard listeners.
+    pub(crate) datagrams: Vec<MovingFlows>,
+    /// Tables of flows of all workers.
+    pub(crate) flow_tables: usize,
     /// There is one where there are WireGuard listeners.
     pub(crate) scanner: Option<Scanner>,
 }
@@ -48,11 +55,14 @@ pub(crate) async fn run(handle: WorkerHandle, task: Task) -> io::Result<()> {
     let (udp, tcp): (Vec<_>, Vec<_>) =
         listeners.partition(|own| own.config.protocol == Protocol::WireGuard);
     let shared_accepting = shared.accepting.clone();
-    let worker = Worker::new(shared, handle);
+    let worker = Worker::new(shared, handle, task.flow_tables);
+    let (starts, mut starting) = mpsc::channel(WAITING);
     if worker.shared.config.handover.is_some() {
         worker.handle.movable.resume_by(Moved {
             worker: Rc::clone(&worker),
             listeners: tcp.clone(),
+            datagrams: udp.clone(),
+            starts,
             routes: RefCell::default(),
         });
     }
@@ -63,21 +73,32 @@ pub(crate) async fn run(handle: WorkerHandle, task: Task) -> io::Result<()> {
     let sockets = task.sockets.into_iter().filter_map(with_listener).collect();
     tokio::task::spawn_local(heap::give_back(Arc::default()));
     let mut forwarding = JoinSet::new();
-    for ((socket, listener), scanner) in { task.datagrams }
-        .into_iter()
-        .zip(udp)
-        .zip(std::iter::repeat(task.scanner))
-    {
-        let Some(scanner) = scanner else { continue };
-        let worker = Rc::clone(&worker);
-        forwarding.spawn_local(wireguard::serve(worker, listener, socket, scanner));
+    let (own, scanner, drain) = (
+        Rc::clone(&worker),
+        task.scanner,
+        shared_accepting.drain.clone(),
+    );
+    let forward = move |forwarding: &mut JoinSet<_>, table: MovingFlows| {
+        let listener = udp.iter().find(|own| own.config.name == table.listener);
+        if let (Some(listener), Some(scanner)) = (listener, &scanner) {
+            let (worker, listener) = (Rc::clone(&own), Rc::clone(listener));
+            forwarding.spawn_local(wireguard::serve(worker, listener, table, scanner.clone()));
+        }
+    };
+    for table in task.datagrams {
+        forward(&mut forwarding, table);
     }
     let accepting = accept_all(&shared_accepting, sockets, move |stream, peer, listener| {
         accepted(&worker, stream, peer, listener);
     });
     let forwarded = async {
-        while let Some(ended) = forwarding.join_next().await {
-            ended.map_err(io::Error::other)??;
+        let (mut closing, mut is_closing) = (pin!(drain.reached(Phase::Closing)), false);
+        while !(is_closing && forwarding.is_empty()) {
+            tokio::select! {
+                Some(table) = starting.recv() => forward(&mut forwarding, table),
+                Some(ended) = forwarding.join_next() => ended.map_err(io::Error::other)??,
+                () = &mut closing, if !is_closing => is_closing = true,
+            }
         }
         Ok(())
     };
@@ -119,12 +140,26 @@ struct Moved {
     worker: Rc<Worker>,
     /// Those of TCP, in the order of the configuration.
     listeners: Vec<Rc<Listener>>,
+    /// Those of WireGuard.
+    datagrams: Vec<Rc<Listener>>,
+    starts: mpsc::Sender<MovingFlows>,
     routes: RefCell<RoutesOf>,
 }
 
 impl Moved {
     fn listener(&self, name: &str) -> Option<&Rc<Listener>> {
         self.listeners.iter().find(|own| own.config.name == name)
+    }
+
+    /// Describes a listener that the other process alone has.
+    fn context(&self, name: &str, protocol: Protocol) -> Rc<ListenerContext> {
+        let shared = &self.worker.shared;
+        Rc::new(ListenerContext {
+            name: name.into(),
+            protocol: protocol.as_str(),
+            metrics: shared.metrics.listener(name),
+            access_log: shared.access_log.clone(),
+        })
     }
 
     fn route_to(&self, cluster: &str) -> Option<Arc<Route>> {
@@ -146,13 +181,7 @@ impl Resume for Moved {
         let shared = &self.worker.shared;
         let context = match self.listener(&relay.listener) {
             Some(listener) => Rc::clone(&listener.context),
-            // The other process's alone.
-            None => Rc::new(ListenerContext {
-                name: relay.listener.as_str().into(),
-                protocol: Protocol::Tls.as_str(),
-                metrics: shared.metrics.listener(&relay.listener),
-                access_log: shared.access_log.clone(),
-            }),
+            None => self.context(&relay.listener, Protocol::Tls),
         };
         let route = relay
             .cluster
@@ -166,5 +195,26 @@ impl Resume for Moved {
         let (established, record) =
             Established::resume(relay, listener.map(AsRef::as_ref), &self.worker);
         start(&self.worker, Begin::Relayed(established), record);
+    }
+
+    fn resume_flows(&self, table: MovingFlows) {
+        if self
+            .datagrams
+            .iter()
+            .any(|own| own.config.name == table.listener)
+        {
+            let listener = table.listener.clone();
+            if self.starts.try_send(table).is_err() {
+                tracing::error!(%listener, "a table of flows is lost");
+            }
+            return;
+        }
+        // None of its clients can be served here.
+        let context = self.context(&table.listener, Protocol::WireGuard);
+        let flows = &self.worker.shared.flows;
+        for flow in table.flows.iter().filter(|flow| flow.proven) {
+            let record = ConnRecord::adopt(&context, &flow.connection, None, flows);
+            record.close(Reason::UnknownDestination);
+        }
     }
 }

@@ -15,8 +15,8 @@ use relay::PoolParams;
 use serve::{
     Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
     DirectoryError, Drain, DrainParams, EndpointError, Family, Handover, HandoverMetrics,
-    HandoverParams, HandoverReadiness, ListenerInfo, ListenerParams, Metrics, ProcessInfo,
-    Resolver, ServedEndpoints, Service, Signals, WorkerFailed, Workers, bind_rest,
+    HandoverParams, HandoverReadiness, ListenerInfo, ListenerParams, Metrics, MovingFlows,
+    ProcessInfo, Resolver, ServedEndpoints, Service, Signals, WorkerFailed, Workers, bind_rest,
     connection_limit, inherited_sockets,
 };
 use settings::{Afterwards, FileWatcher, WatchParams};
@@ -201,9 +201,10 @@ impl Gateway {
         let tcp = config.listeners.iter().filter(|own| !own.takes_datagrams());
         let params: Vec<_> = tcp.map(|own| listener_params(own, config)).collect();
         let bound = bind_rest(&params, workers, inherited, taken.unwrap_or_default())?;
-        let datagrams = bind_datagrams(config)?;
+        let announced = handover.as_ref().map_or(&[][..], Handover::announced);
+        let (datagrams, flow_tables) = bind_datagrams(config, announced)?;
         let listeners = listener_infos(config, &bound.addresses, &datagrams);
-        let scanner = (!datagrams.is_empty())
+        let scanner = (flow_tables > 0)
             .then(|| scanner(&shared))
             .transpose()
             .map_err(StartError::system("starting the thread that tries keys"))?;
@@ -233,12 +234,16 @@ impl Gateway {
             shared: Arc::clone(&shared),
             sockets,
             datagrams: datagrams.iter_mut().filter_map(Iterator::next).collect(),
+            flow_tables,
             scanner: scanner.clone(),
         });
         service.start(tasks.collect());
         if let (Some(handover), Some(to_share)) = (handover, to_share) {
             let (workers, accepting) = (service.asker(), shared.accepting.clone());
-            service.keep(tokio::spawn(handover.run(workers, accepting, to_share)));
+            let current = Arc::clone(&shared);
+            let open = Box::new(move |listener: &str| open_anew(&current.config, listener));
+            let run = handover.run(workers, accepting, to_share, open);
+            service.keep(tokio::spawn(run));
         }
         Ok(Self {
             shared,
@@ -302,14 +307,29 @@ impl Gateway {
     }
 }
 
-/// Binds the WireGuard listeners: for each, one socket per worker.
-fn bind_datagrams(config: &Config) -> Result<Vec<Vec<UdpSocket>>, StartError> {
+/// Binds the WireGuard listeners: for each, a table per worker, but for those whose tables another process has
+/// announced. Returns the number of all tables too.
+fn bind_datagrams(
+    config: &Config,
+    announced: &[String],
+) -> Result<(Vec<Vec<MovingFlows>>, usize), StartError> {
+    let mut tables = 0;
     let bind = |listener: &ListenerConfig| {
+        let to_come = announced.iter().filter(|name| **name == listener.name);
+        let to_come = to_come.count();
+        tables += if to_come > 0 {
+            to_come
+        } else {
+            config.workers()
+        };
+        if to_come > 0 {
+            return Ok(Vec::new());
+        }
         let (address, buffers) = (listener.address.get(), config.wireguard.buffers());
-        let bound = udp::bind(address, config.workers(), buffers);
+        let bound = wireguard::open(address, config.workers(), buffers);
         let attempt = format!("listener {}: binding UDP {address}", listener.name);
         let sockets = bound.map_err(StartError::system(attempt))?;
-        if let Some(socket) = sockets.first() {
+        if let Some([socket, _]) = sockets.first() {
             let (listener, address) = (&listener.name, bound_address(socket, address));
             let receive = udp::granted(socket).unwrap_or(0);
             tracing::info!(%listener, %address, receive_buffer = receive, "bound");
@@ -318,10 +338,26 @@ fn bind_datagrams(config: &Config) -> Result<Vec<Vec<UdpSocket>>, StartError> {
                 tracing::warn!(%listener, receive, wanted, "net.core.rmem_max bounds the buffer");
             }
         }
-        Ok(sockets)
+        let table = |sockets| MovingFlows {
+            listener: listener.name.clone(),
+            sockets,
+            flows: Vec::new(),
+        };
+        Ok(sockets.into_iter().map(table).collect())
     };
     let listeners = config.listeners.iter().filter(|own| own.takes_datagrams());
-    listeners.map(bind).collect()
+    let bound: Result<_, StartError> = listeners.map(bind).collect();
+    Ok((bound?, tables))
+}
+
+/// Opens the sockets of a table of a WireGuard listener, if there is one of this name.
+fn open_anew(config: &Config, listener: &str) -> io::Result<Option<[UdpSocket; 2]>> {
+    let mut datagrams = config.listeners.iter().filter(|own| own.takes_datagrams());
+    let Some(listener) = datagrams.find(|own| own.name == listener) else {
+        return Ok(None);
+    };
+    let mut opened = wireguard::open(listener.address.get(), 1, config.wireguard.buffers())?;
+    Ok(opened.pop())
 }
 
 fn bound_address(socket: &UdpSocket, configured: SocketAddr) -> SocketAddr {
@@ -332,15 +368,17 @@ fn bound_address(socket: &UdpSocket, configured: SocketAddr) -> SocketAddr {
 fn listener_infos(
     config: &Config,
     tcp: &[SocketAddr],
-    udp: &[Vec<UdpSocket>],
+    udp: &[Vec<MovingFlows>],
 ) -> Vec<ListenerInfo> {
     let (mut tcp, mut udp) = (tcp.iter(), udp.iter());
     let infos = config.listeners.iter().map(|listener| {
         let configured = listener.address.get();
         let datagrams = listener.takes_datagrams();
         let address = if datagrams {
-            let first = udp.next().and_then(|sockets| sockets.first());
-            first.map_or(configured, |socket| bound_address(socket, configured))
+            let first = udp.next().and_then(|tables| tables.first());
+            first.map_or(configured, |table| {
+                bound_address(&table.sockets[0], configured)
+            })
         } else {
             tcp.next().copied().unwrap_or(configured)
         };

@@ -15,12 +15,13 @@
 //!
 //! Opens no datagram, keeps no key, decides nothing about roaming, and stores nothing.
 
+use std::future::pending;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::pin;
 use std::rc::Rc;
 
-use serve::Phase;
+use serve::{AskedFlows, MovableFlows, MovingFlows, Phase};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
@@ -58,20 +59,21 @@ const OPTIONS: Options = Options {
 /// Handshakes whose keys were tried and that wait for their worker.
 const SCANNED: usize = 512;
 
-/// Forwards the datagrams of one listener on one worker until the process is cut, or drains and
-/// has no proven flow left on any worker. Dropping the future ends all flows.
+/// Forwards the datagrams of one listener on one worker until the process is cut, another one has the flows, or
+/// it drains and has no proven flow left on any worker. Dropping the future ends all flows.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
     listener: Rc<Listener>,
-    socket: std::net::UdpSocket,
+    table: MovingFlows,
     scanner: Scanner,
 ) -> io::Result<()> {
     let drain = worker.shared.accepting.drain.clone();
     let (answers, mut scanned) = mpsc::channel(SCANNED);
-    let sizes = worker.shared.config.wireguard.buffers();
+    let movable = worker.handle.movable.flows(&listener.context.name);
+    let [downstream, upstream] = table.sockets;
     let mut forwarder = Forwarder {
-        downstream: Datagrams::new(socket, OPTIONS)?,
-        upstream: toward_servers(sizes)?,
+        downstream: Datagrams::new(downstream, OPTIONS)?,
+        upstream: Datagrams::new(upstream, OPTIONS)?,
         inbox: Inbox::default(),
         to_servers: Outbox::default(),
         to_clients: Outbox::default(),
@@ -79,6 +81,7 @@ pub(crate) async fn serve(
         scanner,
         answers,
     };
+    forwarder.router.adopt(now(), table.flows);
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut closing = pin!(drain.reached(Phase::Closing));
@@ -86,6 +89,9 @@ pub(crate) async fn serve(
         tokio::select! {
             biased;
             () = &mut closing, if !forwarder.router.draining => forwarder.router.draining = true,
+            asked = asked(movable.as_ref()) => if forwarder.give(asked).await {
+                return Ok(());
+            },
             _ = tick.tick() => forwarder.router.expire(now()),
             Some(scanned) = scanned.recv() => forwarder.scanned(scanned),
             readable = forwarder.downstream.readable() => readable?,
@@ -103,12 +109,27 @@ pub(crate) async fn serve(
     }
 }
 
-/// Opens a socket toward servers: any address, a port of the kernel's choice.
-fn toward_servers(sizes: BufferSizes) -> io::Result<Datagrams> {
+/// Opens the sockets of `tables` tables of a listener: on its address, and toward servers at any address, with a
+/// port of the kernel's choice.
+pub(crate) fn open(
+    address: SocketAddr,
+    tables: usize,
+    sizes: BufferSizes,
+) -> io::Result<Vec<[UdpSocket; 2]>> {
     let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
-    let socket = udp::bind(any, 1, sizes)?.pop();
-    let socket = socket.ok_or(io::ErrorKind::AddrNotAvailable)?;
-    Datagrams::new(socket, OPTIONS)
+    let with_upstream = |socket| {
+        let upstream = udp::bind(any, 1, sizes)?.pop();
+        Ok([socket, upstream.ok_or(io::ErrorKind::AddrNotAvailable)?])
+    };
+    let sockets = udp::bind(address, tables, sizes)?;
+    sockets.into_iter().map(with_upstream).collect()
+}
+
+async fn asked(movable: Option<&MovableFlows>) -> AskedFlows {
+    match movable {
+        Some(movable) => movable.asked().await,
+        None => pending().await,
+    }
 }
 
 fn now() -> std::time::Instant {
@@ -129,6 +150,27 @@ struct Forwarder {
 }
 
 impl Forwarder {
+    /// Offers the sockets and flows to another process: true if it has them. Nothing is read meanwhile.
+    async fn give(&mut self, asked: AskedFlows) -> bool {
+        let (downstream, upstream) = match (self.downstream.share(), self.upstream.share()) {
+            (Ok(downstream), Ok(upstream)) => (downstream, upstream),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!(%error, "flows cannot be handed over");
+                return false;
+            }
+        };
+        let moved = asked.give(MovingFlows {
+            listener: self.router.listener_name().to_owned(),
+            sockets: [downstream, upstream],
+            flows: self.router.describe(now()),
+        });
+        let moved = moved.await;
+        if moved {
+            self.router.leave();
+        }
+        moved
+    }
+
     /// Forwards one batch of clients' datagrams; the number of messages it had.
     fn forward_clients(&mut self, now: std::time::Instant) -> usize {
         let filled = self.downstream.receive(&mut self.inbox);

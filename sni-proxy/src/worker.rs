@@ -37,6 +37,8 @@ pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: WorkerHandle,
     pub(crate) terminations: terminate::Pools,
+    /// Tables of flows of all workers, which share the places.
+    pub(crate) flow_tables: usize,
     random: Cell<u64>,
 }
 
@@ -51,12 +53,13 @@ pub(crate) struct Listener {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, handle: WorkerHandle) -> Rc<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, handle: WorkerHandle, flow_tables: usize) -> Rc<Self> {
         let seed = RandomState::new().hash_one(handle.index) | 1;
         Rc::new(Self {
             shared,
             handle,
             terminations: terminate::Pools::default(),
+            flow_tables,
             random: Cell::new(seed),
         })
     }

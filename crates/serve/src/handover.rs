@@ -8,6 +8,7 @@
 //!              ◀──────────────────── relays ──── at most 64, which stop
 //!              ─────────────────────── taken ──▶
 //!     serves   ◀──────────────────── commit ──── forgets them           … until none is left
+//!     serves   ◀──────────────────── flows ───── a table with its sockets, likewise
 //!     ready    ◀──────────────────── settled ─── later ones follow when they are established
 //! ```
 //!
@@ -15,22 +16,26 @@
 //! them with the sender, which goes on. Knows neither routes nor preambles.
 
 mod channel;
+mod flows;
 mod give;
 mod metrics;
 mod movable;
 mod take;
 mod wire;
 
+pub(crate) use flows::StoppedFlows;
+pub use flows::{AskedFlows, MovableFlows, MovingFlows};
 pub use metrics::HandoverMetrics;
 pub use movable::{Movable, MovableRelay, Resume, Resumed};
 pub(crate) use movable::{Moving, micros};
 pub use take::TakenSocket;
 pub(crate) use wire::HalfRecord;
-pub use wire::RelayRecord;
 #[doc(hidden)]
 pub use wire::parse_message;
+pub use wire::{FlowRecord, RelayRecord};
 
 use std::io;
+use std::net::UdpSocket;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
@@ -59,6 +64,10 @@ pub struct HandoverParams {
     /// The service manager's socket (`NOTIFY_SOCKET`), which is told that this is the main process now.
     pub notify: Option<String>,
 }
+
+/// Opens the sockets of a table of flows that was to come from another process and did not; `None` if there is
+/// no such listener.
+pub type OpenFlows = dyn Fn(&str) -> io::Result<Option<[UdpSocket; 2]>> + Send + Sync;
 
 /// What is the same in both directions.
 #[derive(Debug)]
@@ -111,9 +120,20 @@ impl Handover {
         HandoverReadiness(Arc::clone(&self.shared))
     }
 
-    /// Takes the relays, now that the workers serve, and gives them to a newcomer later, with the listening
-    /// sockets of `bound`. Never completes.
-    pub async fn run(self, workers: Asker, accepting: Accepting, listening: ToShare) {
+    /// Returns the listener of each table of flows that is to come: each has its own sockets.
+    pub fn announced(&self) -> &[String] {
+        self.taking.as_ref().map_or(&[], |taking| &taking.announced)
+    }
+
+    /// Takes the relays and flows, now that the workers serve, and gives them to a newcomer later, with the
+    /// listening sockets of `listening`. Never completes.
+    pub async fn run(
+        self,
+        workers: Asker,
+        accepting: Accepting,
+        listening: ToShare,
+        open: Box<OpenFlows>,
+    ) {
         let ToShare { sockets, groups } = listening;
         let giver = Giver {
             shared: Arc::clone(&self.shared),
@@ -122,7 +142,7 @@ impl Handover {
         };
         let take = async {
             match self.taking {
-                Some(taking) => taking.run(&workers, &groups, &self.socket).await,
+                Some(taking) => taking.run(&workers, &groups, &self.socket, &*open).await,
                 None => self.socket.publish(&self.shared.params),
             }
         };

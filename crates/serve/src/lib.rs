@@ -46,8 +46,9 @@ pub use dial::{DialError, Dialer};
 pub use drain::{Drain, DrainParams, Phase};
 pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last, succeeded};
 pub use handover::{
-    DirectoryError, Handover, HandoverMetrics, HandoverParams, HandoverReadiness, Movable,
-    MovableRelay, RelayRecord, Resume, Resumed, TakenSocket, parse_message,
+    AskedFlows, DirectoryError, FlowRecord, Handover, HandoverMetrics, HandoverParams,
+    HandoverReadiness, Movable, MovableFlows, MovableRelay, MovingFlows, OpenFlows, RelayRecord,
+    Resume, Resumed, TakenSocket, parse_message,
 };
 pub use inherited::{InheritedSocket, inherited_sockets};
 pub use listener::{
@@ -59,7 +60,7 @@ pub use process::ProcessInfo;
 pub use program::{Failure, Signal, Signals, Threads};
 pub use race::{RaceError, alternate_families, race};
 pub use reason::Reason;
-pub use record::{ConnInfo, ConnRecord, Detail, ListenerContext};
+pub use record::{ConnInfo, ConnRecord, Detail, ListenerContext, endpoint_at};
 pub use resolve::{NameSet, Resolver};
 pub use service::{Service, WorkerFailed};
 pub use shared_address::{OwnSockets, is_served};

@@ -159,7 +159,7 @@ impl ConnRecord {
     }
 
     /// Ends the record of a connection that goes on in another process, without a word.
-    pub(crate) fn moved(self) {
+    pub fn moved(self) {
         self.info.moved.set(true);
     }
 
@@ -348,7 +348,7 @@ impl ConnInfo {
     }
 
     /// Describes the connection for another process.
-    pub(crate) fn to_record(&self) -> RelayRecord {
+    pub fn to_record(&self) -> RelayRecord {
         let owned = |cell| text(cell).map(str::to_owned);
         RelayRecord {
             listener: self.listener.name.as_ref().to_owned(),
@@ -434,7 +434,7 @@ impl ConnInfo {
 }
 
 /// Returns the endpoint with an address, or the first with a name whose address it can be.
-fn endpoint_at(cluster: &Cluster, at: SocketAddr) -> Option<&Arc<Endpoint>> {
+pub fn endpoint_at(cluster: &Cluster, at: SocketAddr) -> Option<&Arc<Endpoint>> {
     let is = |endpoint: &&Arc<Endpoint>| *endpoint.address() == EndpointAddress::Ip(at);
     let may_be = |endpoint: &&Arc<Endpoint>| {
         let address = endpoint.address();

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::connections::Connections;
 use crate::drain::{Drain, Phase};
-use crate::handover::{Movable, Moving};
+use crate::handover::{AskedFlows, Movable, Moving, MovingFlows, StoppedFlows};
 
 /// How often a worker frees pipes that a burst left.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
@@ -65,6 +65,12 @@ enum Request {
     Settle(Option<Vec<Moving>>),
     /// Serve relays of another process.
     Take(Vec<Moving>),
+    /// Name the listener of each table of flows that can move.
+    ListFlows(oneshot::Sender<Vec<String>>),
+    /// Stop one of them.
+    StopFlows(AskedFlows),
+    /// Serve one.
+    TakeFlows(MovingFlows),
 }
 
 impl<T: Send + 'static> Workers<T> {
@@ -210,6 +216,28 @@ impl Asker {
         self.request(worker, Request::Take(relays)).await;
     }
 
+    /// Returns the listener of each table of flows of a worker; none if it is too busy to answer.
+    pub(crate) async fn flow_listeners(&self, worker: usize) -> Vec<String> {
+        let (answer, answered) = oneshot::channel();
+        self.request(worker, Request::ListFlows(answer)).await;
+        let answered = timeout(ANSWER_TIMEOUT, answered).await;
+        answered.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// Stops a table of flows of a worker; `None` if it has none, or is too busy to answer.
+    pub(crate) async fn stop_flows(&self, worker: usize) -> Option<StoppedFlows> {
+        let (answer, answered) = oneshot::channel();
+        let (asked, moved) = AskedFlows::new(answer);
+        self.request(worker, Request::StopFlows(asked)).await;
+        let table = timeout(ANSWER_TIMEOUT, answered).await.ok()?.ok()?;
+        Some(StoppedFlows::new(table, moved))
+    }
+
+    /// Gives a worker a table of flows.
+    pub(crate) async fn take_flows(&self, worker: usize, table: MovingFlows) {
+        self.request(worker, Request::TakeFlows(table)).await;
+    }
+
     async fn request(&self, worker: usize, request: Request) {
         if let Some(worker) = self.requests.get(worker) {
             // One that has ended has no connections.
@@ -247,6 +275,11 @@ async fn work<T>(
                         Some(Request::Stop(limit, answer)) => handle.movable.ask(limit, answer),
                         Some(Request::Settle(kept)) => handle.movable.settle(kept),
                         Some(Request::Take(relays)) => handle.movable.take(relays),
+                        Some(Request::ListFlows(answer)) => {
+                            let _ = answer.send(handle.movable.flow_listeners());
+                        }
+                        Some(Request::StopFlows(asked)) => handle.movable.ask_flows(asked),
+                        Some(Request::TakeFlows(table)) => handle.movable.take_flows(table),
                         None => return,
                     },
                 }

@@ -129,6 +129,14 @@ impl Datagrams {
         }
     }
 
+    /// Returns another descriptor of the socket, for another process.
+    ///
+    /// # Errors
+    /// The kernel's: there are too many descriptors.
+    pub fn share(&self) -> io::Result<UdpSocket> {
+        self.socket.get_ref().try_clone()
+    }
+
     /// Waits until there may be something to receive. Cancel-safe.
     ///
     /// # Errors

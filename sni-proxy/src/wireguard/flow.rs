@@ -18,7 +18,7 @@ use relay::{Direction, Meter};
 use route::{
     Cluster, Endpoint, EndpointAddress, EndpointState, Matches, PickContext, Route, WireGuardMatch,
 };
-use serve::{ConnRecord, NameSet};
+use serve::{ConnRecord, FlowRecord, NameSet, RelayRecord};
 use tunnel_proto::datagram::{Header, Kind};
 use tunnel_proto::{TokenBucket, network};
 
@@ -93,6 +93,71 @@ impl Flow {
             credit: 0,
             sent_data: false,
             indices: [0; SESSIONS],
+        }
+    }
+
+    /// Describes the flow for another process.
+    pub(super) fn describe(
+        &self,
+        now: Instant,
+        listener: &str,
+        client: SocketAddr,
+        silent: Duration,
+    ) -> FlowRecord {
+        let to = (&**self.route.cluster().name(), self.server);
+        let mut connection = match &self.record {
+            Some(record) => record.info().to_record(),
+            None => RelayRecord::of_claim(listener, client, to, self.early),
+        };
+        connection.idle_micros = micros(silent);
+        let route_id = number(&self.route);
+        let keys = if route_id.is_none() {
+            keys(&self.route)
+        } else {
+            &[]
+        };
+        let asked = self.asked.map(|since| now.saturating_duration_since(since));
+        FlowRecord {
+            connection,
+            proven: self.record.is_some(),
+            route_id,
+            local: self.local,
+            credit: u32::try_from(self.credit).unwrap_or(u32::MAX),
+            sent_data: self.sent_data,
+            asked_micros: asked.map(micros),
+            indices: self.indices.to_vec(),
+            public_keys: keys.to_vec(),
+        }
+    }
+
+    /// Goes on with a flow of another process.
+    pub(super) fn adopt(
+        now: Instant,
+        route: Arc<Route>,
+        (endpoint, server): (Arc<Endpoint>, SocketAddr),
+        moved: &FlowRecord,
+        record: Option<ConnRecord>,
+    ) -> Self {
+        let connection = &moved.connection;
+        let mut early = [0; 2];
+        match &record {
+            Some(record) => record.set_endpoint(Arc::clone(&endpoint), server),
+            None => early = [connection.rx_bytes, connection.tx_bytes],
+        }
+        let asked = moved.asked_micros.map(Duration::from_micros);
+        let mut indices = [0; SESSIONS];
+        for (own, index) in indices.iter_mut().zip(&moved.indices) {
+            *own = *index;
+        }
+        Self {
+            record,
+            early,
+            local: moved.local,
+            asked: asked.map(|ago| now.checked_sub(ago).unwrap_or(now)),
+            credit: (moved.credit as usize).min(MAX_CREDIT),
+            sent_data: moved.sent_data,
+            indices,
+            ..Self::new(now, route, (endpoint, server))
         }
     }
 
@@ -312,6 +377,10 @@ fn address(
             all.next().or_else(|| again.next())
         }
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn same_ip(left: IpAddr, right: IpAddr) -> bool {

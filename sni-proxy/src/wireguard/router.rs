@@ -25,6 +25,8 @@ use tunnel_proto::datagram::{self, Header, Kind};
 use tunnel_proto::mac1::Mac1Key;
 use tunnel_proto::wrapped;
 
+mod moving;
+
 use super::dropped::Dropped;
 use super::flow::{Choice, Flow, choose, holder, keys, number, servers};
 use super::flows::{FlowId, FlowTable, Standing};
@@ -91,8 +93,7 @@ impl Router {
     pub(super) fn new(worker: &Rc<Worker>, listener: &Rc<Listener>, now: Instant) -> Self {
         let config = &worker.shared.config;
         let limits = config.wireguard;
-        let listeners = config.listeners.iter().filter(|own| own.takes_datagrams());
-        let tables = (config.workers() * listeners.count()).max(1);
+        let tables = worker.flow_tables.max(1);
         let proven = usize::try_from(limits.flows).unwrap_or(usize::MAX) / tables;
         let secret = RandomState::new();
         let buckets = |which: u8, times: u32| {
@@ -118,6 +119,11 @@ impl Router {
             worker: Rc::clone(worker),
             listener: Rc::clone(listener),
         }
+    }
+
+    /// Returns the name of its listener.
+    pub(super) fn listener_name(&self) -> &str {
+        &self.listener.config.name
     }
 
     /// Decides about a client's datagram, whose reserved bytes are zero afterwards.

@@ -12,7 +12,7 @@ use testkit::{ports, wait};
 use crate::support::{Child, Client, LIMIT, Probe, routes_of};
 
 /// Where gateways follow each other.
-fn directory() -> TempDir {
+pub(crate) fn directory() -> TempDir {
     let directory = TempDir::new("handover").unwrap();
     let own = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(directory.path(), own).unwrap();

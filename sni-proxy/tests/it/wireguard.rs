@@ -9,6 +9,7 @@
 mod abuse;
 mod changes;
 mod drops;
+mod handover;
 mod limits;
 pub(crate) mod peers;
 mod routes;

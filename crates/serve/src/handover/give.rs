@@ -4,7 +4,7 @@
 //! has not been told to serve goes on here.
 
 use std::future::pending;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::channel::{Channel, ChannelError, Received};
+use super::flows::MovingFlows;
 use super::metrics::{Fate, Way};
-use super::wire::{BATCH, Message, SocketRecord, VERSIONS};
+use super::wire::{BATCH, FLOWS, Message, SocketRecord, TABLE, VERSIONS};
 use super::{HandoverSocket, Moving, Shared};
 use crate::accept::{Accepting, Gate};
 use crate::drain::Phase;
@@ -108,24 +109,36 @@ impl Giver {
             .filter_map(SharedSocket::share)
             .collect();
         let mut batches = shared.chunks(SOCKETS).peekable();
+        let mut flows = Vec::new();
+        for worker in 0..self.workers.count() {
+            flows.extend(self.workers.flow_listeners(worker).await);
+        }
         if batches.peek().is_none() {
             let (sockets, last) = (Vec::new(), true);
-            self.send(&mut channel, &Message::Sockets { sockets, last }, &[], &[])
-                .await?;
+            let flows = std::mem::take(&mut flows);
+            let none = Message::Sockets {
+                sockets,
+                last,
+                flows,
+            };
+            self.send(&mut channel, &none, &[], &[]).await?;
         }
         while let Some(batch) = batches.next() {
             let names = batch.iter().map(|(listener, _)| SocketRecord {
                 listener: listener.clone(),
             });
             let (sockets, last) = (names.collect(), batches.peek().is_none());
-            let descriptors: Vec<_> = batch.iter().map(|(_, socket)| socket).collect();
-            self.send(
-                &mut channel,
-                &Message::Sockets { sockets, last },
-                &descriptors,
-                &[],
-            )
-            .await?;
+            let descriptors: Vec<_> = batch.iter().map(|(_, socket)| socket.as_fd()).collect();
+            let flows = match last {
+                true => std::mem::take(&mut flows),
+                false => Vec::new(),
+            };
+            let some = Message::Sockets {
+                sockets,
+                last,
+                flows,
+            };
+            self.send(&mut channel, &some, &descriptors, &[]).await?;
         }
         drop(shared);
         self.expect(&mut channel, Message::Serving).await?;
@@ -134,6 +147,11 @@ impl Giver {
         let mut moved = 0;
         for worker in 0..self.workers.count() {
             while let Some(now) = self.give_some(&mut channel, worker).await? {
+                moved += now;
+            }
+        }
+        for worker in 0..self.workers.count() {
+            while let Some(now) = self.give_flows(&mut channel, worker).await? {
                 moved += now;
             }
         }
@@ -156,6 +174,7 @@ impl Giver {
         loop {
             for worker in 0..self.workers.count() {
                 while self.give_some(&mut channel, worker).await?.is_some() {}
+                while self.give_flows(&mut channel, worker).await?.is_some() {}
             }
             sleep(LOOK).await;
         }
@@ -191,10 +210,61 @@ impl Giver {
             tail.extend_from_slice(&relay.stopped.rx.held);
             tail.extend_from_slice(&relay.stopped.tx.held);
         }
-        let descriptors: Vec<_> = relays.iter().flat_map(|relay| &relay.sockets).collect();
+        let sockets = relays.iter().flat_map(|relay| &relay.sockets);
+        let descriptors: Vec<_> = sockets.map(AsFd::as_fd).collect();
         let relays = relays.iter().map(|relay| relay.record.clone()).collect();
         self.send(channel, &Message::Relays { relays }, &descriptors, &tail)
             .await?;
+        self.commit(channel).await
+    }
+
+    /// Gives a table of a worker's flows; `None` if it has none.
+    async fn give_flows(
+        &self,
+        channel: &mut Channel,
+        worker: usize,
+    ) -> Result<Option<usize>, GiveError> {
+        let Some(stopped) = self.workers.stop_flows(worker).await else {
+            return Ok(None);
+        };
+        let count = stopped.table.connections();
+        let given = self.give_table(channel, &stopped.table).await;
+        let fate = match &given {
+            Ok(()) => {
+                stopped.moved();
+                Fate::Moved
+            }
+            Err(_) => Fate::Kept,
+        };
+        self.shared.metrics.count(Way::Out, fate, count);
+        given.map(|()| Some(count))
+    }
+
+    async fn give_table(
+        &self,
+        channel: &mut Channel,
+        table: &MovingFlows,
+    ) -> Result<(), GiveError> {
+        let all = table.flows.get(..TABLE).unwrap_or(&table.flows);
+        let mut descriptors: Vec<_> = table.sockets.iter().map(AsFd::as_fd).collect();
+        let mut rest = all;
+        loop {
+            let (flows, after) = rest.split_at(rest.len().min(FLOWS));
+            rest = after;
+            let part = Message::Flows {
+                listener: table.listener.clone(),
+                flows: flows.to_vec(),
+                last: rest.is_empty(),
+            };
+            self.send(channel, &part, &descriptors, &[]).await?;
+            descriptors.clear();
+            if rest.is_empty() {
+                return self.commit(channel).await;
+            }
+        }
+    }
+
+    async fn commit(&self, channel: &mut Channel) -> Result<(), GiveError> {
         self.expect(channel, Message::Taken).await?;
         self.send(channel, &Message::Commit, &[], &[]).await
     }
@@ -203,11 +273,10 @@ impl Giver {
         &self,
         channel: &mut Channel,
         message: &Message,
-        descriptors: &[&OwnedFd],
+        descriptors: &[BorrowedFd<'_>],
         tail: &[u8],
     ) -> Result<(), GiveError> {
-        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        let sent = channel.send(message, &descriptors, tail);
+        let sent = channel.send(message, descriptors, tail);
         Ok(self.within(sent).await??)
     }
 

@@ -11,6 +11,8 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::sync::oneshot;
 
+use super::flows::{AskedFlows, FlowTables, MovableFlows, MovingFlows};
 use super::wire::{HELD, HalfRecord, RelayRecord};
 use crate::record::ConnRecord;
 
@@ -52,6 +55,12 @@ pub trait Resume {
 
     /// Serves a relay from where it stopped.
     fn resume(&self, relay: Resumed);
+
+    /// Serves a table of flows that another process has begun, or one without any. Where there are no listeners
+    /// of datagrams, it ends.
+    fn resume_flows(&self, table: MovingFlows) {
+        drop(table);
+    }
 }
 
 /// The relays of one worker.
@@ -64,6 +73,7 @@ pub struct Movable {
     /// The records of relays that are neither moved nor kept yet.
     undecided: RefCell<Vec<ConnRecord>>,
     resume: OnceCell<Box<dyn Resume>>,
+    flows: Rc<FlowTables>,
 }
 
 /// Relays that are asked to stop, and those that did.
@@ -156,6 +166,28 @@ impl Movable {
             }
         }
         self.answer_if_complete();
+    }
+
+    /// Lets a table of flows be asked to move for as long as what is returned lives; `None` if nothing moves.
+    pub fn flows(&self, listener: &Arc<str>) -> Option<MovableFlows> {
+        self.is_on().then(|| self.flows.enter(listener))
+    }
+
+    /// Returns the listener of each table of flows that can move.
+    pub(crate) fn flow_listeners(&self) -> Vec<String> {
+        self.flows.listeners()
+    }
+
+    /// Asks a table of flows to move.
+    pub(crate) fn ask_flows(&self, asked: AskedFlows) {
+        self.flows.ask(asked);
+    }
+
+    /// Goes on with a table of flows of another process.
+    pub(crate) fn take_flows(&self, table: MovingFlows) {
+        if let Some(resume) = self.resume.get() {
+            resume.resume_flows(table);
+        }
     }
 
     /// Asks up to `count` relays to stop; the answer has those that did.

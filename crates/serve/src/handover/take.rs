@@ -4,21 +4,22 @@
 //! handover.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{SockRef, Type};
 use telemetry::chain;
 use tokio::time::{Instant, timeout};
 
 use super::channel::{Channel, ChannelError, Received};
+use super::flows::MovingFlows;
 use super::metrics::{Fate, Way};
-use super::wire::{Message, RelayRecord, VERSIONS, WireError, split_held};
-use super::{HandoverSocket, Moving, Shared};
+use super::wire::{Message, RelayRecord, VERSIONS, WireError, check_flows, split_held};
+use super::{HandoverSocket, Moving, OpenFlows, Shared};
 use crate::reuse_port::ReusePortGroup;
 use crate::worker::Asker;
 
@@ -39,6 +40,10 @@ pub(super) struct Taking {
     shared: Arc<Shared>,
     channel: Channel,
     begun: Instant,
+    /// The listener of each table of flows that is to come.
+    pub(super) announced: Vec<String>,
+    /// The listener of each that came.
+    came: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +90,10 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-async fn begin(path: &Path, limit: Duration) -> Result<(Channel, Vec<TakenSocket>), TakeError> {
+async fn begin(
+    path: &Path,
+    limit: Duration,
+) -> Result<(Channel, Vec<TakenSocket>, Vec<String>), TakeError> {
     let mut channel = Channel::connect(path).await.map_err(ChannelError::from)?;
     let [lowest, highest] = VERSIONS;
     let hello = Message::Hello { lowest, highest };
@@ -98,16 +106,18 @@ async fn begin(path: &Path, limit: Duration) -> Result<(Channel, Vec<TakenSocket
     if !matches!(answer, Message::Agreed { version } if is_known(version)) {
         return Err(TakeError::turn(&answer));
     }
-    let mut sockets = Vec::new();
+    let (mut sockets, mut announced) = (Vec::new(), Vec::new());
     loop {
         let received = within(limit, channel.receive()).await??;
         let Message::Sockets {
             sockets: names,
             last,
+            flows,
         } = received.message
         else {
             return Err(TakeError::turn(&received.message));
         };
+        announced.extend(flows);
         for (name, socket) in names.into_iter().zip(received.descriptors) {
             if SockRef::from(&socket).is_listener().unwrap_or(false) {
                 sockets.push(TakenSocket {
@@ -117,7 +127,7 @@ async fn begin(path: &Path, limit: Duration) -> Result<(Channel, Vec<TakenSocket
             }
         }
         if last {
-            return Ok((channel, sockets));
+            return Ok((channel, sockets, announced));
         }
     }
 }
@@ -128,13 +138,15 @@ impl Taking {
         let begun = Instant::now();
         let params = &shared.params;
         match begin(&params.socket, params.timeout).await {
-            Ok((channel, sockets)) => {
+            Ok((channel, sockets, announced)) => {
                 tracing::info!(sockets = sockets.len(), "taking over from another process");
                 shared.state.take(true);
                 let taking = Self {
                     shared: Arc::clone(shared),
                     channel,
                     begun,
+                    announced,
+                    came: Vec::new(),
                 };
                 Some((taking, sockets))
             }
@@ -154,6 +166,7 @@ impl Taking {
         workers: &Asker,
         groups: &[Arc<ReusePortGroup>],
         socket: &HandoverSocket,
+        open: &OpenFlows,
     ) {
         let shared = Arc::clone(&self.shared);
         let mut settled = false;
@@ -164,8 +177,9 @@ impl Taking {
             socket.publish(&shared.params);
             shared.state.take(false);
         };
-        let ended = self.take_all(workers, settle, &mut settled).await;
+        let ended = self.take_all(workers, settle, &mut settled, open).await;
         if !settled {
+            self.open_rest(workers, open).await;
             shared.metrics.ended(Way::In, false);
             let error = ended.map_or_else(|error| chain(&error).to_string(), |()| String::new());
             tracing::warn!(%error, "the rest is not taken over; this process serves what it has");
@@ -179,6 +193,7 @@ impl Taking {
         workers: &Asker,
         settle: impl Fn(),
         settled: &mut bool,
+        open: &OpenFlows,
     ) -> Result<(), TakeError> {
         let limit = self.shared.params.timeout;
         let mut turn = 0;
@@ -199,10 +214,20 @@ impl Taking {
                 moved += self.take_batch(relays, workers, &mut turn).await?;
                 continue;
             }
+            if let Message::Flows { .. } = message {
+                let received = Received {
+                    message,
+                    descriptors,
+                    tail,
+                };
+                moved += self.take_table(received, workers).await?;
+                continue;
+            }
             if message != Message::Settled || *settled {
                 return Err(TakeError::turn(&message));
             }
             *settled = true;
+            self.open_rest(workers, open).await;
             settle();
             self.shared.metrics.ended(Way::In, true);
             let seconds = self.begun.elapsed().as_secs_f64();
@@ -211,7 +236,7 @@ impl Taking {
         }
     }
 
-    /// Takes a batch if the other process gives it up, which it says or does not: then it goes on with it.
+    /// Takes a batch of relays once the other process gives it up.
     async fn take_batch(
         &mut self,
         relays: Vec<Moving>,
@@ -219,6 +244,96 @@ impl Taking {
         turn: &mut usize,
     ) -> Result<usize, TakeError> {
         let count = relays.len();
+        self.commit().await?;
+        let many = workers.count().max(1);
+        let mut of_worker: Vec<Vec<Moving>> = (0..many).map(|_| Vec::new()).collect();
+        for relay in relays {
+            if let Some(all) = of_worker.get_mut(*turn % many) {
+                all.push(relay);
+            }
+            *turn = turn.wrapping_add(1);
+        }
+        for (worker, relays) in of_worker.into_iter().enumerate() {
+            workers.take(worker, relays).await;
+        }
+        self.shared.metrics.count(Way::In, Fate::Moved, count);
+        Ok(count)
+    }
+
+    /// Takes a table of flows whose first part was received, as [`Taking::take_batch`] has it. It goes to one worker.
+    async fn take_table(
+        &mut self,
+        mut received: Received,
+        workers: &Asker,
+    ) -> Result<usize, TakeError> {
+        let (mut sockets, mut all) = (None, Vec::new());
+        let listener = loop {
+            let Received {
+                message,
+                descriptors,
+                tail,
+            } = received;
+            let Message::Flows {
+                listener,
+                flows,
+                last,
+            } = message
+            else {
+                return Err(TakeError::turn(&message));
+            };
+            let before = sockets.as_ref().map(|_| all.len());
+            let checked = check_flows(&flows, before, descriptors.len(), &tail);
+            checked.map_err(ChannelError::from)?;
+            all.extend(flows);
+            if sockets.is_none() {
+                sockets = Some(datagram_sockets(descriptors)?);
+            }
+            if last {
+                break listener;
+            }
+            received = within(self.shared.params.timeout, self.channel.receive()).await??;
+        };
+        let sockets = sockets.ok_or_else(|| ChannelError::from(WireError::Flows(0, 0, 0)))?;
+        self.commit().await?;
+        let table = MovingFlows {
+            listener: listener.clone(),
+            sockets,
+            flows: all,
+        };
+        let count = table.connections();
+        let worker = self.came.len() % workers.count().max(1);
+        workers.take_flows(worker, table).await;
+        self.came.push(listener);
+        self.shared.metrics.count(Way::In, Fate::Moved, count);
+        Ok(count)
+    }
+
+    /// Serves listeners of datagrams anew of which no table came, with as many sockets as were to come.
+    async fn open_rest(&self, workers: &Asker, open: &OpenFlows) {
+        let missing = self
+            .announced
+            .iter()
+            .filter(|name| !self.came.contains(name));
+        for (turn, listener) in missing.enumerate() {
+            match open(listener) {
+                Ok(Some(sockets)) => {
+                    let table = MovingFlows {
+                        listener: listener.clone(),
+                        sockets,
+                        flows: Vec::new(),
+                    };
+                    workers
+                        .take_flows(turn % workers.count().max(1), table)
+                        .await;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::error!(%listener, %error, "a listener cannot be served"),
+            }
+        }
+    }
+
+    /// Waits until the other process gives up what it sent, which it says or does not: then it goes on with it.
+    async fn commit(&mut self) -> Result<(), TakeError> {
         let taken = within(
             self.shared.params.timeout,
             self.channel.send(&Message::Taken, &[], &[]),
@@ -239,20 +354,25 @@ impl Taking {
         if committed != Message::Commit {
             return Err(TakeError::turn(&committed));
         }
-        let many = workers.count().max(1);
-        let mut of_worker: Vec<Vec<Moving>> = (0..many).map(|_| Vec::new()).collect();
-        for relay in relays {
-            if let Some(all) = of_worker.get_mut(*turn % many) {
-                all.push(relay);
-            }
-            *turn = turn.wrapping_add(1);
-        }
-        for (worker, relays) in of_worker.into_iter().enumerate() {
-            workers.take(worker, relays).await;
-        }
-        self.shared.metrics.count(Way::In, Fate::Moved, count);
-        Ok(count)
+        Ok(())
     }
+}
+
+/// Returns the two sockets of a table of flows.
+fn datagram_sockets(descriptors: Vec<OwnedFd>) -> Result<[UdpSocket; 2], ChannelError> {
+    let is_udp = |socket: &OwnedFd| {
+        let socket = SockRef::from(socket);
+        let ip = socket.local_addr().is_ok_and(|at| at.as_socket().is_some());
+        ip && socket.r#type().is_ok_and(|kind| kind == Type::DGRAM)
+    };
+    let count = descriptors.len();
+    let sockets: Vec<UdpSocket> = descriptors
+        .into_iter()
+        .filter(is_udp)
+        .map(UdpSocket::from)
+        .collect();
+    let sockets = <[UdpSocket; 2]>::try_from(sockets);
+    Ok(sockets.map_err(|_| WireError::Flows(0, 0, count))?)
 }
 
 /// Puts the relays of a message together.

@@ -7,7 +7,7 @@
 //! Fields that a newer version adds are ignored by an older one, and have a default in the newer. Sends and
 //! receives nothing.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,12 @@ pub(super) const VERSIONS: [u32; 2] = [1, 1];
 
 /// Most relays of one message.
 pub(super) const BATCH: usize = 64;
+
+/// Most flows of one message.
+pub(super) const FLOWS: usize = 256;
+
+/// Most flows of one table: all that a process may have.
+pub(super) const TABLE: usize = 20 << 20;
 
 /// Bytes of a frame's head.
 pub(super) const HEAD: usize = 12;
@@ -42,16 +48,26 @@ pub(super) enum Message {
     Agreed { version: u32 },
     /// Nothing is handed over.
     Refused { reason: String },
-    /// Listening sockets, a descriptor each; `last` with the last of these messages.
+    /// Listening sockets, a descriptor each; `last` with the last of these messages, and the listener of each
+    /// table of flows that is to come.
     Sockets {
         sockets: Vec<SocketRecord>,
         last: bool,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        flows: Vec<String>,
     },
     /// From the newcomer: it accepts connections.
     Serving,
     /// Relays, two descriptors each, downstream's first; behind it what they hold.
     Relays { relays: Vec<RelayRecord> },
-    /// From the newcomer: it can serve the relays of the last message.
+    /// A table of flows, or a part of it: its first message has two descriptors, those of the sockets toward
+    /// clients and toward servers.
+    Flows {
+        listener: String,
+        flows: Vec<FlowRecord>,
+        last: bool,
+    },
+    /// From the newcomer: it can serve the relays of the last message, or the table that it ended.
     Taken,
     /// It shall serve them; the sender no longer does.
     Commit,
@@ -90,11 +106,13 @@ pub struct RelayRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     pub(crate) age_micros: u64,
-    pub(crate) rx_bytes: u64,
-    pub(crate) tx_bytes: u64,
-    /// Microseconds since a byte moved.
+    /// Bytes from the client so far.
+    pub rx_bytes: u64,
+    /// Bytes to the client so far.
+    pub tx_bytes: u64,
+    /// Microseconds since a byte moved; of a flow, since its client was heard.
     #[serde(default)]
-    pub(crate) idle_micros: u64,
+    pub idle_micros: u64,
     /// From downstream to upstream.
     #[serde(default)]
     pub(crate) rx: HalfRecord,
@@ -109,6 +127,38 @@ pub(crate) struct HalfRecord {
     /// Bytes read and not yet written; they are behind the JSON, of each relay rx first.
     pub(super) held: u32,
     pub(super) end_passed: bool,
+}
+
+/// One client of a listener of datagrams, on one route.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FlowRecord {
+    /// The connection that it counts as, once it is proven.
+    pub connection: RelayRecord,
+    /// Its server has answered.
+    pub proven: bool,
+    /// The number of its route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_id: Option<u32>,
+    /// The address of ours that the client sends to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<IpAddr>,
+    /// Handshake bytes that the client is owed.
+    #[serde(default)]
+    pub credit: u32,
+    /// The client has sent data.
+    #[serde(default)]
+    pub sent_data: bool,
+    /// Microseconds for which a handshake has been without an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_micros: Option<u64>,
+    /// Indices that the server chose last, the latest first.
+    #[serde(default)]
+    pub indices: Vec<u32>,
+    /// The keys of its route, where that has no number. Last, since they are half secret and the beginning of a
+    /// message may be logged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub public_keys: Vec<[u8; 32]>,
 }
 
 /// The lengths of what follows a frame's head.
@@ -132,8 +182,43 @@ pub(super) enum WireError {
     Json(#[from] serde_json::Error),
     #[error("{0} relays with {1} descriptors")]
     Descriptors(usize, usize),
+    #[error("{0} flows, of a table of {1}, with {2} descriptors")]
+    Flows(usize, usize, usize),
     #[error("relays hold other bytes than the {0} that came with them")]
     Held(usize),
+}
+
+impl RelayRecord {
+    /// Describes what is no connection yet: a client of a listener of datagrams whose server has not answered.
+    pub fn of_claim(
+        listener: &str,
+        client: SocketAddr,
+        (cluster, server): (&str, SocketAddr),
+        [rx_bytes, tx_bytes]: [u64; 2],
+    ) -> Self {
+        Self {
+            listener: listener.to_owned(),
+            peer: client,
+            client,
+            destination: None,
+            endpoint: Some(server),
+            server_name: None,
+            alpn: None,
+            connect: None,
+            cluster: Some(cluster.to_owned()),
+            age_micros: 0,
+            rx_bytes,
+            tx_bytes,
+            idle_micros: 0,
+            rx: HalfRecord::default(),
+            tx: HalfRecord::default(),
+        }
+    }
+
+    /// Returns the client's address.
+    pub fn client(&self) -> SocketAddr {
+        self.client
+    }
 }
 
 impl Head {
@@ -209,6 +294,27 @@ pub(super) fn split_held<'a>(
     held.filter(|_| tail.is_empty()).ok_or(WireError::Held(all))
 }
 
+/// Checks a part of a table of flows of which `before` have come; `None` says that it is the first part.
+///
+/// # Errors
+/// The numbers of flows and descriptors are not those of such a part, or bytes came with it.
+pub(super) fn check_flows(
+    flows: &[FlowRecord],
+    before: Option<usize>,
+    descriptors: usize,
+    tail: &[u8],
+) -> Result<(), WireError> {
+    let all = before.unwrap_or(0) + flows.len();
+    let sockets = if before.is_none() { 2 } else { 0 };
+    if flows.len() > FLOWS || all > TABLE || descriptors != sockets {
+        return Err(WireError::Flows(flows.len(), all, descriptors));
+    }
+    match tail {
+        [] => Ok(()),
+        _ => Err(WireError::Held(tail.len())),
+    }
+}
+
 /// Reads a message and checks what came with it, as a newcomer does, and writes it again: for fuzzing.
 #[doc(hidden)]
 pub fn parse_message(frame: &[u8]) -> Option<Vec<u8>> {
@@ -219,6 +325,12 @@ pub fn parse_message(frame: &[u8]) -> Option<Vec<u8>> {
     if let Message::Relays { relays } = &message {
         let held = split_held(relays, head.descriptors, tail).ok()?;
         assert_eq!(held.concat().concat(), tail);
+    }
+    if let Message::Flows { flows, .. } = &message {
+        let first = check_flows(flows, None, head.descriptors, tail);
+        first
+            .or_else(|_| check_flows(flows, Some(0), head.descriptors, tail))
+            .ok()?;
     }
     let mut again = encode(&message, tail.len(), head.descriptors).ok()?;
     again.extend_from_slice(tail);
@@ -284,5 +396,54 @@ mod tests {
             "{relays}"
         );
         assert!(!relays.contains("serverName"), "{relays}");
+        let sockets = |flows| {
+            text(Message::Sockets {
+                sockets: vec![],
+                last: true,
+                flows,
+            })
+        };
+        assert_eq!(
+            sockets(vec![]),
+            r#"{"type":"sockets","sockets":[],"last":true}"#
+        );
+        assert!(sockets(vec!["wg".into()]).ends_with(r#","flows":["wg"]}"#));
+        let flows = Message::Flows {
+            listener: "wg".to_owned(),
+            flows: vec![flow()],
+            last: true,
+        };
+        let json = text(flows.clone());
+        assert!(json.starts_with(r#"{"type":"flows","listener":"wg","flows":[{"connection":{"#));
+        assert!(
+            json.contains(r#""routeId":7,"credit":0,"sentData":false,"indices":[9]}"#),
+            "{json}"
+        );
+        assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), flows);
+    }
+
+    fn flow() -> FlowRecord {
+        let text = format!(
+            r#"{{"connection":{},"proven":true,"routeId":7,"indices":[9],"later":1}}"#,
+            serde_json::to_string(&relay(0, 0)).unwrap()
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn parts_of_tables_that_do_not_fit_are_refused() {
+        let flows = vec![flow(); FLOWS + 1];
+        let (many, all) = (&flows[..], &flows[..FLOWS]);
+        assert!(check_flows(all, None, 2, b"").is_ok());
+        assert!(check_flows(all, Some(FLOWS), 0, b"").is_ok());
+        assert!(check_flows(&[], None, 2, b"").is_ok());
+        let wrong = [
+            check_flows(many, None, 2, b""),
+            check_flows(all, None, 0, b""),
+            check_flows(all, Some(0), 2, b""),
+            check_flows(all, Some(TABLE), 0, b""),
+            check_flows(all, None, 2, b"x"),
+        ];
+        assert!(wrong.iter().all(Result::is_err), "{wrong:?}");
     }
 }

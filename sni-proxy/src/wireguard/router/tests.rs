@@ -58,7 +58,7 @@ fn start(dir: &TempDir, now: Instant) -> Router {
         connections: Rc::default(),
         pool: Rc::new(Pool::new(PoolParams::COPYING)),
     };
-    Router::new(&Worker::new(shared, handle), &listener, now)
+    Router::new(&Worker::new(shared, handle, 1), &listener, now)
 }
 
 /// Returns the keys that are ready for use.
