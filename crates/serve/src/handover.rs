@@ -65,8 +65,8 @@ pub struct HandoverParams {
     pub notify: Option<String>,
 }
 
-/// Opens the sockets of a table of flows that was to come from another process and did not; `None` if there is
-/// no such listener.
+/// Opens new sockets for a table of flows, where another process has the former or has gone with them; `None` if
+/// there is no such listener.
 pub type OpenFlows = dyn Fn(&str) -> io::Result<Option<[UdpSocket; 2]>> + Send + Sync;
 
 /// What is the same in both directions.
@@ -146,7 +146,7 @@ impl Handover {
                 None => self.socket.publish(&self.shared.params),
             }
         };
-        tokio::join!(take, giver.run(&self.socket, sockets));
+        tokio::join!(take, giver.run(&self.socket, sockets, &*open));
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::connections::Connections;
 use crate::drain::{Drain, Phase};
-use crate::handover::{AskedFlows, Movable, Moving, MovingFlows, StoppedFlows};
+use crate::handover::{AskedFlows, Movable, Moving, MovingFlows, OpenFlows, StoppedFlows};
 
 /// How often a worker frees pipes that a burst left.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
@@ -236,6 +236,30 @@ impl Asker {
     /// Gives a worker a table of flows.
     pub(crate) async fn take_flows(&self, worker: usize, table: MovingFlows) {
         self.request(worker, Request::TakeFlows(table)).await;
+    }
+
+    /// Has workers serve listeners of datagrams with new sockets and no flows.
+    pub(crate) async fn open_flows(
+        &self,
+        listeners: impl Iterator<Item = String>,
+        open: &OpenFlows,
+    ) {
+        for (turn, listener) in listeners.enumerate() {
+            let sockets = match open(&listener) {
+                Ok(Some(sockets)) => sockets,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::error!(%listener, %error, "a listener cannot be served");
+                    continue;
+                }
+            };
+            let table = MovingFlows {
+                listener,
+                sockets,
+                flows: Vec::new(),
+            };
+            self.take_flows(turn % self.count().max(1), table).await;
+        }
     }
 
     async fn request(&self, worker: usize, request: Request) {

@@ -16,7 +16,7 @@ use super::channel::{Channel, ChannelError, Received};
 use super::flows::MovingFlows;
 use super::metrics::{Fate, Way};
 use super::wire::{BATCH, FLOWS, Message, SocketRecord, TABLE, VERSIONS};
-use super::{HandoverSocket, Moving, Shared};
+use super::{HandoverSocket, Moving, OpenFlows, Shared};
 use crate::accept::{Accepting, Gate};
 use crate::drain::Phase;
 use crate::listener::SharedSocket;
@@ -52,7 +52,12 @@ enum GiveError {
 impl Giver {
     /// Waits for newcomers, one after the other, and gives the first that takes it all there is. Never
     /// completes.
-    pub(super) async fn run(self, socket: &HandoverSocket, sockets: Vec<SharedSocket>) {
+    pub(super) async fn run(
+        self,
+        socket: &HandoverSocket,
+        sockets: Vec<SharedSocket>,
+        open: &OpenFlows,
+    ) {
         let drain = &self.accepting.drain;
         let sockets = Mutex::new(sockets);
         let closing = async {
@@ -64,13 +69,15 @@ impl Giver {
         let giving = async {
             loop {
                 let accepted = socket.listener.accept().await;
+                let mut tables = Vec::new();
                 let given = match accepted {
-                    Ok((stream, _)) => self.give(stream, &sockets).await,
+                    Ok((stream, _)) => self.give(stream, &sockets, &mut tables).await,
                     Err(error) => Err(ChannelError::from(error).into()),
                 };
                 if let Err(error) = given {
                     self.shared.metrics.ended(Way::Out, false);
                     self.accepting.set(Gate::Open);
+                    self.open_again(tables, open).await;
                     let error = chain(&error).to_string();
                     tracing::warn!(error, "nothing more is handed over; this process goes on");
                     sleep(LOOK).await;
@@ -80,11 +87,13 @@ impl Giver {
         tokio::join!(closing, giving);
     }
 
-    /// Gives everything to one newcomer; completes if that fails, and when the newcomer is gone afterwards.
+    /// Gives everything to one newcomer; completes if that fails, and when the newcomer is gone afterwards. Until
+    /// all is given, the listeners of tables of flows that are given are in `tables`.
     async fn give(
         &self,
         stream: UnixStream,
         sockets: &Mutex<Vec<SharedSocket>>,
+        tables: &mut Vec<String>,
     ) -> Result<(), GiveError> {
         let begun = Instant::now();
         let mut channel = Channel::new(stream).map_err(ChannelError::from)?;
@@ -151,11 +160,13 @@ impl Giver {
             }
         }
         for worker in 0..self.workers.count() {
-            while let Some(now) = self.give_flows(&mut channel, worker).await? {
+            while let Some((listener, now)) = self.give_flows(&mut channel, worker).await? {
                 moved += now;
+                tables.push(listener);
             }
         }
         self.send(&mut channel, &Message::Settled, &[], &[]).await?;
+        tables.clear();
         self.accepting.set(Gate::Left);
         lock(sockets).clear();
         self.shared.state.hand_over();
@@ -218,16 +229,27 @@ impl Giver {
         self.commit(channel).await
     }
 
-    /// Gives a table of a worker's flows; `None` if it has none.
+    /// Serves listeners of datagrams again whose tables were given to a newcomer that may have died: those of
+    /// which none is left here.
+    async fn open_again(&self, given: Vec<String>, open: &OpenFlows) {
+        let mut left = Vec::new();
+        for worker in 0..self.workers.count() {
+            left.extend(self.workers.flow_listeners(worker).await);
+        }
+        let missing = given.into_iter().filter(|name| !left.contains(name));
+        self.workers.open_flows(missing, open).await;
+    }
+
+    /// Gives a table of a worker's flows; `None` if it has none. Returns its listener, and how many connections.
     async fn give_flows(
         &self,
         channel: &mut Channel,
         worker: usize,
-    ) -> Result<Option<usize>, GiveError> {
+    ) -> Result<Option<(String, usize)>, GiveError> {
         let Some(stopped) = self.workers.stop_flows(worker).await else {
             return Ok(None);
         };
-        let count = stopped.table.connections();
+        let (listener, count) = (stopped.table.listener.clone(), stopped.table.connections());
         let given = self.give_table(channel, &stopped.table).await;
         let fate = match &given {
             Ok(()) => {
@@ -237,7 +259,7 @@ impl Giver {
             Err(_) => Fate::Kept,
         };
         self.shared.metrics.count(Way::Out, fate, count);
-        given.map(|()| Some(count))
+        given.map(|()| Some((listener, count)))
     }
 
     async fn give_table(

@@ -314,22 +314,7 @@ impl Taking {
             .announced
             .iter()
             .filter(|name| !self.came.contains(name));
-        for (turn, listener) in missing.enumerate() {
-            match open(listener) {
-                Ok(Some(sockets)) => {
-                    let table = MovingFlows {
-                        listener: listener.clone(),
-                        sockets,
-                        flows: Vec::new(),
-                    };
-                    workers
-                        .take_flows(turn % workers.count().max(1), table)
-                        .await;
-                }
-                Ok(None) => {}
-                Err(error) => tracing::error!(%listener, %error, "a listener cannot be served"),
-            }
-        }
+        workers.open_flows(missing.cloned(), open).await;
     }
 
     /// Waits until the other process gives up what it sent, which it says or does not: then it goes on with it.

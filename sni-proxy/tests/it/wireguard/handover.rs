@@ -35,15 +35,15 @@ impl Place {
         let config = format!(
             r#"probes: {{ address: "127.0.0.1:{}" }}
 admin: {{ address: "127.0.0.1:{}" }}
-listeners:
-- {{ name: wg, address: "127.0.0.1:{}", protocol: wireguard }}
 handover: {{ socket: {}, timeout: 10s }}
 accessLog: {{ format: json }}
+listeners:
+- {{ name: wg, address: "127.0.0.1:{}", protocol: wireguard }}
 {more}"#,
             self.ports[1],
             self.ports[2],
+            socket.display(),
             self.ports[0],
-            socket.display()
         );
         Child::start(&config, routes)
     }
@@ -289,6 +289,45 @@ fn flows_stay_when_newcomer_dies_before_they_are_its_own() {
         let kept = "rhizome_handover_connections_total";
         gateway.wait_value(kept, &labels, f64::from(time));
         assert_eq!(client.exchange(&server, 1, 3).gateway, seen.gateway);
+    }
+}
+
+#[test]
+fn listener_is_served_again_when_newcomer_dies_with_its_flows() {
+    let place = Place::new();
+    let server = Server::start();
+    let port = ports::free(1).unwrap()[0];
+    let more = format!(
+        "- {{ name: more, address: \"127.0.0.1:{port}\", protocol: wireguard }}\nworkers: 1"
+    );
+    let gateway = place.start(&more, &numbered(&[&server]));
+    let clients = [
+        place.client(),
+        Peer::at("127.0.0.1", ([127, 0, 0, 1], port).into()),
+    ];
+    for client in &clients {
+        client.exchange(&server, 1, 1);
+    }
+    let mut other = Other::connect(&place);
+    other.say(&json!({"type": "hello", "lowest": 1, "highest": 1}));
+    assert_eq!(other.hear()["type"], "agreed");
+    assert_eq!(other.hear()["flows"].as_array().unwrap().len(), 2);
+    other.say(&json!({"type": "serving"}));
+    let first = other.hear();
+    other.say(&json!({"type": "taken"}));
+    assert_eq!(other.hear()["type"], "commit");
+    let second = other.hear();
+    assert_ne!(first["listener"], second["listener"]);
+    drop(other);
+    let labels = [("direction", "out"), ("outcome", "given_up")];
+    gateway.wait_value("rhizome_handovers_total", &labels, 1.0);
+    for (client, listener) in clients.iter().zip(["wg", "more"]) {
+        let echo = || {
+            client.send(&data(index(1), 2));
+            gateway.value("rhizome_wireguard_flows", &[("listener", listener)]) > 0.0
+        };
+        wait::until("the listener to be served", LIMIT, echo).unwrap();
+        assert_eq!(server.receive().datagram, data(index(1), 2));
     }
 }
 
