@@ -249,6 +249,7 @@ impl Giver {
         let Some(stopped) = self.workers.stop_flows(worker).await else {
             return Ok(None);
         };
+        let since = Instant::now();
         let (listener, count) = (stopped.table.listener.clone(), stopped.table.connections());
         let given = self.give_table(channel, &stopped.table).await;
         let fate = match &given {
@@ -259,6 +260,8 @@ impl Giver {
             Err(_) => Fate::Kept,
         };
         self.shared.metrics.count(Way::Out, fate, count);
+        let gap = since.elapsed().as_secs_f64();
+        self.shared.metrics.gap.observe(gap);
         given.map(|()| Some((listener, count)))
     }
 
