@@ -95,6 +95,7 @@ pub(crate) struct Half {
     /// The end of the source was passed on to the sink.
     end_passed: bool,
     finished: bool,
+    shared: bool,
 }
 
 impl Half {
@@ -110,12 +111,14 @@ impl Half {
             source_ended: false,
             end_passed: false,
             finished: false,
+            shared: false,
         }
     }
 
     /// Goes on where a direction was stopped.
     pub(crate) fn resume(direction: Direction, stopped: StoppedHalf, pool: &Pool) -> Self {
         let mut half = Self::new(direction);
+        half.shared = true;
         (half.finished, half.end_passed) = (stopped.end_passed, stopped.end_passed);
         if !half.finished && !stopped.held.is_empty() {
             let (waiting, written) = (pool.hold(stopped.held), 0);
@@ -136,6 +139,11 @@ impl Half {
             held,
             end_passed: self.end_passed,
         }
+    }
+
+    /// Returns whether closing the sockets may end nothing, since another process may have them.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
     }
 
     pub(crate) fn finished(&self) -> bool {

@@ -308,7 +308,8 @@ impl<'a, M: Meter> Relay<'a, M> {
         // The end that comes behind a failed write is none, only what a reset leaves; except behind
         // EPIPE: the peer's end had come before its reset (Linux, tcp_reset()).
         let whole = |failure: &Failure| failure.error.kind() == io::ErrorKind::BrokenPipe;
-        let last = other.finished() && !self.failed.as_ref().is_some_and(whole);
+        let needs_end = half.is_shared() && self.failed.is_none();
+        let last = other.finished() && !self.failed.as_ref().is_some_and(whole) && !needs_end;
         let before = moved.bytes.get();
         let polled = half.poll(cx, source, sink, &self.pool, moved, last);
         if moved.bytes.get() > before

@@ -148,12 +148,13 @@ async fn accept_loop(
     accept_until(&listener, unready, pauses, &mut accepted).await;
     pass_over(&group, &listener);
     accept_until(&listener, closing, pauses, &mut accepted).await;
-    if group.is_shared() {
-        return Ok(()); // another process has the same socket, and its queue
-    }
-    pass_over(&group, &listener); // another process may have started meanwhile, or ended
-    if let Err(error) = refuse_new(&listener) {
-        tracing::warn!(%error, "connections that arrive while the listener closes are reset");
+    // Another process that has this very socket would be refused as well.
+    let shared = group.is_shared();
+    if !shared {
+        pass_over(&group, &listener); // another process may have started meanwhile, or ended
+        if let Err(error) = refuse_new(&listener) {
+            tracing::warn!(%error, "connections that arrive while the listener closes are reset");
+        }
     }
     let settled = timeout_at(Instant::now() + SETTLE, drain.reached(Phase::Cut));
     accept_until(&listener, settled, pauses, &mut accepted).await;

@@ -62,6 +62,9 @@ impl Drain {
     /// now if the process is to `exit`.
     pub(crate) fn hand_over(&self, exit: bool) {
         self.handed_over.send_replace(Some(exit));
+        if self.phase() == Phase::Unready {
+            self.advance(Phase::Closing);
+        }
         if exit {
             self.begin();
         }

@@ -37,7 +37,7 @@ pub use wire::{FlowRecord, RelayRecord};
 use std::io;
 use std::net::UdpSocket;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -135,6 +135,7 @@ impl Handover {
         open: Box<OpenFlows>,
     ) {
         let ToShare { sockets, groups } = listening;
+        let drain = accepting.drain.clone();
         let giver = Giver {
             shared: Arc::clone(&self.shared),
             accepting,
@@ -142,7 +143,10 @@ impl Handover {
         };
         let take = async {
             match self.taking {
-                Some(taking) => taking.run(&workers, &groups, &self.socket, &*open).await,
+                Some(taking) => {
+                    let (socket, open) = (&self.socket, &*open);
+                    taking.run(&workers, &groups, socket, open, &drain).await;
+                }
                 None => self.socket.publish(&self.shared.params),
             }
         };
@@ -205,7 +209,10 @@ impl HandoverSocket {
             let is_of_one = name
                 .strip_prefix(own)
                 .is_some_and(|rest| rest.starts_with(b"."));
-            if is_of_one && is_left(&entry) {
+            let is_socket = entry
+                .symlink_metadata()
+                .is_ok_and(|own| own.file_type().is_socket());
+            if is_of_one && is_socket && is_left(&entry) {
                 let _ = std::fs::remove_file(&entry);
             }
         }

@@ -49,7 +49,7 @@ pub(crate) struct SharedSocket {
     /// The name of its listener.
     name: String,
     socket: OwnedFd,
-    group: Arc<ReusePortGroup>,
+    pub(crate) group: Arc<ReusePortGroup>,
 }
 
 /// What another process may share.
@@ -157,6 +157,15 @@ fn bind(
     Ok((sockets, unmapped(address)))
 }
 
+/// Tells whether a socket that is bound there is one of a listener that is configured so.
+fn is_configured(configured: SocketAddr, bound: SocketAddr) -> bool {
+    let (wanted, bound) = (unmapped(configured), unmapped(bound));
+    // Port 0 is any, and `[::]` is `0.0.0.0` on a host without IPv6.
+    let ip = wanted.ip() == bound.ip()
+        || wanted.ip() == Ipv6Addr::UNSPECIFIED && bound.ip() == Ipv4Addr::UNSPECIFIED;
+    ip && (wanted.port() == 0 || wanted.port() == bound.port())
+}
+
 /// Takes the sockets of another process for a listener; a worker has several, or shares one, where their
 /// number is not the workers'.
 fn adopt(
@@ -166,6 +175,8 @@ fn adopt(
 ) -> io::Result<(Vec<WorkerSocket>, SocketAddr)> {
     let mut address = params.address;
     for socket in &taken {
+        // Of a process that was about to close it.
+        let _ = SockRef::from(socket).detach_filter();
         apply_tcp_options(SockRef::from(socket), &params.tcp)?;
         address = socket.local_addr()?;
     }
@@ -281,7 +292,12 @@ pub fn bind_rest(
     };
     let inherited = assign(listeners, inherited);
     for (index, (params, own)) in listeners.iter().zip(inherited).enumerate() {
-        let of_listener = taken.extract_if(.., |taken| taken.listener == params.name);
+        let fits = |taken: &mut TakenSocket| {
+            let bound = taken.socket.local_addr().ok();
+            let named = taken.listener == params.name;
+            named && bound.is_some_and(|bound| is_configured(params.address, bound))
+        };
+        let of_listener = taken.extract_if(.., fits);
         let of_listener: Vec<_> = of_listener.map(|taken| taken.socket).collect();
         let (sockets, address) = if of_listener.is_empty() {
             bind(params, workers, own)?

@@ -62,6 +62,9 @@ pub struct ConnInfo {
     detail: OnceCell<Weak<dyn Detail>>,
 }
 
+/// Bytes of a text that move to another process; what clients say may be longer than its messages.
+const TEXT: usize = 512;
+
 /// What is known of a connection that is served here instead of being relayed.
 pub trait Detail: fmt::Debug {
     /// Describes it for `/connections`.
@@ -349,7 +352,7 @@ impl ConnInfo {
 
     /// Describes the connection for another process.
     pub fn to_record(&self) -> RelayRecord {
-        let owned = |cell| text(cell).map(str::to_owned);
+        let owned = |cell| text(cell).map(|text| text[..text.floor_char_boundary(TEXT)].to_owned());
         RelayRecord {
             listener: self.listener.name.as_ref().to_owned(),
             peer: self.peer,

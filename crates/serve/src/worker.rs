@@ -198,28 +198,39 @@ impl Asker {
     /// Stops up to `limit` relays of a worker and returns those that it can give away; none if it is too busy to
     /// answer. [`Asker::settle`] must follow where there are some.
     pub(crate) async fn stop(&self, worker: usize, limit: usize) -> Vec<Moving> {
-        let (answer, answered) = oneshot::channel();
-        self.request(worker, Request::Stop(limit, answer)).await;
-        match timeout(ANSWER_TIMEOUT, answered).await {
-            Ok(Ok(relays)) => relays,
-            Ok(Err(_)) | Err(_) => Vec::new(),
+        let (answer, mut answered) = oneshot::channel();
+        let _ = self.request(worker, Request::Stop(limit, answer)).await;
+        match timeout(ANSWER_TIMEOUT, &mut answered).await {
+            Ok(relays) => relays.unwrap_or_default(),
+            Err(_) => {
+                // It may have come just now; if not, the worker keeps what it stops.
+                answered.close();
+                answered.try_recv().unwrap_or_default()
+            }
         }
     }
 
     /// Tells a worker that what it stopped has moved, or what it goes on with.
     pub(crate) async fn settle(&self, worker: usize, kept: Option<Vec<Moving>>) {
-        self.request(worker, Request::Settle(kept)).await;
+        let _ = self.request(worker, Request::Settle(kept)).await;
     }
 
-    /// Gives a worker relays of another process.
-    pub(crate) async fn take(&self, worker: usize, relays: Vec<Moving>) {
-        self.request(worker, Request::Take(relays)).await;
+    /// Gives a worker relays of another process; returns how many are lost, since it has ended.
+    pub(crate) async fn take(&self, worker: usize, relays: Vec<Moving>) -> usize {
+        let count = relays.len();
+        match self.request(worker, Request::Take(relays)).await {
+            true => 0,
+            false => {
+                tracing::error!(connections = count, "lost: a worker has ended");
+                count
+            }
+        }
     }
 
     /// Returns the listener of each table of flows of a worker; none if it is too busy to answer.
     pub(crate) async fn flow_listeners(&self, worker: usize) -> Vec<String> {
         let (answer, answered) = oneshot::channel();
-        self.request(worker, Request::ListFlows(answer)).await;
+        let _ = self.request(worker, Request::ListFlows(answer)).await;
         let answered = timeout(ANSWER_TIMEOUT, answered).await;
         answered.ok().and_then(Result::ok).unwrap_or_default()
     }
@@ -228,14 +239,14 @@ impl Asker {
     pub(crate) async fn stop_flows(&self, worker: usize) -> Option<StoppedFlows> {
         let (answer, answered) = oneshot::channel();
         let (asked, moved) = AskedFlows::new(answer);
-        self.request(worker, Request::StopFlows(asked)).await;
+        let _ = self.request(worker, Request::StopFlows(asked)).await;
         let table = timeout(ANSWER_TIMEOUT, answered).await.ok()?.ok()?;
         Some(StoppedFlows::new(table, moved))
     }
 
     /// Gives a worker a table of flows.
     pub(crate) async fn take_flows(&self, worker: usize, table: MovingFlows) {
-        self.request(worker, Request::TakeFlows(table)).await;
+        let _ = self.request(worker, Request::TakeFlows(table)).await;
     }
 
     /// Has workers serve listeners of datagrams with new sockets and no flows.
@@ -262,10 +273,11 @@ impl Asker {
         }
     }
 
-    async fn request(&self, worker: usize, request: Request) {
-        if let Some(worker) = self.requests.get(worker) {
-            // One that has ended has no connections.
-            let _ = worker.send(request).await;
+    /// Returns whether the worker gets the request; one that has ended has no connections.
+    async fn request(&self, worker: usize, request: Request) -> bool {
+        match self.requests.get(worker) {
+            Some(worker) => worker.send(request).await.is_ok(),
+            None => false,
         }
     }
 }

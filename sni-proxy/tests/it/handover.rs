@@ -4,6 +4,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 
+use testkit::client_hello::ClientHello;
 use testkit::process::Signal;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
@@ -124,4 +125,39 @@ fn relays_move_to_gateway_without_their_route() {
         bytes > 10 && line["tx_bytes"].as_u64() == Some(bytes),
         "{line}"
     );
+}
+
+#[test]
+fn listener_elsewhere_is_bound_and_long_texts_move() {
+    let mut place = Place {
+        directory: directory(),
+        ports: ports::free(5).unwrap(),
+    };
+    let later = place.ports.pop().unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let routes = routes_of(&[("a", echo.addr())]);
+    let first = place.start("", &routes);
+    let tls = first.addr("tls");
+    // As long as a preamble may be, each byte six in JSON.
+    let mut all: Vec<Client> = Vec::new();
+    for _ in 0..8 {
+        let hello = ClientHello {
+            alpn: vec!["\u{1}".repeat(250); 200],
+            ..ClientHello::for_name("a.test")
+        };
+        let mut client = Client::open(tls);
+        client.expect_echo(&hello.encode());
+        all.push(client);
+    }
+    place.ports[0] = later;
+    let second = place.start("", &routes);
+    let probe = place.probe();
+    wait::until("the newcomer to serve", LIMIT, || probe.readiness() == 200).unwrap();
+    let labels = [("direction", "in"), ("outcome", "moved")];
+    let moved = probe.value("rhizome_handover_connections_total", &labels);
+    assert_eq!(moved, 8.0);
+    all.iter_mut()
+        .for_each(|client| client.expect_echo(b"still here"));
+    assert_eq!(second.addr("tls").port(), later);
+    Client::established(second.addr("tls"), "a.test").expect_echo(b"at the new port");
 }

@@ -97,6 +97,11 @@ impl Channel {
         Ok(())
     }
 
+    /// Waits until the other process has closed its end, or says what is not asked for. Cancel-safe.
+    pub(super) async fn gone(&mut self) {
+        let _ = self.stream.read(&mut [0; 1]).await;
+    }
+
     /// Has the other process find that what it sends from now on comes too late; what it has sent can be
     /// received.
     pub(super) fn shut(&self) {

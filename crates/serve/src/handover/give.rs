@@ -4,7 +4,8 @@
 //! has not been told to serve goes on here.
 
 use std::future::pending;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::channel::{Channel, ChannelError, Received};
 use super::flows::MovingFlows;
-use super::metrics::{Fate, Way};
+use super::metrics::{Direction, Outcome};
 use super::wire::{BATCH, FLOWS, Message, SocketRecord, TABLE, VERSIONS};
 use super::{HandoverSocket, Moving, OpenFlows, Shared};
 use crate::accept::{Accepting, Gate};
@@ -45,8 +46,10 @@ enum GiveError {
     Late(Duration),
     #[error("it speaks versions {0} to {1}")]
     Version(u32, u32),
-    #[error("it says {0} out of turn")]
-    Turn(String),
+    #[error("it closed without a word")]
+    Silent,
+    #[error("it sent {0}, which was not expected")]
+    Unexpected(String),
 }
 
 impl Giver {
@@ -75,7 +78,10 @@ impl Giver {
                     Err(error) => Err(ChannelError::from(error).into()),
                 };
                 if let Err(error) = given {
-                    self.shared.metrics.ended(Way::Out, false);
+                    if error.is_none_at_all() {
+                        continue; // one that only looked whether a process serves
+                    }
+                    self.shared.metrics.ended(Direction::Out, false);
                     self.accepting.set(Gate::Open);
                     self.open_again(tables, open).await;
                     let error = chain(&error).to_string();
@@ -97,9 +103,10 @@ impl Giver {
     ) -> Result<(), GiveError> {
         let begun = Instant::now();
         let mut channel = Channel::new(stream).map_err(ChannelError::from)?;
-        let hello = self.receive(&mut channel).await?.message;
+        let first = self.receive(&mut channel).await;
+        let hello = first.map_err(GiveError::first)?.message;
         let Message::Hello { lowest, highest } = hello else {
-            return Err(GiveError::turn(&hello));
+            return Err(GiveError::unexpected(&hello));
         };
         let [own_lowest, own_highest] = VERSIONS;
         let version = own_highest.min(highest);
@@ -113,10 +120,66 @@ impl Giver {
         self.send(&mut channel, &agreed, &[], &[]).await?;
         tracing::info!("handing over to another process");
 
+        // What closes has nothing to share.
+        let accepts = self.accepting.drain.phase() < Phase::Closing;
         let shared: Vec<_> = lock(sockets)
             .iter()
+            .filter(|_| accepts)
             .filter_map(SharedSocket::share)
             .collect();
+        let shown = self.show_sockets(&mut channel, shared).await;
+        if shown.as_ref().is_err_and(GiveError::is_gone) {
+            // It had them for nothing.
+            lock(sockets).iter().for_each(|own| own.group.share(false));
+        }
+        shown?;
+        self.accepting.set(Gate::Paused);
+
+        let mut moved = 0;
+        for worker in 0..self.workers.count() {
+            while let Some(now) = self.give_some(&mut channel, worker).await? {
+                moved += now;
+            }
+        }
+        for worker in 0..self.workers.count() {
+            while let Some((listener, now)) = self.give_flows(&mut channel, worker).await? {
+                moved += now;
+                tables.push(listener);
+            }
+        }
+        self.send(&mut channel, &Message::Settled, &[], &[]).await?;
+        // Newcomers come to it from here on, and a service manager knows of it: this process may end.
+        self.expect(&mut channel, Message::Taken).await?;
+        tables.clear();
+        self.accepting.set(Gate::Left);
+        lock(sockets).clear();
+        self.shared.state.hand_over();
+        self.shared.metrics.ended(Direction::Out, true);
+        self.shared
+            .metrics
+            .seconds
+            .observe(begun.elapsed().as_secs_f64());
+        tracing::info!(
+            connections = moved,
+            seconds = begun.elapsed().as_secs_f64(),
+            "handed over"
+        );
+        self.accepting.drain.hand_over(self.shared.params.exit);
+        // What was not established follows, for as long as there is somewhere to go.
+        let followed = self.give_later(&mut channel).await;
+        if let Err(error) = followed {
+            let error = chain(&error).to_string();
+            tracing::info!(error, "what is left stays here");
+        }
+        pending().await
+    }
+
+    /// Gives away the listening sockets, and waits until the other process accepts with them.
+    async fn show_sockets(
+        &self,
+        channel: &mut Channel,
+        shared: Vec<(String, OwnedFd)>,
+    ) -> Result<(), GiveError> {
         let mut batches = shared.chunks(SOCKETS).peekable();
         let mut flows = Vec::new();
         for worker in 0..self.workers.count() {
@@ -130,7 +193,7 @@ impl Giver {
                 last,
                 flows,
             };
-            self.send(&mut channel, &none, &[], &[]).await?;
+            self.send(channel, &none, &[], &[]).await?;
         }
         while let Some(batch) = batches.next() {
             let names = batch.iter().map(|(listener, _)| SocketRecord {
@@ -147,47 +210,22 @@ impl Giver {
                 last,
                 flows,
             };
-            self.send(&mut channel, &some, &descriptors, &[]).await?;
+            self.send(channel, &some, &descriptors, &[]).await?;
         }
         drop(shared);
-        self.expect(&mut channel, Message::Serving).await?;
-        self.accepting.set(Gate::Paused);
+        self.expect(channel, Message::Serving).await
+    }
 
-        let mut moved = 0;
-        for worker in 0..self.workers.count() {
-            while let Some(now) = self.give_some(&mut channel, worker).await? {
-                moved += now;
-            }
-        }
-        for worker in 0..self.workers.count() {
-            while let Some((listener, now)) = self.give_flows(&mut channel, worker).await? {
-                moved += now;
-                tables.push(listener);
-            }
-        }
-        self.send(&mut channel, &Message::Settled, &[], &[]).await?;
-        tables.clear();
-        self.accepting.set(Gate::Left);
-        lock(sockets).clear();
-        self.shared.state.hand_over();
-        self.shared.metrics.ended(Way::Out, true);
-        self.shared
-            .metrics
-            .seconds
-            .observe(begun.elapsed().as_secs_f64());
-        tracing::info!(
-            connections = moved,
-            seconds = begun.elapsed().as_secs_f64(),
-            "handed over"
-        );
-        self.accepting.drain.hand_over(self.shared.params.exit);
-        // What was not established follows.
+    async fn give_later(&self, channel: &mut Channel) -> Result<(), GiveError> {
         loop {
             for worker in 0..self.workers.count() {
-                while self.give_some(&mut channel, worker).await?.is_some() {}
-                while self.give_flows(&mut channel, worker).await?.is_some() {}
+                while self.give_some(channel, worker).await?.is_some() {}
+                while self.give_flows(channel, worker).await?.is_some() {}
             }
-            sleep(LOOK).await;
+            tokio::select! {
+                () = channel.gone() => return Ok(()),
+                () = sleep(LOOK) => {}
+            }
         }
     }
 
@@ -204,12 +242,12 @@ impl Giver {
             return Ok(None);
         }
         let given = self.give_batch(channel, &relays).await;
-        let (fate, kept) = match &given {
-            Ok(()) => (Fate::Moved, None),
-            Err(_) => (Fate::Kept, Some(relays)),
+        let (outcome, kept) = match &given {
+            Ok(()) => (Outcome::Moved, None),
+            Err(_) => (Outcome::Kept, Some(relays)),
         };
         self.workers.settle(worker, kept).await;
-        self.shared.metrics.count(Way::Out, fate, count);
+        self.shared.metrics.count(Direction::Out, outcome, count);
         let gap = stopped.elapsed().as_secs_f64();
         self.shared.metrics.gap.observe(gap);
         given.map(|()| Some(count))
@@ -252,14 +290,14 @@ impl Giver {
         let since = Instant::now();
         let (listener, count) = (stopped.table.listener.clone(), stopped.table.connections());
         let given = self.give_table(channel, &stopped.table).await;
-        let fate = match &given {
+        let outcome = match &given {
             Ok(()) => {
                 stopped.moved();
-                Fate::Moved
+                Outcome::Moved
             }
-            Err(_) => Fate::Kept,
+            Err(_) => Outcome::Kept,
         };
-        self.shared.metrics.count(Way::Out, fate, count);
+        self.shared.metrics.count(Direction::Out, outcome, count);
         let gap = since.elapsed().as_secs_f64();
         self.shared.metrics.gap.observe(gap);
         given.map(|()| Some((listener, count)))
@@ -309,7 +347,7 @@ impl Giver {
         let message = self.receive(channel).await?.message;
         match message == expected {
             true => Ok(()),
-            false => Err(GiveError::turn(&message)),
+            false => Err(GiveError::unexpected(&message)),
         }
     }
 
@@ -325,7 +363,29 @@ impl Giver {
 }
 
 impl GiveError {
-    fn turn(message: &Message) -> Self {
-        Self::Turn(format!("{message:?}").chars().take(80).collect())
+    /// Returns what a failure to receive the first message means.
+    fn first(self) -> Self {
+        let ended = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
+        match matches!(&self, Self::Channel(ChannelError::Io(error)) if ended(error)) {
+            true => Self::Silent,
+            false => self,
+        }
+    }
+
+    /// Returns whether the other process has closed its end, as one that has died.
+    fn is_gone(&self) -> bool {
+        let is = |error: &io::Error| {
+            let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::BrokenPipe];
+            kinds.contains(&error.kind()) || error.kind() == io::ErrorKind::ConnectionReset
+        };
+        matches!(self, Self::Channel(ChannelError::Io(error)) if is(error))
+    }
+
+    fn is_none_at_all(&self) -> bool {
+        matches!(self, Self::Silent)
+    }
+
+    fn unexpected(message: &Message) -> Self {
+        Self::Unexpected(format!("{message:?}").chars().take(80).collect())
     }
 }

@@ -11,7 +11,7 @@ const GAPS: [f64; 8] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.25, 1.0];
 telemetry::labels! {
     /// Which way a connection went.
     #[repr(u8)]
-    pub(super) enum Way {
+    pub(super) enum Direction {
         /// From another process.
         In = "in",
         /// To another process.
@@ -22,7 +22,7 @@ telemetry::labels! {
 telemetry::labels! {
     /// What became of a connection in a handover.
     #[repr(u8)]
-    pub(super) enum Fate {
+    pub(super) enum Outcome {
         /// It stayed: the handover was given up.
         Kept = "kept",
         /// It is of neither process any more.
@@ -51,9 +51,9 @@ impl HandoverMetrics {
     /// Registers the families, with every series that there can be.
     pub fn new(registry: &Registry) -> Self {
         let all = Self::register(registry);
-        for way in Way::ALL {
-            for fate in Fate::ALL {
-                all.count(way, fate, 0);
+        for way in Direction::ALL {
+            for outcome in Outcome::ALL {
+                all.count(way, outcome, 0);
             }
             for well in [true, false] {
                 let _ = all.handovers.with(&[way.as_str(), outcome(well)]);
@@ -62,13 +62,13 @@ impl HandoverMetrics {
         all
     }
 
-    pub(super) fn count(&self, way: Way, fate: Fate, connections: usize) {
-        let labels = [way.as_str(), fate.as_str()];
+    pub(super) fn count(&self, way: Direction, outcome: Outcome, connections: usize) {
+        let labels = [way.as_str(), outcome.as_str()];
         self.connections.with(&labels).add(connections as u64);
     }
 
     /// Counts a handover that went well, or was given up.
-    pub(super) fn ended(&self, way: Way, well: bool) {
+    pub(super) fn ended(&self, way: Direction, well: bool) {
         self.handovers.with(&[way.as_str(), outcome(well)]).inc();
     }
 }

@@ -287,6 +287,8 @@ impl<M: Meter> Future for MovableRelay<'_, '_, M> {
             if let Some(stopped) = this.movable.stop(this.relay) {
                 return Poll::Ready(Err(stopped));
             }
+            // It may have found that it cannot go on.
+            cx.waker().wake_by_ref();
             notified.set(this.movable.notify.notified());
         }
         Poll::Pending

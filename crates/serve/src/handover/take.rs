@@ -17,9 +17,10 @@ use tokio::time::{Instant, timeout};
 
 use super::channel::{Channel, ChannelError, Received};
 use super::flows::MovingFlows;
-use super::metrics::{Fate, Way};
+use super::metrics::{Direction, Outcome};
 use super::wire::{Message, RelayRecord, VERSIONS, WireError, check_flows, split_held};
 use super::{HandoverSocket, Moving, OpenFlows, Shared};
+use crate::drain::{Drain, Phase};
 use crate::reuse_port::ReusePortGroup;
 use crate::worker::Asker;
 
@@ -54,8 +55,10 @@ enum TakeError {
     Refused(String),
     #[error("no progress for {0:?}")]
     Late(Duration),
-    #[error("it says {0} out of turn")]
-    Turn(String),
+    #[error("this process was told to stop")]
+    Stopping,
+    #[error("it sent {0}, which was not expected")]
+    Unexpected(String),
 }
 
 const TAKING: u8 = 1;
@@ -104,7 +107,7 @@ async fn begin(
     }
     let is_known = |version| (lowest..=highest).contains(&version);
     if !matches!(answer, Message::Agreed { version } if is_known(version)) {
-        return Err(TakeError::turn(&answer));
+        return Err(TakeError::unexpected(&answer));
     }
     let (mut sockets, mut announced) = (Vec::new(), Vec::new());
     loop {
@@ -115,7 +118,7 @@ async fn begin(
             flows,
         } = received.message
         else {
-            return Err(TakeError::turn(&received.message));
+            return Err(TakeError::unexpected(&received.message));
         };
         announced.extend(flows);
         for (name, socket) in names.into_iter().zip(received.descriptors) {
@@ -152,7 +155,7 @@ impl Taking {
             }
             Err(TakeError::Channel(ChannelError::Io(error))) if is_absent(&error) => None,
             Err(error) => {
-                shared.metrics.ended(Way::In, false);
+                shared.metrics.ended(Direction::In, false);
                 tracing::warn!(error = %chain(&error), "nothing is taken over from the other process");
                 None
             }
@@ -167,6 +170,7 @@ impl Taking {
         groups: &[Arc<ReusePortGroup>],
         socket: &HandoverSocket,
         open: &OpenFlows,
+        drain: &Drain,
     ) {
         let shared = Arc::clone(&self.shared);
         let mut settled = false;
@@ -177,10 +181,17 @@ impl Taking {
             socket.publish(&shared.params);
             shared.state.take(false);
         };
-        let ended = self.take_all(workers, settle, &mut settled, open).await;
-        if !settled {
+        let ended = self
+            .take_all(workers, settle, &mut settled, open, drain)
+            .await;
+        let stopping = matches!(ended, Err(TakeError::Stopping));
+        // The other process learns of it before it gives up more.
+        self.channel.shut();
+        if stopping {
+            tracing::info!("nothing more is taken over, since this process stops");
+        } else if !settled {
             self.open_rest(workers, open).await;
-            shared.metrics.ended(Way::In, false);
+            shared.metrics.ended(Direction::In, false);
             let error = ended.map_or_else(|error| chain(&error).to_string(), |()| String::new());
             tracing::warn!(%error, "the rest is not taken over; this process serves what it has");
             socket.publish(&shared.params);
@@ -194,16 +205,24 @@ impl Taking {
         settle: impl Fn(),
         settled: &mut bool,
         open: &OpenFlows,
+        drain: &Drain,
     ) -> Result<(), TakeError> {
         let limit = self.shared.params.timeout;
-        let mut turn = 0;
+        let mut next = 0;
         within(limit, self.channel.send(&Message::Serving, &[], &[])).await??;
         let mut moved = 0;
         loop {
-            let received = match *settled {
-                false => within(limit, self.channel.receive()).await??,
-                true => self.channel.receive().await?,
+            let receiving = async {
+                match *settled {
+                    false => Ok(within(limit, self.channel.receive()).await??),
+                    true => Ok(self.channel.receive().await?),
+                }
             };
+            let received = tokio::select! {
+                biased;
+                () = drain.reached(Phase::Unready) => Err(TakeError::Stopping),
+                received = receiving => received,
+            }?;
             let Received {
                 message,
                 descriptors,
@@ -211,7 +230,7 @@ impl Taking {
             } = received;
             if let Message::Relays { relays } = message {
                 let relays = relays_of(relays, descriptors, &tail)?;
-                moved += self.take_batch(relays, workers, &mut turn).await?;
+                moved += self.take_batch(relays, workers, &mut next).await?;
                 continue;
             }
             if let Message::Flows { .. } = message {
@@ -224,12 +243,13 @@ impl Taking {
                 continue;
             }
             if message != Message::Settled || *settled {
-                return Err(TakeError::turn(&message));
+                return Err(TakeError::unexpected(&message));
             }
             *settled = true;
             self.open_rest(workers, open).await;
             settle();
-            self.shared.metrics.ended(Way::In, true);
+            within(limit, self.channel.send(&Message::Taken, &[], &[])).await??;
+            self.shared.metrics.ended(Direction::In, true);
             let seconds = self.begun.elapsed().as_secs_f64();
             self.shared.metrics.seconds.observe(seconds);
             tracing::info!(connections = moved, seconds, "took over");
@@ -241,23 +261,29 @@ impl Taking {
         &mut self,
         relays: Vec<Moving>,
         workers: &Asker,
-        turn: &mut usize,
+        next: &mut usize,
     ) -> Result<usize, TakeError> {
         let count = relays.len();
         self.commit().await?;
         let many = workers.count().max(1);
         let mut of_worker: Vec<Vec<Moving>> = (0..many).map(|_| Vec::new()).collect();
         for relay in relays {
-            if let Some(all) = of_worker.get_mut(*turn % many) {
+            if let Some(all) = of_worker.get_mut(*next % many) {
                 all.push(relay);
             }
-            *turn = turn.wrapping_add(1);
+            *next = next.wrapping_add(1);
         }
+        let mut lost = 0;
         for (worker, relays) in of_worker.into_iter().enumerate() {
-            workers.take(worker, relays).await;
+            lost += workers.take(worker, relays).await;
         }
-        self.shared.metrics.count(Way::In, Fate::Moved, count);
-        Ok(count)
+        self.shared
+            .metrics
+            .count(Direction::In, Outcome::Lost, lost);
+        self.shared
+            .metrics
+            .count(Direction::In, Outcome::Moved, count - lost);
+        Ok(count - lost)
     }
 
     /// Takes a table of flows whose first part was received, as [`Taking::take_batch`] has it. It goes to one worker.
@@ -279,7 +305,7 @@ impl Taking {
                 last,
             } = message
             else {
-                return Err(TakeError::turn(&message));
+                return Err(TakeError::unexpected(&message));
             };
             let before = sockets.as_ref().map(|_| all.len());
             let checked = check_flows(&flows, before, descriptors.len(), &tail);
@@ -304,7 +330,9 @@ impl Taking {
         let worker = self.came.len() % workers.count().max(1);
         workers.take_flows(worker, table).await;
         self.came.push(listener);
-        self.shared.metrics.count(Way::In, Fate::Moved, count);
+        self.shared
+            .metrics
+            .count(Direction::In, Outcome::Moved, count);
         Ok(count)
     }
 
@@ -337,7 +365,7 @@ impl Taking {
         };
         let committed = committed?.message;
         if committed != Message::Commit {
-            return Err(TakeError::turn(&committed));
+            return Err(TakeError::unexpected(&committed));
         }
         Ok(())
     }
@@ -382,7 +410,7 @@ async fn within<T>(limit: Duration, progress: impl Future<Output = T>) -> Result
 }
 
 impl TakeError {
-    fn turn(message: &Message) -> Self {
-        Self::Turn(format!("{message:?}").chars().take(80).collect())
+    fn unexpected(message: &Message) -> Self {
+        Self::Unexpected(format!("{message:?}").chars().take(80).collect())
     }
 }
