@@ -15,10 +15,8 @@
 //!
 //! Reads stop at a byte that the source marked as urgent (tcp(7)). recv(2) drops it and goes on the
 //! next time; splice(2) never passes it, so only recv(2) finds that a stream has ended.
-//! So recv(2) looks when splice(2) finds nothing: with a full window behind the mark no segment would
-//! come to wake this direction. A short recv(2) that stopped there looks as if it had emptied the source, as
-//! it does to the runtime's own streams: what is behind waits for the next segment, which a full window keeps
-//! away. Only one more call per exchange would show it.
+//! So recv(2) looks when splice(2) finds nothing. A short recv(2) that stopped there looks as if it had emptied
+//! the source: what is behind waits for the next segment. Only one more call per exchange would show it.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -141,7 +139,7 @@ impl Half {
         }
     }
 
-    /// Returns whether closing the sockets may end nothing, since another process may have them.
+    /// Returns whether another process may have the sockets, so that closing them ends nothing.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared
     }
