@@ -54,10 +54,7 @@ pub(crate) async fn serve(begin: Box<Begin>, worker: Rc<Worker>, record: ConnRec
         downstream,
         upstream,
         stopped,
-    } = match match *begin {
-        Begin::Accepted(downstream) => Box::pin(establish(downstream, &worker, &record)).await,
-        Begin::Relayed(relayed) => Ok(relayed),
-    } {
+    } = match Box::pin(establish(begin, &worker, &record)).await {
         Ok(established) => established,
         Err(reason) => return record.close(reason),
     };
@@ -82,10 +79,15 @@ pub(crate) async fn serve(begin: Box<Begin>, worker: Rc<Worker>, record: ConnRec
 
 /// Connects to the gateway and announces the client and its destination.
 async fn establish(
-    mut downstream: TcpStream,
+    begin: Box<Begin>,
     worker: &Worker,
     record: &ConnRecord,
 ) -> Result<Established, Reason> {
+    // Here the box ends before the relay begins.
+    let mut downstream = match *begin {
+        Begin::Accepted(downstream) => downstream,
+        Begin::Relayed(relayed) => return Ok(relayed),
+    };
     let shared = &*worker.shared;
     record.set_route(Arc::clone(&shared.route));
     if !record.acquire_cluster() {

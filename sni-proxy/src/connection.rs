@@ -36,10 +36,7 @@ pub(crate) async fn serve(begin: Box<Begin>, worker: Rc<Worker>, record: ConnRec
         timers,
         unread,
         stopped,
-    } = match match *begin {
-        Begin::Accepted(accepted) => Box::pin(establish(accepted, &worker, &record)).await,
-        Begin::Relayed(relayed) => Ok(relayed),
-    } {
+    } = match Box::pin(establish(begin, &worker, &record)).await {
         Ok(established) => established,
         Err(reason) => return record.close(reason),
     };
@@ -129,7 +126,7 @@ impl Established {
 /// Connects a client to the endpoint it asks for, or answers why not. A connection whose TLS ends here is
 /// served to its end.
 async fn establish(
-    accepted: Accepted,
+    begin: Box<Begin>,
     worker: &Rc<Worker>,
     record: &ConnRecord,
 ) -> Result<Established, Reason> {
@@ -137,7 +134,11 @@ async fn establish(
         mut downstream,
         peer,
         listener,
-    } = accepted;
+    } = match *begin {
+        // Here the box ends before the relay begins.
+        Begin::Accepted(accepted) => accepted,
+        Begin::Relayed(relayed) => return Ok(relayed),
+    };
     let shared = &*worker.shared;
     let limits = &shared.config.limits;
     let accepted = Instant::now();

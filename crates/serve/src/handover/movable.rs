@@ -109,15 +109,8 @@ impl Movable {
     /// Relays until the connection ends or it is to move: how it ended, or how far it is. The caller then
     /// gives it to [`Movable::hand_over`].
     pub fn run<'a, 'r, M: Meter>(&'a self, relay: &'a mut Relay<'r, M>) -> MovableRelay<'a, 'r, M> {
-        let notified = self.is_on().then(|| {
-            self.waiting.set(self.waiting.get() + 1);
-            Box::pin(self.notify.notified())
-        });
-        MovableRelay {
-            movable: self,
-            relay,
-            notified,
-        }
+        let place = self.is_on().then(|| Box::new(Place::new(self)));
+        MovableRelay { relay, place }
     }
 
     fn stop<M: Meter>(&self, relay: &mut Relay<'_, M>) -> Option<Stopped> {
@@ -266,10 +259,15 @@ impl Movable {
 /// A relay that runs; see [`Movable::run`].
 #[must_use]
 pub struct MovableRelay<'a, 'r, M: Meter> {
-    movable: &'a Movable,
     relay: &'a mut Relay<'r, M>,
-    /// Its place among those that can be asked.
-    notified: Option<Pin<Box<Notified<'a>>>>,
+    /// Boxed, since it exists only where relays may move.
+    place: Option<Box<Place<'a>>>,
+}
+
+/// A relay's place among those that can be asked.
+struct Place<'a> {
+    movable: &'a Movable,
+    notified: Pin<Box<Notified<'a>>>,
 }
 
 impl<M: Meter> Future for MovableRelay<'_, '_, M> {
@@ -280,28 +278,35 @@ impl<M: Meter> Future for MovableRelay<'_, '_, M> {
         if let Poll::Ready(outcome) = Pin::new(&mut *this.relay).poll(cx) {
             return Poll::Ready(Ok(outcome));
         }
-        let Some(notified) = &mut this.notified else {
+        let Some(place) = &mut this.place else {
             return Poll::Pending;
         };
-        while notified.as_mut().poll(cx).is_ready() {
-            if let Some(stopped) = this.movable.stop(this.relay) {
+        while place.notified.as_mut().poll(cx).is_ready() {
+            if let Some(stopped) = place.movable.stop(this.relay) {
                 return Poll::Ready(Err(stopped));
             }
             // It may have found that it cannot go on.
             cx.waker().wake_by_ref();
-            notified.set(this.movable.notify.notified());
+            place.notified.set(place.movable.notify.notified());
         }
         Poll::Pending
     }
 }
 
-impl<M: Meter> Drop for MovableRelay<'_, '_, M> {
-    fn drop(&mut self) {
-        // A notice that was not heeded goes to the next.
-        if self.notified.take().is_some() {
-            self.movable.waiting.set(self.movable.waiting.get() - 1);
-            self.movable.answer_if_complete();
+impl<'a> Place<'a> {
+    fn new(movable: &'a Movable) -> Self {
+        movable.waiting.set(movable.waiting.get() + 1);
+        Self {
+            movable,
+            notified: Box::pin(movable.notify.notified()),
         }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.movable.waiting.set(self.movable.waiting.get() - 1);
+        self.movable.answer_if_complete();
     }
 }
 
