@@ -41,6 +41,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::geteuid;
@@ -184,6 +185,7 @@ struct HandoverSocket {
     listener: UnixListener,
     here: PathBuf,
     path: PathBuf,
+    published: AtomicBool,
 }
 
 impl HandoverSocket {
@@ -227,11 +229,15 @@ impl HandoverSocket {
             listener: UnixListener::bind(&here).map_err(bind)?,
             path: path.to_owned(),
             here,
+            published: AtomicBool::new(false),
         })
     }
 
-    /// Takes the path, whatever is there: the next newcomer comes here.
+    /// Takes the path once, whatever is there: the next newcomer comes here.
     fn publish(&self, params: &HandoverParams) {
+        if self.published.swap(true, Ordering::Relaxed) {
+            return;
+        }
         if let Some(Err(error)) = params.notify.as_deref().map(notify) {
             tracing::warn!(%error, "the service manager does not know of this process");
         }

@@ -42,8 +42,8 @@ pub(super) fn start(
     shoot: &Shoot,
     mode: Mode,
 ) -> Result<ChildGuard> {
-    let program = programs.get("apiserver-proxy")?;
     let name = format!("apiserver-proxy-{}", shoot.letter);
+    let program = programs.get("apiserver-proxy")?;
     let config = config(dir, shoot, mode)?;
     let ready = || process::is_ok(node, PROBES, "/readyz");
     process::start((node, dir), (&name, program), config, ready)

@@ -174,15 +174,16 @@ impl Taking {
     ) {
         let shared = Arc::clone(&self.shared);
         let mut settled = false;
+        let publish = || socket.publish(&shared.params);
         let settle = || {
             for group in groups {
                 group.share(false);
             }
-            socket.publish(&shared.params);
             shared.state.take(false);
         };
+        let both = (publish, settle);
         let ended = self
-            .take_all(workers, settle, &mut settled, open, drain)
+            .take_all(workers, both, &mut settled, open, drain)
             .await;
         let stopping = matches!(ended, Err(TakeError::Stopping));
         // The other process learns of it before it gives up more.
@@ -202,7 +203,7 @@ impl Taking {
     async fn take_all(
         &mut self,
         workers: &Asker,
-        settle: impl Fn(),
+        (publish, settle): (impl Fn(), impl Fn()),
         settled: &mut bool,
         open: &OpenFlows,
         drain: &Drain,
@@ -245,10 +246,12 @@ impl Taking {
             if message != Message::Settled || *settled {
                 return Err(TakeError::unexpected(&message));
             }
+            publish();
+            within(limit, self.channel.send(&Message::Taken, &[], &[])).await??;
+            // Only now the other one leaves; until then it may yet go on with the same sockets.
             *settled = true;
             self.open_rest(workers, open).await;
             settle();
-            within(limit, self.channel.send(&Message::Taken, &[], &[])).await??;
             self.shared.metrics.ended(Direction::In, true);
             let seconds = self.begun.elapsed().as_secs_f64();
             self.shared.metrics.seconds.observe(seconds);
