@@ -180,37 +180,32 @@ impl Giver {
         channel: &mut Channel,
         shared: Vec<(String, OwnedFd)>,
     ) -> Result<(), GiveError> {
-        let mut batches = shared.chunks(SOCKETS).peekable();
         let mut flows = Vec::new();
         for worker in 0..self.workers.count() {
             flows.extend(self.workers.flow_listeners(worker).await);
         }
-        if batches.peek().is_none() {
-            let (sockets, last) = (Vec::new(), true);
-            let flows = std::mem::take(&mut flows);
-            let none = Message::Sockets {
-                sockets,
-                last,
-                flows,
-            };
-            self.send(channel, &none, &[], &[]).await?;
-        }
-        while let Some(batch) = batches.next() {
+        let mut rest = shared.as_slice();
+        loop {
+            let (batch, after) = rest.split_at(rest.len().min(SOCKETS));
+            rest = after;
+            let last = rest.is_empty();
             let names = batch.iter().map(|(listener, _)| SocketRecord {
                 listener: listener.clone(),
             });
-            let (sockets, last) = (names.collect(), batches.peek().is_none());
-            let descriptors: Vec<_> = batch.iter().map(|(_, socket)| socket.as_fd()).collect();
-            let flows = match last {
-                true => std::mem::take(&mut flows),
-                false => Vec::new(),
-            };
             let some = Message::Sockets {
-                sockets,
+                sockets: names.collect(),
                 last,
-                flows,
+                flows: if last {
+                    std::mem::take(&mut flows)
+                } else {
+                    Vec::new()
+                },
             };
+            let descriptors: Vec<_> = batch.iter().map(|(_, socket)| socket.as_fd()).collect();
             self.send(channel, &some, &descriptors, &[]).await?;
+            if last {
+                break;
+            }
         }
         drop(shared);
         self.expect(channel, Message::Serving).await
@@ -374,9 +369,9 @@ impl GiveError {
 
     /// Returns whether the other process has closed its end, as one that has died.
     fn is_gone(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         let is = |error: &io::Error| {
-            let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::BrokenPipe];
-            kinds.contains(&error.kind()) || error.kind() == io::ErrorKind::ConnectionReset
+            [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind())
         };
         matches!(self, Self::Channel(ChannelError::Io(error)) if is(error))
     }
