@@ -3,11 +3,13 @@
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
 
 use testkit::client_hello::ClientHello;
 use testkit::process::Signal;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
+use testkit::wait::Stopwatch;
 use testkit::{ports, wait};
 
 use crate::support::{Child, Client, LIMIT, Probe, routes_of};
@@ -138,6 +140,9 @@ fn listener_elsewhere_is_bound_and_long_texts_move() {
     let routes = routes_of(&[("a", echo.addr())]);
     let first = place.start("", &routes);
     let tls = first.addr("tls");
+    let aged = Client::established(tls, "a.test");
+    let begun = Stopwatch::start();
+    wait::pause(Duration::from_secs(3));
     // As long as a preamble may be, each byte six in JSON.
     let mut all: Vec<Client> = Vec::new();
     for _ in 0..8 {
@@ -150,14 +155,19 @@ fn listener_elsewhere_is_bound_and_long_texts_move() {
         all.push(client);
     }
     place.ports[0] = later;
-    let second = place.start("", &routes);
+    let second = place.start("limits: { maxConnectionAge: 10s }", &routes);
     let probe = place.probe();
     wait::until("the newcomer to serve", LIMIT, || probe.readiness() == 200).unwrap();
     let labels = [("direction", "in"), ("outcome", "moved")];
     let moved = probe.value("rhizome_handover_connections_total", &labels);
-    assert_eq!(moved, 8.0);
+    assert_eq!(moved, 9.0);
     all.iter_mut()
         .for_each(|client| client.expect_echo(b"still here"));
     assert_eq!(second.addr("tls").port(), later);
     Client::established(second.addr("tls"), "a.test").expect_echo(b"at the new port");
+    // Counted from when it was accepted.
+    let line = second.access_line_at("tls", aged.addr());
+    assert_eq!(line["reason"], "max_age");
+    let age = begun.elapsed();
+    assert!((9900..12_900).contains(&age.as_millis()), "{age:?}");
 }
