@@ -2,10 +2,14 @@
 //!
 //! The kernel bounds what waits in a socket by bytes (`TCP_NOTSENT_LOWAT`, `SO_RCVBUF`), but what
 //! keeps a fast line busy is half a second on a slow one, and delays all that comes behind. So the
-//! bounds follow the rate at which a line took bytes while it was full, and grow while it runs dry.
-//! Sets no option.
+//! bounds follow the rate at which a line took bytes while it was full, and its round trip, which grows
+//! where others fill the line's buffer, and grow while the line runs dry. Sets no option.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::GetStruct;
 
 /// Time over which a rate is measured.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -15,6 +19,10 @@ const MAX_STEPS: u128 = 64;
 
 /// Time that bytes may wait in one socket.
 const WAIT: Duration = Duration::from_millis(10);
+
+/// Or this part of the round trip, if that is longer: congestion control that is short of bytes behind what
+/// others have in a line's buffer keeps to the little that it has.
+const PART: u32 = 4;
 
 /// A source is empty for less time between two reads, without anything amiss.
 const DRY: Duration = Duration::from_millis(1);
@@ -67,8 +75,15 @@ impl Pace {
         self.bytes < self.max
     }
 
-    /// Counts bytes that went on. Returns how many may wait once that has changed.
-    pub fn moved(&mut self, now: Instant, bytes: u64, state: SinkState) -> Option<u32> {
+    /// Counts bytes that went on. Returns how many may wait once that has changed. `round_trip` is asked
+    /// ten times a second at most.
+    pub fn moved(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        state: SinkState,
+        round_trip: impl FnOnce() -> Duration,
+    ) -> Option<u32> {
         self.moved += bytes;
         self.was_full |= state == SinkState::Full;
         let dry_since = self.dry_since.take();
@@ -88,7 +103,8 @@ impl Pace {
                 false => self.max.min(self.bytes + step),
             };
         }
-        let bytes = u128::from(self.moved) * WAIT.as_micros() / elapsed.as_micros();
+        let wait = WAIT.max(round_trip() / PART);
+        let bytes = u128::from(self.moved) * wait.as_micros() / elapsed.as_micros();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(MIN_BYTES);
         self.bytes = self.bytes.max(bytes);
         self.bytes = self.bytes.min(self.max);
@@ -98,11 +114,35 @@ impl Pace {
     }
 }
 
+/// Returns the smoothed round trip of a TCP connection; none where the kernel does not tell.
+#[must_use]
+pub fn round_trip(socket: &impl AsFd) -> Duration {
+    let info = getsockopt(socket, TcpInfo).unwrap_or_default();
+    Duration::from_micros(info[RTT].into())
+}
+
+/// The beginning of `struct tcp_info` (linux/tcp.h): eight fields of a byte, then `__u32`.
+#[derive(Clone, Copy, Debug)]
+struct TcpInfo;
+
+/// Where `tcpi_rtt` is in it, in µs.
+const RTT: usize = 17;
+
+nix::getsockopt_impl!(
+    TcpInfo,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    [u32; RTT + 1],
+    GetStruct<[u32; RTT + 1]>
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const MAX: u32 = 128 * 1024;
+
+    const AT_ONCE: Duration = Duration::ZERO;
 
     fn start() -> Instant {
         tokio::time::Instant::now().into_std()
@@ -112,7 +152,7 @@ mod tests {
     fn after(pace: &mut Pace, now: &mut Instant, millis: u64, rate: u64, state: SinkState) -> u32 {
         for _ in 0..millis / 10 {
             *now += Duration::from_millis(10);
-            pace.moved(*now, rate / 800, state);
+            pace.moved(*now, rate / 800, state, || AT_ONCE);
         }
         pace.bytes
     }
@@ -139,8 +179,24 @@ mod tests {
         assert!(after(10, 4_000_000, SinkState::Full) > 4 * MIN_BYTES);
         // A pause after it is no wait.
         assert_eq!(after(5000, 1_000_000, SinkState::Dry), MAX);
-        pace.moved(now + Duration::from_secs(10), 1000, SinkState::Full);
+        pace.moved(now + Duration::from_secs(10), 1000, SinkState::Full, || {
+            AT_ONCE
+        });
         assert_eq!(pace.bytes, MAX);
+    }
+
+    #[test]
+    fn more_waits_on_line_with_longer_round_trip() {
+        for (round_trip, expected) in [(30, 10_000), (400, 100_000)] {
+            let mut now = start();
+            let mut pace = Pace::new(now, MAX);
+            for _ in 0..500 {
+                now += Duration::from_millis(10);
+                let round_trip = || Duration::from_millis(round_trip);
+                pace.moved(now, 10_000, SinkState::Full, round_trip);
+            }
+            assert_eq!(pace.bytes, expected, "{round_trip} ms");
+        }
     }
 
     #[test]
@@ -151,7 +207,7 @@ mod tests {
             after(&mut pace, &mut now, 5000, 160_000_000, SinkState::Full);
             for _ in 0..1000 / look {
                 now += Duration::from_millis(look);
-                pace.moved(now, 0, SinkState::Full);
+                pace.moved(now, 0, SinkState::Full, || AT_ONCE);
             }
             assert!((MAX / 4..MAX / 3).contains(&pace.bytes), "{}", pace.bytes);
         }
@@ -163,7 +219,7 @@ mod tests {
         let mut pace = Pace::new(now, MAX);
         for _ in 0..40 {
             now += Duration::from_secs(1);
-            pace.moved(now, 32 * 1024, SinkState::Full);
+            pace.moved(now, 32 * 1024, SinkState::Full, || AT_ONCE);
         }
         assert_eq!(pace.bytes, MIN_BYTES);
     }

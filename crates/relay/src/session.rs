@@ -31,7 +31,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::clock::{Clock, Moved, Timers};
 use crate::half::Half;
 use crate::outcome::{Direction, Failure, Meter, Outcome, Side};
-use crate::pace::{Pace, SinkState};
+use crate::pace::{Pace, SinkState, round_trip};
 use crate::pool::Pool;
 use crate::reset::{RESET_LIMIT, reset_when_sent};
 use crate::stopped::Stopped;
@@ -338,7 +338,10 @@ impl Paced {
             true => SinkState::Full,
             false => SinkState::Dry,
         };
-        if let Some(waiting) = self.pace.moved(now, bytes, state) {
+        if let Some(waiting) = self
+            .pace
+            .moved(now, bytes, state, || round_trip(sockets[1]))
+        {
             self.bound(half, sockets, waiting);
         }
     }

@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use relay::{Pace, SinkState, is_writable, not_ready};
+use relay::{Pace, SinkState, is_writable, not_ready, round_trip};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -107,7 +107,7 @@ impl Stream {
             false => SinkState::Open,
         };
         if let Some(pace) = &mut self.pace
-            && let Some(unsent) = pace.moved(now, written, state)
+            && let Some(unsent) = pace.moved(now, written, state, || round_trip(&self.socket))
             && SockRef::from(&self.socket)
                 .set_tcp_notsent_lowat(unsent)
                 .is_ok()

@@ -1,7 +1,7 @@
-//! What waits between a fast upstream and a downstream whose line is slow.
+//! What waits between a fast upstream and a downstream whose line is slow, and the round trip that it follows.
 //!
-//! Leaves out the line: here the reader is slow, and its small receive buffer stands for the line's. Needs root, or
-//! a user, network and mount namespace of its own.
+//! Leaves out the line where bytes wait: there the reader is slow, and its small receive buffer stands for the
+//! line's. Needs root, or a user, network and mount namespace of its own.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::cell::Cell;
@@ -11,13 +11,14 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use relay::{Direction, Meter, Pool, PoolParams, Relay, Timers};
+use relay::{Direction, Meter, Pool, PoolParams, Relay, Timers, round_trip};
 use rustix::io::ioctl_fionread;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
+use testkit::impair::{Impairment, Link};
 use testkit::netns::Namespace;
 
 #[derive(Debug)]
@@ -143,4 +144,29 @@ async fn slow_down() {
             in_time = timeout(Duration::from_secs(60), script) => in_time.unwrap(),
         }
     }
+}
+
+#[test]
+fn round_trip_is_that_of_the_line() {
+    let (near, far) = (
+        Namespace::new("near").unwrap(),
+        Namespace::new("far").unwrap(),
+    );
+    let line = Link::lay(near.end("line"), far.end("line"), 1500, 1).unwrap();
+    near.add_address("line", "192.0.2.1/24").unwrap();
+    far.add_address("line", "192.0.2.2/24").unwrap();
+    line.set_both(Impairment::long(Duration::from_millis(25), 0.0));
+    let listener = far
+        .run(|| std::net::TcpListener::bind("192.0.2.2:0"))
+        .unwrap()
+        .unwrap();
+    let to = listener.local_addr().unwrap();
+    let socket = near
+        .run(|| std::net::TcpStream::connect(to))
+        .unwrap()
+        .unwrap();
+    let measured = round_trip(&socket);
+    assert!((50..75).contains(&measured.as_millis()), "{measured:?}");
+    // What is no TCP has none.
+    assert_eq!(round_trip(&std::io::stdin()), Duration::ZERO);
 }
