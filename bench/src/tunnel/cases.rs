@@ -211,6 +211,13 @@ impl Lab {
         if !alone {
             let share = 100.0 * ours.bytes.min(plain.bytes) / (ours.bytes + plain.bytes);
             run.add(setup.name(), &case, figure::SHARE, share);
+        } else if direct {
+            let (address, reverse) = (tunnel.inner().address, load.reverse);
+            let plain = Plain::open(network, address, reverse, load.congestion)?;
+            let latencies = plain.messages(load.length, HALF)?;
+            let figures = [figure::INSIDE_P50, figure::INSIDE_P99, figure::INSIDE_MAX];
+            let part = (case.as_str(), Some("messages within"));
+            run.add_latencies(setup.name(), part, figures, 1e3, &latencies);
         }
         Ok(())
     }

@@ -7,11 +7,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use testkit::wait::{self, Stopwatch};
 
 use super::iperf::{Bulk, Moved};
 use super::network::Network;
+use crate::latency::Latencies;
 
 #[derive(Debug)]
 pub(crate) struct Plain {
@@ -74,6 +76,43 @@ impl Plain {
     }
 }
 
+impl Plain {
+    /// Sends messages for `length`, as much as goes, of which little waits unsent. Returns how long each took from when
+    /// the socket had a place for it until it was read, and `back` besides: what no tunnel in a TCP connection is
+    /// faster than.
+    pub(crate) fn messages(self, length: Duration, back: Duration) -> Result<Latencies> {
+        let Self { source, mut sink } = self;
+        SockRef::from(&source).set_tcp_notsent_lowat(UNSENT)?;
+        let clock = Stopwatch::start();
+        std::thread::scope(|scope| {
+            let sent = scope.spawn(|| send_messages(source, clock, length));
+            let (mut message, mut latencies) = ([0; MESSAGE], Latencies::default());
+            // Until the other end is closed.
+            while sink.read_exact(&mut message).is_ok() {
+                let begun = message.first_chunk().copied().map(u64::from_be_bytes);
+                let begun = Duration::from_nanos(begun.unwrap_or_default());
+                latencies.record(clock.elapsed().saturating_sub(begun) + back);
+            }
+            let sent = sent.join();
+            sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok(latencies)
+        })
+    }
+}
+
+fn send_messages(mut source: TcpStream, clock: Stopwatch, length: Duration) -> Result<()> {
+    let mut message = [0; MESSAGE];
+    let limit = Timespec::try_from(LIMIT).context("a wait's length")?;
+    while clock.elapsed() < length {
+        let mut fds = [PollFd::new(&source, PollFlags::OUT)];
+        poll(&mut fds, Some(&limit)).context("waiting for a place")?;
+        let now = u64::try_from(clock.elapsed().as_nanos()).context("a time")?;
+        message[..8].copy_from_slice(&now.to_be_bytes());
+        source.write_all(&message).context("sending a message")?;
+    }
+    Ok(())
+}
+
 fn send(mut source: TcpStream, clock: Stopwatch, length: Duration) -> Result<()> {
     let chunk = [0; CHUNK];
     while clock.elapsed() < length {
@@ -108,3 +147,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 const EXCHANGES: u32 = 30;
 const BETWEEN: Duration = Duration::from_millis(50);
 const CHUNK: usize = 64 * 1024;
+const MESSAGE: usize = 1024;
+/// What the gateway has wait at least.
+const UNSENT: u32 = 8 * 1024;
