@@ -30,34 +30,41 @@ use crate::worker::{Listener, Worker};
 
 /// Serves one connection until it ends or moves to another process.
 pub(crate) async fn serve(begin: Box<Begin>, worker: Rc<Worker>, record: ConnRecord) {
-    let Established {
-        downstream,
-        upstream,
-        timers,
-        unread,
-        stopped,
-    } = match Box::pin(establish(begin, &worker, &record)).await {
-        Ok(established) => established,
-        Err(reason) => return record.close(reason),
-    };
-    let (info, pool) = (record.info().as_ref(), Rc::clone(&worker.handle.pool));
-    let (down, up) = (&downstream, &upstream);
-    let relay = match stopped {
-        None => Relay::new(down, up, pool, info, timers),
-        Some(stopped) => Relay::resume(down, up, pool, info, timers, *stopped),
-    };
-    let mut relay = relay.paced(unread);
-    let ended = worker.handle.movable.run(&mut relay).await;
-    drop(relay);
-    match ended {
-        Ok(outcome) => record.close(Reason::from(&outcome)),
-        Err(stopped) => worker.handle.movable.hand_over(Resumed {
-            record,
+    let terminated = 'passed: {
+        let Established {
             downstream,
             upstream,
+            timers,
+            unread,
             stopped,
-        }),
-    }
+        } = match Box::pin(establish(begin, &worker, &record)).await {
+            Ok(Next::Relay(established)) => established,
+            // Left first: else this future would hold both.
+            Ok(Next::Terminate(terminated)) => break 'passed terminated,
+            Err(reason) => return record.close(reason),
+        };
+        let (info, pool) = (record.info().as_ref(), Rc::clone(&worker.handle.pool));
+        let (down, up) = (&downstream, &upstream);
+        let relay = match stopped {
+            None => Relay::new(down, up, pool, info, timers),
+            Some(stopped) => Relay::resume(down, up, pool, info, timers, *stopped),
+        };
+        let mut relay = relay.paced(unread);
+        let ended = worker.handle.movable.run(&mut relay).await;
+        drop(relay);
+        return match ended {
+            Ok(outcome) => record.close(Reason::from(&outcome)),
+            Err(stopped) => worker.handle.movable.hand_over(Resumed {
+                record,
+                downstream,
+                upstream,
+                stopped,
+            }),
+        };
+    };
+    let served = Box::pin(terminate::serve(*terminated, &worker, &record));
+    let reason = served.await;
+    record.close(reason);
 }
 
 /// How a connection begins here.
@@ -123,13 +130,19 @@ impl Established {
     }
 }
 
-/// Connects a client to the endpoint it asks for, or answers why not. A connection whose TLS ends here is
-/// served to its end.
+/// What is to be done with a connection whose route is known.
+enum Next {
+    Relay(Established),
+    /// Its TLS ends here.
+    Terminate(Box<Terminated>),
+}
+
+/// Connects a client to the endpoint it asks for, unless its TLS ends here, or answers why not.
 async fn establish(
     begin: Box<Begin>,
     worker: &Rc<Worker>,
     record: &ConnRecord,
-) -> Result<Established, Reason> {
+) -> Result<Next, Reason> {
     let Accepted {
         mut downstream,
         peer,
@@ -137,7 +150,7 @@ async fn establish(
     } = match *begin {
         // Here the box ends before the relay begins.
         Begin::Accepted(accepted) => accepted,
-        Begin::Relayed(relayed) => return Ok(relayed),
+        Begin::Relayed(relayed) => return Ok(Next::Relay(relayed)),
     };
     let shared = &*worker.shared;
     let limits = &shared.config.limits;
@@ -198,7 +211,7 @@ async fn establish(
         {
             return Err(Reason::DownstreamReset);
         }
-        let terminated = Terminated {
+        return Ok(Next::Terminate(Box::new(Terminated {
             downstream,
             route_key: RouteKey::from(preamble.target),
             early: preamble.bytes,
@@ -207,8 +220,7 @@ async fn establish(
             secrets,
             deadline,
             idle,
-        };
-        return Err(Box::pin(terminate::serve(terminated, worker, record)).await);
+        })));
     }
 
     // The endpoint: the next one when one fails, before a byte was sent.
@@ -242,13 +254,13 @@ async fn establish(
         }
     }
 
-    Ok(Established {
+    Ok(Next::Relay(Established {
         downstream,
         upstream,
         timers: Timers { idle, deadline },
         unread,
         stopped: None,
-    })
+    }))
 }
 
 fn note(record: &ConnRecord, target: &Target) {

@@ -283,7 +283,8 @@ async fn requests(
 ) -> Reason {
     let (shared, params) = (&client.worker.shared, &client.termination.params);
     let drain = shared.accepting.drain.clone();
-    let ending = async {
+    // Pinned here: moved into the `select!` it would take its place twice.
+    let mut ending = pin!(async {
         let aged = async {
             match deadline {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -299,21 +300,24 @@ async fn requests(
                 Ending::Overdue => (Reason::MaxAge, Some(ending)),
             },
         }
-    };
+    });
     let state = Arc::<HttpState>::default();
     let service = service_fn(|request| {
         // Before hyper reads on: what it reads then belongs to no head.
         let open = client.exchanges.begin(&request);
         let client = Rc::clone(client);
-        async move { Ok::<_, std::convert::Infallible>(client.answer(request, open).await) }
+        // On the heap: what it takes is given back before a watch goes on for hours.
+        Box::pin(
+            async move { Ok::<_, std::convert::Infallible>(client.answer(request, open).await) },
+        )
     });
     // Both ends are the same but for hyper's types.
     macro_rules! drive {
         ($connection:expr) => {{
-            let mut connection = pin!($connection);
+            let mut connection = Box::pin($connection);
             let served = tokio::select! {
                 served = connection.as_mut() => Ok(served),
-                ending = ending => Err(ending),
+                ending = ending.as_mut() => Err(ending),
             };
             match served {
                 Ok(served) => reason_of(served, &state),
@@ -423,9 +427,7 @@ enum Forwarded {
 impl Client {
     async fn answer(&self, request: Request<Incoming>, open: Open) -> Response<ResponseBody> {
         let limit = open.started() + self.termination.params.stream_timeout;
-        // Boxed: what it takes is given back before a watch goes on for hours.
-        let forwarded = Box::pin(self.forward(request, &open));
-        let forwarded = timeout_at(limit, forwarded).await;
+        let forwarded = timeout_at(limit, self.forward(request, &open)).await;
         let late = |_| Err(status::of_upstream(StatusCode::GATEWAY_TIMEOUT));
         let mut response = match forwarded.unwrap_or_else(late) {
             Ok(Forwarded::Response(response, active)) => {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
 use super::exchange::GRACE;
 
 /// Starts tasks on the current thread.
@@ -18,15 +21,13 @@ impl LocalExecutor {
 
 impl<F> hyper::rt::Executor<F> for LocalExecutor
 where
-    F: Future + 'static,
+    F: Future<Output = ()> + 'static,
 {
     fn execute(&self, future: F) {
-        let limit = self.0;
-        tokio::task::spawn_local(async move {
-            match limit {
-                Some(limit) => drop(tokio::time::timeout(limit, future).await),
-                None => drop(future.await),
-            }
-        });
+        // No block around both: it would take the place of each.
+        match self.0 {
+            Some(limit) => drop(spawn_local(timeout(limit, future))),
+            None => drop(spawn_local(future)),
+        }
     }
 }
