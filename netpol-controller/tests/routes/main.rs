@@ -19,8 +19,10 @@ mod access;
 mod alike;
 mod ask;
 mod changes;
+mod control;
 mod envoy;
 mod fake_api;
+mod judged;
 mod objects;
 #[path = "../../../sni-proxy/tests/peers/ours.rs"]
 mod ours;

@@ -3,22 +3,19 @@
 //! No object says so yet, so that the server is fed by the test itself.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::mpsc::channel;
 
 use route::{ClusterSpec, EndpointSpec, RouteMatch, RouteSpec};
 use serde_json::json;
-use telemetry::Registry;
 use testkit::api_server::ApiServer;
-use testkit::background::Background;
 use testkit::certs::Authority;
 use testkit::netns::Place;
 use testkit::peers::envoy::Envoy;
 use testkit::tempdir::TempDir;
 use testkit::{ports, wait};
-use tokio::net::TcpListener;
-use xds::{GatewayAccess, GatewayParams, Server, ServerLimits, ServerParams};
+use xds::GatewayParams;
 
 use crate::ask::{Answer, Ask, INNER, Listener, Ports, ask};
+use crate::control::{Control, loopback};
 use crate::ours::{LIMIT, sibling};
 use crate::program::Program;
 use crate::programs::announce;
@@ -26,58 +23,6 @@ use crate::seed::listeners;
 
 const OPEN: &str = "outbound|443||open.test.svc.cluster.local";
 const CLOSED: &str = "outbound|443||closed.test.svc.cluster.local";
-
-fn loopback(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
-}
-
-/// A discovery server on a thread of its own.
-struct Control {
-    server: Server,
-    addr: SocketAddr,
-    _thread: Background,
-}
-
-impl Control {
-    fn start(params: &GatewayParams, clusters: &[ClusterSpec], routes: &[RouteSpec]) -> Self {
-        let server = Server::new(
-            ServerParams {
-                tls: None,
-                gateways: vec![GatewayAccess {
-                    name: "default".to_owned(),
-                    clients: Vec::new(),
-                }],
-                limits: ServerLimits::default(),
-                delta: true,
-            },
-            &Registry::new(),
-        );
-        let handle = server.gateway("default").unwrap();
-        let (parts, groups) = (xds::parts("test", routes, params), [routes]);
-        let whole = xds::whole(params, groups.into_iter());
-        assert_eq!(parts.withheld, Vec::<String>::new());
-        assert_eq!(whole.withheld, Vec::<String>::new());
-        let mut resources: Vec<_> = clusters.iter().flat_map(xds::cluster).collect();
-        resources.extend(xds::base(params));
-        resources.extend(parts.resources);
-        resources.extend(whole.resources);
-        handle.update(resources, Vec::new());
-        handle.complete();
-        handle.complete_whole(true);
-        let (bound, binding) = channel();
-        let serving = server.clone();
-        let thread = Background::spawn("xds", move || async move {
-            let listener = TcpListener::bind(loopback(0)).await.unwrap();
-            bound.send(listener.local_addr().unwrap()).unwrap();
-            serving.serve(listener, std::future::pending()).await;
-        });
-        Self {
-            server,
-            addr: binding.recv().unwrap(),
-            _thread: thread.unwrap(),
-        }
-    }
-}
 
 /// A pair of routes for each way to be led: one for us, and one for others.
 fn routes() -> Vec<RouteSpec> {
@@ -190,7 +135,16 @@ fn both_gateways_refuse_the_same_clients() {
         ..GatewayParams::default()
     };
     let clusters = [cluster(OPEN, open.addr()), cluster(CLOSED, closed.addr())];
-    let control = Control::start(&params, &clusters, &routes());
+    let routes = routes();
+    let (parts, groups) = (xds::parts("test", &routes, &params), [&routes[..]]);
+    let whole = xds::whole(&params, groups.into_iter());
+    assert_eq!(parts.withheld, Vec::<String>::new());
+    assert_eq!(whole.withheld, Vec::<String>::new());
+    let mut resources: Vec<_> = clusters.iter().flat_map(xds::cluster).collect();
+    resources.extend(xds::base(&params));
+    resources.extend(parts.resources);
+    resources.extend(whole.resources);
+    let control = Control::start(resources, None);
     let (_ours, own) = ours(&dir, control.addr);
     let bootstrap = crate::envoy::bootstrap("DELTA_GRPC", "default", control.addr, None);
     let envoy = Envoy::start_with(Place::Here, dir.path(), "envoy", bootstrap);
@@ -212,10 +166,5 @@ fn both_gateways_refuse_the_same_clients() {
         assert_eq!((&ours, &envoys), (&wanted, &wanted), "{request}");
     }
     assert_eq!(closed.accepted(), 0);
-    let nacks = control
-        .server
-        .clients()
-        .into_iter()
-        .flat_map(|client| client.types);
-    assert!(nacks.into_iter().all(|(_, one)| one.nack.is_none()));
+    assert_eq!(control.refused(), Vec::<String>::new());
 }
