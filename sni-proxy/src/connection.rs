@@ -30,7 +30,7 @@ use crate::worker::{Listener, Worker};
 
 /// Serves one connection until it ends or moves to another process.
 pub(crate) async fn serve(begin: Box<Begin>, worker: Rc<Worker>, record: ConnRecord) {
-    let terminated = 'passed: {
+    let terminated = 'relayed: {
         let Established {
             downstream,
             upstream,
@@ -39,8 +39,8 @@ pub(crate) async fn serve(begin: Box<Begin>, worker: Rc<Worker>, record: ConnRec
             stopped,
         } = match Box::pin(establish(begin, &worker, &record)).await {
             Ok(Next::Relay(established)) => established,
-            // Left first: else this future would hold both.
-            Ok(Next::Terminate(terminated)) => break 'passed terminated,
+            // Outside of the block, so that this future has one place for this and for the relay.
+            Ok(Next::Terminate(terminated)) => break 'relayed terminated,
             Err(reason) => return record.close(reason),
         };
         let (info, pool) = (record.info().as_ref(), Rc::clone(&worker.handle.pool));
@@ -62,7 +62,7 @@ pub(crate) async fn serve(begin: Box<Begin>, worker: Rc<Worker>, record: ConnRec
             }),
         };
     };
-    let served = Box::pin(terminate::serve(*terminated, &worker, &record));
+    let served = Box::pin(terminate::serve(terminated, &worker, &record));
     let reason = served.await;
     record.close(reason);
 }
@@ -134,7 +134,7 @@ impl Established {
 enum Next {
     Relay(Established),
     /// Its TLS ends here.
-    Terminate(Box<Terminated>),
+    Terminate(Terminated),
 }
 
 /// Connects a client to the endpoint it asks for, unless its TLS ends here, or answers why not.
@@ -211,7 +211,7 @@ async fn establish(
         {
             return Err(Reason::DownstreamReset);
         }
-        return Ok(Next::Terminate(Box::new(Terminated {
+        return Ok(Next::Terminate(Terminated {
             downstream,
             route_key: RouteKey::from(preamble.target),
             early: preamble.bytes,
@@ -220,7 +220,7 @@ async fn establish(
             secrets,
             deadline,
             idle,
-        })));
+        }));
     }
 
     // The endpoint: the next one when one fails, before a byte was sent.

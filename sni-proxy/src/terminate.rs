@@ -283,7 +283,7 @@ async fn requests(
 ) -> Reason {
     let (shared, params) = (&client.worker.shared, &client.termination.params);
     let drain = shared.accepting.drain.clone();
-    // Pinned here: moved into the `select!` it would take its place twice.
+    // Pinned here: moved into the `select!` it would be stored twice.
     let mut ending = pin!(async {
         let aged = async {
             match deadline {
@@ -306,7 +306,7 @@ async fn requests(
         // Before hyper reads on: what it reads then belongs to no head.
         let open = client.exchanges.begin(&request);
         let client = Rc::clone(client);
-        // On the heap: what it takes is given back before a watch goes on for hours.
+        // On the heap: its memory is given back before a watch goes on for hours.
         Box::pin(
             async move { Ok::<_, std::convert::Infallible>(client.answer(request, open).await) },
         )

@@ -25,7 +25,7 @@ pub(crate) const LOADED_P50: Figure = Figure::lower("ping meanwhile p50", "ms");
 pub(crate) const LOADED_P99: Figure = Figure::lower("ping meanwhile p99", "ms");
 pub(crate) const LOADED_MAX: Figure = Figure::lower("ping meanwhile max", "ms");
 pub(crate) const LOADED_LOST: Figure = Figure::lower("pings lost", "%");
-/// Messages of a plain connection that is always full, and the line's way back.
+/// Messages within a plain connection that is always full, and the reverse path.
 pub(crate) const INSIDE_P50: Figure = Figure::lower("message within p50", "ms");
 pub(crate) const INSIDE_P99: Figure = Figure::lower("message within p99", "ms");
 pub(crate) const INSIDE_MAX: Figure = Figure::lower("message within max", "ms");

@@ -6,13 +6,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use testkit::wait::{self, Stopwatch};
 
 use super::iperf::{Bulk, Moved};
 use super::network::Network;
+use super::ping::INTERVAL;
 use crate::latency::Latencies;
 
 #[derive(Debug)]
@@ -74,43 +75,59 @@ impl Plain {
             retransmits: None,
         })
     }
-}
 
-impl Plain {
-    /// Sends messages for `length`, as much as goes, of which little waits unsent. Returns how long each took from when
-    /// the socket had a place for it until it was read, and `back` besides: what no tunnel in a TCP connection is
-    /// faster than.
+    /// Fills the connection with messages for `length`, of which few wait unsent, and returns how long it takes until
+    /// one has arrived that is due each 10 ms, and `back` besides: as a ping would that had to go through it, ahead of
+    /// all that the socket has not taken.
     pub(crate) fn messages(self, length: Duration, back: Duration) -> Result<Latencies> {
         let Self { source, mut sink } = self;
-        SockRef::from(&source).set_tcp_notsent_lowat(UNSENT)?;
+        SockRef::from(&source).set_tcp_notsent_lowat(relay::MIN_BYTES)?;
         let clock = Stopwatch::start();
         std::thread::scope(|scope| {
             let sent = scope.spawn(|| send_messages(source, clock, length));
-            let (mut message, mut latencies) = ([0; MESSAGE], Latencies::default());
-            // Until the other end is closed.
-            while sink.read_exact(&mut message).is_ok() {
-                let begun = message.first_chunk().copied().map(u64::from_be_bytes);
-                let begun = Duration::from_nanos(begun.unwrap_or_default());
-                latencies.record(clock.elapsed().saturating_sub(begun) + back);
-            }
+            let received = receive_messages(&mut sink, clock, back);
+            drop(sink); // else a write would wait
             let sent = sent.join();
             sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            Ok(latencies)
+            received
         })
     }
 }
 
+/// Each message begins with when it was due, ns; 0 in those between.
 fn send_messages(mut source: TcpStream, clock: Stopwatch, length: Duration) -> Result<()> {
-    let mut message = [0; MESSAGE];
+    let (mut message, mut due) = ([0; MESSAGE], INTERVAL);
     let limit = Timespec::try_from(LIMIT).context("a wait's length")?;
     while clock.elapsed() < length {
         let mut fds = [PollFd::new(&source, PollFlags::OUT)];
-        poll(&mut fds, Some(&limit)).context("waiting for a place")?;
-        let now = u64::try_from(clock.elapsed().as_nanos()).context("a time")?;
-        message[..8].copy_from_slice(&now.to_be_bytes());
+        let ready = poll(&mut fds, Some(&limit)).context("waiting for space in a socket")?;
+        ensure!(ready > 0, "a socket has had no space for {LIMIT:?}");
+        let mut stamp = Duration::ZERO;
+        if due <= clock.elapsed() {
+            (stamp, due) = (due, due + INTERVAL);
+        }
+        let stamp = u64::try_from(stamp.as_nanos()).context("a time")?;
+        message[..8].copy_from_slice(&stamp.to_be_bytes());
         source.write_all(&message).context("sending a message")?;
     }
     Ok(())
+}
+
+/// Receives messages until the other end is closed.
+fn receive_messages(sink: &mut TcpStream, clock: Stopwatch, back: Duration) -> Result<Latencies> {
+    let (mut message, mut latencies) = ([0; MESSAGE], Latencies::default());
+    loop {
+        match sink.read_exact(&mut message) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(latencies),
+            Err(error) => return Err(error).context("receiving a message"),
+        }
+        let due = message.first_chunk().copied().map(u64::from_be_bytes);
+        if let Some(due) = due.filter(|due| *due > 0) {
+            let took = clock.elapsed().saturating_sub(Duration::from_nanos(due));
+            latencies.record(took + back);
+        }
+    }
 }
 
 fn send(mut source: TcpStream, clock: Stopwatch, length: Duration) -> Result<()> {
@@ -148,5 +165,3 @@ const EXCHANGES: u32 = 30;
 const BETWEEN: Duration = Duration::from_millis(50);
 const CHUNK: usize = 64 * 1024;
 const MESSAGE: usize = 1024;
-/// What the gateway has wait at least.
-const UNSENT: u32 = 8 * 1024;

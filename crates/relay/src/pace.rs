@@ -2,14 +2,15 @@
 //!
 //! The kernel bounds what waits in a socket by bytes (`TCP_NOTSENT_LOWAT`, `SO_RCVBUF`), but what
 //! keeps a fast line busy is half a second on a slow one, and delays all that comes behind. So the
-//! bounds follow the rate at which a line took bytes while it was full, and its round trip, which grows
-//! where others fill the line's buffer, and grow while the line runs dry. Sets no option.
+//! bounds follow the rate at which a line took bytes while it was full, and with BBR, which fills no
+//! buffer itself, the round trip; they grow while the line runs dry. Sets no option.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::GetStruct;
+use socket2::SockRef;
 
 /// Time over which a rate is measured.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -20,15 +21,15 @@ const MAX_STEPS: u128 = 64;
 /// Time that bytes may wait in one socket.
 const WAIT: Duration = Duration::from_millis(10);
 
-/// Or this part of the round trip, if that is longer: congestion control that is short of bytes behind what
-/// others have in a line's buffer keeps to the little that it has.
-const PART: u32 = 4;
+/// Or the round trip divided by this, if that is longer: BBR that runs short of bytes behind what others
+/// have in a line's buffer does not raise its estimate of the rate.
+const ROUND_TRIP_DIVISOR: u32 = 4;
 
 /// A source is empty for less time between two reads, without anything amiss.
 const DRY: Duration = Duration::from_millis(1);
 
 /// With half as many, queues ahead of them drop more than is gained.
-const MIN_BYTES: u32 = 8 * 1024;
+pub const MIN_BYTES: u32 = 8 * 1024;
 
 /// The rate of one direction, and what may wait ahead of it.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl Pace {
         self.bytes < self.max
     }
 
-    /// Counts bytes that went on. Returns how many may wait once that has changed. `round_trip` is asked
+    /// Counts bytes that went on. Returns how many may wait once that has changed. `round_trip` is called
     /// ten times a second at most.
     pub fn moved(
         &mut self,
@@ -103,7 +104,10 @@ impl Pace {
                 false => self.max.min(self.bytes + step),
             };
         }
-        let wait = WAIT.max(round_trip() / PART);
+        let wait = match self.bytes < self.max && self.moved > 0 {
+            true => WAIT.max(round_trip() / ROUND_TRIP_DIVISOR),
+            false => WAIT,
+        };
         let bytes = u128::from(self.moved) * wait.as_micros() / elapsed.as_micros();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(MIN_BYTES);
         self.bytes = self.bytes.max(bytes);
@@ -114,9 +118,13 @@ impl Pace {
     }
 }
 
-/// Returns the smoothed round trip of a TCP connection; none where the kernel does not tell.
+/// Returns the smoothed round trip of a TCP connection whose congestion control is BBR; zero of any other.
 #[must_use]
 pub fn round_trip(socket: &impl AsFd) -> Duration {
+    let congestion = SockRef::from(socket).tcp_congestion();
+    if !congestion.is_ok_and(|name| name.starts_with(b"bbr")) {
+        return Duration::ZERO;
+    }
     let info = getsockopt(socket, TcpInfo).unwrap_or_default();
     Duration::from_micros(info[RTT].into())
 }
@@ -125,9 +133,10 @@ pub fn round_trip(socket: &impl AsFd) -> Duration {
 #[derive(Clone, Copy, Debug)]
 struct TcpInfo;
 
-/// Where `tcpi_rtt` is in it, in µs.
+/// Where `tcpi_rtt` is in it, in µs. Linux has had it since 2.4, and returns as many bytes as are asked for.
 const RTT: usize = 17;
 
+// Any bytes are valid integers; `nix` checks that the kernel has filled all of them.
 nix::getsockopt_impl!(
     TcpInfo,
     libc::IPPROTO_TCP,
@@ -142,7 +151,7 @@ mod tests {
 
     const MAX: u32 = 128 * 1024;
 
-    const AT_ONCE: Duration = Duration::ZERO;
+    const NO_ROUND_TRIP: Duration = Duration::ZERO;
 
     fn start() -> Instant {
         tokio::time::Instant::now().into_std()
@@ -152,7 +161,7 @@ mod tests {
     fn after(pace: &mut Pace, now: &mut Instant, millis: u64, rate: u64, state: SinkState) -> u32 {
         for _ in 0..millis / 10 {
             *now += Duration::from_millis(10);
-            pace.moved(*now, rate / 800, state, || AT_ONCE);
+            pace.moved(*now, rate / 800, state, || NO_ROUND_TRIP);
         }
         pace.bytes
     }
@@ -180,14 +189,14 @@ mod tests {
         // A pause after it is no wait.
         assert_eq!(after(5000, 1_000_000, SinkState::Dry), MAX);
         pace.moved(now + Duration::from_secs(10), 1000, SinkState::Full, || {
-            AT_ONCE
+            NO_ROUND_TRIP
         });
         assert_eq!(pace.bytes, MAX);
     }
 
     #[test]
     fn more_waits_on_line_with_longer_round_trip() {
-        for (round_trip, expected) in [(30, 10_000), (400, 100_000)] {
+        for (round_trip, expected) in [(30, 10_000), (400, 100_000), (4000, MAX)] {
             let mut now = start();
             let mut pace = Pace::new(now, MAX);
             for _ in 0..500 {
@@ -207,7 +216,7 @@ mod tests {
             after(&mut pace, &mut now, 5000, 160_000_000, SinkState::Full);
             for _ in 0..1000 / look {
                 now += Duration::from_millis(look);
-                pace.moved(now, 0, SinkState::Full, || AT_ONCE);
+                pace.moved(now, 0, SinkState::Full, || NO_ROUND_TRIP);
             }
             assert!((MAX / 4..MAX / 3).contains(&pace.bytes), "{}", pace.bytes);
         }
@@ -219,7 +228,7 @@ mod tests {
         let mut pace = Pace::new(now, MAX);
         for _ in 0..40 {
             now += Duration::from_secs(1);
-            pace.moved(now, 32 * 1024, SinkState::Full, || AT_ONCE);
+            pace.moved(now, 32 * 1024, SinkState::Full, || NO_ROUND_TRIP);
         }
         assert_eq!(pace.bytes, MIN_BYTES);
     }

@@ -7,15 +7,15 @@ use tokio::time::timeout;
 
 use super::exchange::GRACE;
 
-/// Starts tasks on the current thread.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LocalExecutor(Option<Duration>);
+/// Starts tasks on the current thread, and ends each after this.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalExecutor(Duration);
 
 impl LocalExecutor {
-    /// Ends each task after `limit`: a request of HTTP/2 with its answer, whichever side is slow. A little later, so
-    /// that one without an answer is told so.
+    /// Ends a request of HTTP/2 with its answer after `limit`, whichever side is slow. A little later, so that one
+    /// without an answer is told so.
     pub(crate) fn within(limit: Duration) -> Self {
-        Self(Some(limit + GRACE))
+        Self(limit + GRACE)
     }
 }
 
@@ -24,10 +24,6 @@ where
     F: Future<Output = ()> + 'static,
 {
     fn execute(&self, future: F) {
-        // No block around both: it would take the place of each.
-        match self.0 {
-            Some(limit) => drop(spawn_local(timeout(limit, future))),
-            None => drop(spawn_local(future)),
-        }
+        drop(spawn_local(timeout(self.0, future)));
     }
 }

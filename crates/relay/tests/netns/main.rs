@@ -1,7 +1,7 @@
-//! What waits between a fast upstream and a downstream whose line is slow, and the round trip that it follows.
+//! What waits between a fast upstream and a downstream whose line is slow.
 //!
-//! Leaves out the line where bytes wait: there the reader is slow, and its small receive buffer stands for the
-//! line's. Needs root, or a user, network and mount namespace of its own.
+//! One test leaves out the line: its reader is slow, and its small receive buffer stands for the line's. Needs root,
+//! or a user, network and mount namespace of its own, and `/dev/net/tun`.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use relay::{Direction, Meter, Pool, PoolParams, Relay, Timers, round_trip};
+use relay::{Direction, MIN_BYTES, Meter, Pool, PoolParams, Relay, Timers, round_trip};
 use rustix::io::ioctl_fionread;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -147,7 +147,7 @@ async fn slow_down() {
 }
 
 #[test]
-fn round_trip_is_that_of_the_line() {
+fn more_waits_ahead_of_line_with_long_round_trip() {
     let (near, far) = (
         Namespace::new("near").unwrap(),
         Namespace::new("far").unwrap(),
@@ -155,18 +155,76 @@ fn round_trip_is_that_of_the_line() {
     let line = Link::lay(near.end("line"), far.end("line"), 1500, 1).unwrap();
     near.add_address("line", "192.0.2.1/24").unwrap();
     far.add_address("line", "192.0.2.2/24").unwrap();
-    line.set_both(Impairment::long(Duration::from_millis(25), 0.0));
-    let listener = far
-        .run(|| std::net::TcpListener::bind("192.0.2.2:0"))
-        .unwrap()
+    for delay in [10, 100] {
+        line.set_both(Impairment {
+            rate: Some(4_000_000),
+            buffer: Duration::from_millis(500),
+            queue: usize::MAX,
+            ..Impairment::long(Duration::from_millis(delay), 0.0)
+        });
+        let listener = far.run(|| std::net::TcpListener::bind("192.0.2.2:0"));
+        let listener = listener.unwrap().unwrap();
+        let to = listener.local_addr().unwrap();
+        let downstream = near.run(|| std::net::TcpStream::connect(to));
+        let downstream = downstream.unwrap().unwrap();
+        if let Err(error) = SockRef::from(&downstream).set_tcp_congestion(b"bbr") {
+            eprintln!("skipped: no BBR here: {error}");
+            return;
+        }
+        let measured = u64::try_from(round_trip(&downstream).as_millis()).unwrap();
+        assert!(
+            (2 * delay..2 * delay + 90).contains(&measured),
+            "{measured} ms"
+        );
+        let reader = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let _ = std::io::copy(&mut client, &mut std::io::sink());
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let unsent = runtime.unwrap().block_on(fill(downstream));
+        reader.join().unwrap();
+        // 10 ms of the rate are 5,000 bytes, which are less than the least; a quarter of 200 ms are 25,000.
+        match delay {
+            10 => assert!(unsent < 2 * MIN_BYTES, "{unsent}"),
+            _ => assert!(unsent > 2 * MIN_BYTES, "{unsent}"),
+        }
+    }
+    let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert_eq!(round_trip(&other), Duration::ZERO);
+}
+
+/// Relays as much as a line takes; returns how many bytes may wait unsent: the median of what was seen from
+/// five to ten seconds after the start.
+async fn fill(downstream: std::net::TcpStream) -> u32 {
+    downstream.set_nonblocking(true).unwrap();
+    let downstream = TcpStream::from_std(downstream).unwrap();
+    let (mut server, upstream) = pair(false, UNREAD).await;
+    SockRef::from(&downstream)
+        .set_tcp_notsent_lowat(4 * UNSENT)
         .unwrap();
-    let to = listener.local_addr().unwrap();
-    let socket = near
-        .run(|| std::net::TcpStream::connect(to))
-        .unwrap()
-        .unwrap();
-    let measured = round_trip(&socket);
-    assert!((50..75).contains(&measured.as_millis()), "{measured:?}");
-    // What is no TCP has none.
-    assert_eq!(round_trip(&std::io::stdin()), Duration::ZERO);
+    let pool = Rc::new(Pool::new(PoolParams::for_workers(1)));
+    let timers = Timers::default();
+    let relay = Relay::new(&downstream, &upstream, pool, &Uncounted, timers).paced(UNREAD);
+    let endless = async {
+        loop {
+            server.write_all(&[7; 64 * 1024]).await.unwrap();
+        }
+    };
+    let watch = async {
+        sleep(Duration::from_secs(5)).await;
+        let mut seen = Vec::new();
+        for _ in 0..100 {
+            seen.push(may_wait(&upstream, &downstream).1);
+            sleep(Duration::from_millis(50)).await;
+        }
+        seen.sort_unstable();
+        seen[seen.len() / 2]
+    };
+    tokio::select! {
+        outcome = relay => panic!("{outcome:?}"),
+        () = endless => unreachable!(),
+        unsent = watch => unsent,
+    }
 }
