@@ -23,7 +23,7 @@ const WAIT: Duration = Duration::from_millis(10);
 
 /// Or the round trip divided by this, if that is longer: BBR that runs short of bytes behind what others
 /// have in a line's buffer does not raise its estimate of the rate.
-const ROUND_TRIP_DIVISOR: u32 = 4;
+const ROUND_TRIP_DIVISOR: u32 = 3;
 
 /// A source is empty for less time between two reads, without anything amiss.
 const DRY: Duration = Duration::from_millis(1);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn more_waits_on_line_with_longer_round_trip() {
-        for (round_trip, expected) in [(30, 10_000), (400, 100_000), (4000, MAX)] {
+        for (round_trip, expected) in [(30, 10_000), (300, 100_000), (4000, MAX)] {
             let mut now = start();
             let mut pace = Pace::new(now, MAX);
             for _ in 0..500 {

@@ -185,7 +185,7 @@ fn more_waits_ahead_of_line_with_long_round_trip() {
             .build();
         let unsent = runtime.unwrap().block_on(fill(downstream));
         reader.join().unwrap();
-        // 10 ms of the rate are 5,000 bytes, which are less than the least; a quarter of 200 ms are 25,000.
+        // 10 ms of the rate are 5,000 bytes, which are less than the least; a third of 200 ms are 33,000.
         match delay {
             10 => assert!(unsent < 2 * MIN_BYTES, "{unsent}"),
             _ => assert!(unsent > 2 * MIN_BYTES, "{unsent}"),
