@@ -2,8 +2,8 @@
 //!
 //! The kernel bounds what waits in a socket by bytes (`TCP_NOTSENT_LOWAT`, `SO_RCVBUF`), but what
 //! keeps a fast line busy is half a second on a slow one, and delays all that comes behind. So the
-//! bounds follow the rate at which a line took bytes while it was full, and with BBR, which fills no
-//! buffer itself, the round trip; they grow while the line runs dry. Sets no option.
+//! bounds follow the rate at which a line took bytes while it was full, and with BBR, which keeps its own
+//! queue short, the round trip; they grow while the line runs dry. Sets no option.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -5,12 +5,25 @@ use std::sync::mpsc::channel;
 
 use telemetry::Registry;
 use testkit::background::Background;
+use testkit::ports;
 use tls::ServerTls;
 use tokio::net::TcpListener;
-use xds::{GatewayAccess, Resource, Server, ServerLimits, ServerParams};
+use xds::{GatewayAccess, GatewayParams, Resource, Server, ServerLimits, ServerParams};
 
 pub(crate) fn loopback(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// A gateway on unused ports of this host.
+pub(crate) fn gateway() -> GatewayParams {
+    let free = ports::free(3).unwrap();
+    GatewayParams {
+        address: Ipv4Addr::LOCALHOST.into(),
+        tls: free[0],
+        node: free[1],
+        vpn: free[2],
+        ..GatewayParams::default()
+    }
 }
 
 /// It runs on a thread of its own, for the gateway `default`.

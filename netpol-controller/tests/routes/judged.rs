@@ -3,7 +3,6 @@
 //! Leaves out answers of servers: Envoy would have to be told what they speak, which our gateway asks them. The
 //! listener that CONNECT leads to is taken, and not used.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +13,11 @@ use testkit::http::{self, Target};
 use testkit::netns::Place;
 use testkit::peers::envoy::Envoy;
 use testkit::tempdir::TempDir;
-use testkit::{ports, wait};
+use testkit::wait;
 use tls::{ClientAuth, ServerTls, ServerTlsParams};
 use xds::{Audience, GatewayParams, Resource, ResourceType, Terminate};
 
-use crate::control::{Control, loopback};
+use crate::control::{self, Control, loopback};
 use crate::ours::LIMIT;
 use crate::programs::announce;
 use crate::seed::listeners;
@@ -74,19 +73,12 @@ fn envoy_takes_what_gateways_are_told_of_terminated_tls() {
     let authority = Authority::new("serving").unwrap();
     let own = authority.server(&[NAME]).unwrap();
     let identity = authority.client("gateway", &[], &[]).unwrap();
-    let free = ports::free(3).unwrap();
-    let params = GatewayParams {
-        address: Ipv4Addr::LOCALHOST.into(),
-        tls: free[0],
-        node: free[1],
-        vpn: free[2],
-        ..GatewayParams::default()
-    };
+    let gateway = control::gateway();
     let pair = |name: &str, own: &testkit::certs::Identity| {
         xds::key_pair(name, own.cert_pem.as_bytes(), own.key_pem.as_bytes())
     };
     let authorities = |name: &str| xds::authorities(name, authority.pem().as_bytes());
-    let mut all = resources(&params);
+    let mut all = resources(&gateway);
     all.extend([pair("serving", &own), pair("identity", &identity)]);
     all.extend(["clients", "servers"].map(authorities));
     for one in &mut all {
@@ -135,7 +127,7 @@ fn envoy_takes_what_gateways_are_told_of_terminated_tls() {
     assert!(clusters.iter().all(|name| known.contains(name)), "{known}");
 
     // There is no server: its own answer says that TLS ends there, with the secrets and by the rules of the route.
-    let target = Target::tls(loopback(free[0]), authority.pem()).server_name(NAME);
+    let target = Target::tls(loopback(gateway.tls), authority.pem()).server_name(NAME);
     let answer = http::get(&target, "/api").unwrap();
     assert_eq!(answer.status, 503, "{}", answer.text());
     let hsts = answer.header("strict-transport-security");

@@ -2,7 +2,7 @@
 //!
 //! No object says so yet, so that the server is fed by the test itself.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use route::{ClusterSpec, EndpointSpec, RouteMatch, RouteSpec};
 use serde_json::json;
@@ -11,11 +11,10 @@ use testkit::certs::Authority;
 use testkit::netns::Place;
 use testkit::peers::envoy::Envoy;
 use testkit::tempdir::TempDir;
-use testkit::{ports, wait};
-use xds::GatewayParams;
+use testkit::wait;
 
 use crate::ask::{Answer, Ask, INNER, Listener, Ports, ask};
-use crate::control::{Control, loopback};
+use crate::control::{self, Control, loopback};
 use crate::ours::{LIMIT, sibling};
 use crate::program::Program;
 use crate::programs::announce;
@@ -126,14 +125,7 @@ fn both_gateways_refuse_the_same_clients() {
         .unwrap();
     let open = ApiServer::on_loopback("open", &identity).unwrap();
     let closed = ApiServer::on_loopback("closed", &identity).unwrap();
-    let free = ports::free(3).unwrap();
-    let params = GatewayParams {
-        address: Ipv4Addr::LOCALHOST.into(),
-        tls: free[0],
-        node: free[1],
-        vpn: free[2],
-        ..GatewayParams::default()
-    };
+    let params = control::gateway();
     let clusters = [cluster(OPEN, open.addr()), cluster(CLOSED, closed.addr())];
     let routes = routes();
     let (parts, groups) = (xds::parts("test", &routes, &params), [&routes[..]]);
@@ -150,9 +142,9 @@ fn both_gateways_refuse_the_same_clients() {
     let envoy = Envoy::start_with(Place::Here, dir.path(), "envoy", bootstrap);
     let envoy = envoy.unwrap_or_else(|error| panic!("{error:#}"));
     let envoys = Ports {
-        tls: loopback(free[0]),
-        node: loopback(free[1]),
-        vpn: loopback(free[2]),
+        tls: loopback(params.tls),
+        node: loopback(params.node),
+        vpn: loopback(params.vpn),
     };
     wait::until("Envoy to listen", LIMIT, || {
         let listening = listeners(&envoy);
