@@ -13,6 +13,7 @@
 //! [`cloud`].
 
 mod changes;
+mod clock;
 mod cloud;
 mod control;
 mod demo;

@@ -94,6 +94,7 @@ const NEEDS: &[Need] = &[
     need("curl", &["curl"]),
     need("dnsmasq", &["dnsmasq-base"]),
     need("etcd", &["etcd-server"]),
+    need("faketime", &["faketime"]),
     need("ip", &["iproute2"]),
     need("iptables", &["iptables"]),
     need("kubectl", &["kubernetes-client"]),

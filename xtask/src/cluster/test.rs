@@ -12,7 +12,7 @@ use testkit::wait;
 use super::load::{self, Outcome};
 use super::machine::Machine;
 use super::up::{self, Clusters, ROLLOUT_LIMIT};
-use super::{changes, control, demo, network, policies, sandbox, service, sidecars, steps};
+use super::{changes, clock, control, demo, network, policies, sandbox, service, sidecars, steps};
 use crate::console::Console;
 
 /// How much of it.
@@ -37,6 +37,8 @@ struct Rolled {
     in_shoot: bool,
     namespace: &'static str,
     workload: &'static str,
+    /// By what API servers reach the shoot meanwhile: a file of deploy/control-plane/egress-selector.
+    egress: &'static str,
     /// The ways that docs/operations.md excuses.
     excused: &'static [Excuse],
 }
@@ -48,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         steps::build_missing_images()?;
         demo::deploy(&mut console, &clusters)?;
     }
-    steps::select_egress(&clusters, "vpn-http-connect.yaml")?;
+    steps::select_egress(&clusters, VPN)?;
     clusters.shoot.wait_ready(ROLLOUT_LIMIT)?;
     ensure!(
         !is_dropped(&clusters)?,
@@ -96,7 +98,17 @@ fn service(console: &mut Console, clusters: &Clusters, options: &Options) -> Res
 
 fn rolls(console: &mut Console, clusters: &Clusters, options: &Options) {
     console.heading("Rolls, by their own controllers, under requests on every way");
+    let mut egress = VPN;
+    let mut select = |console: &mut Console, wanted| {
+        if egress != wanted {
+            egress = wanted;
+            let name = format!("API servers use {egress}");
+            let select = || steps::select_egress(clusters, egress).map(|()| String::new());
+            let _ = console.check(&name, select);
+        }
+    };
     for rolled in ROLLED.iter().filter(|one| options.wants(one.workload)) {
+        select(console, rolled.egress);
         for nth in 1..=options.rolls {
             let _ = console.check(&format!("{}, roll {nth}", rolled.workload), || {
                 let ((), outcomes) = load::during(clusters, || roll(clusters, rolled))?;
@@ -104,6 +116,7 @@ fn rolls(console: &mut Console, clusters: &Clusters, options: &Options) {
             });
         }
     }
+    select(console, VPN);
     console.heading("Worse, under the same requests");
     for disturbance in DISTURBANCES.iter().filter(|one| options.wants(one.name)) {
         let _ = console.check(disturbance.name, || {
@@ -153,7 +166,7 @@ struct Disturbance {
 /// What [`sidecars::deploy`] must come before.
 const SIDECARS: &str = "API servers with sidecars come and go";
 
-const DISTURBANCES: [Disturbance; 12] = [
+const DISTURBANCES: [Disturbance; 13] = [
     Disturbance {
         name: "a pod of each budget is evicted",
         work: changes::evict,
@@ -226,6 +239,11 @@ const DISTURBANCES: [Disturbance; 12] = [
             wait_kubelets(clusters)
         },
         excused: &[excuse("tunnel", 30, "what is asked there is the kubelet")],
+    },
+    Disturbance {
+        name: "the clocks of the tunnel's clients are set back",
+        work: clock::set_back,
+        excused: &[],
     },
     Disturbance {
         name: "kube-proxy is killed on every node",
@@ -408,35 +426,43 @@ const KEPT: Excuse = excuse(
     "a connection that outlives its gateway's drain is cut",
 );
 
+const VPN: &str = "vpn-http-connect.yaml";
+const KONNECTIVITY: &str = "konnectivity-http-connect.yaml";
+
 const ROLLED: [Rolled; 7] = [
     Rolled {
         in_shoot: false,
         namespace: "garden",
         workload: "deployment/rhizome-netpol-controller",
+        egress: VPN,
         excused: &[],
     },
     Rolled {
         in_shoot: false,
         namespace: "istio-ingress",
         workload: "deployment/sni-proxy",
+        egress: VPN,
         excused: &[KEPT],
     },
     Rolled {
         in_shoot: false,
         namespace: SHOOT,
         workload: "statefulset/vpn-seed-server",
+        egress: VPN,
         excused: &[],
     },
     Rolled {
         in_shoot: true,
         namespace: "kube-system",
         workload: "statefulset/vpn-shoot",
+        egress: VPN,
         excused: &[],
     },
     Rolled {
         in_shoot: true,
         namespace: "kube-system",
         workload: "daemonset/apiserver-proxy",
+        egress: VPN,
         excused: &[excuse(
             "node",
             30,
@@ -447,12 +473,14 @@ const ROLLED: [Rolled; 7] = [
         in_shoot: false,
         namespace: SHOOT,
         workload: "deployment/konnectivity-server",
+        egress: KONNECTIVITY,
         excused: &[],
     },
     Rolled {
         in_shoot: true,
         namespace: "kube-system",
         workload: "deployment/konnectivity-agent",
+        egress: KONNECTIVITY,
         excused: &[],
     },
 ];

@@ -12,16 +12,22 @@ use crate::command;
 
 /// Has `program` see a time of day that is `behind` the machine's.
 pub fn set_behind(program: &mut Command, behind: Duration) -> Result<()> {
+    program.envs(self::behind(behind)?);
+    Ok(())
+}
+
+/// Returns the environment in which a program sees a time of day that is `behind` the machine's.
+pub fn behind(behind: Duration) -> Result<[(&'static str, String); 3]> {
     let mut faketime = Command::new("faketime");
     // Its directory depends on the architecture; the library is named as the wrapper names it.
     faketime.args(["-f", "+0", "printenv", "LD_PRELOAD"]);
     let library = command::run(&mut faketime)
         .context("faketime is missing; `cargo xtask test` installs it")?;
-    program
-        .env("LD_PRELOAD", library.trim_end())
-        .env("FAKETIME", format!("-{}", behind.as_secs()))
-        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    Ok(())
+    Ok([
+        ("LD_PRELOAD", library.trim_end().to_owned()),
+        ("FAKETIME", format!("-{}", behind.as_secs())),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ])
 }
 
 #[cfg(all(test, feature = "peer-tests"))]
