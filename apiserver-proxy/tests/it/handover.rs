@@ -4,7 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -278,6 +279,34 @@ fn killed_process_takes_only_its_own_along() {
 }
 
 #[test]
+fn newcomer_told_to_stop_leaves_the_rest() {
+    const CONNECTIONS: usize = 400;
+    // A handover takes 50 to 100 ms here.
+    for millis in [0, 10, 20, 30, 40, 50, 60, 80] {
+        let place = Place::new();
+        let first = place.start(json!({}));
+        let streams: Vec<_> = (0..CONNECTIONS).map(|_| place.open()).collect();
+        let quick = json!({ "drain": { "delay": "0s", "timeout": "5s" } });
+        let mut second = Program::start(&place.config(quick));
+        wait::pause(Duration::from_millis(millis));
+        second.child.signal(Signal::TERM).unwrap();
+        assert_eq!(served(streams).len(), CONNECTIONS, "{millis} ms");
+        // Before it listens to signals one ends it.
+        let code = second.child.wait_exit(LIMIT).unwrap().code();
+        assert!([None, Some(0)].contains(&code), "{millis} ms: {code:?}");
+        let settled = || readiness(&first).is_some_and(|(_, why)| !why.contains("taking over"));
+        wait::until("the older process to go on", LIMIT, settled).unwrap();
+        let (status, why) = readiness(&first).unwrap();
+        if status == 200 {
+            (0..20).for_each(|_| drop(finish(place.open())));
+        } else {
+            // It had nothing left, and had been told so.
+            assert!(why.contains("handed over"), "{millis} ms: {why}");
+        }
+    }
+}
+
+#[test]
 fn frozen_newcomer_is_given_up() {
     for millis in [0, 20, 40] {
         let place = Place::new();
@@ -322,6 +351,25 @@ fn directory_of_others_is_refused() {
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success(), "{log}");
     assert!(log.contains("must be a directory of user"), "{log}");
+}
+
+#[test]
+fn sockets_of_dead_processes_are_removed() {
+    let place = Place::new();
+    let socket = |name: &str, age: &str| {
+        let path = place.directory.join(name);
+        drop(UnixListener::bind(&path).unwrap());
+        let touch = Command::new("touch").args(["-d", age]).arg(&path).status();
+        assert!(touch.unwrap().success());
+        path
+    };
+    let dead = socket("handover.sock.1-1", "1 minute ago");
+    // As of a process that is about to listen.
+    let young = socket("handover.sock.1-2", "now");
+    let other = socket("other.sock.1-3", "1 minute ago");
+    let _first = place.start(json!({}));
+    let there = [dead, young, other].map(|path| path.exists());
+    assert_eq!(there, [false, true, true]);
 }
 
 #[test]

@@ -211,10 +211,12 @@ impl HandoverSocket {
             let is_of_one = name
                 .strip_prefix(own)
                 .is_some_and(|rest| rest.starts_with(b"."));
-            let is_socket = entry
-                .symlink_metadata()
-                .is_ok_and(|own| own.file_type().is_socket());
-            if is_of_one && is_socket && is_left(&entry) {
+            let is_old_socket = entry.symlink_metadata().is_ok_and(|own| {
+                let age = own.modified().map(|since| since.elapsed());
+                let is_old = matches!(age, Ok(Ok(age)) if age > LEFT_AGE);
+                own.file_type().is_socket() && is_old
+            });
+            if is_of_one && is_old_socket && is_left(&entry) {
                 let _ = std::fs::remove_file(&entry);
             }
         }
@@ -257,6 +259,9 @@ fn notify(socket: &str) -> io::Result<()> {
     UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address)?;
     Ok(())
 }
+
+/// A younger socket may be that of another process that starts, and does not listen yet.
+const LEFT_AGE: Duration = Duration::from_secs(10);
 
 /// Returns whether no process listens at a socket any more.
 fn is_left(path: &Path) -> bool {

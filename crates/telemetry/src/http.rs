@@ -66,10 +66,13 @@ pub(crate) trait Handler: Send + Sync + 'static {
 /// Serves until `shutdown` completes, then lets responses in progress finish within
 /// [`CLOSING_TIMEOUT`].
 pub(crate) async fn serve<H: Handler>(
-    bound: Bound,
+    mut bound: Bound,
     handler: Arc<H>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
+    if let Err(error) = bound.publish() {
+        tracing::warn!(%error, address = %bound.local_addr(), "requests go to another process");
+    }
     let mut server = Server {
         handler,
         crowd: Arc::default(),

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -24,7 +25,7 @@ use super::EndpointAddr;
 pub struct Bound {
     socket: Socket,
     local_addr: EndpointAddr,
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
     shared: bool,
 }
 
@@ -74,8 +75,8 @@ impl Bound {
         Self::with(address, Others::Share)
     }
 
-    /// As [`Bound::shared`], but a Unix socket of another process is replaced: it keeps its requests, and gets no
-    /// more.
+    /// As [`Bound::shared`], but a Unix socket of another process is replaced once this one is served: it keeps its
+    /// requests, and gets no more. Until then this one has a name beside it, which a process that is killed leaves.
     ///
     /// # Errors
     /// As [`Bound::shared`].
@@ -95,7 +96,7 @@ impl Bound {
                 Ok(Self {
                     local_addr: EndpointAddr::Tcp(listener.local_addr()?),
                     socket: Socket::Tcp(listener),
-                    _file: None,
+                    file: None,
                     shared,
                 })
             }
@@ -104,7 +105,7 @@ impl Bound {
                 Ok(Self {
                     socket: Socket::Unix(listener),
                     local_addr: address.clone(),
-                    _file: Some(file),
+                    file: Some(file),
                     shared: false,
                 })
             }
@@ -121,6 +122,14 @@ impl Bound {
         match &self.socket {
             Socket::Tcp(listener) if self.shared => Some(listener.as_fd()),
             Socket::None | Socket::Tcp(_) | Socket::Unix(_) => None,
+        }
+    }
+
+    /// Takes the path of a Unix socket from the process that has it, once.
+    pub(super) fn publish(&mut self) -> io::Result<()> {
+        match (&mut self.file, &self.local_addr) {
+            (Some(file), EndpointAddr::Unix(path)) => file.rename(path),
+            _ => Ok(()),
         }
     }
 
@@ -171,34 +180,54 @@ fn bind_unix(path: &Path, replace: bool) -> io::Result<(UnixListener, SocketFile
     let socket = UnixSocket::new_stream()?;
     // bind(2) gives the file the mode of the socket's own inode, so it is never open to others.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    match socket.bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            remove_stale(path, replace)?;
-            socket.bind(path)?;
+    let file = match socket.bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && replace => {
+            check_socket(path)?;
+            let beside = beside(path);
+            socket.bind(&beside)?;
+            SocketFile::new(&beside)?
         }
-        bound => bound?,
-    }
-    let file = SocketFile::new(path)?;
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            remove_stale(path)?;
+            socket.bind(path)?;
+            SocketFile::new(path)?
+        }
+        bound => {
+            bound?;
+            SocketFile::new(path)?
+        }
+    };
     Ok((socket.listen(BACKLOG)?, file))
 }
 
-/// Removes the socket of a process that is gone or to be replaced, and nothing else.
-fn remove_stale(path: &Path, replace: bool) -> io::Result<()> {
-    let in_use = |what: &str| {
-        let text = format!("{} {what}", path.display());
-        io::Error::new(io::ErrorKind::AddrInUse, text)
-    };
-    if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(in_use("exists and is not a socket"));
+/// Returns a name that is another one each time.
+fn beside(path: &Path) -> PathBuf {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{:x}", now.unwrap_or_default().as_nanos()));
+    PathBuf::from(name)
+}
+
+fn in_use(path: &Path, what: &str) -> io::Error {
+    let text = format!("{} {what}", path.display());
+    io::Error::new(io::ErrorKind::AddrInUse, text)
+}
+
+fn check_socket(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path)?.file_type().is_socket() {
+        true => Ok(()),
+        false => Err(in_use(path, "exists and is not a socket")),
     }
-    if replace {
-        return fs::remove_file(path);
-    }
+}
+
+/// Removes the socket of a process that is gone, and nothing else.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    check_socket(path)?;
     // Non-blocking: a queue may be full.
     let caller = UnixSocket::new_stream()?;
     match connect(&caller, &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path),
-        _ => Err(in_use("is served by another process")),
+        _ => Err(in_use(path, "is served by another process")),
     }
 }
 
@@ -213,6 +242,14 @@ impl SocketFile {
     fn new(path: &Path) -> io::Result<Self> {
         let (path, inode) = (path.to_owned(), inode(path)?);
         Ok(Self { path, inode })
+    }
+
+    fn rename(&mut self, path: &Path) -> io::Result<()> {
+        if self.path != path {
+            fs::rename(&self.path, path)?;
+            self.path = path.to_owned();
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The server against real sockets, with peers that behave and peers that do not.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -277,6 +277,33 @@ async fn only_stale_sockets_are_replaced() {
     std::fs::write(&path, "precious").unwrap();
     assert_in_use(Bound::new(&address));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn successor_takes_socket_once_it_serves() {
+    let dir = TempDir::new("telemetry").unwrap();
+    let path = dir.join("admin.sock");
+    let address = EndpointAddr::Unix(path.clone());
+    let inode = || std::fs::metadata(&path).unwrap().ino();
+    let first = Running::start(Bound::new(&address).unwrap(), &Fake::new());
+    let of_first = inode();
+
+    drop(Bound::succeeding(&address).unwrap());
+    assert_eq!(get_over(&path).await.body, "ok");
+    assert_eq!(inode(), of_first);
+
+    let second = Running::start(Bound::succeeding(&address).unwrap(), &Fake::new());
+    while inode() == of_first {
+        tokio::task::yield_now().await;
+    }
+    first.ended().await;
+    assert_eq!(get_over(&path).await.body, "ok");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    second.ended().await;
+    assert!(!path.exists());
+
+    std::fs::write(&path, "precious").unwrap();
+    assert_in_use(Bound::succeeding(&address));
 }
 
 #[tokio::test]
