@@ -9,6 +9,7 @@
 //! an event each 100 ms, or bulk at a rate. The pauses of an equally long time without a handover are beside
 //! those with one.
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -111,6 +112,8 @@ pub(crate) fn run(asked: &Handover, output: &Output) -> Result<ExitCode> {
     let accepted = serving.usage()?;
     let steady = load.pauses(REST)?;
     pauses(&mut run, "steady", &steady);
+    // Of all rolls: a median would hide that of one.
+    let (mut longest, mut ended, mut wrong) = (Duration::ZERO, 0, 0);
     for number in 1..=asked.rolls {
         let began = Instant::now();
         let during = load.during(|| {
@@ -126,9 +129,8 @@ pub(crate) fn run(asked: &Handover, output: &Output) -> Result<ExitCode> {
         let (took, all) = during?;
         run.add("rhizome", "roll", TOOK, took.as_secs_f64() * 1e3);
         pauses(&mut run, "roll", &all);
-        let (ended, wrong) = load.ask_idle()?;
-        run.add("rhizome", "roll", ENDED, (ended + load.ended()) as f64);
-        run.add("rhizome", "roll", WRONG, wrong as f64);
+        longest = longest.max(all.max());
+        (ended, wrong) = load.ask_idle()?;
         let usage = serving.usage()?;
         let percent = |now: f64, then: f64| (now / then - 1.0) * 100.0;
         run.add(
@@ -145,6 +147,9 @@ pub(crate) fn run(asked: &Handover, output: &Output) -> Result<ExitCode> {
             percent(descriptors.0, descriptors.1),
         );
     }
+    run.add("rhizome", "roll", LONGEST, longest.as_secs_f64() * 1e3);
+    run.add("rhizome", "roll", ENDED, ended as f64);
+    run.add("rhizome", "roll", WRONG, wrong as f64);
     let known = |_: &Run, _: &str, case: &str, figure: Figure| Known {
         must: (case == "roll").then(|| bound(figure)).flatten(),
         peer: None,
@@ -167,7 +172,6 @@ fn bound(figure: Figure) -> Option<Bound> {
 
 fn pauses(run: &mut Run, case: &str, all: &Latencies) {
     run.add("rhizome", case, P99, all.quantile(0.99).as_secs_f64() * 1e3);
-    run.add("rhizome", case, LONGEST, all.max().as_secs_f64() * 1e3);
 }
 
 /// The connections, on a thread of their own.
@@ -249,21 +253,41 @@ impl Load {
     /// Asks every idle connection for a word; returns how many have ended, and wrong bytes, so far.
     fn ask_idle(&self) -> Result<(u64, u64)> {
         self.ask(Ask::Idle)?;
-        Ok((0, self.seen.wrong.load(Ordering::Relaxed)))
-    }
-
-    fn ended(&self) -> u64 {
-        self.seen.ended.load(Ordering::Relaxed)
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Ok((of(&self.seen.ended), of(&self.seen.wrong)))
     }
 }
 
 /// The longest pause of a connection since it was last asked.
-#[derive(Debug, Default)]
-struct Pause(std::cell::Cell<Duration>);
+#[derive(Debug)]
+struct Pause {
+    longest: Cell<Duration>,
+    /// When something came last, and how often it should.
+    last: Cell<Instant>,
+    each: Duration,
+}
 
 impl Pause {
+    fn new(each: Duration) -> Self {
+        Self {
+            longest: Cell::default(),
+            last: Cell::new(Instant::now()),
+            each,
+        }
+    }
+
     fn note(&self, pause: Duration) {
-        self.0.set(self.0.get().max(pause));
+        self.longest.set(self.longest.get().max(pause));
+        self.last.set(Instant::now());
+    }
+
+    fn silent(&self) -> Duration {
+        self.last.get().elapsed().saturating_sub(self.each)
+    }
+
+    /// Also of a pause that is not over.
+    fn longest(&self) -> Duration {
+        self.longest.get().max(self.silent())
     }
 }
 
@@ -297,21 +321,22 @@ async fn serve(
                     for _ in 0..count {
                         match open(at, kind).await {
                             Ok(stream) => {
-                                let pause = Rc::new(Pause::default());
+                                let each = if kind == b'w' { EVENT } else { CHUNK_EACH };
+                                let pause = Rc::new(Pause::new(each));
                                 if kind != b'i' {
                                     all.push(Rc::clone(&pause));
                                 }
                                 let (seen, rounds) = (Arc::clone(&seen), rounds.clone());
                                 let answered = answered.clone();
                                 tokio::task::spawn_local(async move {
-                                    let ended = match kind {
+                                    let done = match kind {
                                         b'i' => {
                                             ask_when_told(stream, rounds, &answered, &seen).await
                                         }
                                         b'w' => follow(stream, &pause, &seen).await,
                                         _ => take(stream, &pause, &seen).await,
                                     };
-                                    let _ = ended;
+                                    let _ = done;
                                     seen.ended.fetch_add(1, Ordering::Relaxed);
                                     let _ = answered.send(());
                                 });
@@ -323,10 +348,12 @@ async fn serve(
                 idle = idles;
                 let _ = done.send(opened);
             }
-            Ask::Begin => all.iter().for_each(|pause| pause.0.set(Duration::ZERO)),
+            Ask::Begin => all
+                .iter()
+                .for_each(|pause| pause.longest.set(Duration::ZERO)),
             Ask::Pauses(answer) => {
                 let mut pauses = Latencies::default();
-                all.iter().for_each(|pause| pauses.record(pause.0.get()));
+                all.iter().for_each(|pause| pauses.record(pause.longest()));
                 let _ = answer.send(pauses);
             }
             Ask::Idle(answer) => {
@@ -416,12 +443,10 @@ async fn follow(mut stream: TcpStream, pause: &Pause, seen: &Seen) -> Result<()>
 /// Bulk: how long nothing came, beyond what its rate is.
 async fn take(mut stream: TcpStream, pause: &Pause, seen: &Seen) -> Result<()> {
     let (mut at, mut buffer) = (0_u64, vec![0; 64 * 1024]);
-    let mut last = Instant::now();
     loop {
         let read = stream.read(&mut buffer).await?;
         ensure!(read > 0, "ended");
-        pause.note(last.elapsed().saturating_sub(CHUNK_EACH));
-        last = Instant::now();
+        pause.note(pause.silent());
         let chunk = buffer.get(..read).unwrap_or_default();
         let wrong = chunk
             .iter()

@@ -9,6 +9,9 @@ use clap::Args;
 use crate::machine::{self, Facts};
 use crate::report::{Figure, Known, Run};
 
+/// The fact that a case failed, of which there are no figures then.
+const FAILED: &str = "failed";
+
 /// Flags about results.
 #[derive(Args, Debug)]
 pub(crate) struct Output {
@@ -35,6 +38,7 @@ impl Output {
             bail!("nothing could be measured:\n{}", failures.join("\n"));
         }
         facts.push(("load after", machine::load_average()));
+        facts.extend(failures.iter().map(|failure| (FAILED, failure.clone())));
         run.finish(facts, compared, known);
         let mut out = stdout().lock();
         if self.json {

@@ -138,7 +138,8 @@ impl Run {
     }
 
     /// Adds the median, the 99th percentile and the longest, as `figures`, times so many a second;
-    /// and all latencies of this repetition to a curve: of the case, or of `part` of it.
+    /// and all latencies of this repetition to a curve: of the case, or of `part` of it. Nothing where there
+    /// are none.
     pub(crate) fn add_latencies(
         &mut self,
         setup: &str,
@@ -147,6 +148,9 @@ impl Run {
         a_second: f64,
         latencies: &Latencies,
     ) {
+        if latencies.count() == 0 {
+            return;
+        }
         let [p50, p99] = [0.5, 0.99].map(|share| latencies.quantile(share));
         for (figure, took) in figures.into_iter().zip([p50, p99, latencies.max()]) {
             self.add(setup, case, figure, took.as_secs_f64() * a_second);
@@ -289,8 +293,11 @@ impl Row {
         self.range = (low < high).then_some((low, high));
     }
 
+    /// Returns whether the target holds: of the median, and everywhere for what is never to happen.
     fn holds(&self) -> Option<bool> {
-        Some(self.must?.holds(self.median))
+        let must = self.must?;
+        let of_all = must == Bound::AtMost(0.0);
+        Some(must.holds(if of_all { self.high() } else { self.median }))
     }
 
     /// Returns how many times better the median is than the peer's, where that is defined.
@@ -423,6 +430,27 @@ mod tests {
         assert_eq!(dials.must, Some(Bound::AtLeast(30.0)));
         assert_eq!((direct.must, direct.peer), (None, None));
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
+    }
+
+    #[test]
+    fn one_failure_in_many_rounds_misses_a_bound_of_zero() {
+        let mut run = Run::default();
+        for failed in [0.0, 0.0, 0.0, 1.0] {
+            run.add("proxy", "dials", TIME, failed);
+        }
+        run.add_latencies(
+            "proxy",
+            ("dials", None),
+            [RATE; 3],
+            1.0,
+            &Latencies::default(),
+        );
+        run.finish(Vec::new(), "", |_, _, _, _| Known {
+            must: Some(Bound::AtMost(0.0)),
+            peer: None,
+        });
+        // Latencies of nothing are no figures.
+        assert_eq!((run.judged(), run.rows.len()), ((0, 1), 1));
     }
 
     #[test]

@@ -130,9 +130,12 @@ fn measure(console: &mut Console, bench: &Path, part: Part) {
         let run = command.current_dir(workspace::root());
         let output = run.stderr(Stdio::inherit()).output()?;
         ensure!(output.status.success(), "it ended with {}", output.status);
-        let run = serde_json::from_slice(&output.stdout).context("reading its result")?;
+        let run: Value = serde_json::from_slice(&output.stdout).context("reading its result")?;
+        let facts = run["facts"].as_array().into_iter().flatten();
+        let failed = facts.filter(|fact| fact[0] == "failed").count();
         let value = part.to_possible_value().context("a part has a name")?;
         save(&workspace::root().join(RESULTS), value.get_name(), run)?;
+        ensure!(failed == 0, "{failed} cases failed");
         let minutes = clock.elapsed().as_secs_f64() / 60.0;
         Ok(format!("{minutes:.1} min"))
     });

@@ -64,7 +64,9 @@ pub(crate) fn run(
         let before = count();
         sleep(length).await;
         let requests = count().into_iter().zip(before);
-        let requests = requests.map(|(now, then)| now - then).collect();
+        let requests: Vec<u64> = requests.map(|(now, then)| now - then).collect();
+        let all_asked = requests.iter().all(|count| *count > 0);
+        ensure!(all_asked, "one that is not asked: {requests:?}");
         let failed = running.failed();
         // What the server took with it has failed.
         let _ = running.end().await;

@@ -24,7 +24,7 @@ fn must(setup: &str, case: &str, figure: Figure) -> Option<Bound> {
     Some(match figure {
         of::OTHERS_P99 if stalled => Bound::AtMost(5_000.0),
         of::DIALS_P99 if stalled => Bound::AtMost(20_000.0),
-        of::UNANSWERED if stalled => Bound::AtMost(0.0),
+        of::UNANSWERED => Bound::AtMost(0.0),
         of::THROUGHPUT | of::PER_SECOND => Bound::AtLeast(rate(setup, case)?),
         of::CPU_PER_GIB => Bound::AtMost(2.0),
         of::P50 if setup == "http-uds" && case == "rtt c=1" => Bound::AtMost(90.0),

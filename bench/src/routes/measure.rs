@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use testkit::wait::{self, Stopwatch};
 
 use super::{Lab, figure as of};
@@ -189,6 +189,7 @@ fn new(lab: &Lab<'_>, target: &Target) -> Result<(Found, Option<f64>)> {
         length: lab.length / TURNS,
     };
     let (conns, spent) = conns::run(target.address(), spread, load, &Meter::of(target))?;
+    ensure!(conns.failed == 0, "{} connections failed", conns.failed);
     let done = conns.done as f64;
     let mut found = vec![(of::CONNECTIONS, done / spent.wall.as_secs_f64())];
     let each = spent.proxy.map(|proxy| proxy.as_secs_f64() * 1e6 / done);

@@ -38,7 +38,10 @@ fn must(run: &Run, setup: &str, case: &str, figure: Figure) -> Option<Bound> {
         of::PER_CONNECTION => Bound::AtMost(2.0),
         of::KEPT => Bound::AtMost(0.5),
         of::CPU_EACH if case.contains(CONNS) && !case.starts_with("connect") => {
-            Bound::AtMost(peer("nginx").unwrap_or(NGINX_CONNECTION))
+            // Of what it served; what it refused would cost it too.
+            let failed = run.median("nginx", case, of::FAILED);
+            let nginx = peer("nginx").filter(|_| failed.is_none_or(|count| count == 0.0));
+            Bound::AtMost(nginx.unwrap_or(NGINX_CONNECTION))
         }
         of::CPU_PER_GB if setup == COPYING => {
             // Where even a bare loop costs more, it is the machine.
@@ -135,7 +138,7 @@ mod tests {
     #[test]
     fn ours_are_compared_with_the_best_of_the_others() {
         let (conns, bulk) = ("sni conns ×32", "sni bulk down ×8");
-        let run = run(&[
+        let mut run = run(&[
             (DIRECT, conns, of::CPU_EACH, 1.0),
             ("envoy", conns, of::CPU_EACH, 100.0),
             ("nginx", conns, of::CPU_EACH, 38.5),
@@ -150,6 +153,9 @@ mod tests {
         };
         assert_eq!(ours, expected);
         assert_eq!(known(&run, COPYING, bulk, of::CPU_PER_GB).peer, None);
+        run.add("nginx", conns, of::FAILED, 3.0);
+        let must = known(&run, "rhizome-2", conns, of::CPU_EACH).must;
+        assert_eq!(must, Some(Bound::AtMost(NGINX_CONNECTION)));
         assert_eq!(known(&run, "nginx", conns, of::CPU_EACH), Known::default());
     }
 }

@@ -40,6 +40,39 @@ pub(crate) fn change_gateways(clusters: &Clusters) -> Result<()> {
     Ok(())
 }
 
+/// Has the shoot's API server reach the shoot by a file of deploy/control-plane/egress-selector; where that is
+/// konnectivity, a request has to pass its servers.
+pub(crate) fn select_egress(clusters: &Clusters, file: &str) -> Result<String> {
+    let came = || {
+        let servers = metrics(&clusters.seed, SHOOT, "k8s-app=konnectivity-server", 8092)?;
+        let frontends = "rhizome_konnectivity_accepted_peers_total{port=\"frontends\"}";
+        anyhow::Ok(
+            servers
+                .iter()
+                .map(|own| own.sum(&[frontends], ""))
+                .sum::<f64>(),
+        )
+    };
+    let before = came()?;
+    steps::select_egress(clusters, file)?;
+    clusters
+        .shoot
+        .run(&["get", "--raw", "/api/v1/nodes/shoot-0/proxy/healthz"])?;
+    let after = came()?;
+    ensure!(
+        after > before || !file.starts_with("konnectivity"),
+        "no API server came to konnectivity"
+    );
+    Ok(format!("{} came to konnectivity", after - before))
+}
+
+/// Returns how often the tunnel's servers refused a handshake that was older than one before.
+pub(crate) fn old_handshakes(clusters: &Clusters) -> Result<f64> {
+    let servers = metrics(&clusters.seed, SHOOT, "app=vpn-seed-server", 15000)?;
+    let old = "rhizome_tunnel_dropped_total{reason=\"old_handshake\"}";
+    Ok(servers.iter().map(|own| own.sum(&[old], "")).sum())
+}
+
 /// Renews the authority of konnectivity in two phases, as docs/operations.md says, with the API server's
 /// requests to the shoot going through it.
 pub(crate) fn renew_authority(clusters: &Clusters) -> Result<()> {
@@ -126,10 +159,15 @@ impl Metrics {
             "rhizome_tls_reloads_total{",
             "rhizome_konnectivity_registry_reloads_total{",
         ];
-        let of_files = |line: &&str| families.iter().any(|family| line.starts_with(family));
-        let lines = self.text.lines().filter(of_files);
-        let taken = lines.filter(|line| line.contains("result=\"taken\""));
-        let values = taken.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        self.sum(&families, "result=\"taken\"")
+    }
+
+    /// Returns the sum of all lines that begin with one of `families` and have `label`.
+    fn sum(&self, families: &[&str], label: &str) -> f64 {
+        let of_families = |line: &&str| families.iter().any(|family| line.starts_with(family));
+        let lines = self.text.lines().filter(of_families);
+        let lines = lines.filter(|line| line.contains(label));
+        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
         values.sum()
     }
 }
@@ -147,9 +185,9 @@ fn metrics(kubectl: &Kubectl, namespace: &str, selector: &str, port: u16) -> Res
     pods.iter().map(read).collect()
 }
 
-/// Evicts a pod of each budget; the next one may only go when that one is replaced.
-pub(crate) fn evict(clusters: &Clusters) -> Result<()> {
-    for (in_shoot, namespace, name) in BUDGETS {
+/// Evicts a pod of each of those budgets; the next one may only go when that one is replaced.
+pub(crate) fn evict(clusters: &Clusters, budgets: &[Budget]) -> Result<()> {
+    for &(in_shoot, namespace, name) in budgets {
         let kubectl = if in_shoot {
             &clusters.shoot
         } else {
@@ -219,12 +257,17 @@ const MORE: &str = "    - name: more
 const CONTROLLERS: &str = "app.kubernetes.io/name=netpol-controller";
 
 /// Whether it is in the shoot, its namespace and name.
-const BUDGETS: [(bool, &str, &str); 6] = [
+type Budget = (bool, &'static str, &'static str);
+
+pub(crate) const BUDGETS: [Budget; 4] = [
     (false, "garden", "rhizome-netpol-controller"),
     (false, "istio-ingress", "sni-proxy"),
     (false, SHOOT, "vpn-seed-server"),
-    (false, SHOOT, "konnectivity-server"),
     (true, "kube-system", "vpn-shoot"),
+];
+
+pub(crate) const KONNECTIVITY_BUDGETS: [Budget; 2] = [
+    (false, SHOOT, "konnectivity-server"),
     (true, "kube-system", "konnectivity-agent"),
 ];
 

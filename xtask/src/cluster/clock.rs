@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use testkit::peers::faketime;
 
+use super::changes;
 use super::up::{Clusters, ROLLOUT_LIMIT};
 use crate::workspace;
 
@@ -43,6 +44,7 @@ pub(crate) fn set_back(clusters: &Clusters) -> Result<()> {
     });
     let patch = json!({ "spec": { "template": { "spec": pod } } }).to_string();
     let patch = ["patch", WORKLOAD, "--type=strategic", "--patch", &patch];
+    let before = changes::old_handshakes(clusters)?;
     for words in [&patch[..], &["rollout", "undo", WORKLOAD]] {
         clusters
             .shoot
@@ -51,6 +53,8 @@ pub(crate) fn set_back(clusters: &Clusters) -> Result<()> {
             .shoot
             .rolled_out(NAMESPACE, WORKLOAD, FOLLOWED_LIMIT)?;
     }
+    let refused = changes::old_handshakes(clusters)? - before;
+    ensure!(refused > 0.0, "no handshake was old: the clocks were right");
     Ok(())
 }
 

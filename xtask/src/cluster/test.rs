@@ -99,16 +99,21 @@ fn service(console: &mut Console, clusters: &Clusters, options: &Options) -> Res
 fn rolls(console: &mut Console, clusters: &Clusters, options: &Options) {
     console.heading("Rolls, by their own controllers, under requests on every way");
     let mut egress = VPN;
-    let mut select = |console: &mut Console, wanted| {
-        if egress != wanted {
-            egress = wanted;
-            let name = format!("API servers use {egress}");
-            let select = || steps::select_egress(clusters, egress).map(|()| String::new());
-            let _ = console.check(&name, select);
+    let mut select = |console: &mut Console, wanted: &'static str| {
+        if egress == wanted {
+            return true;
         }
+        let name = format!("API servers use {wanted}");
+        let selected = console.check(&name, || changes::select_egress(clusters, wanted));
+        if selected.is_ok() {
+            egress = wanted;
+        }
+        selected.is_ok()
     };
     for rolled in ROLLED.iter().filter(|one| options.wants(one.workload)) {
-        select(console, rolled.egress);
+        if !select(console, rolled.egress) {
+            continue;
+        }
         for nth in 1..=options.rolls {
             let _ = console.check(&format!("{}, roll {nth}", rolled.workload), || {
                 let ((), outcomes) = load::during(clusters, || roll(clusters, rolled))?;
@@ -116,14 +121,17 @@ fn rolls(console: &mut Console, clusters: &Clusters, options: &Options) {
             });
         }
     }
-    select(console, VPN);
     console.heading("Worse, under the same requests");
     for disturbance in DISTURBANCES.iter().filter(|one| options.wants(one.name)) {
+        if !select(console, disturbance.egress) {
+            continue;
+        }
         let _ = console.check(disturbance.name, || {
             let ((), outcomes) = load::during(clusters, || (disturbance.work)(clusters))?;
             judge(&outcomes, disturbance.excused)
         });
     }
+    select(console, VPN);
 }
 
 /// What is needed passes, and what no policy allows does not.
@@ -159,6 +167,8 @@ fn is_dropped(clusters: &Clusters) -> Result<bool> {
 /// Something that is done to the clusters.
 struct Disturbance {
     name: &'static str,
+    /// As of what is rolled.
+    egress: &'static str,
     work: fn(&Clusters) -> Result<()>,
     excused: &'static [Excuse],
 }
@@ -166,34 +176,46 @@ struct Disturbance {
 /// What [`sidecars::deploy`] must come before.
 const SIDECARS: &str = "API servers with sidecars come and go";
 
-const DISTURBANCES: [Disturbance; 13] = [
+const DISTURBANCES: [Disturbance; 14] = [
     Disturbance {
         name: "a pod of each budget is evicted",
-        work: changes::evict,
+        egress: VPN,
+        work: |clusters| changes::evict(clusters, &changes::BUDGETS),
         excused: &[KEPT],
     },
     Disturbance {
+        name: "a pod of each budget of konnectivity is evicted",
+        egress: KONNECTIVITY,
+        work: |clusters| changes::evict(clusters, &changes::KONNECTIVITY_BUDGETS),
+        excused: &[],
+    },
+    Disturbance {
         name: "the controller's ConfigMap changes",
+        egress: VPN,
         work: changes::change_gateways,
         excused: &[],
     },
     Disturbance {
         name: "konnectivity's authority is renewed",
+        egress: VPN,
         work: changes::renew_authority,
         excused: &[KEPT],
     },
     Disturbance {
         name: SIDECARS,
+        egress: VPN,
         work: sidecars::come_and_go,
         excused: &[KEPT],
     },
     Disturbance {
         name: "the shoot's API server is rolled",
+        egress: VPN,
         work: steps::roll_api_server,
         excused: &[KEPT],
     },
     Disturbance {
         name: "the seed's API server is killed",
+        egress: VPN,
         work: |clusters| {
             seed_machine(clusters).kill("kube-apiserver")?;
             clusters.seed.wait_ready(ROLLOUT_LIMIT)
@@ -202,6 +224,7 @@ const DISTURBANCES: [Disturbance; 13] = [
     },
     Disturbance {
         name: "the seed's etcd is killed",
+        egress: VPN,
         work: |clusters| {
             seed_machine(clusters).kill("etcd")?;
             wait::pause(Duration::from_secs(5));
@@ -211,6 +234,7 @@ const DISTURBANCES: [Disturbance; 13] = [
     },
     Disturbance {
         name: "no controller for ten seconds",
+        egress: VPN,
         work: |clusters| {
             let scale = |replicas: &str| {
                 let deployment = "deployment/rhizome-netpol-controller";
@@ -231,6 +255,7 @@ const DISTURBANCES: [Disturbance; 13] = [
     },
     Disturbance {
         name: "the kubelets of the shoot are killed",
+        egress: VPN,
         work: |clusters| {
             for node in &network::SHOOT {
                 Machine::at(&clusters.root, node.name).kill("kubelet")?;
@@ -242,11 +267,13 @@ const DISTURBANCES: [Disturbance; 13] = [
     },
     Disturbance {
         name: "the clocks of the tunnel's clients are set back",
+        egress: VPN,
         work: clock::set_back,
         excused: &[],
     },
     Disturbance {
         name: "kube-proxy is killed on every node",
+        egress: VPN,
         work: |clusters| {
             for node in network::SHOOT.iter().chain(&network::SEED) {
                 Machine::at(&clusters.root, node.name).kill("kube-proxy")?;
@@ -258,8 +285,10 @@ const DISTURBANCES: [Disturbance; 13] = [
     },
     Disturbance {
         name: "a node of the shoot is drained",
+        egress: VPN,
         work: |clusters| {
             let node = network::SHOOT[1].name;
+            wait_client(clusters, node)?;
             let drain = [
                 "drain",
                 node,
@@ -271,14 +300,24 @@ const DISTURBANCES: [Disturbance; 13] = [
             clusters.shoot.run(&["uncordon", node])?;
             clusters
                 .shoot
+                .rolled_out("kube-system", "statefulset/vpn-shoot", ROLLOUT_LIMIT)?;
+            // Nothing else brings one back to the node.
+            let restart = ["rollout", "restart", "statefulset/vpn-shoot"];
+            clusters
+                .shoot
+                .run(&[&["--namespace", "kube-system"], &restart[..]].concat())?;
+            clusters
+                .shoot
                 .rolled_out("kube-system", "statefulset/vpn-shoot", ROLLOUT_LIMIT)
         },
         excused: &[],
     },
     Disturbance {
         name: "a node of the shoot loses its power",
+        egress: VPN,
         work: |clusters| {
             let node = &network::SHOOT[1];
+            wait_client(clusters, node.name)?;
             restart(clusters, node)?;
             up::wait_node(&clusters.shoot, node)?;
             clusters
@@ -298,6 +337,24 @@ const DISTURBANCES: [Disturbance; 13] = [
         ],
     },
 ];
+
+/// Waits until one of the tunnel's clients is on a node.
+fn wait_client(clusters: &Clusters, node: &str) -> Result<()> {
+    wait::until_ok("a tunnel's client on the node", ROLLOUT_LIMIT, || {
+        let pods = [
+            "--namespace",
+            "kube-system",
+            "pods",
+            "--selector",
+            "app=vpn-shoot",
+        ];
+        let pods = clusters.shoot.get(&pods)?;
+        let pods = pods["items"].as_array().context("no list of pods")?;
+        let there = pods.iter().any(|pod| pod["spec"]["nodeName"] == node);
+        ensure!(there, "none of {} is", pods.len());
+        Ok(())
+    })
+}
 
 /// Waits until the kubelets of the shoot answer, through the tunnel.
 fn wait_kubelets(clusters: &Clusters) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use testkit::http;
 use testkit::process::Signal;
 use testkit::wait::{self, Stopwatch};
@@ -34,6 +34,8 @@ pub(super) fn show(console: &mut Console, stage: &mut Stage) -> Result<()> {
     console.check("new clients are served, then refused, never reset", || {
         let count = knock_until_refused(stage)?;
         let took = clock.elapsed();
+        ensure!(count > 0, "none was served");
+        ensure!(took >= delay, "refused after {took:.1?} already");
         let event = watch.wait_more(1);
         let event = event.context("the watch, after the port was closed")?;
         let served = format!("{count} served in {took:.1?}");
