@@ -114,6 +114,8 @@ pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     let mut loads = loads(lab, &gateways, spaces)?;
     let held = loads.iter_mut().map(Load::hear::<usize>);
     let held = held.sum::<Result<usize>>()?;
+    let wanted = lab.churn.held() * gateways.len();
+    ensure!(held == wanted, "{held} of {wanted} connections are open");
     wait::pause(REST);
     lab.add(known::CHURN, of::HELD, held as f64);
     add_memory(lab, held, &empty, &usages(&gateways)?);
