@@ -1,7 +1,5 @@
 //! An attacker that has a client's key: another WireGuard, which sends what it is given.
 
-use std::io::ErrorKind;
-use std::net::UdpSocket;
 use std::path::Path;
 
 use testkit::inject::{Injector, Payload, packet};
@@ -10,7 +8,7 @@ use testkit::peers::wireguard::{Program, Wireguard};
 use testkit::tunnel_world::{GATEWAY, LIMIT, Params, Part, World};
 use testkit::wait;
 
-use crate::world::{ECHO, lay};
+use crate::world::{ECHO, Hearing, OPENING, dropped, lay};
 
 /// Starts another WireGuard where client 0 would be, with its key, toward server 0.
 fn foreign(world: &World, program: Program) -> Wireguard {
@@ -97,10 +95,10 @@ fn stolen_client_key_opens_nothing_in_seed() {
         device: "stray",
     };
     let injector = Injector::new(end).unwrap();
-    let server = world.namespace(Part::Server(0));
-    let bind = || UdpSocket::bind("[::]:7000").unwrap();
-    let socket = server.run(bind).unwrap();
-    socket.set_nonblocking(true).unwrap();
+    let seed = [world.namespace(Part::Server(0)), &world.network.api_server];
+    let hearing = seed.map(Hearing::bind);
+    let counted = [OPENING, "destination", "source"];
+    let before = counted.map(|reason| dropped(&world, 0, reason));
     for (source, destination) in [
         ("192.168.123.64", "192.168.123.1"),
         ("192.168.123.64", "10.0.0.11"),
@@ -113,7 +111,7 @@ fn stolen_client_key_opens_nothing_in_seed() {
         ("fd00:96::11", "fd8f:6d53:b97a:1::1"),
     ] {
         let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
-        let (from, to) = (53, 7000);
+        let (from, to) = (53, Hearing::PORT);
         let data = b"stray";
         for payload in [
             Payload::Udp { from, to, data },
@@ -124,11 +122,12 @@ fn stolen_client_key_opens_nothing_in_seed() {
             injector.send(&made).unwrap();
         }
     }
-    crate::world::wait_dropped(&world, 0, "filter_opening", 0.0);
-    // Packets keep their order in the tunnel, so all have been judged when this is through.
+    // The first segments to the server from where the client may send; all that was sent to the
+    // seed's addresses, and from one of them.
+    for ((reason, before), sent) in counted.iter().zip(before).zip([3.0, 9.0, 3.0]) {
+        crate::world::wait_dropped(&world, 0, reason, before + sent - 1.0);
+    }
     let mut stream = world.dial(0, &crate::world::pod()).unwrap();
     stream.exchange(b"after").unwrap();
-    let mut received = [0; 9];
-    let error = socket.recv(&mut received).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::WouldBlock, "{received:?}");
+    hearing.iter().for_each(Hearing::expect_nothing);
 }

@@ -1,9 +1,11 @@
 //! The world of a test, started, and the questions that all tests ask.
 
+use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Duration;
 
 use testkit::http::Upgraded;
+use testkit::netns::Namespace;
 use testkit::tunnel_world::{Held, LIMIT, POD, Params, Part, Programs, World};
 use testkit::upstream::Upstream;
 use testkit::wait::{self, Stopwatch};
@@ -99,6 +101,35 @@ pub(crate) fn dropped(world: &World, server: usize, reason: &str) -> f64 {
         .unwrap_or_default()
 }
 
+/// A UDP socket in the seed that no packet of the shoot may reach.
+pub(crate) struct Hearing<'a> {
+    namespace: &'a Namespace,
+    socket: UdpSocket,
+}
+
+impl<'a> Hearing<'a> {
+    pub(crate) const PORT: u16 = 7000;
+
+    pub(crate) fn bind(namespace: &'a Namespace) -> Self {
+        let bind = || UdpSocket::bind(("::", Self::PORT));
+        let socket = namespace.run(bind).unwrap().unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        Self { namespace, socket }
+    }
+
+    /// Expects that what is sent now, from its own namespace, is the first that it hears.
+    pub(crate) fn expect_nothing(&self) {
+        let send = || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.send_to(b"own", ("127.0.0.1", Self::PORT)).unwrap();
+        };
+        self.namespace.run(send).unwrap();
+        let mut received = [0; 9];
+        let len = self.socket.recv(&mut received).unwrap();
+        assert_eq!(received[..len].escape_ascii().to_string(), "own");
+    }
+}
+
 /// Two servers and two clients.
 pub(crate) fn doubled() -> Params {
     Params {
@@ -111,6 +142,9 @@ pub(crate) fn doubled() -> Params {
 /// What is noticed by probes is noticed well within this on a machine that builds meanwhile;
 /// what waits for WireGuard's keepalive or TCP's timers takes longer.
 pub(crate) const NOTICED: Duration = Duration::from_secs(10);
+
+/// Why a server drops a packet that would open a connection to it.
+pub(crate) const OPENING: &str = "filter_opening";
 
 const TRANSPORT: &str = "rhizome_tunnel_peer_transport";
 const DROPPED: &str = "rhizome_tunnel_dropped_total";
