@@ -15,6 +15,7 @@ use crate::programs::{DEVICE, Ours, Theirs};
 /// Handshakes at once: a server answers 100 a second without a cookie.
 const FLOOD: usize = 120;
 
+const DROPPED: &str = "rhizome_tunnel_dropped_total";
 const MOVES: &str = "rhizome_tunnel_path_changes_total";
 const MTU: &str = "rhizome_tunnel_peer_mtu_bytes";
 
@@ -85,6 +86,10 @@ fn replayed_datagram_moves_nothing() {
             nat.junk(field.addresses.away);
             held.wait_exchanges(1, LIMIT).unwrap();
         }
+        wait::until("a replay to be dropped", LIMIT, || {
+            server.metric(DROPPED, &[("reason", "replay")]) > 0.0
+        })
+        .unwrap();
         server.wait_remote(field.addresses.home);
         assert_eq!(server.metric(MOVES, &[]), 0.0);
     });
