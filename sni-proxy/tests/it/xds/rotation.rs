@@ -13,6 +13,7 @@ use super::control::{CLIENT, Control, LISTENERS};
 use crate::support::{Child, Client, Gateway, LIMIT};
 
 const CONNECTS: &str = "rhizome_xds_connects_total";
+const RELOADS: &str = "rhizome_tls_reloads_total";
 
 /// The certificates of both sides, in one directory.
 struct Pki {
@@ -143,7 +144,7 @@ fn server_without_its_name_is_not_asked() {
 }
 
 #[test]
-fn certificates_rotate_under_load_and_by_sighup() {
+fn pair_rotates_and_broken_one_is_refused() {
     let upstream = echo();
     let pki = Pki::new();
     let control = pki.start();
@@ -165,15 +166,23 @@ fn certificates_rotate_under_load_and_by_sighup() {
     };
     load();
 
-    // A half-written pair is refused, and changes nothing.
+    // A half-written pair is refused, and the last good one stays in use.
     let new = Authority::new("two").unwrap();
     pki.trust(&format!("{}{}", pki.authority.pem(), new.pem()));
     let next = new.client("gateway", &[], &[CLIENT]).unwrap();
     pki.dir.replace("gateway.key", "no key").unwrap();
     child.signal(Signal::HUP);
-    load();
+    wait::until("the broken pair to be refused", LIMIT, || {
+        child.value(RELOADS, &[("purpose", "xds"), ("result", "refused")]) >= 1.0
+    })
+    .unwrap();
+    drop(control);
+    let control = pki.serve(addr);
+    control.publish_one("a", &[upstream.addr()]);
     control.publish_one("b", &[upstream.addr()]);
+    control.complete();
     wait_served(&child, "b");
+    load();
 
     // Then both sides move to the new authority, and the old one goes.
     pki.exchange("gateway", &next);
