@@ -127,7 +127,7 @@ async fn changed_route_ends_no_watch() {
     let world = world.await.unwrap();
     assert!(frames.serves().await);
     // Longer than `drain.timeout` of these tests.
-    while let Some(frame) = frames.next(Duration::from_secs(6)).await {
+    while let Some(frame) = frames.next_within(Duration::from_secs(6)).await {
         assert!(frame.stream != watch || frame.kind == DATA, "{frame:?}");
         assert_ne!(frame.kind, RST_STREAM);
     }

@@ -88,7 +88,7 @@ async fn reset_streams_cost_no_other_client() {
     }
     assert_others_served(&world).await;
     // Neither has the first one lost its stream.
-    let more = watching.next(Duration::from_millis(500)).await;
+    let more = watching.next_within(Duration::from_millis(500)).await;
     let more = more.filter(|own| own.kind != DATA && own.kind != SETTINGS);
     assert!(more.is_none(), "{more:?}");
     assert_eq!(recorder.connections.load(Ordering::Relaxed), 1);
@@ -102,16 +102,13 @@ async fn streams_reset_one_by_one_cost_no_other_client() {
     let mut watching = Frames::open(&world, None).await;
     let watch = watching.get("/events").await;
     assert_eq!(watching.said(watch).await, Said::Status(200));
+    assert_eq!(recorder.wait_taken().await.len(), 1);
     let mut frames = Frames::open(&world, None).await;
     for _ in 0..300 {
         let stream = frames.get("/hang").await;
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        if !frames
-            .frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes())
-            .await
-        {
-            break;
-        }
+        assert_eq!(recorder.wait_taken().await.len(), 1);
+        let cancel = CANCEL.to_be_bytes();
+        assert!(frames.frame(RST_STREAM, 0, stream, &cancel).await);
     }
     assert_others_served(&world).await;
     assert_eq!(recorder.connections.load(Ordering::Relaxed), 1);
@@ -192,20 +189,19 @@ async fn control_frames_cost_no_other_client() {
 #[tokio::test]
 async fn empty_data_ends_the_connection() {
     let (world, _recorder) = Recorder::start(&["h2"]);
-    let mut frames = Frames::open(&world, None).await;
-    let stream = frames.request(&head("POST", "/a"), 0).await;
-    pour(&mut frames, &encode(DATA, 0, stream, &[]), 4 << 20).await;
-    let code = frames.ended().await;
-    assert!(
-        code.is_none_or(|code| code == ENHANCE_YOUR_CALM),
-        "{code:?}"
-    );
     // Padding alone: a length byte and as many more.
-    let mut frames = Frames::open(&world, None).await;
-    let stream = frames.request(&head("POST", "/a"), 0).await;
-    let mut padded = vec![255];
-    padded.extend([0; 255]);
-    pour(&mut frames, &encode(DATA, 8, stream, &padded), 4 << 20).await;
+    let padded = [&[255][..], &[0; 255]].concat();
+    for (flags, payload) in [(0, &[][..]), (8, &padded)] {
+        let mut frames = Frames::open(&world, None).await;
+        let stream = frames.request(&head("POST", "/a"), 0).await;
+        let piece = encode(DATA, flags, stream, payload);
+        pour(&mut frames, &piece, 4 << 20).await;
+        let code = frames.ended().await;
+        assert!(
+            code.is_none_or(|code| code == ENHANCE_YOUR_CALM),
+            "{code:?}"
+        );
+    }
     assert_others_served(&world).await;
 }
 
@@ -265,7 +261,7 @@ async fn stalled_readers_stall_no_other() {
         assert_eq!(recorder.connections.load(Ordering::Relaxed), 1);
         // And they have lost nothing.
         for frames in &mut stalled {
-            while let Some(frame) = frames.next(Duration::from_millis(10)).await {
+            while let Some(frame) = frames.next_within(Duration::from_millis(10)).await {
                 assert!(![GOAWAY, RST_STREAM].contains(&frame.kind), "{frame:?}");
             }
         }

@@ -93,8 +93,25 @@ impl Frames {
         self.next - 2
     }
 
-    /// Reads the next frame; `None` at the end, or when there is none for this long.
-    pub(super) async fn next(&mut self, limit: Duration) -> Option<Frame> {
+    /// Reads the next frame; `None` at the end.
+    ///
+    /// # Panics
+    /// When neither comes within the limit.
+    pub(super) async fn next(&mut self) -> Option<Frame> {
+        let read = timeout(LIMIT, self.read()).await;
+        read.expect("a frame, or the end")
+    }
+
+    /// Reads the next frame; `None` when there is none for this long.
+    ///
+    /// # Panics
+    /// At the end.
+    pub(super) async fn next_within(&mut self, limit: Duration) -> Option<Frame> {
+        let read = timeout(limit, self.read()).await.ok()?;
+        Some(read.expect("a connection that goes on"))
+    }
+
+    async fn read(&mut self) -> Option<Frame> {
         let read = async {
             let mut head = [0; 9];
             self.stream.read_exact(&mut head).await?;
@@ -108,7 +125,7 @@ impl Frames {
                 payload,
             })
         };
-        let frame = timeout(limit, read).await.ok()?.ok()?;
+        let frame = read.await.ok()?;
         if frame.kind == GOAWAY {
             self.goaway = Some(code(&frame.payload[4..]));
         }
@@ -119,7 +136,7 @@ impl Frames {
     pub(super) async fn said(&mut self, stream: u32) -> Said {
         let by = Instant::now() + LIMIT;
         loop {
-            let next = timeout_at(by, self.next(LIMIT)).await.expect("a frame");
+            let next = timeout_at(by, self.next()).await.expect("a frame");
             let Some(frame) = next else {
                 return Said::Ended(self.goaway);
             };

@@ -72,7 +72,7 @@ async fn head_of_http2_that_stops_ends_the_connection() {
     let began = block(&head("GET", "/a"));
     frames.frame(HEADERS, 0, stream, &began).await;
     // Answers nothing, which would come between the parts of a head.
-    while frames.next(LIMIT).await.is_some() {}
+    while frames.next().await.is_some() {}
     world.gateway.wait_closed("tls", "preamble_timeout", 1);
     assert!(idle.serves().await);
 }

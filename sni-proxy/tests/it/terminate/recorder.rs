@@ -94,6 +94,20 @@ impl Recorder {
         std::mem::take(&mut self.seen())
     }
 
+    /// Waits for a request, and returns what was recorded since something was returned last.
+    pub(super) async fn wait_taken(&self) -> Vec<Seen> {
+        let taken = async {
+            loop {
+                let taken = self.take();
+                if !taken.is_empty() {
+                    return taken;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LIMIT, taken).await.expect("a request")
+    }
+
     /// Waits until this many answers have not ended.
     pub(super) async fn wait_active(&self, wanted: usize) {
         let active = || self.active.load(Ordering::Relaxed);

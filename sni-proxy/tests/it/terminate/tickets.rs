@@ -92,45 +92,40 @@ fn resumed(world: &World) -> f64 {
 const OK: &str = "HTTP/1.1 200 OK";
 
 #[tokio::test]
-async fn session_is_good_for_its_route_alone() {
+async fn session_resumes_by_its_name_and_route_alone() {
     let others = Authority::new("others").unwrap();
-    let (world, recorder) = Recorder::start_with(&["h2"], |dir| {
-        others.write(&dir.join("others.crt")).unwrap();
-        let routes = std::fs::read_to_string(dir.join("routes.yaml")).unwrap();
-        let route = |name: &str, authorities: &str| {
-            format!(
-                "- serverNames: [\"{name}\"]\n  cluster: api\n  terminate:\n    certificate: {{ cert: own.crt, key: \
-                 own.key }}\n    clientAuthorities: {authorities}\n    upstream: {{ authorities: cluster.crt, \
-                 serverName: kubernetes.test, identity: {{ cert: front.crt, key: front.key }} }}\n"
-            )
-        };
-        // Of the wildcard's certificate, so that a client takes it.
-        let (same, other) = (
-            route("b.api.test", "clients.crt"),
-            route("c.api.test", "others.crt"),
-        );
-        dir.write("routes.yaml", format!("{routes}{same}{other}"))
-            .unwrap();
-    });
-    let identity = world
-        .secrets
-        .clients
-        .client("jane", &["devs"], &[])
-        .unwrap();
-    let config = config(&world, &identity);
-    assert_eq!(ask(&world, &config, NAME).await, OK);
-    assert_eq!(ask(&world, &config, NAME).await, OK);
+    let (world, recorder) = Recorder::start(&["h2"]);
+    let path = world.gateway.dir.join("others.crt");
+    others.write(&path).unwrap();
+    let clients = &world.secrets.clients;
+    let identity = clients.client("jane", &["devs"], &[]).unwrap();
+    let first = config(&world, &identity);
+    assert_eq!(ask(&world, &first, NAME).await, OK);
+    assert_eq!(ask(&world, &first, NAME).await, OK);
     assert_eq!(resumed(&world), 1.0);
+    // RFC 6066 section 3: not by another name, though it is of the same route.
+    assert_eq!(ask(&world, &first, "b.api.test").await, OK);
+    assert_eq!(resumed(&world), 1.0);
+    let second = config(&world, &identity);
+    assert_eq!(ask(&world, &second, NAME).await, OK);
+    assert_eq!(ask(&world, &second, NAME).await, OK);
+    assert_eq!(resumed(&world), 2.0);
     // Who it is was kept with the session.
-    for own in recorder.take() {
+    let seen = recorder.take();
+    assert_eq!(seen.len(), 5);
+    for own in seen {
         assert_eq!(
             own.identity[1..],
             ["x-remote-group: devs", "x-remote-user: jane"]
         );
     }
-    // A route that differs in its names has the same state; one that differs in its authorities does not.
-    assert_eq!(ask(&world, &config, "c.api.test").await, "");
-    assert_eq!(resumed(&world), 1.0);
+    // Nor where the name has a route that trusts other authorities.
+    let of_clients = "clientAuthorities: clients.crt";
+    let routes = world.routes();
+    assert!(routes.contains(of_clients));
+    world.change(&routes.replace(of_clients, "clientAuthorities: others.crt"));
+    assert_eq!(ask(&world, &second, NAME).await, "");
+    assert_eq!(resumed(&world), 2.0);
     assert!(recorder.take().is_empty());
 }
 
