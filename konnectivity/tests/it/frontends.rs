@@ -194,7 +194,7 @@ fn grpc_frontends_are_answered_as_by_upstream() {
 }
 
 #[test]
-fn second_dial_on_grpc_stream_ends_both() {
+fn mismatched_id_ends_grpc_stream() {
     let rig = Rig::start(Mode::Grpc, Kind::Go);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let (mut wire, id) = established(&rig, &echo);
@@ -203,17 +203,30 @@ fn second_dial_on_grpc_stream_ends_both() {
     wire.send(&Packet::data(id, *b"x")).unwrap();
     assert_eq!(wire.recv(LIMIT).unwrap(), Packet::data(id, *b"x"));
     wire.send(&Packet::data(id + 1, *b"y")).unwrap();
-    for _ in 0..2 {
-        match wire.recv(LIMIT).unwrap() {
-            Packet::CloseRsp { connect_id, error } => {
-                assert!(connect_id == id || connect_id == id + 1);
-                assert_eq!(error, "mismatched connection IDs");
-            }
-            other => panic!("{other:?}"),
-        }
+    for id in [id + 1, id] {
+        let expected = close(id, "mismatched connection IDs");
+        assert_eq!(wire.recv(LIMIT).unwrap(), expected);
     }
     echo.wait_closed(LIMIT).unwrap();
     rig.wait_idle();
+}
+
+#[test]
+fn second_dial_on_grpc_stream_is_refused() {
+    let rig = Rig::start(Mode::Grpc, Kind::Go);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let (mut wire, id) = established(&rig, &echo);
+    let (address, random) = (echo.addr().to_string(), 78);
+    wire.send(&Packet::DialReq { address, random }).unwrap();
+    let refused = Packet::DialRsp {
+        error: "only one dial per stream".to_owned(),
+        connect_id: 0,
+        random,
+    };
+    assert_eq!(wire.recv(LIMIT).unwrap(), refused);
+    wire.send(&Packet::data(id, *b"first")).unwrap();
+    assert_eq!(wire.recv(LIMIT).unwrap(), Packet::data(id, *b"first"));
+    assert_eq!(echo.accepted(), 1);
 }
 
 #[test]

@@ -4,9 +4,10 @@ use std::io::Write;
 use std::time::Duration;
 
 use testkit::certs::{Authority, Identity};
-use testkit::konnectivity::{AgentMetadata, AgentTarget, FakeAgent, HttpFrontend};
+use testkit::konnectivity::{AgentMetadata, AgentTarget, FakeAgent, FakeFrontend, HttpFrontend};
+use testkit::upstream::{Behavior, Upstream};
 
-use crate::support::{Agent, AgentFlags, Mode, SERVICE, Server, ServerFlags};
+use crate::support::{Agent, AgentFlags, Mode, SERVICE, Server, ServerFlags, tunnel};
 
 /// Certificates that must not do, with what is wrong with them.
 fn strangers(server: &Server) -> Vec<(&'static str, Option<Identity>)> {
@@ -98,7 +99,16 @@ fn garbage_on_ports_hurts_no_tunnel() {
     let server = ServerFlags::new(Mode::Http).tcp().start();
     let _agent = FakeAgent::start(&server.target(), &AgentMetadata::new("a")).unwrap();
     server.wait_ready(200);
-    for addr in [server.agents(), server.frontends()] {
+    let (pem, client) = (server.pki().authority.pem(), &server.pki().client);
+    let frontend = HttpFrontend::tls(server.frontends(), SERVICE, pem, Some(client)).unwrap();
+    let frontend = FakeFrontend::Http(frontend);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let mut open = tunnel(&frontend, echo.addr());
+    assert_eq!(open.echo(b"before").unwrap(), b"before");
+    for (addr, port) in [
+        (server.agents(), "agents"),
+        (server.frontends(), "frontends"),
+    ] {
         for garbage in [
             &b"GET / HTTP/1.1\r\n\r\n"[..],
             &[0; 100],
@@ -107,12 +117,16 @@ fn garbage_on_ports_hurts_no_tunnel() {
             let mut stream = std::net::TcpStream::connect(addr).unwrap();
             stream.write_all(garbage).unwrap();
         }
+        let refused = "rhizome_konnectivity_refused_peers_total";
+        server.wait_value(refused, &[("port", port)], 3.0);
         // Says nothing, and stays.
         std::mem::forget(std::net::TcpStream::connect(addr).unwrap());
+        assert_eq!(open.echo(b"after").unwrap(), b"after");
     }
-    let second = FakeAgent::start(&server.target(), &AgentMetadata::new("b"));
+    let _second = FakeAgent::start(&server.target(), &AgentMetadata::new("b")).unwrap();
     server.wait_agents(2);
-    drop(second);
+    let mut new = tunnel(&frontend, echo.addr());
+    assert_eq!(new.echo(b"new").unwrap(), b"new");
 }
 
 #[test]

@@ -111,18 +111,29 @@ fn duplicate_connection_id_mixes_no_tunnels() {
     let mut first = first.join().unwrap().unwrap();
     let second = ask("10.0.0.2:2");
     let (_, random) = dialed(&mut wire);
-    wire.send(&success(1, random)).unwrap();
-    // Whatever becomes of the second, nothing of the first goes there.
-    wire.send(&Packet::data(1, *b"for the first")).unwrap();
-    if let Ok(mut tunnel) = second.join().unwrap() {
-        assert_ne!(tunnel.reader.rest().unwrap(), b"for the first");
-    }
-    let _ = first.reader.rest();
+    // The two cannot be told apart: neither may have what comes next.
+    wire.send_together(&[success(1, random), Packet::data(1, *b"whose?")])
+        .unwrap();
+    assert_eq!(second.join().unwrap().unwrap_err().status, 502);
+    assert_eq!(first.reader.rest().unwrap(), b"");
+    assert_eq!(
+        wire.recv(LIMIT).unwrap(),
+        Packet::CloseReq { connect_id: 1 }
+    );
+    server.wait_established(0);
 }
 
 #[test]
 fn odd_agent_packets_hurt_no_tunnel() {
-    let (server, wire) = start(Mode::Http);
+    let server = Server::start(Mode::Http);
+    let _good = Backend::start(Kind::Go, &server, "good");
+    server.wait_agents(1);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    // Its id is 1, as the odd ones have it.
+    let mut open = tunnel(&server.frontend(), echo.addr());
+    assert_eq!(open.echo(b"before").unwrap(), b"before");
+    let mut wire = connect(&server.target(), &AgentMetadata::new("odd")).unwrap();
+    server.wait_agents(2);
     for packet_type in [0, 1, 2, 3, 4, 5, 9, 64, 65, 1000] {
         wire.send(&Packet::Empty { packet_type }).unwrap();
     }
@@ -131,6 +142,7 @@ fn odd_agent_packets_hurt_no_tunnel() {
             address: "10.0.0.1:1".to_owned(),
             random: 1,
         },
+        Packet::data(1, *b"of no tunnel"),
         Packet::CloseReq { connect_id: 1 },
         Packet::CloseRsp {
             connect_id: 1,
@@ -140,18 +152,20 @@ fn odd_agent_packets_hurt_no_tunnel() {
         Packet::data(0, *b"unknown"),
         success(0, 0),
         success(-5, i64::MIN),
+        // Its answer shows that all were handled.
+        Packet::data(9, *b"last"),
     ] {
         wire.send(&packet).unwrap();
     }
-    let _good = Backend::start(Kind::Go, &server, "good");
-    server.wait_agents(2);
-    let echo = Upstream::start(Behavior::Echo).unwrap();
+    for connect_id in [1, -5, 9] {
+        assert_eq!(wire.recv(LIMIT).unwrap(), Packet::CloseReq { connect_id });
+    }
+    assert_eq!(open.echo(b"after").unwrap(), b"after");
     drop(wire);
     server.wait_agents(1);
-    assert_eq!(
-        tunnel(&server.frontend(), echo.addr()).echo(b"x").unwrap(),
-        b"x"
-    );
+    assert_eq!(open.echo(b"alone").unwrap(), b"alone");
+    let mut new = tunnel(&server.frontend(), echo.addr());
+    assert_eq!(new.echo(b"new").unwrap(), b"new");
 }
 
 #[test]
