@@ -1,6 +1,6 @@
 //! Our agent behind a server that speaks as upstream's does.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,9 @@ use testkit::konnectivity::{AgentLink, FakeServer, Packet, ServerOptions};
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
-use crate::support::{Agent, AgentFlags, Held, LIMIT, Pki, Refusing, Unanswering, noise};
+use crate::support::{
+    AGENT, Agent, AgentFlags, Held, LIMIT, Pki, Refusing, Unanswering, assert_ends, noise,
+};
 
 struct Pair {
     pki: Arc<Pki>,
@@ -195,16 +197,24 @@ fn odd_packets_hurt_no_tunnel() {
 }
 
 #[test]
-fn a_dial_taken_back_leaves_no_connection() {
-    let mut pair = Pair::start();
+fn agent_stops_dialing_after_dial_cls() {
+    let mut pair = Pair::with(&["--dial-timeout=1s"]);
     let unanswering = Unanswering::new();
-    let random = pair.link.ask(&unanswering.addr.to_string()).unwrap();
+    let target = unanswering.addr.to_string();
+    let canceled = pair.link.ask(&target).unwrap();
+    let random = canceled;
     pair.link.wire.send(&Packet::DialCls { random }).unwrap();
+    // Later, so the first would have failed by then, too.
+    pair.link.dial(&target).unwrap_err();
+    let answer = pair.link.answer(canceled, Duration::from_millis(200));
+    assert!(answer.is_err(), "{answer:?}");
+    let failures = format!("{AGENT}endpoint_dial_failure_total");
+    assert_eq!(pair.agent.value(&failures, &[]), 1.0);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let id = pair.link.dial(&echo.addr().to_string()).unwrap();
-    pair.link.close(id).unwrap();
-    pair.link.read_to_end(id).unwrap();
-    pair.agent.wait_tunnels(0);
+    pair.link.write(id, b"x").unwrap();
+    assert_eq!(pair.link.read(id, 1).unwrap(), b"x");
+    pair.agent.wait_tunnels(1);
 }
 
 /// Upstream's agent waits for the slowest of its connections.
@@ -235,16 +245,30 @@ fn stalled_destination_stalls_no_other() {
 /// A server of upstream's that does not read, because one of its frontends does not.
 #[test]
 fn a_server_that_stops_reading_is_waited_for() {
-    const COUNT: u64 = 8 << 20;
+    // Far more than the buffers of all sockets on the way and one tunnel's of the agent.
+    const LIMIT_BYTES: usize = 64 << 20;
     let mut pair = Pair::start();
-    let source = Upstream::start(Behavior::Source { bytes: COUNT }).unwrap();
-    let id = pair.link.dial(&source.addr().to_string()).unwrap();
+    let held = Held::new();
+    let id = pair.link.dial(&held.addr().to_string()).unwrap();
+    let mut source = held.accept();
     pair.link.wire.freeze(true);
-    let held = || pair.agent.guard.usage().unwrap().anonymous_kib;
-    wait::pause(Duration::from_millis(500));
-    assert!(held() < 64 << 10, "{} KiB", held());
+    // Nothing is taken for so long: it waits.
+    let stalled = Some(Duration::from_secs(1));
+    source.set_write_timeout(stalled).unwrap();
+    let (part, mut sent) = (vec![1; 64 << 10], 0);
+    let end = loop {
+        match source.write(&part) {
+            Ok(count) => sent += count,
+            Err(error) => break error,
+        }
+        assert!(sent < LIMIT_BYTES, "the agent buffers without a limit");
+    };
+    assert_eq!(end.kind(), ErrorKind::WouldBlock);
+    let usage = pair.agent.guard.usage().unwrap().anonymous_kib;
+    assert!(usage < 32 << 10, "{usage} KiB");
     pair.link.wire.freeze(false);
-    assert_eq!(pair.link.read_to_end(id).unwrap().0.len() as u64, COUNT);
+    drop(source);
+    assert_eq!(pair.link.read_to_end(id).unwrap().0.len(), sent);
 }
 
 #[test]
@@ -277,7 +301,7 @@ fn agent_finds_its_server_again() {
     pair.link.read(id, 1).unwrap();
     pair.link.wire.cut();
     // Tunnels of a lost stream are closed.
-    assert!(matches!(destination.read(&mut [0]), Ok(0) | Err(_)));
+    assert_ends(&mut destination);
     pair.link = pair.server.accept(LIMIT).unwrap();
     assert_eq!(pair.link.dial(&held.addr().to_string()).unwrap(), 1);
     // Ended by the server, this time.

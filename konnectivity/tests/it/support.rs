@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub(crate) use agent::{Agent, AgentFlags};
 pub(crate) use balancer::Balancer;
-pub(crate) use destination::{Held, Refusing, Unanswering, noise};
+pub(crate) use destination::{Held, Refusing, Unanswering, assert_ends, noise};
 pub(crate) use pki::{Pki, SERVICE};
 pub(crate) use probe::{AGENT, Probe, SERVER};
 pub(crate) use rig::{Backend, Kind, Rig, dial, refusal, tunnel};

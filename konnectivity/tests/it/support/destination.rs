@@ -1,5 +1,6 @@
 //! Destinations that the test kit has not, and bytes to send there.
 
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use socket2::{Domain, Socket, Type};
@@ -85,6 +86,15 @@ impl Held {
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.set_write_timeout(Some(LIMIT)).unwrap();
         stream
+    }
+}
+
+/// Waits for an end or a reset, with nothing before it.
+pub(crate) fn assert_ends(stream: &mut TcpStream) {
+    match stream.read(&mut [0]) {
+        Ok(count) => assert_eq!(count, 0),
+        // A timeout is none.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
     }
 }
 
