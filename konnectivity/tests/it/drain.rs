@@ -1,12 +1,15 @@
 //! Programs that are told to stop.
 
+use std::time::Duration;
+
 use testkit::konnectivity::{FakeServer, Packet, ServerOptions};
 use testkit::process::Signal;
 use testkit::upstream::{Behavior, Upstream};
-use testkit::wait;
+use testkit::wait::{self, Stopwatch};
 
 use crate::support::{
-    Agent, AgentFlags, Backend, Kind, LIMIT, Mode, Pki, Rig, SERVER, Server, ServerFlags, dial,
+    Agent, AgentFlags, Backend, Balancer, Kind, LIMIT, Mode, Pki, Rig, SERVER, Server, ServerFlags,
+    dial,
 };
 
 #[test]
@@ -61,26 +64,35 @@ fn draining_agent_is_dialed_if_alone() {
 #[test]
 fn agent_announces_drain_on_each_stream() {
     let pki = std::sync::Arc::new(Pki::new());
-    let server = FakeServer::start(&ServerOptions::new("one", &pki.server)).unwrap();
-    let flags = AgentFlags::new(&pki, "ours", server.addr()).flag("--grace-period=15s");
+    let servers = ["one", "two"].map(|id| {
+        let mut options = ServerOptions::new(id, &pki.server);
+        options.count = 2;
+        FakeServer::start(&options).unwrap()
+    });
+    let balancer = Balancer::start(&servers.each_ref().map(FakeServer::addr));
+    let flags = AgentFlags::new(&pki, "ours", balancer.addr()).flag("--grace-period=1h");
     let mut agent = flags.start();
-    let mut link = server.accept(LIMIT).unwrap();
+    agent.wait_servers(2);
+    let mut links = servers
+        .each_ref()
+        .map(|server| server.accept(LIMIT).unwrap());
     let echo = Upstream::start(Behavior::Echo).unwrap();
-    let old = link.dial(&echo.addr().to_string()).unwrap();
+    let target = echo.addr().to_string();
+    let old = links.each_mut().map(|link| link.dial(&target).unwrap());
     agent.signal(Signal::TERM);
-    let drain = link
-        .wire
-        .find("DRAIN", LIMIT, |packet| *packet == Packet::Drain);
-    drain.unwrap();
-    // Old ones live, new ones are served.
-    link.write(old, b"still").unwrap();
-    assert_eq!(link.read(old, 5).unwrap(), b"still");
-    let new = link.dial(&echo.addr().to_string()).unwrap();
-    link.write(new, b"new").unwrap();
-    assert_eq!(link.read(new, 3).unwrap(), b"new");
-    assert!(agent.guard.exit_status().unwrap().is_none());
-    link.close(old).unwrap();
-    link.close(new).unwrap();
+    for (link, old) in links.iter_mut().zip(old) {
+        let drain = |packet: &Packet| *packet == Packet::Drain;
+        link.wire.find("DRAIN", LIMIT, drain).unwrap();
+        // Old ones live, new ones are served.
+        link.write(old, b"still").unwrap();
+        assert_eq!(link.read(old, 5).unwrap(), b"still");
+        let new = link.dial(&target).unwrap();
+        link.write(new, b"new").unwrap();
+        assert_eq!(link.read(new, 3).unwrap(), b"new");
+        assert!(agent.guard.exit_status().unwrap().is_none());
+        link.close(old).unwrap();
+        link.close(new).unwrap();
+    }
     assert!(agent.wait_exit().success());
 }
 
@@ -94,6 +106,7 @@ fn agent_ends_at_grace_period_or_second_signal() {
         let mut agent = flags.flag(format!("--grace-period={grace}")).start();
         let mut link = server.accept(LIMIT).unwrap();
         link.dial(&echo.addr().to_string()).unwrap();
+        let clock = Stopwatch::start();
         agent.signal(Signal::TERM);
         let drain = |packet: &Packet| *packet == Packet::Drain;
         link.wire.find("DRAIN", LIMIT, drain).unwrap();
@@ -101,6 +114,9 @@ fn agent_ends_at_grace_period_or_second_signal() {
             agent.signal(Signal::TERM);
         }
         agent.wait_exit();
+        let least = Duration::from_secs(if signals == 1 { 2 } else { 0 });
+        let took = clock.elapsed();
+        assert!((least..LIMIT).contains(&took), "{grace}: {took:?}");
         echo.wait_closed(LIMIT).unwrap();
     }
 }
@@ -160,13 +176,17 @@ fn dial_waits_for_agents_just_lost() {
 
 #[test]
 fn a_server_ends_tunnels_at_the_deadline() {
-    let flags = ServerFlags::new(Mode::Http).flag("--graceful-shutdown-timeout=2s");
+    let flags = ServerFlags::new(Mode::Http).flag("--graceful-shutdown-timeout=3s");
     let mut rig = Rig::of(flags, Mode::Http, Kind::Rust);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let mut tunnel = rig.tunnel(echo.addr());
     tunnel.echo(b"x").unwrap();
+    let clock = Stopwatch::start();
     rig.server.signal(Signal::TERM);
     rig.server.wait_exit();
+    let took = clock.elapsed();
+    let expected = Duration::from_secs(3)..Duration::from_secs(15);
+    assert!(expected.contains(&took), "{took:?}");
     // An end or a reset.
     let _ = tunnel.reader.rest();
     echo.wait_closed(LIMIT).unwrap();
@@ -181,8 +201,12 @@ fn a_server_without_patience_ends_at_once() {
     let frontend = server.frontend();
     let mut tunnel = dial(&frontend, &echo.addr().to_string()).unwrap();
     tunnel.echo(b"x").unwrap();
+    let clock = Stopwatch::start();
     server.signal(Signal::TERM);
     server.wait_exit();
+    // Below any time a server may be given; on an idle machine it takes some milliseconds.
+    let took = clock.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
     echo.wait_closed(LIMIT).unwrap();
     assert!(!server.flags.uds().exists());
 }
