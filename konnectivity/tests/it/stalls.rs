@@ -1,13 +1,15 @@
 //! A tunnel that stands still leaves the others alone.
 
 use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use testkit::konnectivity::{GrpcFrontend, Packet, Tunnel};
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
-use crate::support::{Kind, LIMIT, Mode, Rig, ServerFlags, pairings};
+use crate::support::{Backend, Kind, LIMIT, Mode, Rig, ServerFlags, pairings};
 
 pairings!(stalled_reader_stalls_no_other);
 
@@ -115,6 +117,9 @@ fn stalled_reader_of_upstream_agent_is_cut() {
 #[test]
 fn small_packets_stall_no_shared_connection() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
+    let Backend::Rust(agent) = &rig.agent else {
+        panic!("ours");
+    };
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let stuck = Upstream::start(Behavior::NeverReads).unwrap();
     let frontend = GrpcFrontend::sharing(&rig.server.flags.uds()).unwrap();
@@ -125,17 +130,32 @@ fn small_packets_stall_no_shared_connection() {
     let Packet::DialRsp { connect_id, .. } = wire.recv(LIMIT).unwrap() else {
         panic!("no answer to a dial");
     };
-    // Enough to fill everything on the way, then as many single bytes as still are taken.
+    // Until the sockets are full and the agent holds most of what it may of one tunnel.
+    let large = Packet::data(connect_id, vec![1; 64 << 10]);
+    wait::until("the agent to buffer", LIMIT, || {
+        wire.send(&large).unwrap();
+        agent.value("rhizome_konnectivity_buffered_bytes", &[]) > f64::from(2 << 20)
+    })
+    .unwrap();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
     let filling = std::thread::spawn(move || {
-        let large = Packet::data(connect_id, vec![1; 64 << 10]);
-        let piled = (0..160).all(|_| wire.send(&large).is_ok());
-        let small = vec![Packet::data(connect_id, *b"x"); 100];
-        let _ = piled && (0..1000).all(|_| small.iter().all(|packet| wire.send(packet).is_ok()));
+        let small = Packet::data(connect_id, vec![1; 64]);
+        while wire.send(&small).is_ok() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     });
-    let clock = Stopwatch::start();
-    while clock.elapsed() < Duration::from_secs(4) {
+    // The others live while small packets fill the rest, and when none is accepted any more.
+    let (mut last, mut stalled) = (0, Stopwatch::start());
+    wait::until("the small packets to stall", 3 * LIMIT, || {
         assert_eq!(lives.echo(b"x").unwrap(), b"x");
-    }
+        let now = sent.load(Ordering::Relaxed);
+        if std::mem::replace(&mut last, now) != now {
+            stalled = Stopwatch::start();
+        }
+        last > 1000 && stalled.elapsed() > Duration::from_secs(2)
+    })
+    .unwrap();
     drop(stuck);
     filling.join().unwrap();
     assert_eq!(lives.echo(b"x").unwrap(), b"x");
