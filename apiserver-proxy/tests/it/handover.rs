@@ -294,8 +294,6 @@ fn newcomer_told_to_stop_leaves_the_rest() {
         // Before it listens to signals one ends it.
         let code = second.child.wait_exit(LIMIT).unwrap().code();
         assert!([None, Some(0)].contains(&code), "{millis} ms: {code:?}");
-        let settled = || readiness(&first).is_some_and(|(_, why)| !why.contains("taking over"));
-        wait::until("the older process to go on", LIMIT, settled).unwrap();
         let (status, why) = readiness(&first).unwrap();
         if status == 200 {
             (0..20).for_each(|_| drop(finish(place.open())));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use deploy::gardener::SHOOT;
+use serde_json::Value;
 use testkit::wait;
 
 use super::load::{self, Outcome};
@@ -350,7 +351,9 @@ fn wait_client(clusters: &Clusters, node: &str) -> Result<()> {
         ];
         let pods = clusters.shoot.get(&pods)?;
         let pods = pods["items"].as_array().context("no list of pods")?;
-        let there = pods.iter().any(|pod| pod["spec"]["nodeName"] == node);
+        let stays = |pod: &&Value| pod["metadata"]["deletionTimestamp"].is_null();
+        let mut staying = pods.iter().filter(stays);
+        let there = staying.any(|pod| pod["spec"]["nodeName"] == node);
         ensure!(there, "none of {} is", pods.len());
         Ok(())
     })
