@@ -17,7 +17,7 @@ use testkit::{command, wait};
 
 use super::steps::{self, objects};
 use super::up::{self, Clusters, ROLLOUT_LIMIT};
-use super::{network, scrape};
+use super::{needs, network, scrape};
 use crate::console::Console;
 
 /// What is deployed.
@@ -30,8 +30,9 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: Options) -> Result<ExitCode> {
     let mut console = Console::new();
+    needs::check()?;
     if !options.no_build {
-        steps::build_images()?;
+        build()?;
     }
     let clusters = up::start(&mut console)?;
     let shown = deploy(&mut console, &clusters).and_then(|()| show(&mut console, &clusters));
@@ -39,6 +40,24 @@ pub(crate) fn run(options: Options) -> Result<ExitCode> {
     shown?;
     console.say("\n  both clusters run on; `cargo xtask cluster down` ends them");
     Ok(ExitCode::from(u8::from(!good)))
+}
+
+/// Builds images, and Kubernetes beside them unless it is there: neither keeps two processors busy to its end.
+fn build() -> Result<()> {
+    std::thread::scope(|scope| {
+        let kubernetes = scope.spawn(|| {
+            let console = Console::new();
+            let installed = needs::install(&|text| console.say(&format!("  {text}")));
+            // At once, since images take minutes more.
+            installed.inspect_err(|error| console.failure(error))
+        });
+        let images = steps::build_images();
+        let kubernetes = kubernetes.join();
+        images?;
+        kubernetes
+            .map_err(|_| anyhow::anyhow!("installing Kubernetes panicked"))?
+            .map(|_| ())
+    })
 }
 
 /// Tells whether everything was deployed before.

@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -73,6 +74,7 @@ pub fn missing(needs: &[Need]) -> Vec<Need> {
 
 /// Installs what is missing of `needs`, as root on Debian.
 pub fn install(needs: &[Need], say: &dyn Fn(&str)) -> Result<()> {
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let packages = missing(needs).into_iter().flat_map(|need| need.packages);
     let packages: Vec<&str> = packages.copied().collect();
     if packages.is_empty() {
@@ -140,6 +142,9 @@ impl Drop for NoServices {
         }
     }
 }
+
+/// One at a time, since `apt-get` fails beside another.
+static INSTALLING: Mutex<()> = Mutex::new(());
 
 #[cfg(test)]
 mod tests {

@@ -49,8 +49,9 @@ fn build(path: &Path, programs: &[&str], say: &dyn Fn(&str)) -> Result<()> {
     fs::write(&script, SCRIPT).with_context(|| format!("writing {}", script.display()))?;
     let output = fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
     let errors = output.try_clone().context("sharing a log")?;
-    let mut build = Command::new("bash");
-    build.arg(&script).arg(&work).arg(path);
+    // Behind whatever is built meanwhile: it fills both processors to its end.
+    let mut build = Command::new("nice");
+    build.arg("bash").arg(&script).arg(&work).arg(path);
     build.arg(apt::archive()?).args(programs);
     build.stdout(output).stderr(errors);
     let status = build.status();
