@@ -81,7 +81,7 @@ impl Part {
                 "tunnel --only rhizome-udp,rhizome-tcp,openvpn-tcp-bbr \
                  --cases long,loss --rounds 1 --long-seconds 11"
             }
-            Self::Konnectivity => "konnectivity suite --mib 192 --millis 300 --rounds 2",
+            Self::Konnectivity => "konnectivity --mib 192 --millis 300 --rounds 2",
             // Under held connections it takes minutes more: `cargo xtask scale` has that as well.
             Self::Controller => "controller --cases policies,routes",
         }
@@ -162,7 +162,7 @@ fn save(file: &Path, name: &str, mut run: Value) -> Result<()> {
 const MAX_LOAD: f64 = 0.25;
 const RESULTS: &str = "bench/results/suite.json";
 const PACKAGES: &str =
-    "apiserver-proxy konnectivity netpol-controller rhizome-bench sni-proxy vpn-client vpn-server";
+    "konnectivity netpol-controller rhizome-bench sni-proxy vpn-client vpn-server";
 
 #[cfg(test)]
 mod tests {

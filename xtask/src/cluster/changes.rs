@@ -76,7 +76,7 @@ pub(crate) fn old_handshakes(clusters: &Clusters) -> Result<f64> {
 /// Renews the authority of konnectivity in two phases, as docs/operations.md says, with the API server's
 /// requests to the shoot going through it.
 pub(crate) fn renew_authority(clusters: &Clusters) -> Result<()> {
-    steps::select_egress(clusters, "konnectivity-http-connect.yaml")?;
+    steps::select_egress(clusters, steps::KONNECTIVITY_SELECTOR)?;
     let fresh = Authorities::new()?;
     let frontend = fresh.frontend()?;
     let frontend = gardener::tls(
@@ -112,7 +112,7 @@ pub(crate) fn renew_authority(clusters: &Clusters) -> Result<()> {
         // An API server of this version reads these files at its start.
         steps::roll_api_server(clusters)?;
     }
-    steps::select_egress(clusters, "vpn-http-connect.yaml")
+    steps::select_egress(clusters, steps::VPN_SELECTOR)
 }
 
 fn old_authority(clusters: &Clusters) -> Result<String> {

@@ -48,15 +48,18 @@ fn build() -> Result<()> {
         let kubernetes = scope.spawn(|| {
             let console = Console::new();
             let installed = needs::install(&|text| console.say(&format!("  {text}")));
-            // At once, since images take minutes more.
             installed.inspect_err(|error| console.failure(error))
         });
         let images = steps::build_images();
+        // Each is said at once: the other takes minutes more.
+        let images = images.inspect_err(|error| Console::new().failure(error));
         let kubernetes = kubernetes.join();
-        images?;
-        kubernetes
-            .map_err(|_| anyhow::anyhow!("installing Kubernetes panicked"))?
-            .map(|_| ())
+        let installed = kubernetes.is_ok_and(|kubernetes| kubernetes.is_ok());
+        ensure!(
+            images.is_ok() && installed,
+            "not all was built, as said above"
+        );
+        Ok(())
     })
 }
 
@@ -162,9 +165,9 @@ fn show(console: &mut Console, clusters: &Clusters) -> Result<()> {
     console.heading("The shoot's API server, from within");
     start_visitors(console, clusters)?;
     for (file, name, way) in [
-        ("vpn-http-connect.yaml", "the VPN", scrape::BY_VPN),
+        (steps::VPN_SELECTOR, "the VPN", scrape::BY_VPN),
         (
-            "konnectivity-http-connect.yaml",
+            steps::KONNECTIVITY_SELECTOR,
             "konnectivity",
             scrape::BY_KONNECTIVITY,
         ),

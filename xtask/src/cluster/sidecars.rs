@@ -62,7 +62,7 @@ pub(crate) fn come_and_go(clusters: &Clusters) -> Result<()> {
             rolled(clusters)?;
         }
     }
-    steps::write_egress(clusters, "vpn-http-connect.yaml")?;
+    steps::write_egress(clusters, steps::VPN_SELECTOR)?;
     let undo = ["rollout", "undo", deployment[2], "--to-revision", &revision];
     clusters.seed.run(&[&deployment[..2], &undo].concat())?;
     rolled(clusters)

@@ -205,6 +205,10 @@ pub(crate) fn objects(text: &str, name: &str) -> Result<Objects> {
     Objects::parse(text, Path::new(name))
 }
 
+/// How the API server reaches the shoot, as [`select_egress`] takes it.
+pub(crate) const VPN_SELECTOR: &str = "vpn-http-connect.yaml";
+pub(crate) const KONNECTIVITY_SELECTOR: &str = "konnectivity-http-connect.yaml";
+
 const SEED_IMAGES: &[&str] = &[
     "konnectivity-server",
     "netpol-controller",

@@ -12,6 +12,7 @@ use testkit::wait;
 
 use super::load::{self, Outcome};
 use super::machine::Machine;
+use super::steps::{KONNECTIVITY_SELECTOR as KONNECTIVITY, VPN_SELECTOR as VPN};
 use super::up::{self, Clusters, ROLLOUT_LIMIT};
 use super::{changes, clock, control, demo, network, policies, sandbox, service, sidecars, steps};
 use crate::console::Console;
@@ -485,9 +486,6 @@ const KEPT: Excuse = excuse(
     1,
     "a connection that outlives its gateway's drain is cut",
 );
-
-const VPN: &str = "vpn-http-connect.yaml";
-const KONNECTIVITY: &str = "konnectivity-http-connect.yaml";
 
 const ROLLED: [Rolled; 7] = [
     Rolled {
