@@ -31,7 +31,7 @@ use crate::output::Output;
 use crate::profile::{Case, Chosen, Listener, Profile, Route, Setting, Target, Tree};
 use crate::programs::{given, program, value_name};
 use crate::progress::Progress;
-use crate::report::{Figure, Known, Run};
+use crate::report::{self, Figure, Known, Run};
 use crate::tls::opening::{LIMIT, Opening};
 use crate::tls::{network, present};
 use crate::{interrupt, konnectivity, limits, machine};
@@ -103,7 +103,10 @@ fn measured(asked: &Abuse, output: &Output, place: Place<'_>, network: &str) -> 
         Ok(())
     });
     let failures = std::mem::take(&mut progress.failures);
-    let known = |_: &Run, _: &str, _: &str, _: Figure| Known::default();
+    let known = |_: &Run, _: &str, _: &str, figure: Figure| Known {
+        must: (figure == konnectivity::UNANSWERED).then_some(report::Bound::AtMost(0.0)),
+        peer: None,
+    };
     output.finish(&mut run, facts, &failures, "", known)
 }
 

@@ -1,4 +1,4 @@
-//! `rhizome-bench konnectivity suite`: load through a konnectivity server and its agent.
+//! `rhizome-bench konnectivity`: load through a konnectivity server and its agent.
 //!
 //! ```text
 //! load ──▶ frontend (HTTP CONNECT or gRPC, UNIX socket or TLS) ──▶ server ──▶ agent ──▶ destination
@@ -27,11 +27,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 
 use self::frontend::Transport;
 use self::load::Load;
 use self::pair::Programs;
+pub(crate) use self::scenario::figure::UNANSWERED;
 use self::scenario::harm::{self, Port, Stalled};
 use self::scenario::{Lab, Target, memory, speed};
 use crate::cpus::{Bound, Cpus};
@@ -42,22 +43,10 @@ use crate::progress::Progress;
 use crate::report::Run;
 use crate::tls::bulk::Direction;
 
-/// Load through a konnectivity server and its agent, which are started for it.
+/// Load through a konnectivity server and its agent, which are started for it: everything a pair is held to,
+/// through three transports, in about three minutes.
 #[derive(Args, Debug)]
 pub(crate) struct Konnectivity {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Debug, Subcommand)]
-enum What {
-    /// Everything a pair is held to, through three transports, in about three minutes.
-    Suite(Box<Suite>),
-}
-
-/// What is measured, and how much of it.
-#[derive(Args, Debug)]
-struct Suite {
     /// What to measure; by default everything.
     #[arg(long, value_enum, value_delimiter = ',')]
     cases: Vec<Case>,
@@ -101,7 +90,6 @@ enum Case {
 }
 
 pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
-    let What::Suite(asked) = &asked.what;
     let cpus = asked.cpus.clone().unwrap_or_default().bind_load()?;
     let mut facts = machine::facts();
     facts.push(("processors", cpus.asked().to_string()));
@@ -146,7 +134,7 @@ pub(crate) fn floods(
     Ok(lab.run)
 }
 
-impl Suite {
+impl Konnectivity {
     fn has(&self, case: Case) -> bool {
         self.cases.is_empty() || self.cases.contains(&case)
     }
@@ -171,7 +159,7 @@ impl Suite {
     }
 }
 
-fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<String>> {
+fn measure(lab: &mut Lab, programs: &Programs, asked: &Konnectivity) -> Result<Vec<String>> {
     let mut progress = Progress::new(asked.steps());
     if asked.has(Case::Idle) {
         for transport in &asked.transport {
@@ -203,7 +191,7 @@ fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<Stri
     Ok(std::mem::take(&mut progress.failures))
 }
 
-fn speed(progress: &mut Progress, lab: &mut Lab, target: &Target, asked: &Suite) {
+fn speed(progress: &mut Progress, lab: &mut Lab, target: &Target, asked: &Konnectivity) {
     let load = |connections| Load {
         connections,
         warm_up: WARM_UP,

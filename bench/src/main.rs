@@ -1,7 +1,7 @@
 //! `rhizome-bench`: load for what is built here, and for its peers beside it.
 //!
 //! ```text
-//! flags ──▶ scenario ──▶ run ──▶ table on stdout, or JSON lines; a page
+//! flags ──▶ scenario ──▶ run ──▶ table on stdout, or JSON; a page
 //! ```
 #![forbid(unsafe_code)]
 

@@ -131,7 +131,7 @@ pub struct Config {
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
     #[serde(default = "default_probes")]
     pub(crate) probes: ProbesSettings,
-    /// Where operators look in: the probes' paths and `/`, `/config`, `/snapshot`, `/connections`,
+    /// Where operators look in: the probes' paths and `/`, `/config`, `/snapshot`, `/trace`, `/connections`,
     /// `/drain`, `/log`.
     #[serde(default = "default_admin")]
     pub(crate) admin: AdminSettings,

@@ -15,7 +15,7 @@ use crate::routing::Routing;
 use crate::terminate;
 use crate::wireguard;
 
-/// What all workers share; nothing in it is locked on a connection's path.
+/// What all workers share; nothing in it is locked on a connection's path but what counts clients' connections.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,

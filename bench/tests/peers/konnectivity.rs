@@ -1,4 +1,4 @@
-//! `rhizome-bench konnectivity suite` for a moment: every load passes through a real pair.
+//! `rhizome-bench konnectivity` for a moment: every load passes through a real pair.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use super::programs;
 #[test]
 fn every_load_passes_through_each_transport() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_rhizome-bench"));
-    bench.args(["--json", "konnectivity", "suite", "--cases", "speed"]);
+    bench.args(["--json", "konnectivity", "--cases", "speed"]);
     bench.args(["--mib", "1", "--millis", "100", "--rounds", "2"]);
     bench.args(["--transport", "http-uds,http-mtls,grpc-uds,grpc-mtls"]);
     for program in ["konnectivity-server", "konnectivity-agent"] {

@@ -29,6 +29,8 @@ pub struct EndpointError {
     source: io::Error,
 }
 
+type Bind = fn(&EndpointAddr) -> io::Result<Bound>;
+
 /// The bound endpoints of probes and operators; requests queue until they are served.
 #[derive(Debug)]
 pub struct BoundEndpoints {
@@ -47,11 +49,7 @@ impl BoundEndpoints {
     /// # Panics
     /// Outside a Tokio runtime, which is the one that serves them.
     pub fn bind(probes: EndpointAddr, admin: EndpointAddr) -> Result<Self, EndpointError> {
-        Ok(Self {
-            probes: bound("probes", probes, Bound::new)?,
-            admin: bound("admin", admin, Bound::new)?,
-            shared: None,
-        })
+        Self::with((probes, Bound::new), (admin, Bound::new))
     }
 
     /// As [`BoundEndpoints::bind`], but other processes may share the address of probes in the same way.
@@ -64,15 +62,7 @@ impl BoundEndpoints {
     /// # Panics
     /// As [`BoundEndpoints::bind`].
     pub fn bind_shared(probes: EndpointAddr, admin: EndpointAddr) -> Result<Self, EndpointError> {
-        // First what another process may have.
-        let admin = bound("admin", admin, Bound::new)?;
-        let probes = bound("probes", probes, Bound::shared)?;
-        let shared = join(&probes);
-        Ok(Self {
-            probes,
-            admin,
-            shared,
-        })
+        Self::with((probes, Bound::shared), (admin, Bound::new))
     }
 
     /// As [`BoundEndpoints::bind_shared`], and the last process that started answers at the admin address too.
@@ -86,8 +76,16 @@ impl BoundEndpoints {
         probes: EndpointAddr,
         admin: EndpointAddr,
     ) -> Result<Self, EndpointError> {
-        let admin = bound("admin", admin, Bound::succeeding)?;
-        let probes = bound("probes", probes, Bound::shared)?;
+        Self::with((probes, Bound::shared), (admin, Bound::succeeding))
+    }
+
+    fn with(
+        (probes, bind_probes): (EndpointAddr, Bind),
+        (admin, bind_admin): (EndpointAddr, Bind),
+    ) -> Result<Self, EndpointError> {
+        // First what another process may have.
+        let admin = bound("admin", admin, bind_admin)?;
+        let probes = bound("probes", probes, bind_probes)?;
         join(&admin);
         let shared = join(&probes);
         Ok(Self {
@@ -202,11 +200,7 @@ pub async fn succeeded(drain: Drain, phase: Phase, own: impl AsRef<[OwnSockets]>
     }
 }
 
-fn bound(
-    what: &'static str,
-    address: EndpointAddr,
-    bind: impl FnOnce(&EndpointAddr) -> io::Result<Bound>,
-) -> Result<Bound, EndpointError> {
+fn bound(what: &'static str, address: EndpointAddr, bind: Bind) -> Result<Bound, EndpointError> {
     bind(&address).map_err(|source| EndpointError {
         what,
         address,

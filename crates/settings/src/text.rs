@@ -17,6 +17,16 @@ use serde::{
 #[error("{0}")]
 pub struct ParseError(pub(crate) String);
 
+/// Returns whether `text` is a label of DNS in lower case (RFC 1123 section 2.1), as names of Kubernetes are.
+#[must_use]
+pub fn is_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
 /// The start of a text for an error: what was pasted by accident may be long.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().take(60).collect()
@@ -71,5 +81,20 @@ impl<T: FromStr<Err: Display>> de::Visitor<'_> for Scalar<T> {
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
         self.visit_str(&number.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_label_rejects_invalid_names() {
+        for good in ["a", "a-b", "0", "shoot--garden--one", &"a".repeat(63)] {
+            assert!(is_label(good), "{good}");
+        }
+        for bad in ["", "-a", "a-", "A", "a.b", "a_b", "ä", &"a".repeat(64)] {
+            assert!(!is_label(bad), "{bad}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Runs a helper program to its end and turns its failure into an error that shows its words.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -40,6 +40,31 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .chain(system)
         .map(|dir| dir.join(program))
         .find(|candidate| candidate.is_file())
+}
+
+/// Finds a program of the workspace beside `own`, and builds it when it is not there: only the package under test
+/// gets its own programs from Cargo. To test one package alone after a change of the other, build that first; a run of
+/// the workspace builds all.
+pub fn sibling(own: impl AsRef<Path>, package: &str, program: &str) -> Result<PathBuf> {
+    let path = own.as_ref().with_file_name(program);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let directory = path.parent().context("a program without a directory")?;
+    let (target, name) = (directory.parent(), directory.file_name());
+    let target = target.context("no target directory")?;
+    let profile = match name.and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(other) => other,
+    };
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "--package", package, "--profile", profile])
+        .arg("--target-dir")
+        .arg(target);
+    run(&mut cargo)?;
+    Ok(path)
 }
 
 /// Finds a program that a test cannot do without.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use knp_proto::{Strategy, TenantId, TenantLimits};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use settings::text::is_label;
 use settings::{ByteSize, ConfigError, ConfigErrors, RelPath};
 
 use super::authorities::{Authorities, digest, read_bounded};
@@ -398,7 +399,7 @@ impl LimitsFile {
 }
 
 fn account(name: &str) -> Result<(), &'static str> {
-    let good = name.len() <= 253 && name.split('.').all(values::is_label);
+    let good = name.len() <= 253 && name.split('.').all(is_label);
     good.then_some(()).ok_or("must be a Kubernetes name")
 }
 

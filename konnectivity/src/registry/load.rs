@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use knp_proto::TenantId;
-use settings::watch;
+use settings::{text, watch};
 
 use super::authorities::Authorities;
 use super::spec::{CertificateSpec, TenantSpec};
 use super::tenants::Tenants;
 use super::tls::TlsPorts;
-use super::{Loaded, RegistryError, SingleParams, TenantSource, file, values};
+use super::{Loaded, RegistryError, SingleParams, TenantSource, file};
 
 mod conflicts;
 
@@ -307,7 +307,7 @@ fn list(dir: &Path) -> std::io::Result<BTreeSet<TenantId>> {
 }
 
 fn read_file(id: &TenantId, path: &Path, named: &mut Vec<PathBuf>) -> Result<TenantSpec, String> {
-    if !values::is_label(id.as_str()) {
+    if !text::is_label(id.as_str()) {
         return Err(format!(
             "{}: a tenant's name must be a DNS label: at most 63 of a-z, 0-9 and -",
             path.display()

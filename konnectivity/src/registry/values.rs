@@ -4,17 +4,6 @@
 
 use std::path::{Component, Path};
 
-/// Whether `name` is a DNS label in lower case (RFC 1123): what a tenant may be called.
-pub(super) fn is_label(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let edge = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
-    let bytes = name.as_bytes();
-    bytes.len() <= 63
-        && bytes.iter().copied().all(inner)
-        && edge(bytes.first())
-        && edge(bytes.last())
-}
-
 /// Returns a server name in lower case.
 pub(super) fn server_name(name: &str) -> Result<String, String> {
     if name.contains('*') {
@@ -84,16 +73,6 @@ pub(super) fn within(value: u64, least: u64, most: u64) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tenant_is_called_by_a_dns_label() {
-        for good in ["a", "a-b", "0", "shoot--garden--one", &"a".repeat(63)] {
-            assert!(is_label(good), "{good}");
-        }
-        for bad in ["", "-a", "a-", "A", "a.b", "a_b", "ä", &"a".repeat(64)] {
-            assert!(!is_label(bad), "{bad}");
-        }
-    }
 
     #[test]
     fn a_server_name_is_a_name_and_not_a_pattern() {

@@ -11,11 +11,11 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
+use testkit::command;
 use testkit::peers::kube::Egress;
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
 
-use crate::ours;
 use crate::pair::{self, AGENT, Certificates, LIMIT, Pair, free, show};
 use crate::stage::Cluster;
 
@@ -76,7 +76,12 @@ fn gateway(dir: &TempDir, agents: SocketAddr) -> (ChildGuard, SocketAddr) {
         "drain": { "delay": "0s", "timeout": "0s" },
     });
     let config = dir.write("gateway.yaml", config.to_string()).unwrap();
-    let binary = ours::sibling(env!("CARGO_BIN_EXE_konnectivity-server"), "sni-proxy");
+    let binary = command::sibling(
+        env!("CARGO_BIN_EXE_konnectivity-server"),
+        "sni-proxy",
+        "sni-proxy",
+    )
+    .unwrap();
     let mut command = Command::new(binary);
     command.arg("--config").arg(config);
     let log = dir.join("gateway.log");

@@ -17,8 +17,6 @@
 )]
 
 mod gateway;
-#[path = "../../../sni-proxy/tests/peers/ours.rs"]
-mod ours;
 mod pair;
 mod registry;
 mod restarts;

@@ -25,7 +25,7 @@ pub struct Config {
     pub(crate) leader_election: LeaderElection,
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
     pub(crate) probes: ProbesSettings,
-    /// Where operators look in: the probes' paths and `/`, `/config`, `/snapshot`, `/log`.
+    /// Where operators look in: the probes' paths and `/`, `/config`, `/snapshot`, `/connections`, `/log`.
     pub(crate) admin: AdminSettings,
     /// What the controller does.
     pub(crate) controllers: ControllersFile,

@@ -199,7 +199,7 @@ fn the_rest_is_due(stage: &Stage, api: &mut Api) {
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
-    assert!(!text.contains("-note"), "{text}");
+    assert!(!text.contains("-    note"), "{text}");
     assert_eq!(
         versions(&api.policies()),
         versions(&before),

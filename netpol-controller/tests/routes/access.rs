@@ -5,7 +5,7 @@ use testkit::wait;
 
 use crate::ask::{Answer, Ask, ask};
 use crate::objects::name_of;
-use crate::ours::LIMIT;
+use crate::program::LIMIT;
 use crate::seed::{Gateway, Seed};
 
 /// A client whose certificate is another gateway's is refused, and gets its own routes if it asks

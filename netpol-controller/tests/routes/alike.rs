@@ -7,7 +7,7 @@ use testkit::wait;
 
 use crate::ask::{Answer, Ask, Listener, ask};
 use crate::objects::{cluster_of, name_of, namespace_of};
-use crate::ours::LIMIT;
+use crate::program::LIMIT;
 use crate::seed::{Gateway, Seed, listeners};
 
 const NODE_HEADER: &str = "X-Gardener-Destination";

@@ -7,7 +7,7 @@ use testkit::wait;
 
 use crate::ask::{Answer, Ask, INNER, Listener, Ports, ask};
 use crate::objects::{self, api_endpoints, cluster_of, ip_of, name_of};
-use crate::ours::LIMIT;
+use crate::program::LIMIT;
 use crate::seed::{Gateway, Seed};
 
 /// More than a shoot's resources of one type have, and much less than those of all.

@@ -18,7 +18,7 @@ use tls::{ClientAuth, ServerTls, ServerTlsParams};
 use xds::{Audience, GatewayParams, Resource, ResourceType, Terminate};
 
 use crate::control::{self, Control, loopback};
-use crate::ours::LIMIT;
+use crate::program::LIMIT;
 use crate::programs::announce;
 use crate::seed::listeners;
 

@@ -24,8 +24,6 @@ mod envoy;
 mod fake_api;
 mod judged;
 mod objects;
-#[path = "../../../sni-proxy/tests/peers/ours.rs"]
-mod ours;
 mod program;
 #[path = "../../../sni-proxy/tests/peers/programs.rs"]
 mod programs;

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 use testkit::http::{self, Target};
@@ -12,7 +13,9 @@ use testkit::netns::Place;
 use testkit::process::ChildGuard;
 
 use crate::ask::Ports;
-use crate::ours::LIMIT;
+
+/// The longest any single effect is waited for; machines that build meanwhile are slow.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// A running program that logs JSON. Dropping it stops it.
 pub(crate) struct Program {

@@ -19,8 +19,7 @@ use testkit::{command, wait};
 
 use crate::ask::{INNER, Ports};
 use crate::objects::{self, PORT};
-use crate::ours::{LIMIT, sibling};
-use crate::program::Program;
+use crate::program::{LIMIT, Program};
 
 /// The gateways of the controller's configuration, with the name in their certificates.
 const GATEWAYS: [(&str, &str); 2] = [
@@ -334,7 +333,12 @@ impl<'n> Seed<'n> {
             } },
             "drain": { "delay": "0s", "timeout": "0s" },
         });
-        let binary: PathBuf = sibling(env!("CARGO_BIN_EXE_netpol-controller"), "sni-proxy");
+        let binary = command::sibling(
+            env!("CARGO_BIN_EXE_netpol-controller"),
+            "sni-proxy",
+            "sni-proxy",
+        )
+        .unwrap();
         Program::start(self.place(), self.dir.path(), &name, &binary, &config)
     }
 

@@ -5,11 +5,10 @@ use testkit::certs::Authority;
 use testkit::netns::Place;
 use testkit::ports;
 use testkit::tempdir::TempDir;
-use testkit::wait;
+use testkit::{command, wait};
 
 use crate::fake_api::FakeApi;
-use crate::ours::{LIMIT, sibling};
-use crate::program::Program;
+use crate::program::{LIMIT, Program};
 
 const NAMESPACE: &str = "shoot--foo--a";
 
@@ -70,7 +69,12 @@ impl Stage {
             } },
             "drain": { "delay": "0s", "timeout": "0s" },
         });
-        let binary = sibling(env!("CARGO_BIN_EXE_netpol-controller"), "sni-proxy");
+        let binary = command::sibling(
+            env!("CARGO_BIN_EXE_netpol-controller"),
+            "sni-proxy",
+            "sni-proxy",
+        )
+        .unwrap();
         let gateway = start("gateway", &binary, &config);
         Self {
             api,

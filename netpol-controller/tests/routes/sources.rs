@@ -11,12 +11,11 @@ use testkit::certs::Authority;
 use testkit::netns::Place;
 use testkit::peers::envoy::Envoy;
 use testkit::tempdir::TempDir;
-use testkit::wait;
+use testkit::{command, wait};
 
 use crate::ask::{Answer, Ask, INNER, Listener, Ports, ask};
 use crate::control::{self, Control, loopback};
-use crate::ours::{LIMIT, sibling};
-use crate::program::Program;
+use crate::program::{LIMIT, Program};
 use crate::programs::announce;
 use crate::seed::listeners;
 
@@ -102,7 +101,12 @@ fn ours(dir: &TempDir, server: SocketAddr) -> (Program, Ports) {
         ],
         "routing": { "xds": { "server": format!("http://{server}"), "node": "ours" } },
     });
-    let binary = sibling(env!("CARGO_BIN_EXE_netpol-controller"), "sni-proxy");
+    let binary = command::sibling(
+        env!("CARGO_BIN_EXE_netpol-controller"),
+        "sni-proxy",
+        "sni-proxy",
+    )
+    .unwrap();
     let mut program = Program::start(Place::Here, dir.path(), "gateway", &binary, &config);
     program.wait_ready();
     let ports = program.ports();

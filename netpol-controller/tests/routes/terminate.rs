@@ -16,7 +16,7 @@ use testkit::http::{self, Connection, Proxy, Target};
 use testkit::{command, wait};
 
 use crate::objects::{name_of, namespace_of};
-use crate::ours::LIMIT;
+use crate::program::LIMIT;
 use crate::seed::{Gateway, Seed, in_terminating};
 use crate::{objects, programs};
 

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use testkit::command;
 use testkit::tempdir::TempDir;
 
-use crate::ours::{Ours, sibling};
+use crate::ours::Ours;
 
 /// The API server's name in every certificate and route.
 pub(crate) const NAME: &str = "api.foo.example.com";
@@ -75,5 +76,6 @@ pub(crate) fn cluster(name: &str, endpoint: SocketAddr) -> Value {
 
 /// Returns the node proxy's binary.
 pub(crate) fn node_proxy() -> PathBuf {
-    sibling(env!("CARGO_BIN_EXE_sni-proxy"), "apiserver-proxy")
+    let own = env!("CARGO_BIN_EXE_sni-proxy");
+    command::sibling(own, "apiserver-proxy", "apiserver-proxy").unwrap()
 }

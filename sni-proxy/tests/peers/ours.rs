@@ -1,10 +1,9 @@
 //! One of our binaries as a process: started, found by the addresses its log names, asked, read.
 //!
-//! Shared with `apiserver-proxy/tests/peers` and `konnectivity/tests/peers`. Knows no routes and no
-//! peers.
+//! Shared with test targets of other programs. Knows no routes and no peers.
 #![allow(
     dead_code,
-    reason = "three test targets share this file and each uses its own part of it"
+    reason = "test targets share this file and each uses its own part of it"
 )]
 
 use std::collections::BTreeSet;
@@ -181,27 +180,4 @@ fn pipes(pid: u32) -> usize {
 
 fn address(line: &Value) -> SocketAddr {
     line["address"].as_str().unwrap().parse().unwrap()
-}
-
-/// Finds a binary of the workspace beside `own`, and builds it when it is not there: only the
-/// package under test gets its own binaries from Cargo. Who runs one package's tests alone
-/// and has changed the other's sources builds them first; a run of the workspace builds all.
-pub(crate) fn sibling(own: &str, name: &str) -> PathBuf {
-    let own = Path::new(own);
-    let path = own.with_file_name(name);
-    if !path.is_file() {
-        let directory = own.parent().unwrap();
-        let profile = match directory.file_name().unwrap().to_str().unwrap() {
-            "debug" => "dev",
-            other => other,
-        };
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .args(["build", "--package", name, "--profile", profile])
-            .arg("--target-dir")
-            .arg(directory.parent().unwrap());
-        testkit::command::run(&mut cargo).unwrap();
-    }
-    path
 }

@@ -1,9 +1,9 @@
 //! The other people's programs: which version, run to its end within a time limit.
 //!
-//! Shared with `apiserver-proxy/tests/peers`.
+//! Shared with test targets of other programs.
 #![allow(
     dead_code,
-    reason = "two test targets share this file and each uses its own part of it"
+    reason = "test targets share this file and each uses its own part of it"
 )]
 
 use std::io::Write;

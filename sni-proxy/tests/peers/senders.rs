@@ -28,7 +28,7 @@ use crate::who::{self, Said};
 const EXTRAS: &str = "send-proxy-v2-ssl-cn proxy-v2-options ssl,cert-cn,ssl-cipher,cert-sig,\
                       cert-key,authority,crc32c,unique-id";
 
-/// The one address that [`Stage::trusting_one`] trusts.
+/// The one address that is trusted.
 const TRUSTED: &str = "127.0.0.99";
 
 struct Stage {

@@ -16,6 +16,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use settings::text::is_label;
 use settings::{ConfigError, ConfigErrors, HumanDuration, yaml};
 use telemetry::LogFormat;
 use tunnel::RouteId;
@@ -368,15 +369,6 @@ impl ProvisionFile {
             Vec::new()
         })
     }
-}
-
-/// Whether it is a label as of DNS (RFC 1123 §2.1), which names of Kubernetes are.
-fn is_label(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&text.len())
-        && text.bytes().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }
 
 /// Most servers, and most clients: with two keys at each end, 8 by 2 pairs.

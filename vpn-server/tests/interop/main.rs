@@ -23,8 +23,6 @@ mod client;
 mod everyone;
 mod field;
 mod nat;
-#[path = "../../../sni-proxy/tests/peers/ours.rs"]
-mod ours;
 mod programs;
 mod renewal;
 mod server;

@@ -16,7 +16,6 @@ use testkit::wait;
 use crate::addresses::PORT;
 use crate::field::{Field, LIMIT};
 use crate::nat::Nat;
-use crate::ours::sibling;
 
 /// The device of our ends.
 pub(crate) const DEVICE: &str = "rhizome0";
@@ -78,7 +77,8 @@ impl<'a> Ours<'a> {
             "admin": { "address": ADMIN },
             "drain": { "delay": "0s", "timeout": "0s" },
         });
-        let program = sibling(env!("CARGO_BIN_EXE_vpn-server"), "vpn-client");
+        let program =
+            command::sibling(env!("CARGO_BIN_EXE_vpn-server"), "vpn-client", "vpn-client").unwrap();
         Self::start(field, (&field.shoot, "tunnels"), &program, &config)
     }
 

@@ -24,8 +24,6 @@ mod crashes;
 mod intruder;
 mod keys;
 mod lines;
-#[path = "../../../sni-proxy/tests/peers/ours.rs"]
-mod ours;
 mod provisioned;
 mod ranges;
 mod restarts;

@@ -24,7 +24,6 @@ use testkit::process::ChildGuard;
 use testkit::tunnel_world::{GATEWAY, Held, LIMIT, PROXY_NAME, PROXY_PORT, Part, World};
 use testkit::wait;
 
-use crate::ours::sibling;
 use crate::world::{ECHO, NOTICED, alive, doubled, dropped, lay, lived, pod, wait_dropped};
 
 #[test]
@@ -164,7 +163,9 @@ impl Provisioned {
 
     /// Runs the program; returns the phase that it names.
     fn provision(&mut self, words: &[&str]) -> String {
-        let mut program = Command::new(sibling(env!("CARGO_BIN_EXE_vpn-server"), "vpn-provision"));
+        let own = env!("CARGO_BIN_EXE_vpn-server");
+        let program = command::sibling(own, "vpn-provision", "vpn-provision").unwrap();
+        let mut program = Command::new(program);
         program.arg("--config");
         program.arg(self.dir.join("parameters.yaml"));
         program.args(["--settle", "0s", "--out"]);
@@ -275,7 +276,8 @@ impl Provisioned {
 
     fn start(&mut self, world: &World) {
         let server = Path::new(env!("CARGO_BIN_EXE_vpn-server"));
-        let client = sibling(env!("CARGO_BIN_EXE_vpn-server"), "vpn-client");
+        let client =
+            command::sibling(env!("CARGO_BIN_EXE_vpn-server"), "vpn-client", "vpn-client").unwrap();
         let mut programs = Vec::new();
         for number in 0..2 {
             for (part, program, secret, file) in [

@@ -4,13 +4,12 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Duration;
 
+use testkit::command;
 use testkit::http::Upgraded;
 use testkit::netns::Namespace;
 use testkit::tunnel_world::{Held, LIMIT, POD, Params, Part, Programs, World};
 use testkit::upstream::Upstream;
 use testkit::wait::{self, Stopwatch};
-
-use crate::ours::sibling;
 
 /// Where the pod's namespace echoes, at every address it has.
 pub(crate) const ECHO: &str = "[::]:7000";
@@ -19,9 +18,9 @@ pub(crate) const ECHO: &str = "[::]:7000";
 pub(crate) fn lay(params: Params) -> World {
     let server = env!("CARGO_BIN_EXE_vpn-server");
     let programs = Programs {
-        gateway: sibling(server, "sni-proxy"),
+        gateway: command::sibling(server, "sni-proxy", "sni-proxy").unwrap(),
         server: Path::new(server).to_owned(),
-        client: sibling(server, "vpn-client"),
+        client: command::sibling(server, "vpn-client", "vpn-client").unwrap(),
     };
     World::lay(programs, params).unwrap()
 }

@@ -269,12 +269,10 @@ pub(crate) fn flood(lab: &mut Lab, target: &Target, junk: bool, length: Duration
     let after = target.usage()?;
     let case = if junk { "flood: junk" } else { "flood: data" };
     let others = [of::OTHERS_P50, of::OTHERS_P99, of::OTHERS_MAX];
-    lab.add_latencies(
-        target,
-        (case, Some("others' rtt")),
-        others,
-        &pings?.latencies,
-    );
+    let pings = pings?;
+    let part = (case, Some("others' rtt"));
+    lab.add_latencies(target, part, others, &pings.latencies);
+    lab.add(target, case, of::UNANSWERED, pings.unanswered as f64);
     lab.add(target, case, of::FLOOD, rate);
     lab.add(target, case, of::LINKS, links);
     lab.add_some(target, case, of::CPU_BOTH, after.cpu_since(&before));

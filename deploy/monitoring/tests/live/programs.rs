@@ -3,7 +3,6 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -16,26 +15,10 @@ use testkit::tunnel_world::Programs;
 /// The longest any single effect is waited for; machines that build meanwhile are slow.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Finds a binary of the workspace beside this test, and builds it when it is not there. A run of
-/// the whole workspace builds all before.
+/// Finds a binary of the workspace beside this test.
 pub(crate) fn binary(package: &str, name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
-    let directory = own.parent().unwrap().parent().unwrap();
-    let path = directory.join(name);
-    if !path.is_file() {
-        let profile = match directory.file_name().unwrap().to_str().unwrap() {
-            "debug" => "dev",
-            other => other,
-        };
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .current_dir(monitoring::root())
-            .args(["build", "--package", package, "--profile", profile])
-            .arg("--target-dir")
-            .arg(directory.parent().unwrap());
-        testkit::command::run(&mut cargo).unwrap_or_else(|error| panic!("{error:#}"));
-    }
-    path
+    testkit::command::sibling(own.parent().unwrap(), package, name).unwrap()
 }
 
 /// Returns the programs of a tunnel.
