@@ -170,11 +170,14 @@ impl<'a, M: Meter> Relay<'a, M> {
             let max_unsent = unsent.unwrap_or_default();
             // Into a window below a segment nothing is sent until a timer says so.
             let segment = SockRef::from(self.upstream).tcp_mss().unwrap_or_default();
-            self.pace = Some(Box::new(Paced {
+            let paced = Box::new(Paced {
                 pace: Pace::new(Instant::now().into_std(), unread.max(max_unsent)),
                 unread: unread.min(4 * segment)..=unread,
                 max_unsent,
-            }));
+            });
+            let sockets = [self.upstream, self.downstream];
+            paced.bound(&mut self.tx, sockets, paced.pace.bytes());
+            self.pace = Some(paced);
         }
         self
     }

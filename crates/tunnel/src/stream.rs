@@ -83,10 +83,19 @@ impl Stream {
         // Writes are whole batches: nothing is gained by waiting for more.
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
+        let pace = (params.notsent_lowat > 0).then(|| Pace::new(now, params.notsent_lowat));
+        // If the kernel refuses, what was set before stays.
+        let set = |pace: &Pace| {
+            SockRef::from(&socket)
+                .set_tcp_notsent_lowat(pace.bytes())
+                .is_ok()
+        };
+        let pace = pace.filter(set);
+        let unsent = pace.as_ref().map_or(params.notsent_lowat, Pace::bytes);
         Ok(Self {
             socket: TcpStream::from_std(socket)?,
-            outgoing: Outgoing::new(params.queue, params.notsent_lowat),
-            pace: (params.notsent_lowat > 0).then(|| Pace::new(now, params.notsent_lowat)),
+            outgoing: Outgoing::new(params.queue, unsent),
+            pace,
             early,
             first_frame_by: Some(now + params.hello_timeout),
         })
