@@ -266,8 +266,12 @@ impl Half {
         let Some(bounds) = self.bounds.as_mut().filter(|bounds| bounds.displaced == 0) else {
             return;
         };
-        let unread = bounds.unread as usize;
+        let (unread, chunk) = (bounds.unread as usize, bounds.chunk);
         let Some(bytes) = receive_buffer(source).filter(|bytes| *bytes > unread) else {
+            if chunk == 0 {
+                // On a fast line no read asks the kernel for more than its bytes.
+                self.bounds = None;
+            }
             return;
         };
         let waiting = ioctl_fionread(source).map_or(0, |waiting| most.min(waiting as usize));

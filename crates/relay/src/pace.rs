@@ -3,8 +3,8 @@
 //! The kernel bounds what waits in a socket by bytes (`TCP_NOTSENT_LOWAT`, `SO_RCVBUF`), but what
 //! keeps a fast line busy is half a second on a slow one, and delays all that comes behind. So the
 //! bounds follow the rate at which a line took bytes while it was full, and with BBR, which keeps its own
-//! queue short, the round trip; they grow while the line runs dry. A new or idle line starts at 16 KiB: bulk would
-//! fill up a slow one before anything is measured. Sets no option.
+//! queue short, the round trip; they grow while the line runs dry, or much passes unhindered. A new or idle line starts
+//! at 16 KiB: bulk would fill up a slow one before anything is measured. Sets no option.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use socket2::SockRef;
 /// Time over which a rate is measured.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Steps that are made up for at once: bounds reach their end sooner.
+/// Steps that are made up for at once; after so many bounds have reached their end.
 const MAX_STEPS: u128 = 64;
 
 /// Time that bytes may wait in one socket.
