@@ -230,14 +230,9 @@ impl Half {
                 continue;
             }
             self.shrink(source);
-            let read = match self.read(source, sink, pool, meter)? {
-                Some(0) => {
-                    self.source_ended = true;
-                    0
-                }
-                Some(read) => read,
-                None => 0,
-            };
+            let read = self.read(source, sink, pool, meter)?;
+            self.source_ended = read == Some(0);
+            let read = read.unwrap_or(0);
             self.run = self
                 .run
                 .saturating_add(u32::try_from(read).unwrap_or(u32::MAX));

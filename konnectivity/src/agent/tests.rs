@@ -272,8 +272,8 @@ fn second_signal_ends_timed_out_agent() {
     assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Err(CUT.to_owned()));
 }
 
-#[test]
-fn exit_code_is_64_only_for_config_errors() {
+#[tokio::test]
+async fn exit_code_is_64_only_for_config_errors() {
     let pki = Pki::new();
     let dir = TempDir::new("agent").unwrap();
     let config = configured(&dir, &pki, 1, &[]);
