@@ -101,19 +101,28 @@ impl Pace {
         round_trip: impl Fn() -> Duration,
     ) -> Option<u32> {
         let before = self.bytes;
+        // A pause belongs neither to what came before it nor to what follows.
+        self.was_full &= !self.was_dry_for(now, PERIOD);
         if !self.was_full && self.end_period(now, &round_trip) {
-            // A pause is none of what follows it.
             self.dry_since = None;
         }
         self.moved += bytes;
         self.was_full |= state == SinkState::Full;
-        let dry_since = self.dry_since.take();
-        self.was_dry |= dry_since.is_some_and(|since| now >= since + DRY);
-        self.dry_since = (state == SinkState::Dry).then_some(now);
+        self.was_dry |= self.was_dry_for(now, DRY);
+        self.dry_since = match (state, self.dry_since) {
+            (SinkState::Full | SinkState::Open, _) => None,
+            // The other direction may have asked.
+            (SinkState::Dry, Some(since)) if bytes == 0 => Some(since),
+            (SinkState::Dry, _) => Some(now),
+        };
         if self.was_full {
             self.end_period(now, &round_trip);
         }
         (self.bytes != before).then_some(self.bytes)
+    }
+
+    fn was_dry_for(&self, now: Instant, time: Duration) -> bool {
+        self.dry_since.is_some_and(|since| now >= since + time)
     }
 
     /// Draws conclusions from what has passed, once that has lasted long enough.
@@ -251,6 +260,13 @@ mod tests {
                 assert_eq!(pace.bytes, FIRST_BYTES, "{before:?}");
             }
         }
+        // Nor is a pause taken for what it began in.
+        let mut pace = Pace::new(now, MAX);
+        after(&mut pace, &mut now, 5050, 4_000_000, SinkState::Full);
+        after(&mut pace, &mut now, 10, 4_000_000, SinkState::Dry);
+        now += Duration::from_secs(10);
+        pace.moved(now, 1000, SinkState::Full, || NO_ROUND_TRIP);
+        assert_eq!(pace.bytes, FIRST_BYTES);
         // What is fast is known soon.
         let mut pace = Pace::new(now, MAX);
         assert_eq!(
@@ -258,6 +274,21 @@ mod tests {
             MAX
         );
         assert_eq!(Pace::new(now, MIN_BYTES).bytes, MIN_BYTES);
+    }
+
+    #[test]
+    fn line_runs_dry_however_often_it_is_looked_at() {
+        let mut now = start();
+        let mut pace = Pace::new(now, MAX);
+        after(&mut pace, &mut now, 5000, 4_000_000, SinkState::Full);
+        for _ in 0..20 {
+            after(&mut pace, &mut now, 90, 4_000_000, SinkState::Full);
+            for _ in 0..20 {
+                now += DRY / 2;
+                pace.moved(now, 0, SinkState::Dry, || NO_ROUND_TRIP);
+            }
+        }
+        assert!(pace.bytes > 4 * MIN_BYTES, "{}", pace.bytes);
     }
 
     #[test]
