@@ -2,27 +2,17 @@
 //! what no file has.
 #![allow(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
+#[path = "../../../fuzz/corpus.rs"]
+mod corpus;
 #[path = "../../../fuzz/frames.rs"]
 mod frames;
-
-use std::fs;
-use std::path::PathBuf;
 
 use proptest::prelude::*;
 
 /// Takes every file of the corpus, and what of it comes before the connection is lost.
 #[test]
 fn connections_that_were_found() {
-    let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpora/http2");
-    let mut files: Vec<_> = fs::read_dir(corpus)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.sort();
-    assert!(files.len() > 10, "{} files", files.len());
-    for file in files {
-        let input = fs::read(&file).unwrap();
-        println!("{}: {} bytes", file.display(), input.len()); // shown when the body panics
+    for (_, input) in corpus::files("http2") {
         frames::connection(&input);
         frames::connection(&input[..input.len() / 2]);
         frames::connection(&input[..input.len().saturating_sub(1)]);

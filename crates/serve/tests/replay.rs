@@ -1,32 +1,17 @@
 //! Replays the committed fuzz corpus of handovers on the stable toolchain, as part of every test run.
 #![allow(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
+#[path = "../../../fuzz/corpus.rs"]
+mod corpus;
 #[path = "../../../fuzz/handovers.rs"]
 mod handovers;
 
-use std::fs;
-use std::path::PathBuf;
-
 use proptest::prelude::*;
-
-/// Returns the files of the corpus, sorted.
-fn corpus() -> Vec<PathBuf> {
-    let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpora/handover");
-    let files = fs::read_dir(corpus).unwrap();
-    let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
-}
 
 /// Takes every file of the corpus, cut anywhere too; all but those that say so are read.
 #[test]
 fn messages_that_were_found() {
-    let files = corpus();
-    assert!(files.len() > 5, "{} files", files.len());
-    for file in files {
-        let input = fs::read(&file).unwrap();
-        println!("{}: {} bytes", file.display(), input.len()); // shown when the body panics
-        let name = file.file_name().unwrap().to_str().unwrap();
+    for (name, input) in corpus::files("handover") {
         let is_read = serve::parse_message(&input).is_some();
         assert_eq!(is_read, !name.starts_with("refused"), "{name}");
         for end in 0..=input.len() {
@@ -44,7 +29,8 @@ proptest! {
         fits in prop::bool::weighted(0.9),
         tail in 0_usize..8,
     ) {
-        let mut input = fs::read(file.get(&corpus())).unwrap();
+        let files: Vec<_> = corpus::files("handover").collect();
+        let mut input = file.get(&files).1.clone();
         for (at, byte, what) in changes {
             let at = at.index(input.len());
             match what {
