@@ -3,31 +3,9 @@
 use std::fs;
 
 use serde_json::json;
-use testkit::process::ChildGuard;
+use testkit::process::{ChildGuard, NO_CAPABILITIES, TWO_CAPABILITIES};
 
 use crate::node::{DEVICE, LISTEN, Node, config, expect};
-
-/// Root of the node with two capabilities, as the DaemonSet grants them, and no way to more.
-const TWO: [&str; 7] = [
-    "setpriv",
-    "--bounding-set",
-    "-all,+net_admin,+net_bind_service",
-    "--inh-caps",
-    "-all,+net_admin,+net_bind_service",
-    "--no-new-privs",
-    "--",
-];
-
-/// Root in name only.
-const NONE: [&str; 7] = [
-    "setpriv",
-    "--bounding-set",
-    "-all",
-    "--inh-caps",
-    "-all",
-    "--no-new-privs",
-    "--",
-];
 
 fn status(child: &ChildGuard, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", child.pid())).unwrap();
@@ -45,8 +23,8 @@ fn two_capabilities_are_enough_for_everything() {
         "dns": { "address": "10.0.0.2:53", "zone": "a.example", "answer": ["10.0.0.2"] },
     });
     let text = config(keys);
-    expect(&node.run_as(&TWO, &["setup"], &text), None);
-    let proxy = node.start_as(&TWO, &text);
+    expect(&node.run_as(&TWO_CAPABILITIES, &["setup"], &text), None);
+    let proxy = node.start_as(&TWO_CAPABILITIES, &text);
     // CAP_NET_BIND_SERVICE is 10, CAP_NET_ADMIN is 12.
     assert_eq!(status(&proxy, "CapEff"), 1 << 10 | 1 << 12);
     assert_eq!(status(&proxy, "CapBnd"), 1 << 10 | 1 << 12);
@@ -73,7 +51,7 @@ fn present_address_needs_no_capabilities() {
             "listen": ["10.1.2.3:6443"], "noTrack": no_track,
             "interface": { "manage": false, "cleanup": true },
         }));
-        let proxy = node.start_as(&NONE, &text);
+        let proxy = node.start_as(&NO_CAPABILITIES, &text);
         assert_eq!(status(&proxy, "CapEff"), 0);
         node.converse("10.1.2.3:6443");
         let failures = node.metric("rhizome_apiserver_proxy_notrack_failures_total", &[]);
@@ -91,7 +69,7 @@ fn proxy_counts_denied_rules_and_still_serves() {
     let text = config(json!({
         "listen": ["10.1.2.3:6443"], "noTrack": "auto", "interface": { "manage": false },
     }));
-    let _proxy = node.start_as(&NONE, &text);
+    let _proxy = node.start_as(&NO_CAPABILITIES, &text);
     let failures = "rhizome_apiserver_proxy_notrack_failures_total";
     node.wait_metric(failures, &[("reason", "permission")], 1.0);
     node.converse("10.1.2.3:6443");
@@ -101,12 +79,12 @@ fn proxy_counts_denied_rules_and_still_serves() {
 fn missing_capability_is_named() {
     let node = Node::new("refused");
     for arguments in [[].as_slice(), &["setup"], &["keep"]] {
-        let output = node.run_as(&NONE, arguments, &config(json!({})));
+        let output = node.run_as(&NO_CAPABILITIES, arguments, &config(json!({})));
         expect(&output, Some("CAP_NET_ADMIN"));
     }
     assert!(!node.has(DEVICE));
     // An address that is already there needs no capability; the rules of `noTrack: on` need one.
     expect(&node.run(&["setup"], &config(json!({}))), None);
-    let output = node.run_as(&NONE, &[], &config(json!({ "noTrack": "on" })));
+    let output = node.run_as(&NO_CAPABILITIES, &[], &config(json!({ "noTrack": "on" })));
     expect(&output, Some("CAP_NET_ADMIN"));
 }

@@ -203,6 +203,28 @@ impl Drop for ChildGuard {
     }
 }
 
+/// Words before a program of root's that leave it the two capabilities of a DaemonSet's pod, and no way to more.
+pub const TWO_CAPABILITIES: [&str; 7] = [
+    "setpriv",
+    "--bounding-set",
+    "-all,+net_admin,+net_bind_service",
+    "--inh-caps",
+    "-all,+net_admin,+net_bind_service",
+    "--no-new-privs",
+    "--",
+];
+
+/// As [`TWO_CAPABILITIES`], but none: root in name only.
+pub const NO_CAPABILITIES: [&str; 7] = [
+    "setpriv",
+    "--bounding-set",
+    "-all",
+    "--inh-caps",
+    "-all",
+    "--no-new-privs",
+    "--",
+];
+
 /// Returns the same command, to be killed by the kernel when we die. Where `setpriv` is missing it
 /// is the command unchanged.
 fn bound_to_us(command: &Command) -> Command {

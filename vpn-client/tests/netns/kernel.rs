@@ -1,37 +1,15 @@
 //! What the client does to the kernel, and takes back.
 
 use serde_json::json;
-use testkit::process::Signal;
+use testkit::process::{NO_CAPABILITIES, Signal, TWO_CAPABILITIES};
 use testkit::wait;
 
 use crate::shoot::{DEVICE, LIMIT, Shoot, expect};
 
-/// Root with two capabilities, as a pod grants them, and no way to more.
-const TWO: [&str; 7] = [
-    "setpriv",
-    "--bounding-set",
-    "-all,+net_admin,+net_bind_service",
-    "--inh-caps",
-    "-all,+net_admin,+net_bind_service",
-    "--no-new-privs",
-    "--",
-];
-
-/// Root in name only.
-const NONE: [&str; 7] = [
-    "setpriv",
-    "--bounding-set",
-    "-all",
-    "--inh-caps",
-    "-all",
-    "--no-new-privs",
-    "--",
-];
-
 #[test]
 fn two_capabilities_are_enough_and_nothing_stays() {
     let shoot = Shoot::new("two-caps");
-    let client = shoot.start_as(&TWO, &shoot.config(json!({ "mtu": 1400 })));
+    let client = shoot.start_as(&TWO_CAPABILITIES, &shoot.config(json!({ "mtu": 1400 })));
     let device = shoot.ns.ip(&["addr", "show", DEVICE]).unwrap();
     assert!(
         device.contains("mtu 1400") && device.contains("192.168.123.64/24"),
@@ -63,8 +41,8 @@ fn without_them_it_says_what_is_missing() {
     let output = testkit::command::output(
         shoot
             .ns
-            .command(NONE[0])
-            .args(&NONE[1..])
+            .command(NO_CAPABILITIES[0])
+            .args(&NO_CAPABILITIES[1..])
             .arg(env!("CARGO_BIN_EXE_vpn-client"))
             .arg("--config")
             .arg(
