@@ -179,14 +179,18 @@ impl Moved {
 impl Resume for Moved {
     fn adopt(&self, relay: &RelayRecord) -> ConnRecord {
         let shared = &self.worker.shared;
-        let context = match self.listener(&relay.listener) {
+        let listener = self.listener(&relay.listener);
+        let context = match listener {
             Some(listener) => Rc::clone(&listener.context),
             None => self.context(&relay.listener, Protocol::Tls),
         };
-        let route = relay
-            .cluster
-            .as_deref()
-            .and_then(|cluster| self.route_to(cluster));
+        let route = relay.cluster.as_deref().and_then(|cluster| {
+            let current = self.worker.shared.routing.current();
+            let table = listener.map(|own| current.snapshot.on(own.index));
+            let again = table.and_then(|table| connection::find_again(table, relay));
+            let again = again.filter(|route| **route.cluster().name() == *cluster);
+            again.map(Arc::clone).or_else(|| self.route_to(cluster))
+        });
         ConnRecord::adopt(&context, relay, route.as_ref(), &shared.admission)
     }
 

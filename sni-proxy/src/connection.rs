@@ -17,7 +17,7 @@ use std::sync::Arc;
 use preamble::{HttpVersion, encode_v1, encode_v2};
 use relay::{Relay, Stopped, Timers};
 use route::{Cluster, Endpoint, OnListener, PickContext, ProxyVersion, Route, TcpOptions};
-use serve::{ConnRecord, Reason, Resumed};
+use serve::{ConnRecord, Reason, RelayRecord, Resumed};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -292,6 +292,15 @@ fn find<'a>(table: OnListener<'a>, target: &Target) -> Result<&'a Arc<Route>, Re
         Target::Connect { value, .. } => (table.by_connect(value), Reason::UnknownDestination),
     };
     route.ok_or(unknown)
+}
+
+/// Finds the route that a moved relay would have today.
+pub(crate) fn find_again<'a>(table: OnListener<'a>, relay: &RelayRecord) -> Option<&'a Arc<Route>> {
+    match (&relay.connect, relay.destination) {
+        (Some(value), _) => table.by_connect(value),
+        (None, Some(destination)) => table.by_destination(destination),
+        (None, None) => table.by_server_name(relay.server_name.as_deref()),
+    }
 }
 
 /// Returns the options of sockets toward `cluster`: its own or the process's, and above both what the

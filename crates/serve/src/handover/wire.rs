@@ -92,16 +92,19 @@ pub struct RelayRecord {
     pub(crate) peer: SocketAddr,
     pub(crate) client: SocketAddr,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) destination: Option<SocketAddr>,
+    /// The destination that a PROXY header named.
+    pub destination: Option<SocketAddr>,
     /// The address of the endpoint it is connected to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<SocketAddr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) server_name: Option<String>,
+    /// The name that a client asked for.
+    pub server_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) alpn: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) connect: Option<String>,
+    /// The target of a CONNECT, or what its header said.
+    pub connect: Option<String>,
     /// The name of its route's cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,

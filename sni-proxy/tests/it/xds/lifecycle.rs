@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
+use route::RouteSpec;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
-use testkit::wait;
+use testkit::{ports, wait};
 
-use super::control::{Control, LISTENERS, asking, gateway, wait_ready};
+use super::control::{Control, LISTENERS, asking, by_name, cluster, gateway, wait_ready};
+use crate::handover::directory;
 use crate::support::{Child, Client, End, Gateway, LIMIT};
 
 const AGE: &str = "rhizome_snapshot_age_seconds";
@@ -234,7 +237,7 @@ fn a_cache_that_cannot_be_written_stops_nothing() {
 #[test]
 fn unreachable_server_is_retried() {
     let upstream = echo();
-    let port = testkit::ports::free(1).unwrap()[0];
+    let port = ports::free(1).unwrap()[0];
     let addr = ([127, 0, 0, 1], port).into();
     let config = format!(
         "{LISTENERS}routing: {{ xds: {{ server: \"http://localhost:{port}\", node: gateway-0 }} }}\n"
@@ -266,4 +269,42 @@ fn connections_stay_open_when_the_server_stops() {
     for mut client in clients {
         client.expect_echo(b"here");
     }
+}
+
+#[test]
+fn moved_relays_keep_limits_of_their_own_route() {
+    let (upstream, control) = (echo(), Control::start());
+    let limited = RouteSpec {
+        idle_timeout: Some(Duration::from_secs(2)),
+        ..by_name("b", "a")
+    };
+    let routes = [by_name("a", "a"), limited];
+    control.publish("a", &[cluster("a", &[upstream.addr()])], &routes);
+    control.complete();
+    let (place, ports) = (directory(), ports::free(1).unwrap());
+    let config = asking(control.addr)
+        .replace(", cache: cache", "")
+        .replacen("127.0.0.1:0", &format!("127.0.0.1:{}", ports[0]), 1);
+    let socket = place.join("handover.sock");
+    let own = format!(
+        "handover: {{ socket: {} }}\naccessLog: {{ format: json }}\n",
+        socket.display()
+    );
+    let first = Child::start(&format!("{config}{own}"), "");
+    wait::until("the routes", LIMIT, || first.readiness() == 200).unwrap();
+    let tls = first.addr("tls");
+    let mut unlimited = Client::established(tls, "a.test");
+    let idle = Client::established(tls, "b.test");
+    let second = Child::start(&format!("{config}{own}"), "");
+    let moved = || {
+        let labels = [("direction", "in"), ("outcome", "moved")];
+        let name = "rhizome_handover_connections_total";
+        second.metrics().value(name, &labels) == Some(2.0)
+    };
+    wait::until("the relays to move", LIMIT, moved).unwrap();
+    let line = second.access_line(idle.addr());
+    assert_eq!(line["reason"], "idle_timeout", "{line}");
+    // As long again.
+    wait::pause(Duration::from_secs(3));
+    unlimited.expect_echo(b"still here");
 }
