@@ -25,10 +25,10 @@ use route::{
     TableSpec,
 };
 use serve::{
-    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
-    DirectoryError, Drain, DrainParams, EndpointError, Handover, HandoverParams, HandoverReadiness,
-    ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase, ProcessInfo, Resolver,
-    ServedEndpoints, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_rest,
+    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, DatagramListeners,
+    Dialer, DirectoryError, Drain, DrainParams, EndpointError, Handover, HandoverParams,
+    HandoverReadiness, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase, ProcessInfo,
+    Resolver, ServedEndpoints, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_rest,
     connection_limit, is_served, succeeded,
 };
 use settings::Afterwards;
@@ -230,8 +230,8 @@ impl Proxy {
         keep_node(&mut service, &shared, &node, own);
         if let (Some(handover), Some(to_share)) = (handover, to_share) {
             let (workers, accepting) = (service.asker(), shared.accepting.clone());
-            let no_flows = Box::new(|_: &str| Ok(None));
-            let run = handover.run(workers, accepting, to_share, no_flows);
+            let none = DatagramListeners::default();
+            let run = handover.run(workers, accepting, to_share, none);
             service.keep(tokio::spawn(run));
         }
         if let Some(dns) = dns {

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use relay::PoolParams;
 use serve::{
-    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
-    DirectoryError, Drain, DrainParams, EndpointError, Family, Handover, HandoverMetrics,
+    Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, DatagramListeners,
+    Dialer, DirectoryError, Drain, DrainParams, EndpointError, Family, Handover, HandoverMetrics,
     HandoverParams, HandoverReadiness, ListenerInfo, ListenerParams, Metrics, MovingFlows,
     ProcessInfo, Resolver, ServedEndpoints, Service, Signals, WorkerFailed, Workers, bind_rest,
     connection_limit, inherited_sockets,
@@ -240,9 +240,8 @@ impl Gateway {
         service.start(tasks.collect());
         if let (Some(handover), Some(to_share)) = (handover, to_share) {
             let (workers, accepting) = (service.asker(), shared.accepting.clone());
-            let current = Arc::clone(&shared);
-            let open = Box::new(move |listener: &str| open_anew(&current.config, listener));
-            let run = handover.run(workers, accepting, to_share, open);
+            let datagrams = movable_datagrams(&shared.config);
+            let run = handover.run(workers, accepting, to_share, datagrams);
             service.keep(tokio::spawn(run));
         }
         Ok(Self {
@@ -350,14 +349,19 @@ fn bind_datagrams(
     Ok((bound?, tables))
 }
 
-/// Opens the sockets of a table of a WireGuard listener, if there is one of this name.
-fn open_anew(config: &Config, listener: &str) -> io::Result<Option<[UdpSocket; 2]>> {
-    let mut datagrams = config.listeners.iter().filter(|own| own.takes_datagrams());
-    let Some(listener) = datagrams.find(|own| own.name == listener) else {
-        return Ok(None);
-    };
-    let mut opened = wireguard::open(listener.address.get(), 1, config.wireguard.buffers())?;
-    Ok(opened.pop())
+/// Describes the WireGuard listeners to those that hand them over.
+fn movable_datagrams(config: &Config) -> DatagramListeners {
+    let listeners = config.listeners.iter().filter(|own| own.takes_datagrams());
+    let buffers = config.wireguard.buffers();
+    DatagramListeners {
+        listeners: listeners
+            .map(|own| (own.name.clone(), own.address.get()))
+            .collect(),
+        open: Box::new(move |address| {
+            let opened = wireguard::open(address, 1, buffers)?.pop();
+            opened.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+        }),
+    }
 }
 
 fn bound_address(socket: &UdpSocket, configured: SocketAddr) -> SocketAddr {

@@ -399,10 +399,18 @@ fn connections_follow_once_established() {
 
 /// Sends a frame, and returns the JSON of the one that comes back.
 fn says(stream: &mut UnixStream, json: &str) -> Value {
+    say(stream, json);
+    hears(stream)
+}
+
+fn say(stream: &mut UnixStream, json: &str) {
     let length = u32::try_from(json.len()).unwrap().to_be_bytes();
     stream
         .write_all(&[&length[..], &[0; 8], json.as_bytes()].concat())
         .unwrap();
+}
+
+fn hears(stream: &mut UnixStream) -> Value {
     let mut head = [0; 12];
     stream.read_exact(&mut head).unwrap();
     let mut json = vec![0; u32::from_be_bytes(*head.first_chunk().unwrap()) as usize];
@@ -446,6 +454,26 @@ fn other_versions_and_garbage_do_no_harm() {
     let given_up = metrics(second.probes).value("rhizome_handovers_total", &labels);
     assert_eq!(given_up, Some(1.0));
     says_back(&mut client, b"still here");
+}
+
+#[test]
+fn queue_that_newcomer_does_not_have_is_served() {
+    let place = Place::new();
+    let first = place.start(json!({}));
+    // A newcomer that closes the sockets that come, as of a listener that it does not know.
+    let mut newcomer = UnixStream::connect(place.directory.join("handover.sock")).unwrap();
+    newcomer.set_read_timeout(Some(LIMIT)).unwrap();
+    let hello = r#"{"type":"hello","lowest":1,"highest":1}"#;
+    assert_eq!(says(&mut newcomer, hello)["type"], "agreed");
+    assert_eq!(hears(&mut newcomer)["type"], "sockets");
+    let settled = says(&mut newcomer, r#"{"type":"serving"}"#);
+    assert_eq!(settled["type"], "settled");
+    // Nothing accepts while it is asked.
+    let mut client = place.connect();
+    client.write_all(b"?").unwrap();
+    assert_eq!(active(&first), 0.0);
+    say(&mut newcomer, r#"{"type":"taken"}"#);
+    assert!(read(&mut client, 28 + 1).ends_with(b"?"));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use telemetry::metrics::Counter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::drain::{Drain, Phase};
 use crate::listener::{WorkerSocket, refuse_new};
@@ -88,7 +88,7 @@ pub async fn accept_all<L: 'static>(
     for (socket, listener) in sockets {
         let (drain, accepted) = (accepting.drain.clone(), accepted.clone());
         let (barrier, member) = (accepting.barrier.clone(), accepting.barrier.subscribe());
-        let mut gate = accepting.gate.subscribe();
+        let gate = accepting.gate.subscribe();
         let pauses = Pauses {
             gate: gate.clone(),
             listener: socket
@@ -102,17 +102,10 @@ pub async fn accept_all<L: 'static>(
                 drop(member);
                 barrier.closed().await;
             };
-            let accepting = accept_loop(socket, all_settled, &drain, pauses, |stream, peer| {
+            accept_loop(socket, all_settled, &drain, pauses, |stream, peer| {
                 accepted(stream, peer, &listener);
-            });
-            tokio::select! {
-                ended = accepting => ended,
-                // Nothing is closed but this descriptor: the queue is another process's.
-                Ok(_) = gate.wait_for(|gate| *gate == Gate::Left) => {
-                    drain.reached(Phase::Closing).await;
-                    Ok(())
-                }
-            }
+            })
+            .await
         });
     }
     while let Some(ended) = loops.join_next().await {
@@ -122,7 +115,7 @@ pub async fn accept_all<L: 'static>(
 }
 
 /// Accepts until the process drains, and then until nothing is left to accept; `all_settled` waits for the
-/// other loops.
+/// other loops. Ends without closing anything once another process has the sockets.
 async fn accept_loop(
     socket: WorkerSocket,
     all_settled: impl Future<Output = ()>,
@@ -131,38 +124,70 @@ async fn accept_loop(
     mut accepted: impl FnMut(TcpStream, SocketAddr),
 ) -> io::Result<()> {
     let WorkerSocket { socket, group, .. } = socket;
-    let pauses = &mut pauses;
+    let (pauses, accepted) = (&mut pauses, &mut accepted);
     // Needs no descriptor of its own: other loops accept already, and may have used the last one.
     let listener = TcpListener::from_std(socket)?;
+    let mut gate = pauses.gate.clone();
+    let serving = serve_until_closed(
+        &listener,
+        group.as_deref(),
+        all_settled,
+        drain,
+        (&mut *pauses, &mut *accepted),
+    );
+    let has_left = tokio::select! {
+        () = serving => false,
+        Ok(_) = gate.wait_for(|gate| *gate == Gate::Left) => true,
+    };
+    // Without a group the queue stays with the service manager, for the next process.
+    if let Some(group) = group {
+        let socket = listener.into_std()?;
+        if has_left {
+            // Of a listener that the other process does not have, connections have come here until now.
+            let _ = timeout(SETTLE, empty(&socket, pauses, accepted)).await;
+        } else {
+            empty(&socket, pauses, accepted).await;
+            group.leave(socket);
+        }
+    }
+    if has_left {
+        drain.reached(Phase::Closing).await;
+    }
+    Ok(())
+}
+
+/// Accepts until what is left is the queue of a socket that receives no new connections.
+async fn serve_until_closed(
+    listener: &TcpListener,
+    group: Option<&ReusePortGroup>,
+    all_settled: impl Future<Output = ()>,
+    drain: &Drain,
+    (pauses, accepted): (&mut Pauses, &mut impl FnMut(TcpStream, SocketAddr)),
+) {
     let closing = drain.reached(Phase::Closing);
     let Some(group) = group else {
-        accept_until(&listener, closing, pauses, &mut accepted).await;
-        return Ok(()); // the queue stays with the service manager, for the next process
+        return accept_until(listener, closing, pauses, accepted).await;
     };
     let unready = async {
         tokio::select! {
             () = drain.reached(Phase::Unready) => {}
-            never = group.watch(&listener) => match never {},
+            never = group.watch(listener) => match never {},
         }
     };
-    accept_until(&listener, unready, pauses, &mut accepted).await;
-    pass_over(&group, &listener);
-    accept_until(&listener, closing, pauses, &mut accepted).await;
+    accept_until(listener, unready, pauses, accepted).await;
+    pass_over(group, listener);
+    accept_until(listener, closing, pauses, accepted).await;
     // Another process that has this very socket would be refused as well.
     let shared = group.is_shared();
     if !shared {
-        pass_over(&group, &listener); // another process may have started meanwhile, or ended
-        if let Err(error) = refuse_new(&listener) {
+        pass_over(group, listener); // another process may have started meanwhile, or ended
+        if let Err(error) = refuse_new(listener) {
             tracing::warn!(%error, "connections that arrive while the listener closes are reset");
         }
     }
     let settled = timeout_at(Instant::now() + SETTLE, drain.reached(Phase::Cut));
-    accept_until(&listener, settled, pauses, &mut accepted).await;
+    accept_until(listener, settled, pauses, accepted).await;
     all_settled.await;
-    let socket = listener.into_std()?;
-    empty(&socket, pauses, &mut accepted).await;
-    group.leave(socket);
-    Ok(())
 }
 
 /// Accepts what is in the queue of a socket that receives no new connections.

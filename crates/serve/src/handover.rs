@@ -24,7 +24,7 @@ mod take;
 mod wire;
 
 pub(crate) use flows::StoppedFlows;
-pub use flows::{AskedFlows, MovableFlows, MovingFlows};
+pub use flows::{AskedFlows, DatagramListeners, MovableFlows, MovingFlows, OpenFlows};
 pub use metrics::HandoverMetrics;
 pub use movable::{Movable, MovableRelay, Resume, Resumed};
 pub(crate) use movable::{Moving, micros};
@@ -35,7 +35,6 @@ pub use wire::parse_message;
 pub use wire::{FlowRecord, RelayRecord};
 
 use std::io;
-use std::net::UdpSocket;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
@@ -65,10 +64,6 @@ pub struct HandoverParams {
     /// The service manager's socket (`NOTIFY_SOCKET`), which is told that this is the main process now.
     pub notify: Option<String>,
 }
-
-/// Opens new sockets for a table of flows, where another process has the former or has gone with them; `None` if
-/// there is no such listener.
-pub type OpenFlows = dyn Fn(&str) -> io::Result<Option<[UdpSocket; 2]>> + Send + Sync;
 
 /// What is the same in both directions.
 #[derive(Debug)]
@@ -133,7 +128,7 @@ impl Handover {
         workers: Asker,
         accepting: Accepting,
         listening: ToShare,
-        open: Box<OpenFlows>,
+        datagrams: DatagramListeners,
     ) {
         let ToShare { sockets, groups } = listening;
         let drain = accepting.drain.clone();
@@ -145,13 +140,15 @@ impl Handover {
         let take = async {
             match self.taking {
                 Some(taking) => {
-                    let (socket, open) = (&self.socket, &*open);
-                    taking.run(&workers, &groups, socket, open, &drain).await;
+                    let socket = &self.socket;
+                    taking
+                        .run(&workers, &groups, socket, &datagrams, &drain)
+                        .await;
                 }
                 None => self.socket.publish(&self.shared.params),
             }
         };
-        tokio::join!(take, giver.run(&self.socket, sockets, &*open));
+        tokio::join!(take, giver.run(&self.socket, sockets, &datagrams));
     }
 }
 

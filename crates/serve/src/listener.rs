@@ -158,7 +158,7 @@ fn bind(
 }
 
 /// Tells whether a socket that is bound there is one of a listener that is configured so.
-fn is_configured(configured: SocketAddr, bound: SocketAddr) -> bool {
+pub(crate) fn is_configured(configured: SocketAddr, bound: SocketAddr) -> bool {
     let (wanted, bound) = (unmapped(configured), unmapped(bound));
     // Port 0 is any, and `[::]` is `0.0.0.0` on a host without IPv6.
     let ip = wanted.ip() == bound.ip()

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::connections::Connections;
 use crate::drain::{Drain, Phase};
-use crate::handover::{AskedFlows, Movable, Moving, MovingFlows, OpenFlows, StoppedFlows};
+use crate::handover::{AskedFlows, DatagramListeners, Movable, Moving, MovingFlows, StoppedFlows};
 
 /// How often a worker frees pipes that a burst left.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
@@ -253,12 +253,14 @@ impl Asker {
     pub(crate) async fn open_flows(
         &self,
         listeners: impl Iterator<Item = String>,
-        open: &OpenFlows,
+        datagrams: &DatagramListeners,
     ) {
         for (turn, listener) in listeners.enumerate() {
-            let sockets = match open(&listener) {
-                Ok(Some(sockets)) => sockets,
-                Ok(None) => continue,
+            let Some(address) = datagrams.address(&listener) else {
+                continue;
+            };
+            let sockets = match (datagrams.open)(address) {
+                Ok(sockets) => sockets,
                 Err(error) => {
                     tracing::error!(%listener, %error, "a listener cannot be served");
                     continue;

@@ -9,13 +9,15 @@
 //! Belongs to one thread. A table and its sockets move as one. Knows nothing of what a flow is.
 
 use std::cell::RefCell;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use tokio::sync::{Notify, oneshot};
 
 use super::wire::FlowRecord;
+use crate::listener::is_configured;
 
 /// Flows of one listener, and the sockets that they all use.
 #[derive(Debug)]
@@ -26,6 +28,46 @@ pub struct MovingFlows {
     pub sockets: [UdpSocket; 2],
     /// The flows, in no particular order.
     pub flows: Vec<FlowRecord>,
+}
+
+/// Opens the two sockets of a table of flows.
+pub type OpenFlows = dyn Fn(SocketAddr) -> io::Result<[UdpSocket; 2]> + Send + Sync;
+
+/// The listeners of datagrams of a process; by default none.
+pub struct DatagramListeners {
+    /// The name and the address of each.
+    pub listeners: Vec<(String, SocketAddr)>,
+    /// Opens new sockets where another process has the former, or has gone with them.
+    pub open: Box<OpenFlows>,
+}
+
+impl DatagramListeners {
+    pub(crate) fn address(&self, listener: &str) -> Option<SocketAddr> {
+        let mut all = self.listeners.iter();
+        all.find(|(name, _)| name == listener).map(|(_, at)| *at)
+    }
+
+    /// Returns whether a table is where its listener is here.
+    pub(super) fn has(&self, table: &MovingFlows) -> bool {
+        let wanted = self.address(&table.listener);
+        let both = wanted.zip(table.sockets[0].local_addr().ok());
+        both.is_some_and(|(wanted, bound)| is_configured(wanted, bound))
+    }
+}
+
+impl Default for DatagramListeners {
+    fn default() -> Self {
+        Self {
+            listeners: Vec::new(),
+            open: Box::new(|_| Err(io::ErrorKind::AddrNotAvailable.into())),
+        }
+    }
+}
+
+impl fmt::Debug for DatagramListeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.listeners.fmt(f)
+    }
 }
 
 /// The tables of one worker.

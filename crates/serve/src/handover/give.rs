@@ -14,10 +14,10 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::channel::{Channel, ChannelError, Received};
-use super::flows::MovingFlows;
+use super::flows::{DatagramListeners, MovingFlows};
 use super::metrics::{Direction, Outcome};
 use super::wire::{BATCH, FLOWS, Message, SocketRecord, TABLE, VERSIONS};
-use super::{HandoverSocket, Moving, OpenFlows, Shared};
+use super::{HandoverSocket, Moving, Shared};
 use crate::accept::{Accepting, Gate};
 use crate::drain::Phase;
 use crate::listener::SharedSocket;
@@ -59,7 +59,7 @@ impl Giver {
         self,
         socket: &HandoverSocket,
         sockets: Vec<SharedSocket>,
-        open: &OpenFlows,
+        datagrams: &DatagramListeners,
     ) {
         let drain = &self.accepting.drain;
         let sockets = Mutex::new(sockets);
@@ -83,7 +83,7 @@ impl Giver {
                     }
                     self.shared.metrics.ended(Direction::Out, false);
                     self.accepting.set(Gate::Open);
-                    self.open_again(tables, open).await;
+                    self.open_again(tables, datagrams).await;
                     let error = chain(&error).to_string();
                     tracing::warn!(error, "nothing more is handed over; this process goes on");
                     sleep(LOOK).await;
@@ -122,6 +122,10 @@ impl Giver {
 
         // What closes has nothing to share.
         let accepts = self.accepting.drain.phase() < Phase::Closing;
+        let before: Vec<_> = lock(sockets)
+            .iter()
+            .map(|own| (Arc::clone(&own.group), own.group.is_shared()))
+            .collect();
         let shared: Vec<_> = lock(sockets)
             .iter()
             .filter(|_| accepts)
@@ -129,8 +133,8 @@ impl Giver {
             .collect();
         let shown = self.show_sockets(&mut channel, shared).await;
         if shown.as_ref().is_err_and(GiveError::is_gone) {
-            // It had them for nothing.
-            lock(sockets).iter().for_each(|own| own.group.share(false));
+            // It had them for nothing; one before it may have them yet.
+            before.iter().for_each(|(group, was)| group.share(*was));
         }
         shown?;
         self.accepting.set(Gate::Paused);
@@ -264,13 +268,13 @@ impl Giver {
 
     /// Serves listeners of datagrams again whose tables were given to a newcomer that may have died: those of
     /// which none is left here.
-    async fn open_again(&self, given: Vec<String>, open: &OpenFlows) {
+    async fn open_again(&self, given: Vec<String>, datagrams: &DatagramListeners) {
         let mut left = Vec::new();
         for worker in 0..self.workers.count() {
             left.extend(self.workers.flow_listeners(worker).await);
         }
         let missing = given.into_iter().filter(|name| !left.contains(name));
-        self.workers.open_flows(missing, open).await;
+        self.workers.open_flows(missing, datagrams).await;
     }
 
     /// Gives a table of a worker's flows; `None` if it has none. Returns its listener, and how many connections.

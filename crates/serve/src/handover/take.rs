@@ -16,10 +16,10 @@ use telemetry::chain;
 use tokio::time::{Instant, timeout};
 
 use super::channel::{Channel, ChannelError, Received};
-use super::flows::MovingFlows;
+use super::flows::{DatagramListeners, MovingFlows};
 use super::metrics::{Direction, Outcome};
 use super::wire::{Message, RelayRecord, VERSIONS, WireError, check_flows, split_held};
-use super::{HandoverSocket, Moving, OpenFlows, Shared};
+use super::{HandoverSocket, Moving, Shared};
 use crate::drain::{Drain, Phase};
 use crate::reuse_port::ReusePortGroup;
 use crate::worker::Asker;
@@ -43,8 +43,10 @@ pub(super) struct Taking {
     begun: Instant,
     /// The listener of each table of flows that is to come.
     pub(super) announced: Vec<String>,
-    /// The listener of each that came.
+    /// The listener of each that came from where it is here.
     came: Vec<String>,
+    /// Tables given to workers.
+    tables: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,9 @@ enum TakeError {
     #[error("it sent {0}, which was not expected")]
     Unexpected(String),
 }
+
+/// Time for what the other process sent before a channel was shut, or its end, to be noticed.
+const SHUT_LIMIT: Duration = Duration::from_secs(1);
 
 const TAKING: u8 = 1;
 const HANDED_OVER: u8 = 2;
@@ -150,6 +155,7 @@ impl Taking {
                     begun,
                     announced,
                     came: Vec::new(),
+                    tables: 0,
                 };
                 Some((taking, sockets))
             }
@@ -169,7 +175,7 @@ impl Taking {
         workers: &Asker,
         groups: &[Arc<ReusePortGroup>],
         socket: &HandoverSocket,
-        open: &OpenFlows,
+        datagrams: &DatagramListeners,
         drain: &Drain,
     ) {
         let shared = Arc::clone(&self.shared);
@@ -183,7 +189,7 @@ impl Taking {
         };
         let both = (publish, settle);
         let ended = self
-            .take_all(workers, both, &mut settled, open, drain)
+            .take_all(workers, both, &mut settled, datagrams, drain)
             .await;
         let stopping = matches!(ended, Err(TakeError::Stopping));
         // The other process learns of it before it gives up more.
@@ -191,7 +197,7 @@ impl Taking {
         if stopping {
             tracing::info!("nothing more is taken over, since this process stops");
         } else if !settled {
-            self.open_rest(workers, open).await;
+            self.open_rest(workers, datagrams).await;
             shared.metrics.ended(Direction::In, false);
             let error = ended.map_or_else(|error| chain(&error).to_string(), |()| String::new());
             tracing::warn!(%error, "the rest is not taken over; this process serves what it has");
@@ -205,7 +211,7 @@ impl Taking {
         workers: &Asker,
         (publish, settle): (impl Fn(), impl Fn()),
         settled: &mut bool,
-        open: &OpenFlows,
+        datagrams: &DatagramListeners,
         drain: &Drain,
     ) -> Result<(), TakeError> {
         let limit = self.shared.params.timeout;
@@ -240,7 +246,7 @@ impl Taking {
                     descriptors,
                     tail,
                 };
-                moved += self.take_table(received, workers).await?;
+                moved += self.take_table(received, workers, datagrams).await?;
                 continue;
             }
             if message != Message::Settled || *settled {
@@ -250,7 +256,7 @@ impl Taking {
             within(limit, self.channel.send(&Message::Taken, &[], &[])).await??;
             // Only now the other one leaves; until then it may yet go on with the same sockets.
             *settled = true;
-            self.open_rest(workers, open).await;
+            self.open_rest(workers, datagrams).await;
             settle();
             self.shared.metrics.ended(Direction::In, true);
             let seconds = self.begun.elapsed().as_secs_f64();
@@ -294,6 +300,7 @@ impl Taking {
         &mut self,
         mut received: Received,
         workers: &Asker,
+        datagrams: &DatagramListeners,
     ) -> Result<usize, TakeError> {
         let (mut sockets, mut all) = (None, Vec::new());
         let listener = loop {
@@ -329,10 +336,17 @@ impl Taking {
             sockets,
             flows: all,
         };
+        // Elsewhere its clients are served for as long as there are any, and new sockets are opened too.
+        let is_here = datagrams.has(&table);
         let count = table.connections();
-        let worker = self.came.len() % workers.count().max(1);
-        workers.take_flows(worker, table).await;
-        self.came.push(listener);
+        if is_here || !table.flows.is_empty() {
+            let worker = self.tables % workers.count().max(1);
+            workers.take_flows(worker, table).await;
+            self.tables += 1;
+        }
+        if is_here {
+            self.came.push(listener);
+        }
         self.shared
             .metrics
             .count(Direction::In, Outcome::Moved, count);
@@ -340,12 +354,12 @@ impl Taking {
     }
 
     /// Serves listeners of datagrams anew of which no table came, with as many sockets as were to come.
-    async fn open_rest(&self, workers: &Asker, open: &OpenFlows) {
+    async fn open_rest(&self, workers: &Asker, datagrams: &DatagramListeners) {
         let missing = self
             .announced
             .iter()
             .filter(|name| !self.came.contains(name));
-        workers.open_flows(missing.cloned(), open).await;
+        workers.open_flows(missing.cloned(), datagrams).await;
     }
 
     /// Waits until the other process gives up what it sent, which it says or does not: then it goes on with it.
@@ -358,9 +372,10 @@ impl Taking {
         let committed = match within(self.shared.params.timeout, self.channel.receive()).await {
             Ok(received) => received,
             Err(late) => {
-                // From here on the other one is told that it comes too late. It may have come before.
+                // From here on the other one is told that it comes too late. It may have come before: that or
+                // the end is there now, but the runtime may not know it yet.
                 self.channel.shut();
-                match timeout(Duration::ZERO, self.channel.receive()).await {
+                match timeout(SHUT_LIMIT, self.channel.receive()).await {
                     Ok(received) => received,
                     Err(_) => return Err(late),
                 }

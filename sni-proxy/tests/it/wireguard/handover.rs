@@ -158,6 +158,30 @@ fn flows_move_with_their_ports() {
 }
 
 #[test]
+fn listener_elsewhere_gets_sockets_of_its_own() {
+    let mut place = Place::new();
+    let server = Server::start();
+    let routes = numbered(&[&server]);
+    let first = place.start("workers: 1", &routes);
+    let old = place.client();
+    let port = old.exchange(&server, 1, 1).gateway;
+    place.ports[0] = ports::free(1).unwrap()[0];
+    let second = place.start("workers: 1", &routes);
+    place.wait_moved(1.0);
+    drop(first);
+    assert_eq!(old.exchange(&server, 1, 2).gateway, port);
+    let client = place.client();
+    let own = client.exchange(&server, 1, 3).gateway;
+    assert_ne!(own, port);
+    // Both go on.
+    let _third = place.start("workers: 1", &routes);
+    place.wait_moved(2.0);
+    drop(second);
+    assert_eq!(old.exchange(&server, 1, 4).gateway, port);
+    assert_eq!(client.exchange(&server, 1, 5).gateway, own);
+}
+
+#[test]
 fn no_datagram_is_lost_in_a_handover() {
     let place = Place::new();
     let server = Server::start();
