@@ -287,6 +287,7 @@ mod tests {
                 now += DRY / 2;
                 pace.moved(now, 0, SinkState::Dry, || NO_ROUND_TRIP);
             }
+            pace.moved(now, 5000, SinkState::Full, || NO_ROUND_TRIP);
         }
         assert!(pace.bytes > 4 * MIN_BYTES, "{}", pace.bytes);
     }
