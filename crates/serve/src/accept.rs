@@ -139,16 +139,18 @@ async fn accept_loop(
         () = serving => false,
         Ok(_) = gate.wait_for(|gate| *gate == Gate::Left) => true,
     };
-    // Without a group the queue stays with the service manager, for the next process.
-    if let Some(group) = group {
-        let socket = listener.into_std()?;
-        if has_left {
+    match group {
+        Some(_) if has_left => {
             // Of a listener that the other process does not have, connections have come here until now.
-            let _ = timeout(SETTLE, empty(&socket, pauses, accepted)).await;
-        } else {
+            let _ = timeout(SETTLE, empty(&listener.into_std()?, pauses, accepted)).await;
+        }
+        Some(group) => {
+            let socket = listener.into_std()?;
             empty(&socket, pauses, accepted).await;
             group.leave(socket);
         }
+        // The queue stays with the service manager, for the next process.
+        None => drop(listener),
     }
     if has_left {
         drain.reached(Phase::Closing).await;

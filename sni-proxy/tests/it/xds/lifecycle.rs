@@ -282,9 +282,11 @@ fn moved_relays_keep_limits_of_their_own_route() {
     control.publish("a", &[cluster("a", &[upstream.addr()])], &routes);
     control.complete();
     let (place, ports) = (directory(), ports::free(1).unwrap());
-    let config = asking(control.addr)
-        .replace(", cache: cache", "")
-        .replacen("127.0.0.1:0", &format!("127.0.0.1:{}", ports[0]), 1);
+    let config = asking(control.addr).replace(", cache: cache", "").replacen(
+        "127.0.0.1:0",
+        &format!("127.0.0.1:{}", ports[0]),
+        1,
+    );
     let socket = place.join("handover.sock");
     let own = format!(
         "handover: {{ socket: {} }}\naccessLog: {{ format: json }}\n",
