@@ -165,7 +165,13 @@ async fn connect_name(
 ) -> Result<(TcpStream, SocketAddr), DialError> {
     let known = timeout_at(deadline, names.addresses(name)).await;
     let addresses = in_order(&known.map_err(|_| DialError::Timeout)?, port, offset);
-    Ok(race(addresses, deadline, |address| connect(address, tcp)).await?)
+    let connected = race(addresses, deadline, |address| connect(address, tcp)).await;
+    connected.map_err(DialError::from).inspect_err(|error| {
+        // The answer may live longer than the endpoint at its addresses.
+        if !error.is_local() {
+            names.refresh(name);
+        }
+    })
 }
 
 /// Orders addresses for dialing: families alternate, IPv6 first, and each family starts at another

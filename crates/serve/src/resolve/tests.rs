@@ -6,14 +6,17 @@ use std::sync::atomic::{AtomicU8, AtomicUsize};
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Hosts, TokioResolver};
+use route::{EndpointAddress, TcpOptions};
+use telemetry::metrics::Registry;
 use tokio::net::UdpSocket;
 
 use super::*;
+use crate::{Dialer, Metrics};
 
 const NAME: &str = "gateway.example.";
 const SILENT: u8 = u8::MAX;
 
-/// Answers questions for addresses with 192.0.2.`last`, to be kept for an hour; 0 for no address,
+/// Answers questions for addresses with 127.0.0.`last`, to be kept for an hour; 0 for no address,
 /// [`SILENT`] for no answer.
 struct NameServer {
     at: SocketAddr,
@@ -70,7 +73,7 @@ fn answer(question: &[u8], last: u8) -> Vec<u8> {
     answer[2..12].copy_from_slice(&[0x85, 0x80, 0, 1, 0, u8::from(found), 0, 0, 0, 0]);
     if found {
         answer.extend([
-            0xc0, 12, 0, 1, 0, 1, 0, 0, 0x0e, 0x10, 0, 4, 192, 0, 2, last,
+            0xc0, 12, 0, 1, 0, 1, 0, 0, 0x0e, 0x10, 0, 4, 127, 0, 0, last,
         ]);
     }
     answer
@@ -83,15 +86,18 @@ async fn addresses(names: &NameSet) -> Vec<IpAddr> {
 }
 
 fn address(last: u8) -> Vec<IpAddr> {
-    vec![IpAddr::V4(Ipv4Addr::new(192, 0, 2, last))]
+    vec![IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))]
 }
 
 /// Refreshes once the interval between two look-ups has passed.
 fn refresh(names: &NameSet) {
+    let_time_pass(names);
+    names.refresh(NAME);
+}
+
+fn let_time_pass(names: &NameSet) {
     let mut asked = lock(&names.names[NAME].asked);
     *asked = asked.checked_sub(REFRESH_INTERVAL).unwrap();
-    drop(asked);
-    names.refresh(NAME);
 }
 
 #[tokio::test]
@@ -107,6 +113,32 @@ async fn refresh_looks_up_before_the_answer_expires() {
     assert_eq!(server.asked.load(Ordering::SeqCst), asked);
     refresh(&names);
     assert_eq!(addresses(&names).await, address(2));
+}
+
+#[tokio::test]
+async fn failed_connect_looks_its_name_up_again() {
+    let server = NameServer::start(2).await;
+    let names = server.names();
+    assert_eq!(addresses(&names).await, address(2));
+    let listener = std::net::TcpListener::bind("127.0.0.3:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let name = NAME.to_owned();
+    let gateway = EndpointAddress::Host { name, port };
+    let metrics = Metrics::register(&Registry::new());
+    let dialer = Dialer::new(metrics.connect_seconds.clone());
+    let tcp = TcpOptions::default();
+    let connect = async || {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let connected = dialer.connect(&gateway, &names, &tcp, deadline, 0).await;
+        connected.map(|(_, address)| address)
+    };
+    server.last.store(3, Ordering::SeqCst);
+    let_time_pass(&names);
+    assert!(
+        connect().await.is_err(),
+        "nothing listens at the old address"
+    );
+    assert_eq!(connect().await.unwrap().ip(), address(3)[0]);
 }
 
 #[tokio::test]
