@@ -239,7 +239,6 @@ fn drain(file: &str) -> u64 {
 /// `--grace-period`.
 fn default_drain(directory: &str) -> u64 {
     match directory {
-        "shoot/apiserver-proxy" => 5 + 30,
         _ if directory.starts_with("shoot/konnectivity-agent") => 25,
         _ => 0,
     }
