@@ -260,6 +260,11 @@ fn killed_process_takes_only_its_own_along() {
         };
         killed.child.kill().unwrap();
         let left = served(streams);
+        if !first_dies && readiness(survivor).is_none() {
+            // It had given all away, and ended since no process listened.
+            assert!(left.is_empty());
+            continue;
+        }
         let settled = || readiness(survivor).is_some_and(|(_, why)| !why.contains("taking over"));
         wait::until("the survivor to go on", LIMIT, settled).unwrap();
         let own = match first_dies {
@@ -284,7 +289,7 @@ fn newcomer_told_to_stop_leaves_the_rest() {
     // A handover takes 50 to 100 ms here.
     for millis in [0, 10, 20, 30, 40, 50, 60, 80] {
         let place = Place::new();
-        let first = place.start(json!({}));
+        let mut first = place.start(json!({}));
         let streams: Vec<_> = (0..CONNECTIONS).map(|_| place.open()).collect();
         let quick = json!({ "drain": { "delay": "0s", "timeout": "5s" } });
         let mut second = Program::start(&place.config(quick));
@@ -294,7 +299,11 @@ fn newcomer_told_to_stop_leaves_the_rest() {
         // Before it listens to signals one ends it.
         let code = second.child.wait_exit(LIMIT).unwrap().code();
         assert!([None, Some(0)].contains(&code), "{millis} ms: {code:?}");
-        let (status, why) = readiness(&first).unwrap();
+        let Some((status, why)) = readiness(&first) else {
+            // Left alone, it has ended.
+            assert_eq!(first.child.wait_exit(LIMIT).unwrap().code(), Some(0));
+            continue;
+        };
         if status == 200 {
             (0..20).for_each(|_| drop(finish(place.open())));
         } else {
@@ -473,7 +482,37 @@ fn queue_that_newcomer_does_not_have_is_served() {
     client.write_all(b"?").unwrap();
     assert_eq!(active(&first), 0.0);
     say(&mut newcomer, r#"{"type":"taken"}"#);
+    drop(newcomer);
     assert!(read(&mut client, 28 + 1).ends_with(b"?"));
+}
+
+/// As where a roll is taken back: the newcomer goes, and who handed over has no listener.
+#[test]
+fn process_left_alone_ends_to_be_started_anew() {
+    let place = Place::new();
+    let mut first = place.start(json!({}));
+    let _client = place.open();
+    let mut second = place.start(json!({}));
+    assert_eq!((active(&first), active(&second)), (0.0, 1.0));
+    second.child.kill().unwrap();
+    assert_eq!(first.child.wait_exit(LIMIT).unwrap().code(), Some(0));
+    let _third = place.start(json!({}));
+    says_back(&mut place.open(), b"served again");
+}
+
+#[test]
+fn connections_are_refused_while_old_ones_end() {
+    let place = Place::new();
+    let mut first = place.start(json!({ "drain": { "delay": "0s", "timeout": "15s" } }));
+    let mut client = place.open();
+    first.child.signal(Signal::TERM).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], place.port));
+    let refused = || {
+        let connected = TcpStream::connect_timeout(&address, Duration::from_millis(100));
+        connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    };
+    wait::until("a refusal", Duration::from_secs(10), refused).unwrap();
+    says_back(&mut client, b"still here");
 }
 
 #[test]

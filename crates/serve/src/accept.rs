@@ -36,6 +36,9 @@ const BATCH: usize = 32;
 /// is less than the first of them, and the sockets are closed by then.
 const SETTLE: Duration = Duration::from_millis(800);
 
+/// Connections accepted at most from a queue that another process may have: some for the time of a handover.
+const LEFT_MOST: usize = 256;
+
 /// Whether the accept loops of a process accept, besides what its phase says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
@@ -115,7 +118,7 @@ pub async fn accept_all<L: 'static>(
 }
 
 /// Accepts until the process drains, and then until nothing is left to accept; `all_settled` waits for the
-/// other loops. Ends without closing anything once another process has the sockets.
+/// other loops. Once another process has the sockets, it accepts what is queued and closes its own descriptor.
 async fn accept_loop(
     socket: WorkerSocket,
     all_settled: impl Future<Output = ()>,
@@ -142,11 +145,12 @@ async fn accept_loop(
     match group {
         Some(_) if has_left => {
             // Of a listener that the other process does not have, connections have come here until now.
-            let _ = timeout(SETTLE, empty(&listener.into_std()?, pauses, accepted)).await;
+            let socket = listener.into_std()?;
+            let _ = timeout(SETTLE, empty(&socket, pauses, accepted, LEFT_MOST)).await;
         }
         Some(group) => {
             let socket = listener.into_std()?;
-            empty(&socket, pauses, accepted).await;
+            empty(&socket, pauses, accepted, usize::MAX).await;
             group.leave(socket);
         }
         // The queue stays with the service manager, for the next process.
@@ -192,14 +196,15 @@ async fn serve_until_closed(
     all_settled.await;
 }
 
-/// Accepts what is in the queue of a socket that receives no new connections.
+/// Accepts what is in the queue of a socket that receives no new connections, or `most` of it.
 async fn empty(
     socket: &std::net::TcpListener,
     pauses: &mut Pauses,
     accepted: &mut impl FnMut(TcpStream, SocketAddr),
+    most: usize,
 ) {
     // Asks the kernel: the runtime's readiness may be a moment old.
-    loop {
+    for _ in 0..most {
         let next = socket.accept().and_then(|(stream, peer)| {
             stream.set_nonblocking(true)?;
             Ok((TcpStream::from_std(stream)?, peer))

@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use route::TcpOptions;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
@@ -56,10 +56,15 @@ pub(crate) struct SharedSocket {
 #[derive(Debug)]
 pub struct ToShare {
     pub(crate) sockets: Vec<SharedSocket>,
-    pub(crate) groups: Vec<Arc<ReusePortGroup>>,
+    /// Those close with their last owner, an accept loop.
+    pub(crate) groups: Vec<Weak<ReusePortGroup>>,
 }
 
 impl SharedSocket {
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        SockRef::from(&self.socket).local_addr().ok()?.as_socket()
+    }
+
     /// Returns its listener's name and another descriptor of it; from then on its queue is another process's too.
     pub(crate) fn share(&self) -> Option<(String, OwnedFd)> {
         let socket = self.socket.try_clone().ok()?;
@@ -251,7 +256,7 @@ impl BoundListeners {
         }
         Ok(ToShare {
             sockets: all,
-            groups: self.groups(),
+            groups: self.groups().iter().map(Arc::downgrade).collect(),
         })
     }
 

@@ -5,6 +5,7 @@
 
 use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,10 +22,14 @@ use super::{HandoverSocket, Moving, Shared};
 use crate::accept::{Accepting, Gate};
 use crate::drain::Phase;
 use crate::listener::SharedSocket;
+use crate::shared_address::is_served;
 use crate::worker::Asker;
 
 /// How often connections that were not established are looked for.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// Time after which a process that has handed over ends, if none listens; a container is started anew sooner.
+const UNSERVED: Duration = Duration::from_secs(2);
 
 /// Listening sockets of one message.
 const SOCKETS: usize = 64;
@@ -133,9 +138,11 @@ impl Giver {
             .collect();
         let shown = self.show_sockets(&mut channel, shared).await;
         if shown.as_ref().is_err_and(GiveError::is_gone) {
-            // It had them for nothing; one before it may have them yet.
+            // It never used them; an earlier newcomer may still share them.
             before.iter().for_each(|(group, was)| group.share(*was));
         }
+        // A listener closes with the last of these.
+        drop(before);
         shown?;
         self.accepting.set(Gate::Paused);
 
@@ -156,7 +163,11 @@ impl Giver {
         self.expect(&mut channel, Message::Taken).await?;
         tables.clear();
         self.accepting.set(Gate::Left);
-        lock(sockets).clear();
+        let mut addresses: Vec<_> = lock(sockets)
+            .drain(..)
+            .filter_map(|own| own.address())
+            .collect();
+        addresses.dedup();
         self.shared.state.hand_over();
         self.shared.metrics.ended(Direction::Out, true);
         self.shared
@@ -175,7 +186,27 @@ impl Giver {
             let error = chain(&error).to_string();
             tracing::info!(error, "what is left stays here");
         }
+        self.unserved(&addresses).await;
+        // A newcomer that a deployment has taken back leaves this process alone, which has no listeners.
+        tracing::error!("no process listens any more; this one ends, to be started anew");
+        self.accepting.drain.hand_over(true);
+        self.accepting.drain.cut();
         pending().await
+    }
+
+    /// Waits until no process has listened at any of the addresses for a while.
+    async fn unserved(&self, addresses: &[SocketAddr]) {
+        let mut since = Instant::now();
+        loop {
+            sleep(UNSERVED / 4).await;
+            let served = addresses.iter().any(|address| is_served(*address));
+            if served || addresses.is_empty() || self.accepting.drain.phase() > Phase::Serving {
+                since = Instant::now();
+            }
+            if since.elapsed() >= UNSERVED {
+                return;
+            }
+        }
     }
 
     /// Gives away the listening sockets, and waits until the other process accepts with them.

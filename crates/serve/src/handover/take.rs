@@ -7,8 +7,8 @@ use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use socket2::{SockRef, Type};
@@ -173,7 +173,7 @@ impl Taking {
     pub(super) async fn run(
         mut self,
         workers: &Asker,
-        groups: &[Arc<ReusePortGroup>],
+        groups: &[Weak<ReusePortGroup>],
         socket: &HandoverSocket,
         datagrams: &DatagramListeners,
         drain: &Drain,
@@ -182,7 +182,7 @@ impl Taking {
         let mut settled = false;
         let publish = || socket.publish(&shared.params);
         let settle = || {
-            for group in groups {
+            for group in groups.iter().filter_map(Weak::upgrade) {
                 group.share(false);
             }
             shared.state.take(false);
@@ -336,7 +336,7 @@ impl Taking {
             sockets,
             flows: all,
         };
-        // Elsewhere its clients are served for as long as there are any, and new sockets are opened too.
+        // One from elsewhere is served too, and new sockets are opened where its listener is now.
         let is_here = datagrams.has(&table);
         let count = table.connections();
         if is_here || !table.flows.is_empty() {

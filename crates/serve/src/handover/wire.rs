@@ -91,19 +91,19 @@ pub struct RelayRecord {
     pub listener: String,
     pub(crate) peer: SocketAddr,
     pub(crate) client: SocketAddr,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     /// The destination that a PROXY header named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<SocketAddr>,
     /// The address of the endpoint it is connected to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<SocketAddr>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     /// The name that a client asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) alpn: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     /// The target of a CONNECT, or what its header said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect: Option<String>,
     /// The name of its route's cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
