@@ -6,6 +6,8 @@ mod corpus;
 #[path = "../../../fuzz/handovers.rs"]
 mod handovers;
 
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
 /// Takes every file of the corpus, cut anywhere too; all but those that say so are read.
@@ -20,6 +22,9 @@ fn messages_that_were_found() {
     }
 }
 
+static FILES: LazyLock<Vec<(String, Vec<u8>)>> =
+    LazyLock::new(|| corpus::files("handover").collect());
+
 proptest! {
     /// Changes some bytes of a file, and mostly has its lengths fit again, so that more than a head is looked at.
     #[test]
@@ -29,8 +34,8 @@ proptest! {
         fits in prop::bool::weighted(0.9),
         tail in 0_usize..8,
     ) {
-        let files: Vec<_> = corpus::files("handover").collect();
-        let mut input = file.get(&files).1.clone();
+        let (name, mut input) = file.get(&FILES).clone();
+        println!("{name}"); // shown when it fails
         for (at, byte, what) in changes {
             let at = at.index(input.len());
             match what {

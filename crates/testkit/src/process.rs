@@ -203,7 +203,7 @@ impl Drop for ChildGuard {
     }
 }
 
-/// Words before a program of root's that leave it the two capabilities of a DaemonSet's pod, and no way to more.
+/// Command prefix that runs a program of root's with the two capabilities of a DaemonSet's pod, and no way to more.
 pub const TWO_CAPABILITIES: [&str; 7] = [
     "setpriv",
     "--bounding-set",
