@@ -218,13 +218,9 @@ fn established_connections_move_to_newcomer() {
         assert_eq!(active(&second), 0.0);
         let last = idle.pop().unwrap();
         assert!(finish(last).is_empty());
-        let logged = || ends(&third).len() >= 2;
-        wait::until("the ends in the log", LIMIT, logged).unwrap();
-        let bytes: Vec<_> = ends(&third)
-            .iter()
-            .map(|end| end["rx_bytes"].clone())
-            .collect();
-        assert!(bytes.contains(&json!(1 + 10 + 8)), "{bytes:?}");
+        // Others end as well.
+        let logged = || ends(&third).iter().any(|end| end["rx_bytes"] == 1 + 10 + 8);
+        wait::until("its end in the log", LIMIT, logged).unwrap();
         drop(idle);
         assert!(second.child.exit_status().unwrap().is_none());
     });
