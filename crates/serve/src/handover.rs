@@ -24,7 +24,7 @@ mod take;
 mod wire;
 
 pub(crate) use flows::StoppedFlows;
-pub use flows::{AskedFlows, DatagramListeners, MovableFlows, MovingFlows, OpenFlows};
+pub use flows::{AskedFlows, DatagramListeners, MovableFlows, MovingFlows};
 pub use metrics::HandoverMetrics;
 pub use movable::{Movable, MovableRelay, Resume, Resumed};
 pub(crate) use movable::{Moving, micros};

@@ -47,7 +47,7 @@ pub use drain::{Drain, DrainParams, Phase};
 pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last, succeeded};
 pub use handover::{
     AskedFlows, DatagramListeners, DirectoryError, FlowRecord, Handover, HandoverMetrics,
-    HandoverParams, HandoverReadiness, Movable, MovableFlows, MovableRelay, MovingFlows, OpenFlows,
+    HandoverParams, HandoverReadiness, Movable, MovableFlows, MovableRelay, MovingFlows,
     RelayRecord, Resume, Resumed, TakenSocket, parse_message,
 };
 pub use inherited::{InheritedSocket, inherited_sockets};

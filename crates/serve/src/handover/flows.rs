@@ -31,7 +31,7 @@ pub struct MovingFlows {
 }
 
 /// Opens the two sockets of a table of flows.
-pub type OpenFlows = dyn Fn(SocketAddr) -> io::Result<[UdpSocket; 2]> + Send + Sync;
+type OpenFlows = dyn Fn(SocketAddr) -> io::Result<[UdpSocket; 2]> + Send + Sync;
 
 /// The listeners of datagrams of a process; by default none.
 pub struct DatagramListeners {

@@ -3,6 +3,7 @@
 //! Holds nothing for it: a newcomer that dies or stops is given up after a while without progress, and what it
 //! has not been told to serve goes on here.
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
@@ -163,11 +164,10 @@ impl Giver {
         self.expect(&mut channel, Message::Taken).await?;
         tables.clear();
         self.accepting.set(Gate::Left);
-        let mut addresses: Vec<_> = lock(sockets)
+        let addresses: BTreeSet<_> = lock(sockets)
             .drain(..)
             .filter_map(|own| own.address())
             .collect();
-        addresses.dedup();
         self.shared.state.hand_over();
         self.shared.metrics.ended(Direction::Out, true);
         self.shared
@@ -195,7 +195,7 @@ impl Giver {
     }
 
     /// Waits until no process has listened at any of the addresses for a while.
-    async fn unserved(&self, addresses: &[SocketAddr]) {
+    async fn unserved(&self, addresses: &BTreeSet<SocketAddr>) {
         let mut since = Instant::now();
         loop {
             sleep(UNSERVED / 4).await;
