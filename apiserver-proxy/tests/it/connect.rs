@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use serde_json::json;
@@ -130,8 +131,11 @@ fn interim_answers_are_passed_over() {
 /// Has the gateway do `answer` with the request it has read, and expects the client to be closed
 /// without a byte, for `reason`: long before the time limit, or at it when that is the reason.
 fn refused(answer: impl Fn(&mut TcpStream) + Clone + Send + 'static, reason: &str, limit: &str) {
+    let spoke = Arc::new(Barrier::new(2));
+    let client_spoke = Arc::clone(&spoke);
     let gateway = Scripted::start(move |mut stream| {
         read_head(&mut stream);
+        client_spoke.wait();
         answer(&mut stream);
         // Whatever the client has said must not come now either.
         let mut rest = Vec::new();
@@ -140,9 +144,10 @@ fn refused(answer: impl Fn(&mut TcpStream) + Clone + Send + 'static, reason: &st
     });
     let limits = json!({ "connectTimeout": limit });
     let proxy = Running::start(&config(with(by_connect(gateway.addr), limits), json!({})));
+    let watch = Stopwatch::start();
     let mut client = proxy.connect();
     client.write_all(b"secret").unwrap();
-    let watch = Stopwatch::start();
+    spoke.wait();
     let mut heard = Vec::new();
     let _ = client.read_to_end(&mut heard);
     let took = watch.elapsed();
