@@ -26,6 +26,7 @@ mod secrets;
 mod sending;
 mod status;
 mod subject;
+mod tls_stream;
 mod upgraded;
 mod upstream;
 mod wire;
@@ -51,8 +52,6 @@ use serve::{ConnRecord, Phase, Reason};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use self::body::{Answer, ResponseBody, Upstream};
 use self::exchange::{Ending, Exchanges, Open};
@@ -64,6 +63,7 @@ use self::metrics::{Handshake, Protocol, RouteStats};
 use self::outcome::{reason_of, why_failed};
 use self::request::{RequestBody, head_size};
 use self::secrets::{Secrets, Store};
+use self::tls_stream::{ServerStream, accept};
 use self::upgraded::{Upgraded, relayed};
 use self::upstream::{Active, Caller, RequestContext};
 use self::wire::Wire;
@@ -194,17 +194,19 @@ pub(crate) fn of(route: &Route) -> Option<(Arc<Termination>, Arc<Secrets>)> {
 }
 
 /// On the heap, where a future that passes it on holds it once.
-type Tls = Box<TlsStream<Wire>>;
+type Tls = Box<ServerStream>;
 
 /// Serves a connection until it ends, and returns why. What an idle client costs is what this future holds: each
 /// phase is in a box of its own, which is given back when it is over.
 pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRecord) -> Reason {
     let shared = &worker.shared;
     let within = Instant::now() + shared.config.limits.preamble_timeout.0;
-    let (wire, driver) = Wire::new(conn.downstream, conn.early);
+    let (wire, driver) = Wire::new(conn.downstream);
     let handshakes = &conn.listener.handshakes;
-    let tls = match timeout_at(within, Box::pin(accept(wire, &conn.secrets))).await {
-        Ok(Ok(tls)) => tls,
+    let config = Arc::clone(&conn.secrets.tls.server);
+    let accepting = Box::pin(accept(config, wire, conn.early));
+    let tls = match timeout_at(within, accepting).await {
+        Ok(Ok(tls)) => Box::new(tls),
         Ok(Err(error)) => {
             let (outcome, reason) = why_failed(&error);
             handshakes.count(outcome);
@@ -215,7 +217,7 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
             return Reason::PreambleTimeout;
         }
     };
-    let session = tls.get_ref().1;
+    let session = tls.session();
     let resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
     let outcome = if resumed {
         Handshake::Resumed
@@ -265,11 +267,6 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     };
     let relayed = Box::pin(relayed(upgraded, &worker.handle.pool, timers));
     driver.drive(pin!(relayed), record.info()).await
-}
-
-async fn accept(wire: Wire, secrets: &Secrets) -> std::io::Result<Tls> {
-    let acceptor = TlsAcceptor::from(Arc::clone(&secrets.tls.server));
-    acceptor.accept(wire).await.map(Box::new)
 }
 
 /// Serves requests until the client or the gateway ends the connection, or one of HTTP/1.1 is upgraded.
@@ -385,7 +382,7 @@ async fn requests(
                 state: Arc::clone(&state),
                 head_limit: shared.config.limits.preamble_timeout.0,
                 hsts: params.hsts.clone(),
-                reset_on_close: |tls: &Tls| tls.get_ref().0.reset(),
+                reset_on_close: |tls: &Tls| tls.wire().reset(),
             };
             let reason = drive!(
                 http1::Builder::new()

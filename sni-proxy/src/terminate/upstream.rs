@@ -27,8 +27,6 @@ use rustls::pki_types::ServerName;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 use super::Termination;
 use super::body::Answer;
@@ -40,6 +38,7 @@ use super::received::Answers;
 use super::request::{Again, RequestBody};
 use super::secrets::Secrets;
 use super::sending::{Failed, Sender, exchange};
+use super::tls_stream::{ClientStream, connect};
 use super::wire::{Driver, Wire};
 use crate::worker::Worker;
 
@@ -84,7 +83,7 @@ impl RequestContext<'_> {
         &self,
         tls: &Arc<rustls::ClientConfig>,
         endpoint: &Endpoint,
-    ) -> Result<(TlsStream<Wire>, Driver), StatusCode> {
+    ) -> Result<(ClientStream, Driver), StatusCode> {
         dial(self.cluster, self.worker, self.server_name, tls, endpoint).await
     }
 }
@@ -381,7 +380,7 @@ impl Pool {
                 return Err(status);
             }
         };
-        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        if stream.session().alpn_protocol() != Some(b"h2") {
             active.connection = Some(opened);
             return http1_sender(stream, driver).await.map(Sender::Http1);
         }
@@ -539,7 +538,7 @@ async fn dial(
     name: &ServerName<'static>,
     tls: &Arc<rustls::ClientConfig>,
     endpoint: &Endpoint,
-) -> Result<(TlsStream<Wire>, Driver), StatusCode> {
+) -> Result<(ClientStream, Driver), StatusCode> {
     let options = cluster.settings().tcp.as_ref();
     let options = options.map_or(&worker.shared.config.tcp_options, AsRef::as_ref);
     let deadline = Instant::now() + cluster.settings().connect_timeout;
@@ -559,9 +558,8 @@ async fn dial(
             return Err(StatusCode::SERVICE_UNAVAILABLE);
         }
     };
-    let connector = TlsConnector::from(Arc::clone(tls));
-    let (wire, driver) = Wire::new(stream, Vec::new());
-    let connecting = connector.connect(name.clone(), wire);
+    let (wire, driver) = Wire::new(stream);
+    let connecting = connect(Arc::clone(tls), name.clone(), wire);
     match timeout_at(deadline, connecting).await {
         Ok(Ok(stream)) => {
             cluster.connect_succeeded(endpoint);
@@ -581,7 +579,7 @@ async fn dial(
 }
 
 async fn http1_sender(
-    stream: TlsStream<Wire>,
+    stream: ClientStream,
     driver: Driver,
 ) -> Result<http1::SendRequest<RequestBody>, StatusCode> {
     let shaken = http1::Builder::new().handshake(TokioIo::new(stream)).await;

@@ -1,14 +1,12 @@
-//! The socket under TLS: what is written in one go leaves in one call, and what has come is read in one.
+//! The socket under TLS: what is written in one go leaves in one call.
 //!
 //! ```text
-//!     TLS records ──▶ gathered ──┐                          ┌── 64 KiB at a time ◀── socket
-//!     end of the task's turn ────┴─▶ socket      TLS ◀── 4 KiB at a time
+//!     TLS records ──▶ gathered ──▶ end of the task's turn ──▶ socket
 //! ```
 //!
-//! A record at a time costs a system call for each; rustls reads 4 KiB at a time. Both buffers are empty, and
-//! of no size, while nothing happens.
+//! A record at a time costs a system call for each. What is gathered is empty, and of no size, while nothing
+//! happens.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -22,23 +20,15 @@ use telemetry::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::task::coop;
 
 /// Bytes that are read, or gathered, at a time.
-const MOST: usize = 64 * 1024;
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; MOST]);
-}
+pub(crate) const MOST: usize = 64 * 1024;
 
 /// The socket as TLS sees it.
 #[derive(Debug)]
 pub(crate) struct Wire {
     socket: OwnedReadHalf,
     shared: Arc<Shared>,
-    /// What was read and not yet taken, from `taken` on.
-    ahead: Vec<u8>,
-    taken: usize,
 }
 
 /// The socket as the task sees it that drives a connection.
@@ -50,13 +40,13 @@ pub(crate) struct Driver(Arc<Shared>);
 struct Shared {
     out: Mutex<Out>,
     gathers: AtomicBool,
-    /// Bytes since they were reported last.
+    /// Bytes read since they were reported last.
     rx: AtomicU64,
-    tx: AtomicU64,
 }
 
+/// What the socket is to send.
 #[derive(Debug)]
-struct Out {
+pub(crate) struct Out {
     /// None once the connection is to be reset.
     socket: Option<OwnedWriteHalf>,
     /// Why nothing more can be written.
@@ -64,32 +54,86 @@ struct Out {
     /// What was written, of which the socket has the first `sent`.
     bytes: Vec<u8>,
     sent: usize,
+    /// Bytes sent since they were reported last.
+    tx: u64,
 }
 
 impl Wire {
-    /// Takes a socket of which some bytes were read already.
-    pub(crate) fn new(stream: TcpStream, ahead: Vec<u8>) -> (Self, Driver) {
+    pub(crate) fn new(stream: TcpStream) -> (Self, Driver) {
         let (socket, sink) = stream.into_split();
         let out = Out {
             socket: Some(sink),
             failed: None,
             bytes: Vec::new(),
             sent: 0,
+            tx: 0,
         };
         let shared = Arc::new(Shared {
             out: Mutex::new(out),
             gathers: AtomicBool::new(false),
             rx: AtomicU64::new(0),
-            tx: AtomicU64::new(0),
         });
         let driver = Driver(Arc::clone(&shared));
-        let wire = Self {
-            socket,
-            shared,
-            ahead,
-            taken: 0,
-        };
+        let wire = Self { socket, shared };
         (wire, driver)
+    }
+
+    /// Reads once; returns how many bytes came, 0 at the end.
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        room: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut room = ReadBuf::new(room);
+        ready!(Pin::new(&mut self.socket).poll_read(cx, &mut room))?;
+        let len = room.filled().len();
+        self.shared.rx.fetch_add(len as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(len))
+    }
+
+    /// Waits until more may be appended to what the socket is to send.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut out = self.out();
+        out.check()?;
+        match out.bytes.len() < MOST {
+            true => Poll::Ready(Ok(())),
+            false => out.poll_send(cx),
+        }
+    }
+
+    pub(crate) fn out(&self) -> MutexGuard<'_, Out> {
+        self.shared.out()
+    }
+
+    /// Sends what was appended, or leaves that to the end of the task's turn. What went wrong is seen by the next
+    /// that writes, and what is left over is sent by a flush or before what is written next.
+    pub(crate) fn sends(&self, cx: &mut Context<'_>) {
+        if !self.shared.gathers.load(Ordering::Relaxed) {
+            let _ = self.out().poll_send(cx);
+        }
+    }
+
+    /// Sends all that was appended.
+    pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.out().poll_send(cx)
+    }
+
+    /// As [`Wire::poll_send`], or leaves that to the end of the task's turn.
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.shared.gathers.load(Ordering::Relaxed) {
+            true => Poll::Ready(self.out().check()),
+            false => self.poll_send(cx),
+        }
+    }
+
+    /// Sends all, and the end of the stream.
+    pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut out = self.out();
+        ready!(out.poll_send(cx))?;
+        match &mut out.socket {
+            Some(socket) => Pin::new(socket).poll_shutdown(cx),
+            None => Poll::Ready(Ok(())),
+        }
     }
 
     /// Makes the end of it a reset, ahead of which no end of the stream is sent.
@@ -134,8 +178,9 @@ impl Driver {
     }
 
     fn report(&self, info: &ConnInfo) {
-        for (direction, bytes) in [(Direction::Rx, &self.0.rx), (Direction::Tx, &self.0.tx)] {
-            let bytes = bytes.swap(0, Ordering::Relaxed);
+        let rx = self.0.rx.swap(0, Ordering::Relaxed);
+        let tx = std::mem::take(&mut self.0.out().tx);
+        for (direction, bytes) in [(Direction::Rx, rx), (Direction::Tx, tx)] {
             if bytes > 0 {
                 info.relayed(direction, bytes, true);
             }
@@ -147,31 +192,23 @@ impl Shared {
     fn out(&self) -> MutexGuard<'_, Out> {
         lock(&self.out)
     }
-
-    /// Gathers some bytes of `parts`, or sends what is there first.
-    fn poll_gather<'a>(
-        &self,
-        cx: &mut Context<'_>,
-        parts: impl Iterator<Item = &'a [u8]>,
-    ) -> Poll<io::Result<usize>> {
-        let mut out = self.out();
-        out.check()?;
-        if out.bytes.len() >= MOST {
-            ready!(out.poll_send(cx))?;
-        }
-        let before = out.bytes.len();
-        parts.for_each(|part| out.bytes.extend_from_slice(part));
-        let written = out.bytes.len() - before;
-        self.tx.fetch_add(written as u64, Ordering::Relaxed);
-        if !self.gathers.load(Ordering::Relaxed) {
-            // What is left over is sent by a flush, or before what is written next.
-            let _ = out.poll_send(cx)?;
-        }
-        Poll::Ready(Ok(written))
-    }
 }
 
 impl Out {
+    /// Appends what `write` puts into the first bytes of `room` more.
+    pub(crate) fn append(
+        &mut self,
+        room: usize,
+        write: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        let before = self.bytes.len();
+        self.bytes.resize(before + room, 0);
+        let written = write(&mut self.bytes[before..]);
+        self.bytes
+            .truncate(before + *written.as_ref().unwrap_or(&0));
+        written.map(drop)
+    }
+
     fn check(&self) -> io::Result<()> {
         self.failed.map_or(Ok(()), |kind| Err(kind.into()))
     }
@@ -187,6 +224,7 @@ impl Out {
             let error = match ready!(Pin::new(socket).poll_write(cx, rest)) {
                 Ok(sent) if sent > 0 => {
                     self.sent += sent;
+                    self.tx += sent as u64;
                     continue;
                 }
                 Ok(_) => io::ErrorKind::WriteZero.into(),
@@ -197,77 +235,5 @@ impl Out {
         }
         (self.bytes, self.sent) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let own = &mut *self;
-        if own.taken < own.ahead.len() {
-            // As each read of a socket does: one that sends much does not keep others waiting.
-            ready!(coop::poll_proceed(cx)).made_progress();
-            let rest = &own.ahead[own.taken..];
-            let len = rest.len().min(into.remaining());
-            into.put_slice(&rest[..len]);
-            own.taken += len;
-            own.shared.rx.fetch_add(len as u64, Ordering::Relaxed);
-            if own.taken == own.ahead.len() {
-                (own.ahead, own.taken) = (Vec::new(), 0);
-            }
-            return Poll::Ready(Ok(()));
-        }
-        SCRATCH.with_borrow_mut(|scratch| {
-            let mut read = ReadBuf::new(scratch);
-            ready!(Pin::new(&mut own.socket).poll_read(cx, &mut read))?;
-            let len = read.filled().len().min(into.remaining());
-            let (now, later) = read.filled().split_at(len);
-            into.put_slice(now);
-            own.ahead.extend_from_slice(later);
-            own.shared.rx.fetch_add(len as u64, Ordering::Relaxed);
-            Poll::Ready(Ok(()))
-        })
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.shared.poll_gather(cx, std::iter::once(bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.shared
-            .poll_gather(cx, slices.iter().map(|slice| &**slice))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.shared.gathers.load(Ordering::Relaxed) {
-            return Poll::Ready(self.shared.out().check());
-        }
-        self.shared.out().poll_send(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut out = self.shared.out();
-        ready!(out.poll_send(cx))?;
-        match &mut out.socket {
-            Some(socket) => Pin::new(socket).poll_shutdown(cx),
-            None => Poll::Ready(Ok(())),
-        }
     }
 }
