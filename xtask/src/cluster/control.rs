@@ -374,6 +374,10 @@ fn kubelet_config(cluster: &Cluster, node: &Node, kubernetes: &Kubernetes) -> Va
     if kubernetes.minor >= 27 {
         config["containerRuntimeEndpoint"] = json!(RUNTIME);
     }
+    if kubernetes.minor >= 31 {
+        // From 1.35 on it would not start where control groups are those of version 1.
+        config["failCgroupV1"] = json!(false);
+    }
     config
 }
 

@@ -37,7 +37,8 @@ pub(crate) fn check() -> Result<()> {
 pub(crate) fn install(say: &dyn Fn(&str)) -> Result<Kubernetes> {
     packages::install(NEEDS, say)?;
     let directory = match std::env::var_os(BIN_DIR_VARIABLE).map(PathBuf::from) {
-        Some(directory) => directory,
+        Some(directory) => usable(&directory)
+            .with_context(|| format!("{BIN_DIR_VARIABLE}={}", directory.display()))?,
         None => kube::install_all(say)?,
     };
     let told = command::run(Command::new(directory.join("kubelet")).arg("--version"))?;
@@ -48,6 +49,22 @@ pub(crate) fn install(say: &dyn Fn(&str)) -> Result<Kubernetes> {
         .and_then(|minor| minor.parse().ok());
     let minor = minor.with_context(|| format!("kubelet says `{}`", told.trim()))?;
     Ok(Kubernetes { directory, minor })
+}
+
+/// Returns a directory of programs as machines find it, which see all of this machine but have their own `/run` and
+/// `/tmp`.
+fn usable(directory: &Path) -> Result<PathBuf> {
+    let directory = directory.canonicalize()?;
+    for own in ["/run", "/tmp"] {
+        ensure!(
+            !directory.starts_with(own),
+            "machines of the clusters have a {own} of their own"
+        );
+    }
+    for program in kube::PROGRAMS {
+        ensure!(directory.join(program).is_file(), "has no {program}");
+    }
+    Ok(directory)
 }
 
 /// Builds the image of pods' sandboxes, and of pods that run programs of the host: one that waits, and

@@ -45,14 +45,12 @@ pub(crate) fn start(console: &mut Console) -> Result<Clusters> {
     let kubernetes = needs::install(&|text| say(console, text))?;
     let root = root()?;
     fs::create_dir_all(&root).with_context(|| format!("making {}", root.display()))?;
-    say(
-        console,
-        &format!(
-            "Kubernetes 1.{} in {}",
-            kubernetes.minor,
-            kubernetes.directory.display()
-        ),
+    let programs = format!(
+        "Kubernetes 1.{} in {}",
+        kubernetes.minor,
+        kubernetes.directory.display()
     );
+    say(console, &programs);
     let router = Machine::at(&root, ROUTER);
     let (seed, shoot) = (control::seed(&root), control::shoot(&root));
     let clusters = Clusters {
@@ -63,7 +61,13 @@ pub(crate) fn start(console: &mut Console) -> Result<Clusters> {
         kubernetes: kubernetes.clone(),
     };
     let runs = |name| Machine::at(&root, name).init().is_some();
-    if root.join(COMPLETE).exists() && super::machines().all(runs) {
+    let complete = root.join(COMPLETE);
+    if complete.exists() && super::machines().all(runs) {
+        let running = fs::read_to_string(&complete).context("reading what runs")?;
+        ensure!(
+            running == programs,
+            "clusters run with `{running}`, not with `{programs}`: `cargo xtask cluster down` first"
+        );
         say(console, "both clusters run already");
         return Ok(clusters);
     }
@@ -119,7 +123,7 @@ pub(crate) fn start(console: &mut Console) -> Result<Clusters> {
             Ok(format!("asks for {}", deploy::gardener::API))
         })?;
     }
-    fs::write(root.join(COMPLETE), "").context("saying so")?;
+    fs::write(complete, programs).context("saying so")?;
     Ok(clusters)
 }
 

@@ -18,7 +18,7 @@ use crate::netns::Place;
 use crate::peers::cache;
 use crate::process::ChildGuard;
 
-pub use build::{install, install_all};
+pub use build::{PROGRAMS, install, install_all};
 pub use egress::Egress;
 
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
 /// Builds everything that a cluster runs unless it is there, and returns the directory with it; about twice
 /// that time.
 pub fn install_all(say: &dyn Fn(&str)) -> Result<PathBuf> {
-    let last = cache::fill(LAST, |path| build(path, ALL, say))?;
+    let last = cache::fill(LAST, |path| build(path, PROGRAMS, say))?;
     Ok(last
         .parent()
         .context("a program without a directory")?
@@ -70,7 +70,8 @@ fn build(path: &Path, programs: &[&str], say: &dyn Fn(&str)) -> Result<()> {
 pub(super) const FILE: &str = "kube-apiserver-1.20.2";
 /// Of what a cluster runs, by directory, the program that is put there last.
 pub(super) const LAST: &str = "kubernetes-1.20.2/kubelet";
-const ALL: &[&str] = &[
+/// What a cluster runs.
+pub const PROGRAMS: &[&str] = &[
     "kube-apiserver",
     "kube-controller-manager",
     "kube-proxy",
