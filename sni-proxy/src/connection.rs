@@ -134,7 +134,7 @@ impl Established {
 enum Next {
     Relay(Established),
     /// Its TLS ends here.
-    Terminate(Terminated),
+    Terminate(Box<Terminated>),
 }
 
 /// Connects a client to the endpoint it asks for, unless its TLS ends here, or answers why not.
@@ -211,7 +211,7 @@ async fn establish(
         {
             return Err(Reason::DownstreamReset);
         }
-        return Ok(Next::Terminate(Terminated {
+        return Ok(Next::Terminate(Box::new(Terminated {
             downstream,
             route_key: RouteKey::from(preamble.target),
             early: preamble.bytes,
@@ -220,7 +220,7 @@ async fn establish(
             secrets,
             deadline,
             idle,
-        }));
+        })));
     }
 
     // The endpoint: the next one when one fails, before a byte was sent.

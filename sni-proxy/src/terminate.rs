@@ -33,7 +33,7 @@ mod wire;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -54,9 +54,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use self::body::{Answer, ResponseBody, Upstream};
-use self::exchange::{Ending, Exchanges, Open};
+use self::exchange::{Ending, Exchanges, Limits, Open};
 use self::http1_stream::{Http1Params, Http1Stream, HttpState};
-use self::http2_stream::{Http2Params, preface};
+use self::http2_stream::preface;
 use self::identity::{ClientIdentity, Refused};
 use self::local::LocalExecutor;
 use self::metrics::{Handshake, Protocol, RouteStats};
@@ -66,7 +66,7 @@ use self::secrets::{Secrets, Store};
 use self::tls_stream::{ServerStream, accept};
 use self::upgraded::{Upgraded, relayed};
 use self::upstream::{Active, Caller, RequestContext};
-use self::wire::Wire;
+use self::wire::{Driver, Wire};
 use crate::preamble::Target;
 use crate::worker::{Listener, Worker};
 
@@ -198,23 +198,50 @@ type Tls = Box<ServerStream>;
 
 /// Serves a connection until it ends, and returns why. What an idle client costs is what this future holds: each
 /// phase is in a box of its own, which is given back when it is over.
-pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRecord) -> Reason {
+pub(crate) async fn serve(
+    conn: Box<Terminated>,
+    worker: &Rc<Worker>,
+    record: &ConnRecord,
+) -> Reason {
+    let (tls, driver, client) = match Box::pin(begin(conn, worker, record)).await {
+        Ok(begun) => begun,
+        Err(reason) => return reason,
+    };
+    let mut served = pin!(requests(tls, &client));
+    let served = driver.drive(served.as_mut(), record.info()).await;
+    let Some(upgraded) = client.upgraded.take() else {
+        return served;
+    };
+    let until = Instant::now() + client.termination.params.stream_timeout;
+    let timers = Timers {
+        idle: client.idle,
+        deadline: Some(client.deadline.map_or(until, |own| own.min(until))),
+    };
+    let relayed = Box::pin(relayed(upgraded, &worker.handle.pool, timers));
+    driver.drive(pin!(relayed), record.info()).await
+}
+
+/// Finishes the handshake, after which it is known who the client is.
+async fn begin(
+    conn: Box<Terminated>,
+    worker: &Rc<Worker>,
+    record: &ConnRecord,
+) -> Result<(Tls, Driver, Rc<Client>), Reason> {
     let shared = &worker.shared;
     let within = Instant::now() + shared.config.limits.preamble_timeout.0;
     let (wire, driver) = Wire::new(conn.downstream);
     let handshakes = &conn.listener.handshakes;
     let config = Arc::clone(&conn.secrets.tls.server);
-    let accepting = Box::pin(accept(config, wire, conn.early));
-    let tls = match timeout_at(within, accepting).await {
+    let tls = match timeout_at(within, accept(config, wire, conn.early)).await {
         Ok(Ok(tls)) => Box::new(tls),
         Ok(Err(error)) => {
             let (outcome, reason) = why_failed(&error);
             handshakes.count(outcome);
-            return reason;
+            return Err(reason);
         }
         Err(_) => {
             handshakes.count(Handshake::Timeout);
-            return Reason::PreambleTimeout;
+            return Err(Reason::PreambleTimeout);
         }
     };
     let session = tls.session();
@@ -239,66 +266,28 @@ pub(crate) async fn serve(conn: Terminated, worker: &Rc<Worker>, record: &ConnRe
     record.set_detail(Rc::downgrade(&detail));
     let client = Rc::new(Client {
         identity: chain.map(|chain| ClientIdentity::new(chain, &conn.secrets, verified)),
+        protocol,
         exchanges,
         listener: conn.listener.index,
         route_key: conn.route_key,
         termination: conn.termination,
         worker: Rc::clone(worker),
         address: record.info().client().ip(),
+        begins_by: within,
+        deadline: conn.deadline,
+        idle: conn.idle,
         stale: Notify::new(),
         upgraded: RefCell::default(),
     });
-    let served = pin!(requests(
-        tls,
-        protocol,
-        &client,
-        within,
-        conn.deadline,
-        conn.idle
-    ));
-    let served = driver.drive(served, record.info()).await;
-    let Some(upgraded) = client.upgraded.take() else {
-        return served;
-    };
-    let until = Instant::now() + client.termination.params.stream_timeout;
-    let timers = Timers {
-        idle: conn.idle,
-        deadline: Some(conn.deadline.map_or(until, |own| own.min(until))),
-    };
-    let relayed = Box::pin(relayed(upgraded, &worker.handle.pool, timers));
-    driver.drive(pin!(relayed), record.info()).await
+    Ok((tls, driver, client))
 }
 
 /// Serves requests until the client or the gateway ends the connection, or one of HTTP/1.1 is upgraded.
-async fn requests(
-    tls: Tls,
-    protocol: Protocol,
-    client: &Rc<Client>,
-    within: Instant,
-    deadline: Option<Instant>,
-    idle: Option<Duration>,
-) -> Reason {
+async fn requests(tls: Tls, client: &Rc<Client>) -> Reason {
     let (shared, params) = (&client.worker.shared, &client.termination.params);
-    let drain = shared.accepting.drain.clone();
     // Pinned here: moved into the `select!` it would be stored twice.
-    let mut ending = pin!(async {
-        let aged = async {
-            match deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = drain.reached(Phase::Closing) => (Reason::Drained, None),
-            () = client.stale.notified() => (Reason::Closed, None),
-            () = aged => (Reason::MaxAge, None),
-            ending = client.exchanges.ending(idle, params.stream_timeout) => match ending {
-                Ending::Idle => (Reason::IdleTimeout, Some(ending)),
-                Ending::Overdue => (Reason::MaxAge, Some(ending)),
-            },
-        }
-    });
-    let state = Arc::<HttpState>::default();
+    let mut ending = pin!(client.ending());
+    let state = HttpState::new(shared.config.limits.preamble_timeout.0);
     let service = service_fn(|request| {
         // Before hyper reads on: what it reads then belongs to no head.
         let open = client.exchanges.begin(&request);
@@ -324,28 +313,7 @@ async fn requests(
                 }
                 Err((reason, _)) => {
                     connection.as_mut().graceful_shutdown();
-                    let rest = shared.config.drain.timeout.0;
-                    let cut = match reason {
-                        // The process says when it cuts.
-                        Reason::Drained => None,
-                        Reason::MaxAge => Some(Instant::now() + rest),
-                        // Each request has its own limit.
-                        _ => deadline.map(|deadline| deadline + rest),
-                    };
-                    let rest = async {
-                        match cut {
-                            Some(cut) => timeout_at(cut, connection.as_mut()).await.is_ok(),
-                            None => {
-                                let _ = connection.as_mut().await;
-                                true
-                            }
-                        }
-                    };
-                    let ended = tokio::select! {
-                        ended = rest => ended,
-                        _ = client.exchanges.ending(None, params.stream_timeout) => false,
-                    };
-                    if !ended {
+                    if !Box::pin(client.finished(reason, connection.as_mut())).await {
                         state.reset();
                     }
                     reason
@@ -353,14 +321,12 @@ async fn requests(
             }
         }};
     }
-    match protocol {
+    match client.protocol {
         Protocol::Http2 => {
-            let http2 = Http2Params {
-                state: Arc::clone(&state),
-                head_limit: shared.config.limits.preamble_timeout.0,
-            };
-            let Some(tls) = Box::pin(preface(tls, within, http2)).await else {
-                return Reason::PreambleTimeout;
+            let preface = preface(tls, client.begins_by, Arc::clone(&state));
+            let tls = match Box::pin(preface).await {
+                Ok(tls) => tls,
+                Err(reason) => return reason,
             };
             drive!(
                 http2::Builder::new(LocalExecutor::within(params.stream_timeout))
@@ -380,7 +346,6 @@ async fn requests(
             let http1 = Http1Params {
                 count: Arc::clone(&client.exchanges.count),
                 state: Arc::clone(&state),
-                head_limit: shared.config.limits.preamble_timeout.0,
                 hsts: params.hsts.clone(),
                 reset_on_close: |tls: &Tls| tls.wire().reset(),
             };
@@ -393,7 +358,7 @@ async fn requests(
                     .with_upgrades()
             );
             if let Some(status) = state.refused() {
-                client.exchanges.stats.answered(protocol, status);
+                client.exchanges.stats.answered(client.protocol, status);
             }
             reason
         }
@@ -404,12 +369,19 @@ async fn requests(
 struct Client {
     /// The certificate that it showed.
     identity: Option<ClientIdentity>,
+    protocol: Protocol,
     exchanges: Rc<Exchanges>,
     listener: usize,
     route_key: RouteKey,
     termination: Arc<Termination>,
     worker: Rc<Worker>,
     address: std::net::IpAddr,
+    /// When the first bytes of HTTP must have come.
+    begins_by: Instant,
+    /// When the connection must end.
+    deadline: Option<Instant>,
+    /// How long it may be without a request, or, upgraded, without a byte.
+    idle: Option<Duration>,
     /// Its route has changed: the connection is to end.
     stale: Notify,
     upgraded: RefCell<Option<Upgraded>>,
@@ -422,6 +394,45 @@ enum Forwarded {
 }
 
 impl Client {
+    /// Waits until the gateway has a reason to end the connection, and returns it. Cancel-safe.
+    async fn ending(&self) -> (Reason, Option<Ending>) {
+        let limits = self.limits(self.idle, self.deadline);
+        let drain = &self.worker.shared.accepting.drain;
+        tokio::select! {
+            () = drain.reached(Phase::Closing) => (Reason::Drained, None),
+            () = self.stale.notified() => (Reason::Closed, None),
+            ending = self.exchanges.ending(limits) => match ending {
+                Ending::Aged => (Reason::MaxAge, None),
+                Ending::Idle => (Reason::IdleTimeout, Some(ending)),
+                Ending::Overdue => (Reason::MaxAge, Some(ending)),
+            },
+        }
+    }
+
+    /// Waits until the requests of a connection that ends for `reason` have ended; returns whether they did in time.
+    async fn finished<F: Future>(&self, reason: Reason, connection: Pin<&mut F>) -> bool {
+        let rest = self.worker.shared.config.drain.timeout.0;
+        let cut = if reason == Reason::Drained {
+            None // the process says when it cuts
+        } else if reason == Reason::MaxAge {
+            Some(Instant::now() + rest)
+        } else {
+            self.deadline.map(|deadline| deadline + rest) // each request has its own limit
+        };
+        tokio::select! {
+            _ = connection => true,
+            _ = self.exchanges.ending(self.limits(None, cut)) => false,
+        }
+    }
+
+    fn limits(&self, idle: Option<Duration>, deadline: Option<Instant>) -> Limits {
+        Limits {
+            idle,
+            request: self.termination.params.stream_timeout,
+            deadline,
+        }
+    }
+
     async fn answer(&self, request: Request<Incoming>, open: Open) -> Response<ResponseBody> {
         let limit = open.started() + self.termination.params.stream_timeout;
         let forwarded = timeout_at(limit, self.forward(request, &open)).await;
@@ -441,7 +452,7 @@ impl Client {
                     _active: active,
                     open,
                 });
-                response.map(|_| ResponseBody::Own(None, None))
+                response.map(|_| ResponseBody::Own(None))
             }
             Err(refusal) => {
                 open.answered(refusal.status);

@@ -74,12 +74,16 @@ impl Answer {
 #[derive(Debug)]
 pub(crate) enum ResponseBody {
     /// The gateway's own words. An upgraded request stays open without this.
-    Own(
-        Option<Bytes>,
-        #[expect(dead_code, reason = "open until it is dropped")] Option<Open>,
-    ),
+    Own(Option<Box<Own>>),
     /// The server's.
     Upstream(Box<Upstream>),
+}
+
+/// Words of the gateway's, until they are sent.
+#[derive(Debug)]
+pub(crate) struct Own {
+    text: Option<Bytes>,
+    _open: Open,
 }
 
 /// A body of the server's, and what is counted until it ends.
@@ -100,6 +104,13 @@ impl Upstream {
     }
 }
 
+impl ResponseBody {
+    pub(crate) fn own(text: Bytes, open: Open) -> Self {
+        let text = Some(text);
+        Self::Own(Some(Box::new(Own { text, _open: open })))
+    }
+}
+
 impl Body for ResponseBody {
     type Data = Bytes;
     type Error = AnswerError;
@@ -109,7 +120,10 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
         match self.get_mut() {
-            Self::Own(text, _) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Own(own) => {
+                let text = own.as_mut().and_then(|own| own.text.take());
+                Poll::Ready(text.map(|text| Ok(Frame::data(text))))
+            }
             Self::Upstream(own) => {
                 let frame = own.body.poll_frame(cx);
                 if let Poll::Ready(Some(Ok(frame))) = &frame
@@ -124,15 +138,16 @@ impl Body for ResponseBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Own(text, _) => text.is_none(),
+            Self::Own(own) => own.as_ref().is_none_or(|own| own.text.is_none()),
             Self::Upstream(own) => own.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Own(text, _) => {
-                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
+            Self::Own(own) => {
+                let text = own.as_ref().and_then(|own| own.text.as_ref());
+                SizeHint::with_exact(text.map_or(0, |text| text.len() as u64))
             }
             Self::Upstream(own) => own.body.size_hint(),
         }

@@ -88,9 +88,22 @@ pub(crate) struct Exchange {
     stalled: Cell<bool>,
 }
 
+/// How long a connection, and what passes on it, may last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The connection without a request.
+    pub(crate) idle: Option<Duration>,
+    /// A request, where one follows the other.
+    pub(crate) request: Duration,
+    /// When the connection ends.
+    pub(crate) deadline: Option<Instant>,
+}
+
 /// Why the requests of a connection end it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ending {
+    /// The connection has lasted as long as it may.
+    Aged,
     /// There is none for longer than there may be.
     Idle,
     /// One takes longer than it may.
@@ -137,35 +150,40 @@ impl Exchanges {
         }
     }
 
-    /// Waits until the connection is without a request for `idle`, or, where requests follow one another, one has
-    /// lasted for longer than `limit`. Cancel-safe.
-    pub(crate) async fn ending(&self, idle: Option<Duration>, limit: Duration) -> Ending {
-        loop {
-            let now = Instant::now();
-            // One that begins later ends later than this.
-            let mut next = (self.protocol == Protocol::Http1).then(|| now + limit + GRACE);
-            let first = self.first_started();
-            match (first, idle) {
-                (Some(first), _) if self.protocol == Protocol::Http1 => {
-                    let until = first + limit + GRACE;
-                    if until <= now {
-                        return Ending::Overdue;
-                    }
-                    next = Some(until);
+    /// Waits until one of `limits` is reached. Cancel-safe.
+    #[expect(clippy::manual_async_fn, reason = "that would hold the limits twice")]
+    pub(crate) fn ending(&self, limits: Limits) -> impl Future<Output = Ending> {
+        async move {
+            loop {
+                let now = Instant::now();
+                if limits.deadline.is_some_and(|deadline| deadline <= now) {
+                    return Ending::Aged;
                 }
-                (None, Some(idle)) => {
-                    let until = self.idle_since.get() + idle;
-                    if until <= now {
-                        return Ending::Idle;
+                // One that begins later ends later than this.
+                let longest = limits.request + GRACE;
+                let mut next = (self.protocol == Protocol::Http1).then(|| now + longest);
+                match (self.first_started(), limits.idle) {
+                    (Some(first), _) if self.protocol == Protocol::Http1 => {
+                        let until = first + longest;
+                        if until <= now {
+                            return Ending::Overdue;
+                        }
+                        next = Some(until);
                     }
-                    next = Some(next.map_or(until, |next| next.min(until)));
+                    (None, Some(idle)) => {
+                        let until = self.idle_since.get() + idle;
+                        if until <= now {
+                            return Ending::Idle;
+                        }
+                        next = Some(next.map_or(until, |next| next.min(until)));
+                    }
+                    (Some(_), Some(idle)) => next = Some(now + idle),
+                    (_, None) => {}
                 }
-                (Some(_), Some(idle)) => next = Some(now + idle),
-                (_, None) => {}
-            }
-            match next {
-                Some(next) => tokio::time::sleep_until(next).await,
-                None => std::future::pending().await,
+                match next.into_iter().chain(limits.deadline).min() {
+                    Some(next) => tokio::time::sleep_until(next).await,
+                    None => std::future::pending().await,
+                }
             }
         }
     }
@@ -384,19 +402,44 @@ mod tests {
         Request::new(())
     }
 
+    fn limits(idle: Option<Duration>, request: Duration) -> Limits {
+        Limits {
+            idle,
+            request,
+            deadline: None,
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn connection_without_requests_ends_after_its_limit() {
-        let (idle, limit) = (Duration::from_secs(90), Duration::from_secs(3600));
+        let idle = Duration::from_secs(90);
+        let limits = limits(Some(idle), Duration::from_secs(3600));
         for protocol in Protocol::ALL {
             let exchanges = Exchanges::new(protocol, &WorkerStats::detached(), None);
             let began = Instant::now();
             let open = exchanges.begin(&request());
             let while_open = Duration::from_secs(300);
-            let ended = tokio::time::timeout(while_open, exchanges.ending(Some(idle), limit)).await;
+            let ended = tokio::time::timeout(while_open, exchanges.ending(limits)).await;
             assert!(ended.is_err(), "{protocol:?}: a request is open");
             drop(open);
-            assert_eq!(exchanges.ending(Some(idle), limit).await, Ending::Idle);
+            assert_eq!(exchanges.ending(limits).await, Ending::Idle);
             assert_eq!(began.elapsed(), while_open + idle);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_ends_at_its_deadline_whatever_it_does() {
+        for protocol in Protocol::ALL {
+            let exchanges = Exchanges::new(protocol, &WorkerStats::detached(), None);
+            let age = Duration::from_secs(30);
+            let idle = Some(Duration::from_secs(90));
+            let limits = Limits {
+                deadline: Some(Instant::now() + age),
+                ..limits(idle, Duration::from_secs(3600))
+            };
+            let (began, _open) = (Instant::now(), exchanges.begin(&request()));
+            assert_eq!(exchanges.ending(limits).await, Ending::Aged);
+            assert_eq!(began.elapsed(), age);
         }
     }
 
@@ -408,7 +451,7 @@ mod tests {
         for idle in [None, Some(limit / 10)] {
             let open = exchanges.begin(&request());
             let began = Instant::now();
-            assert_eq!(exchanges.ending(idle, limit).await, Ending::Overdue);
+            assert_eq!(exchanges.ending(limits(idle, limit)).await, Ending::Overdue);
             assert_eq!(began.elapsed(), limit + GRACE);
             drop(open);
         }

@@ -35,13 +35,23 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(5);
 const LINGER_BYTES: usize = 64 * 1024;
 
 /// What the owner of a connection learns of it and decides about it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HttpState {
+    /// Time for a head, from its first byte.
+    pub(super) head_limit: Duration,
     refused: AtomicU16,
     reset: AtomicBool,
 }
 
 impl HttpState {
+    pub(crate) fn new(head_limit: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            head_limit,
+            refused: AtomicU16::default(),
+            reset: AtomicBool::default(),
+        })
+    }
+
     /// Returns the status of a refused head.
     pub(crate) fn refused(&self) -> Option<StatusCode> {
         StatusCode::from_u16(self.refused.load(Ordering::Relaxed)).ok()
@@ -82,8 +92,6 @@ pub(crate) struct Http1Stream<S> {
 pub(crate) struct Http1Params<S> {
     pub(crate) count: Arc<RequestCount>,
     pub(crate) state: Arc<HttpState>,
-    /// Time for a head, from its first byte.
-    pub(crate) head_limit: Duration,
     /// A header of each answer.
     pub(crate) hsts: Option<HeaderValue>,
     /// Makes closing reset the connection.
@@ -254,7 +262,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Http1Stream<S> {
                 let Some(since) = own.head_since else {
                     return Poll::Pending;
                 };
-                if !own.head_timer.has_passed(cx, since + own.params.head_limit) {
+                if !own
+                    .head_timer
+                    .has_passed(cx, since + own.params.state.head_limit)
+                {
                     return Poll::Pending;
                 }
                 own.refuse(StatusCode::REQUEST_TIMEOUT);

@@ -11,15 +11,16 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::StatusCode;
+use serve::Reason;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 
 use super::http1_stream::{HttpState, Timer};
 
-const PREFACE_BYTES: usize = 24;
+/// What a client says first (RFC 9113 section 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER_BYTES: usize = 9;
 /// Types of frames with parts of a head, and the flag of the last one (RFC 9113 sections 6.2 and 6.10).
 const HEADERS: u8 = 1;
@@ -30,38 +31,33 @@ const END_HEADERS: u8 = 4;
 #[derive(Debug)]
 pub(crate) struct Http2Stream<S> {
     stream: S,
-    early: Vec<u8>,
-    read: usize,
-    params: Http2Params,
+    state: Arc<HttpState>,
     frames: Frames,
+    /// How much of the preface hyper has read.
+    preface: u8,
     /// When the first byte of a head came that is not whole.
     head_since: Option<Instant>,
     head_timer: Timer,
 }
 
-/// What a connection is served with.
-#[derive(Debug)]
-pub(crate) struct Http2Params {
-    pub(crate) state: Arc<HttpState>,
-    /// Time for a head, from the first bytes of its first frame.
-    pub(crate) head_limit: Duration,
-}
-
-/// Waits for the preface of HTTP/2 (RFC 9113 section 3.4), for which hyper has no limit; `None` if it does not come.
+/// Waits for the preface, for which hyper has no limit; returns why it did not come.
 pub(crate) async fn preface<S: AsyncRead + Unpin>(
     mut stream: S,
     by: Instant,
-    params: Http2Params,
-) -> Option<Http2Stream<S>> {
-    let mut early = vec![0; PREFACE_BYTES];
-    let whole = timeout_at(by, stream.read_exact(&mut early)).await;
-    whole.ok()?.ok()?;
-    Some(Http2Stream {
+    state: Arc<HttpState>,
+) -> Result<Http2Stream<S>, Reason> {
+    let mut came = [0; PREFACE.len()];
+    match timeout_at(by, stream.read_exact(&mut came)).await {
+        Err(_) => return Err(Reason::PreambleTimeout),
+        Ok(Err(_)) => return Err(Reason::DownstreamReset),
+        Ok(Ok(_)) if came != *PREFACE => return Err(Reason::Malformed),
+        Ok(Ok(_)) => {}
+    }
+    Ok(Http2Stream {
         stream,
-        early,
-        read: 0,
-        params,
+        state,
         frames: Frames::default(),
+        preface: 0,
         head_since: None,
         head_timer: Timer::default(),
     })
@@ -72,9 +68,9 @@ pub(crate) async fn preface<S: AsyncRead + Unpin>(
 struct Frames {
     /// The header of the current frame, of which the first `len` bytes have come.
     header: [u8; FRAME_HEADER_BYTES],
-    len: usize,
+    len: u8,
     /// Bytes of the current frame's payload that have not come.
-    rest: usize,
+    rest: u32,
     /// A head has begun, and is not whole.
     in_head: bool,
 }
@@ -84,20 +80,21 @@ impl Frames {
     fn follow(&mut self, mut bytes: &[u8]) -> bool {
         let mut whole = false;
         while !bytes.is_empty() {
-            if self.len < FRAME_HEADER_BYTES {
-                let missing = &mut self.header[self.len..];
+            let len = usize::from(self.len);
+            if len < FRAME_HEADER_BYTES {
+                let missing = &mut self.header[len..];
                 let (now, later) = bytes.split_at(missing.len().min(bytes.len()));
                 missing[..now.len()].copy_from_slice(now);
-                (self.len, bytes) = (self.len + now.len(), later);
-                if self.len < FRAME_HEADER_BYTES {
+                (self.len, bytes) = (self.len + now.len() as u8, later);
+                if usize::from(self.len) < FRAME_HEADER_BYTES {
                     break;
                 }
                 let [a, b, c, kind, ..] = self.header;
-                self.rest = u32::from_be_bytes([0, a, b, c]) as usize;
+                self.rest = u32::from_be_bytes([0, a, b, c]);
                 self.in_head |= matches!(kind, HEADERS | CONTINUATION);
             }
-            let (now, later) = bytes.split_at(self.rest.min(bytes.len()));
-            (self.rest, bytes) = (self.rest - now.len(), later);
+            let (now, later) = bytes.split_at(bytes.len().min(self.rest as usize));
+            (self.rest, bytes) = (self.rest - now.len() as u32, later);
             if self.rest == 0 {
                 self.len = 0;
                 let [_, _, _, kind, flags, ..] = self.header;
@@ -128,12 +125,12 @@ impl<S: AsyncRead + Unpin> Http2Stream<S> {
             }
             return read;
         }
-        let limit = self.params.head_limit;
+        let limit = self.state.head_limit;
         let late = self
             .head_since
             .is_some_and(|since| self.head_timer.has_passed(cx, since + limit));
         if late {
-            self.params.state.refuse(StatusCode::REQUEST_TIMEOUT);
+            self.state.refuse(StatusCode::REQUEST_TIMEOUT);
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         read
@@ -146,16 +143,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Http2Stream<S> {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let rest = self.early.get(self.read..).unwrap_or_default();
+        let rest = &PREFACE[usize::from(self.preface)..];
         if rest.is_empty() {
             return self.poll_stream(cx, into);
         }
         let len = rest.len().min(into.remaining());
         into.put_slice(&rest[..len]);
-        self.read += len;
-        if self.read == self.early.len() {
-            (self.early, self.read) = (Vec::new(), 0);
-        }
+        self.preface += len as u8;
         Poll::Ready(Ok(()))
     }
 }

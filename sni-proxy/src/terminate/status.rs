@@ -46,7 +46,7 @@ pub(crate) fn of_head(status: StatusCode) -> Refusal {
 impl Refusal {
     pub(crate) fn response(self, open: Open) -> Response<ResponseBody> {
         let text = Bytes::from(self.json());
-        let mut response = Response::new(ResponseBody::Own(Some(text), Some(open)));
+        let mut response = Response::new(ResponseBody::own(text, open));
         *response.status_mut() = self.status;
         response.headers_mut().insert(header::CONTENT_TYPE, JSON);
         response

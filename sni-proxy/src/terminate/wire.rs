@@ -149,8 +149,12 @@ impl Wire {
 impl Driver {
     /// Polls a future that reads and writes the connection; what it wrote leaves at the end of each turn. Counts
     /// what passes among the bytes of `info`.
-    pub(crate) async fn drive<F: Future>(&self, future: Pin<&mut F>, info: &ConnInfo) -> F::Output {
-        self.turns(future, || self.report(info)).await
+    pub(crate) fn drive<F: Future>(
+        &self,
+        future: Pin<&mut F>,
+        info: &ConnInfo,
+    ) -> impl Future<Output = F::Output> {
+        self.turns(future, || self.report(info))
     }
 
     /// As [`Driver::drive`], and counts nothing; `after` is called at the end of each turn.
@@ -163,18 +167,23 @@ impl Driver {
         self.0.rx.load(Ordering::Relaxed)
     }
 
-    async fn turns<F: Future>(&self, mut future: Pin<&mut F>, after: impl Fn()) -> F::Output {
-        self.0.gathers.store(true, Ordering::Relaxed);
-        let output = poll_fn(|cx| {
+    /// No `async`, which would hold everything twice.
+    fn turns<F: Future>(
+        &self,
+        mut future: Pin<&mut F>,
+        after: impl Fn(),
+    ) -> impl Future<Output = F::Output> {
+        poll_fn(move |cx| {
+            self.0.gathers.store(true, Ordering::Relaxed);
             let polled = future.as_mut().poll(cx);
             // What went wrong is seen by the next that reads or writes.
             let _ = self.0.out().poll_send(cx);
             after();
+            if polled.is_ready() {
+                self.0.gathers.store(false, Ordering::Relaxed);
+            }
             polled
         })
-        .await;
-        self.0.gathers.store(false, Ordering::Relaxed);
-        output
     }
 
     fn report(&self, info: &ConnInfo) {

@@ -19,11 +19,10 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 /// Serves bodies of `len` bytes, and returns the client's side.
 fn serve(len: usize) -> (DuplexStream, Arc<HttpState>) {
     let (own, client) = duplex(1024);
-    let (count, state) = (Arc::<RequestCount>::default(), Arc::<HttpState>::default());
+    let (count, state) = (Arc::<RequestCount>::default(), HttpState::new(HEAD_LIMIT));
     let params = Http1Params {
         count: Arc::clone(&count),
         state: Arc::clone(&state),
-        head_limit: HEAD_LIMIT,
         hsts: Some(HeaderValue::from_static("max-age=1")),
         reset_on_close: |_| {},
     };

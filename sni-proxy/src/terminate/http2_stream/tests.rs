@@ -1,6 +1,7 @@
 //! hyper above, a client that sends frames below, time that is stopped.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
@@ -27,17 +28,14 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
 /// Serves a client that has said what it begins with, and returns its side.
 async fn serve() -> (DuplexStream, Arc<HttpState>) {
     let (own, mut client) = duplex(64 * 1024);
-    let state = Arc::<HttpState>::default();
-    let params = Http2Params {
-        state: Arc::clone(&state),
-        head_limit: LIMIT,
-    };
+    let state = HttpState::new(LIMIT);
     let begin = [
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         &frame(SETTINGS, 0, 0, &[])[..],
     ];
     client.write_all(&begin.concat()).await.unwrap();
-    let stream = preface(own, Instant::now() + LIMIT, params).await.unwrap();
+    let stream = preface(own, Instant::now() + LIMIT, Arc::clone(&state));
+    let stream = stream.await.unwrap();
     tokio::spawn(async move {
         let answer = |_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) };
         let _ = http2::Builder::new(TokioExecutor::new())
