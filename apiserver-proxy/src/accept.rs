@@ -53,7 +53,9 @@ fn accepted(
     peer: SocketAddr,
     listener: &Rc<ListenerContext>,
 ) {
-    let Some(record) = ConnRecord::admit(listener, peer, &worker.shared.admission) else {
+    let admission = &worker.shared.admission;
+    let record = ConnRecord::admit(listener, peer, admission);
+    let Some(record) = record.and_then(|record| record.admit_client(peer.ip(), admission)) else {
         return;
     };
     start(worker, Begin::Accepted(stream), record);

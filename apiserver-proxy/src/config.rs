@@ -160,12 +160,16 @@ pub(crate) struct Limits {
     /// Connections at once; above it new ones are refused and counted. Lowered at start, with a
     /// warning, to what the descriptor limit carries.
     pub(crate) connections: u64,
+    /// Connections of one client, an IPv4 address or an IPv6 /64, so that one pod leaves places for the kubelet; 0
+    /// for no limit. All of the host's network share its address.
+    pub(crate) connections_per_source: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 10_000,
+            connections_per_source: 0,
         }
     }
 }
@@ -266,7 +270,7 @@ upstream: { address: "api.example.com:8443", mode: proxy-protocol,
 interface: { name: apiserver-proxy, kind: auto, manage: true, cleanup: false }
 noTrack: off
 splice: true
-limits: { connections: 10000 }
+limits: { connections: 10000, connectionsPerSource: 0 }
 probes: { address: "[::]:16910" }
 dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", answer: ["10.0.0.2"], forward: ["169.254.20.10:53"] }
 "#;
@@ -320,7 +324,7 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
             "noTrack: off => notrack: off => proxy.yaml:6:",
             "splice: true => handover: { socket: run/x } => handover.socket: must be the absolute",
             "splice: true => handover: { socket: /run/x, timeout: 0s } => handover.timeout: 0 would",
-            "10000 => 0 => limits.connections: 0 would refuse",
+            "connections: 10000 => connections: 0 => limits.connections: 0 would refuse",
             "10.0.0.2:53 => [::]:53 => dns.address: answers would leave",
             "169.254.20.10:53 => 10.0.0.2:53 => dns.forward[0]: forwarding to 10.0.0.2:53",
             "169.254.20.10:53 => [::ffff:10.0.0.2]:53 => dns.forward[0]: forwarding to",

@@ -197,7 +197,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             names,
             route,
-            admission: Admission::new(limit, 0),
+            admission: Admission::new(limit, config.limits.connections_per_source),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
             accepting: Accepting::new(
                 Drain::new(DrainParams {
