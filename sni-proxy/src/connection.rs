@@ -24,8 +24,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answer::Answer;
 use crate::config::{ListenerConfig, Otherwise};
-use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Target, read};
-use crate::terminate::{self, RouteKey, Terminated};
+use crate::preamble::{
+    AddressPair, ClientNote, Expected, Preamble, Refusal, RouteKey, Target, read,
+};
+use crate::terminate::{self, Terminated};
 use crate::worker::{Listener, Worker};
 
 /// Serves one connection until it ends or moves to another process.

@@ -101,6 +101,26 @@ pub(crate) enum Target {
     Connect { value: String, version: HttpVersion },
 }
 
+/// By what a connection found its route, and each of its requests finds it again.
+#[derive(Debug)]
+pub(crate) enum RouteKey {
+    /// By the value of a CONNECT request's header.
+    Connect(String),
+    /// By a server name, or none.
+    ServerName(Option<String>),
+}
+
+impl From<Target> for RouteKey {
+    fn from(target: Target) -> Self {
+        match target {
+            Target::Connect { value, .. } => Self::Connect(value),
+            Target::ServerName { name, .. } => Self::ServerName(name),
+            // Such a route has no `terminate`.
+            Target::Destination(_) => Self::ServerName(None),
+        }
+    }
+}
+
 /// A preamble that is not served, and what the peer is told.
 #[derive(Debug)]
 pub(crate) struct Refusal {

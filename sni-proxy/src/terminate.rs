@@ -67,7 +67,7 @@ use self::tls_stream::{ServerStream, accept};
 use self::upgraded::{Upgraded, relayed};
 use self::upstream::{Active, Caller, RequestContext};
 use self::wire::{Driver, Wire};
-use crate::preamble::Target;
+use crate::preamble::RouteKey;
 use crate::worker::{Listener, Worker};
 
 pub(crate) use self::metrics::{Handshakes, Metrics, PoolKind};
@@ -166,26 +166,6 @@ pub(crate) struct Terminated {
     pub(crate) idle: Option<Duration>,
 }
 
-/// By what a connection found its route, and each of its requests finds it again.
-#[derive(Debug)]
-pub(crate) enum RouteKey {
-    /// By the value of a CONNECT request's header.
-    Connect(String),
-    /// By a server name, or none.
-    ServerName(Option<String>),
-}
-
-impl From<Target> for RouteKey {
-    fn from(target: Target) -> Self {
-        match target {
-            Target::Connect { value, .. } => Self::Connect(value),
-            Target::ServerName { name, .. } => Self::ServerName(name),
-            // Such a route has no `terminate`.
-            Target::Destination(_) => Self::ServerName(None),
-        }
-    }
-}
-
 /// Returns the termination of a route that has secrets, with them.
 pub(crate) fn of(route: &Route) -> Option<(Arc<Termination>, Arc<Secrets>)> {
     let termination: Arc<Termination> = route.handler()?.get()?;
@@ -229,7 +209,7 @@ async fn begin(
 ) -> Result<(Tls, Driver, Rc<Client>), Reason> {
     let shared = &worker.shared;
     let within = Instant::now() + shared.config.limits.preamble_timeout.0;
-    let (wire, driver) = Wire::new(conn.downstream);
+    let (wire, driver) = Wire::new(conn.downstream, conn.early.len());
     let handshakes = &conn.listener.handshakes;
     let config = Arc::clone(&conn.secrets.tls.server);
     let tls = match timeout_at(within, accept(config, wire, conn.early)).await {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::ring::Ticketer;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
@@ -189,6 +190,8 @@ fn toward(
         Some(key) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key))),
         None => builder.with_no_client_auth(),
     };
+    // Without buffers of its own rustls does not forget such a session that a server no longer takes as it was.
+    any.resumption = Resumption::default().tls12_resumption(Tls12Resumption::Disabled);
     any.alpn_protocols = ANY.map(<[u8]>::to_vec).to_vec();
     let mut http1 = any.clone();
     http1.alpn_protocols = vec![HTTP1.to_vec()];

@@ -49,6 +49,9 @@ pub(crate) async fn preface<S: AsyncRead + Unpin>(
     let mut came = [0; PREFACE.len()];
     match timeout_at(by, stream.read_exact(&mut came)).await {
         Err(_) => return Err(Reason::PreambleTimeout),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(Reason::Closed);
+        }
         Ok(Err(_)) => return Err(Reason::DownstreamReset),
         Ok(Ok(_)) if came != *PREFACE => return Err(Reason::Malformed),
         Ok(Ok(_)) => {}

@@ -19,7 +19,7 @@ use h2::RecvStream;
 use slab::Slab;
 
 /// Bytes of a connection after which it is looked for clients that stopped reading; a turn of its task reads at
-/// most twice as many. In frames of one byte both take half of what h2 permits (`CONNECTION_WINDOW`).
+/// most four times as many. In frames of one byte both take half of what h2 permits (`CONNECTION_WINDOW`).
 const PERIOD: u64 = 256 * 1024;
 /// Bytes that are taken at a time, as a frame of HTTP/2 has by default.
 const PIECE: usize = 16 * 1024;

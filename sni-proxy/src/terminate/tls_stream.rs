@@ -142,7 +142,7 @@ impl<S: Session> TlsStream<S> {
         poll_fn(|cx| {
             if !std::mem::replace(&mut begun, true) {
                 let used = self.process(cx, &mut early, None)?;
-                self.partial = early.split_off(used);
+                self.keep(&early[used..]);
             }
             loop {
                 ready!(self.wire.poll_send(cx))?;
@@ -156,6 +156,12 @@ impl<S: Session> TlsStream<S> {
         })
         .await
         .map(|()| self)
+    }
+
+    /// Keeps the start of a record; behind the peer's end there is none.
+    fn keep(&mut self, rest: &[u8]) {
+        let rest = if self.ended { &[] } else { rest };
+        self.partial = rest.to_vec();
     }
 
     /// Reads from the socket once, and processes that; returns how many bytes came, 0 at its end.
@@ -177,7 +183,7 @@ impl<S: Session> TlsStream<S> {
             before.copy_from_slice(&self.partial);
             let came = &mut incoming[..held + len];
             let used = self.process(cx, came, into)?;
-            self.partial = came[used..].to_vec();
+            self.keep(&came[used..]);
             Poll::Ready(Ok(len))
         })
     }
@@ -327,6 +333,10 @@ impl<S: Session> AsyncRead for TlsStream<S> {
         let own = &mut *self;
         let before = into.filled().len();
         loop {
+            // Ahead of all that may have to wait: with `Pending` it would be lost.
+            if into.remaining() == 0 || into.filled().len() > before {
+                return Poll::Ready(Ok(()));
+            }
             let rest = &own.plain[own.read..];
             if !rest.is_empty() {
                 // As each read of a socket does: one that sends much does not keep others waiting.
@@ -339,15 +349,18 @@ impl<S: Session> AsyncRead for TlsStream<S> {
                 }
                 return Poll::Ready(Ok(()));
             }
-            if own.ended || into.remaining() == 0 || into.filled().len() > before {
+            if own.ended {
                 return Poll::Ready(Ok(()));
             }
             if own.failed {
                 return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
             }
-            // An end without TLS's own is one that anybody on the way can make.
-            if ready!(own.poll_more(cx, Some(into)))? == 0 {
-                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            match ready!(own.poll_more(cx, Some(into))) {
+                // An end without TLS's own is one that anybody on the way can make.
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                // What came ahead of it is read first.
+                Err(_) if into.filled().len() > before => {}
+                read => drop(read?),
             }
         }
     }
@@ -386,10 +399,13 @@ impl<S: Session> AsyncWrite for TlsStream<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Fails where the end was said before.
+        // Again it writes nothing, and after an error it fails.
         let _ = self.write(OVERHEAD, |mut traffic, room| {
             traffic.queue_close_notify(room)
         });
         self.wire.poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests;

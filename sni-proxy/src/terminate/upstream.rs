@@ -558,7 +558,7 @@ async fn dial(
             return Err(StatusCode::SERVICE_UNAVAILABLE);
         }
     };
-    let (wire, driver) = Wire::new(stream);
+    let (wire, driver) = Wire::new(stream, 0);
     let connecting = connect(Arc::clone(tls), name.clone(), wire);
     match timeout_at(deadline, connecting).await {
         Ok(Ok(stream)) => {

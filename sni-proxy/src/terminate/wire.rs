@@ -59,7 +59,8 @@ pub(crate) struct Out {
 }
 
 impl Wire {
-    pub(crate) fn new(stream: TcpStream) -> (Self, Driver) {
+    /// Takes a socket of which `early` bytes were read already.
+    pub(crate) fn new(stream: TcpStream, early: usize) -> (Self, Driver) {
         let (socket, sink) = stream.into_split();
         let out = Out {
             socket: Some(sink),
@@ -71,7 +72,7 @@ impl Wire {
         let shared = Arc::new(Shared {
             out: Mutex::new(out),
             gathers: AtomicBool::new(false),
-            rx: AtomicU64::new(0),
+            rx: AtomicU64::new(early as u64),
         });
         let driver = Driver(Arc::clone(&shared));
         let wire = Self { socket, shared };
@@ -99,6 +100,11 @@ impl Wire {
             true => Poll::Ready(Ok(())),
             false => out.poll_send(cx),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn received(&self) -> u64 {
+        self.shared.rx.load(Ordering::Relaxed)
     }
 
     pub(crate) fn out(&self) -> MutexGuard<'_, Out> {
