@@ -11,9 +11,11 @@ use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tunnel_proto::datagram::RouteId;
 use tunnel_proto::path::{LinkId, Transport};
 use tunnel_proto::{filter, path};
@@ -192,9 +194,12 @@ impl Tunnel {
     /// Hands over a TCP connection that was accepted; its first bytes are frames. It is closed
     /// when too many wait.
     pub fn accept(&self, stream: std::net::TcpStream, from: SocketAddr) {
+        static LIMIT: telemetry::Throttle = telemetry::Throttle::new(Duration::from_secs(10));
         let told = self.commands.try_send(Command::Accepted(stream, from));
-        if told.is_err() {
-            tracing::warn!(%from, "connection closed: too many are waiting");
+        if told.is_err()
+            && let Some(suppressed) = LIMIT.permit(Instant::now().into_std())
+        {
+            tracing::warn!(%from, suppressed, "connection closed: too many are waiting");
         }
     }
 

@@ -367,11 +367,7 @@ impl Peer {
             return;
         }
         let info = info.unwrap_or_default();
-        self.draining = info.draining;
-        if info.ended && !self.ended {
-            tracing::info!(peer = %self.name, "peer has ended");
-        }
-        self.ended = info.ended;
+        (self.draining, self.ended) = (info.draining, info.ended);
     }
 
     /// Applies what the peer reported in a probe.

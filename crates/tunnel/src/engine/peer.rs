@@ -211,7 +211,16 @@ pub(crate) enum Steering {
     Server {
         prober: Option<Box<Prober>>,
         last_healthy: Option<Instant>,
+        told: Told,
     },
+}
+
+/// What the log says of a peer's health.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(super) healthy: bool,
+    /// When it said last that the peer is not healthy.
+    pub(super) trouble: Option<Instant>,
 }
 
 /// One other end.
@@ -308,6 +317,7 @@ impl Peer {
             Steering::Server {
                 prober,
                 last_healthy,
+                ..
             } => {
                 let answers = prober.as_ref().is_some_and(|prober| !prober.is_lost());
                 last_healthy.is_some() && answers && !self.ended

@@ -17,7 +17,7 @@ use tunnel_proto::path::Selector;
 use crate::handle::{Identity, IdentityError, PeerSpec};
 
 use super::Engine;
-use super::peer::{Pair, Peer, Remote, Steering};
+use super::peer::{Pair, Peer, Remote, Steering, Told};
 
 /// Pairs of keys that a server has numbers for, beside its route id.
 const PAIRS: usize = 16;
@@ -171,6 +171,7 @@ impl Engine {
             Steering::Server {
                 prober: None,
                 last_healthy: None,
+                told: Told::default(),
             }
         } else {
             let secret = self.shared.instance ^ u64::from(place.get()) << 40;

@@ -10,7 +10,7 @@
 //! `handle_control` are for both ends.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tunnel_proto::frame::Control;
 use tunnel_proto::path::LinkId;
@@ -19,6 +19,9 @@ use super::inbound::Received;
 use super::peer::{Peer, Remote, Steering};
 use super::{Engine, MAX_UNPROVEN, Out, PROOF_TIMEOUT, SILENCE, SILENT_TIMEOUT};
 use super::{Shared, Stream, StreamId};
+
+/// Between two lines that say that one peer is not healthy.
+const QUIET: Duration = Duration::from_secs(10);
 
 impl Engine {
     /// Takes a stream that was accepted.
@@ -166,10 +169,10 @@ impl Peer {
         shared: &mut Shared,
         out: &mut impl Out,
     ) {
-        let was_healthy = self.is_healthy();
         let Steering::Server {
             prober,
             last_healthy,
+            ..
         } = &mut self.steering
         else {
             return;
@@ -181,30 +184,50 @@ impl Peer {
             }
             prober.due(now)
         });
-        if was_healthy != self.is_healthy() {
-            tracing::warn!(peer = %self.name, "peer is unhealthy: probes are not answered");
-        }
         if let (Some(id), Some(link)) = (due, self.active) {
             self.send_probe(now, link, (id, 0, 0), shared, out);
         }
         if tick {
             self.tick_pairs(now, out);
+            self.tell_health(now);
+        }
+    }
+
+    /// Logs whether the peer is healthy, if that changed. A peer decides by what it sends how often it does.
+    fn tell_health(&mut self, now: Instant) {
+        let (healthy, has_link) = (self.is_healthy(), self.active.is_some());
+        let Steering::Server { told, .. } = &mut self.steering else {
+            return;
+        };
+        let recent = |at| now.saturating_duration_since(at) < QUIET;
+        if healthy == told.healthy || (!healthy && told.trouble.is_some_and(recent)) {
+            return;
+        }
+        told.healthy = healthy;
+        if healthy {
+            tracing::info!(peer = %self.name, "peer is healthy");
+            return;
+        }
+        told.trouble = Some(now);
+        if self.ended {
+            tracing::info!(peer = %self.name, "peer has ended");
+        } else if has_link {
+            tracing::warn!(peer = %self.name, "peer is unhealthy: probes are not answered");
+        } else {
+            tracing::warn!(peer = %self.name, "peer is unhealthy: its link is closed");
         }
     }
 
     pub(super) fn answered_server(&mut self, now: Instant, link: LinkId, id: u32) {
-        let was_healthy = self.is_healthy();
         if let Steering::Server {
             prober: Some(prober),
             last_healthy,
+            ..
         } = &mut self.steering
             && self.active == Some(link)
         {
             prober.answered(now, id);
             *last_healthy = Some(now);
-        }
-        if !was_healthy && self.is_healthy() {
-            tracing::info!(peer = %self.name, "peer is healthy");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Two ends and what is between them, in simulated time.
 
+mod health;
 mod simulation;
 mod streams;
 pub(crate) mod support;

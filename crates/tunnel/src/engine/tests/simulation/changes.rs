@@ -56,8 +56,14 @@ impl Simulation {
 
     /// Restarts a client. Its UDP sockets get other ports.
     pub(in crate::engine::tests) fn restart_client(&mut self, at: usize) {
+        self.kill_client(at);
         let engine = self.client(at, self.servers.len());
         self.clients[at] = End::new(engine);
+    }
+
+    /// Ends a client that says nothing of it; the kernel closes its streams.
+    pub(in crate::engine::tests) fn kill_client(&mut self, at: usize) {
+        self.clients[at].dead = true;
         let streams = self.take_streams(|wire| wire.client == at);
         self.wires.retain(|(.., wire)| wire.client != at);
         for (id, wire) in streams {
