@@ -5,7 +5,8 @@
 //!                                                    keys and peers watched ─┘
 //! ```
 //!
-//! Runs on the control runtime of its caller; connections are the workers', packets the tunnel's.
+//! Runs on the control runtime of its caller, which accepts tunnels too; the proxy's connections are the
+//! workers', packets the tunnel's.
 
 use std::future::pending;
 use std::io;
@@ -21,9 +22,11 @@ use serve::{
     accept_all, bind_all, connection_limit,
 };
 use telemetry::access_log::Sink;
+use telemetry::metrics::Counter;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tls::ServerTls;
 use tokio::sync::Notify;
+use tokio::task::LocalSet;
 use tokio::time::timeout;
 use tunnel::Identity;
 
@@ -62,14 +65,17 @@ pub struct Server<L> {
     asked: Arc<Notify>,
     proxy: SocketAddr,
     tunnel: Option<SocketAddr>,
+    links: Option<Port>,
 }
 
 /// What a worker thread is given.
-struct Task {
-    shared: Arc<Shared>,
-    proxy: WorkerSocket,
-    /// One of the workers has the tunnel's port as well.
-    links: Option<(WorkerSocket, LinksParams)>,
+type Task = (Arc<Shared>, WorkerSocket);
+
+/// The tunnel's port.
+struct Port {
+    socket: WorkerSocket,
+    params: LinksParams,
+    paused: Counter,
 }
 
 impl<L: Link> Server<L> {
@@ -127,8 +133,13 @@ impl<L: Link> Server<L> {
         });
         service.answer(endpoints, &view, parts.registry, parts.log);
         let paused = instruments.listeners.accept_paused.clone();
+        let links = tunnel.and_then(|bound| bound.per_worker.into_iter().flatten().next());
+        let links = links.map(|socket| Port {
+            socket,
+            params: links_params(&link, &config, &instruments),
+            paused: paused.clone(),
+        });
         let accepting = Accepting::new(drain.clone(), paused);
-        let links = links(&link, &config, &instruments);
         let shared = Arc::new(Shared {
             config: config.proxy,
             limits: config.limits,
@@ -141,7 +152,8 @@ impl<L: Link> Server<L> {
             metrics: instruments.proxy,
             access_log,
         });
-        service.start(tasks(&shared, bound, tunnel, links));
+        let sockets = bound.per_worker.into_iter().flatten();
+        service.start(sockets.map(|own| (Arc::clone(&shared), own)).collect());
         keep(&mut service, &link, &tls, keeper, drain);
         Ok(Self {
             link,
@@ -150,6 +162,7 @@ impl<L: Link> Server<L> {
             asked,
             proxy: proxy.unwrap_or(address),
             tunnel: tunnel_address,
+            links,
         })
     }
 
@@ -202,10 +215,15 @@ impl<L: Link> Server<L> {
                 }
             },
         );
-        let ended = tokio::select! {
-            served = served => served.map_err(ServerError::from),
-            () = tunnels => Err(ServerError::TunnelsEnded),
-        };
+        let links = LocalSet::new();
+        let ended = links.run_until(async {
+            tokio::select! {
+                served = served => served.map_err(ServerError::from),
+                () = tunnels => Err(ServerError::TunnelsEnded),
+                failed = accept_links(self.links) => failed,
+            }
+        });
+        let ended = ended.await;
         if timeout(STOP_LIMIT, self.link.stop()).await.is_err() {
             tracing::warn!("the tunnels did not end in time");
         }
@@ -214,29 +232,29 @@ impl<L: Link> Server<L> {
 }
 
 /// Runs one worker until the process no longer accepts.
-async fn work(handle: WorkerHandle, task: Task) -> io::Result<()> {
-    let Task {
-        shared,
-        proxy,
-        links,
-    } = task;
-    // Clients may have to connect again until the very end.
-    let never = Drain::new(DrainParams::default());
-    let accepting = Accepting::new(never, shared.listeners.accept_paused.clone());
-    let links = tokio::task::spawn_local(async move {
-        let Some((socket, params)) = links else {
-            return pending().await;
-        };
-        let links = Links::new(params);
-        accept_all(&accepting, vec![(socket, ())], move |stream, peer, ()| {
+async fn work(handle: WorkerHandle, (shared, socket): Task) -> io::Result<()> {
+    proxy::run(shared, handle, socket).await
+}
+
+/// Accepts clients until the process ends: they may have to connect again until the very end. Needs a
+/// [`LocalSet`].
+async fn accept_links(port: Option<Port>) -> Result<(), ServerError> {
+    let Some(port) = port else {
+        return pending().await;
+    };
+    let accepting = Accepting::new(Drain::new(DrainParams::default()), port.paused);
+    let links = Links::new(port.params);
+    let accepted = accept_all(
+        &accepting,
+        vec![(port.socket, ())],
+        move |stream, peer, ()| {
             links.accepted(stream, peer);
-        })
-        .await
-    });
-    tokio::select! {
-        accepted = proxy::run(shared, handle, proxy) => accepted,
-        failed = links => failed.map_err(io::Error::other)?,
-    }
+        },
+    );
+    accepted.await.map_err(|source| ServerError::System {
+        attempt: "accepting clients",
+        source,
+    })
 }
 
 fn listener(name: &str, address: SocketAddr, tcp: &TcpOptions) -> ListenerParams {
@@ -257,7 +275,7 @@ fn first(bound: &BoundListeners) -> Option<SocketAddr> {
     bound.addresses.first().copied()
 }
 
-fn links<L: Link>(link: &L, config: &Config, instruments: &Instruments) -> LinksParams {
+fn links_params<L: Link>(link: &L, config: &Config, instruments: &Instruments) -> LinksParams {
     let link_to = link.clone();
     LinksParams {
         accept: Box::new(move |stream, from| link_to.accept(stream, from)),
@@ -265,23 +283,6 @@ fn links<L: Link>(link: &L, config: &Config, instruments: &Instruments) -> Links
         limits: config.limits,
         ended: instruments.links.clone(),
     }
-}
-
-fn tasks(
-    shared: &Arc<Shared>,
-    proxy: BoundListeners,
-    tunnel: Option<BoundListeners>,
-    links: LinksParams,
-) -> Vec<Task> {
-    let tunnel = tunnel.and_then(|bound| bound.per_worker.into_iter().flatten().next());
-    let mut links = tunnel.map(|socket| (socket, links));
-    let sockets = proxy.per_worker.into_iter().flatten();
-    let tasks = sockets.map(|proxy| Task {
-        shared: Arc::clone(shared),
-        proxy,
-        links: links.take(),
-    });
-    tasks.collect()
 }
 
 /// Starts what goes on for as long as the process serves.

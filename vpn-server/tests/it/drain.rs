@@ -1,5 +1,6 @@
 //! Stopping without losing what is under way.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 
@@ -32,6 +33,35 @@ fn drain_notifies_clients_and_awaits_connections() {
     drop(tunnel);
     assert!(rig.end());
     assert!(matches!(rig.call(), Call::Stop));
+}
+
+/// Returns the names of the worker threads that run.
+fn workers() -> BTreeSet<String> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    // A thread may end meanwhile.
+    let names = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.unwrap().path().join("comm")).ok());
+    names.filter(|name| name.starts_with("worker-")).collect()
+}
+
+#[test]
+fn tunnel_port_stays_open_when_other_workers_have_ended() {
+    // The kernel chooses the worker of a connection.
+    let mut left = BTreeSet::new();
+    while left.len() < 2 {
+        let mut rig = Rig::start(&json!({ "workers": 2, "drain": { "timeout": "60s" } }));
+        let echo = Upstream::start(Behavior::Echo).unwrap();
+        let target = echo.addr().to_string();
+        let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
+        tunnel.echo(b"before").unwrap();
+        assert_eq!(workers().len(), 2);
+        assert_eq!(Rig::ask(rig.admin, "POST", "/drain").status, 200);
+        wait::until("the other worker to end", LIMIT, || workers().len() == 1).unwrap();
+        assert!(TcpStream::connect(rig.tunnel).is_ok(), "{:?}", workers());
+        left.append(&mut workers());
+        drop(tunnel);
+        assert!(rig.end());
+    }
 }
 
 #[test]
