@@ -251,6 +251,11 @@ impl Connector {
             EndpointAddress::Ip(addr) => return Ok(vec![*addr]),
             EndpointAddress::Host { name, port } => (name, *port),
         };
+        let before = lock(&self.tried).get(server).copied();
+        if before.is_some_and(|tried| tried.udp > 0) {
+            // The one before ended in silence, as one by TCP in an error.
+            servers.names.refresh(name);
+        }
         let known = servers.names.addresses(name).await;
         let known = known.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
         let mut tried = lock(&self.tried);

@@ -11,7 +11,7 @@ use testkit::wait;
 use tunnel::keys::generate;
 
 use crate::seed::Seed;
-use crate::shoot::{LIMIT, POD, SERVER, SHOOT, Shoot};
+use crate::shoot::{LIMIT, POD, SEED, SERVER, SHOOT, Shoot};
 
 fn pod(shoot: &Shoot) -> UdpSocket {
     let bind = || UdpSocket::bind((POD, 0)).unwrap();
@@ -107,6 +107,33 @@ fn servers_behind_two_load_balancers_fail_apart() {
         assert!(shoot.is_ready());
         assert_eq!(client.stop(LIMIT).unwrap().code(), Some(0));
     }
+}
+
+#[test]
+fn gateway_that_moved_is_looked_up_again() {
+    const MOVED: &str = "10.9.0.3";
+    let shoot = Shoot::new("moved");
+    let cidr = format!("{MOVED}/24");
+    shoot.seed.add_address("eth0", &cidr).unwrap();
+    let at = |address| format!("{address} gateway.example\n");
+    let hosts = shoot.dir.write("hosts", at(SEED)).unwrap();
+    let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+    let mount = ["--mount", "--propagation", "private", "sh", "-c", script];
+    let wrapper = [&["unshare"][..], &mount, &[hosts.to_str().unwrap()]].concat();
+    let seed = Seed::start(&shoot, vec![shoot.client]);
+    let endpoint = json!({ "address": "gateway.example", "transport": "udp" });
+    let client = shoot.start_as(&wrapper, &shoot.config(json!({ "endpoint": endpoint })));
+    shoot.wait_ready(true);
+    // In place, since the file is mounted. A name of this file is good for an hour or more.
+    shoot.dir.write("hosts", at(MOVED)).unwrap();
+    drop(seed);
+    shoot.wait_ready(false);
+    let (inner, clients) = ([192, 168, 123, 1].into(), vec![shoot.client]);
+    let _seed = Seed::start_at(&shoot, MOVED, inner, &shoot.server, clients);
+    // An attempt that goes to the old address comes first, at most.
+    let back = wait::until("the client to be back", 3 * LIMIT, || shoot.is_ready());
+    back.unwrap();
+    assert_eq!(client.stop(LIMIT).unwrap().code(), Some(0));
 }
 
 #[test]
