@@ -34,6 +34,8 @@ use crate::status::Answers;
 /// How long servers report no flow before this client ends: their counts may be stale, and one without another
 /// healthy client goes on choosing this one.
 const SETTLE: Duration = Duration::from_secs(1);
+/// Files that could not be used are tried again after this, whatever the file system tells.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// How long the tunnel's thread may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
@@ -93,18 +95,36 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads keys and servers to go with `current`; tells whether nothing else differs.
-    fn read(&self, current: &Config) -> Result<(Config, Identity, bool), ClientError> {
-        let fresh = Config::load(&self.path, &self.environment)?;
-        let (config, same) = current.reloaded(&fresh)?;
-        let identity = config.identity()?;
-        Ok((config, identity, same))
+    fn load(&self) -> Result<Config, ConfigError> {
+        Config::load(&self.path, &self.environment)
+    }
+}
+
+/// The files that the client was last told to use, whether they were refused or not.
+#[derive(Debug)]
+struct Watched {
+    keys: Vec<PathBuf>,
+    watcher: FileWatcher,
+}
+
+impl Watched {
+    fn new(source: &Source, config: &Config) -> Result<Self, ClientError> {
+        let keys = config.key_files();
+        let mut files = keys.clone();
+        files.push(source.path.clone());
+        let watcher = FileWatcher::new(files, WatchParams::default());
+        let watcher = watcher.map_err(ClientError::Watch)?;
+        Ok(Self { keys, watcher })
     }
 
-    fn watcher(&self, config: &Config) -> io::Result<FileWatcher> {
-        let mut files = config.key_files();
-        files.push(self.path.clone());
-        FileWatcher::new(files, WatchParams::default())
+    /// Waits until they changed, or those that were refused may be better now. Cancel-safe.
+    async fn changed(&mut self, refused: bool) {
+        let changed = self.watcher.changed();
+        if refused {
+            let _ = timeout(TRY_AGAIN, changed).await;
+        } else {
+            changed.await;
+        }
     }
 }
 
@@ -114,7 +134,9 @@ pub struct Client {
     source: Source,
     config: Config,
     shown: Arc<ArcSwap<Value>>,
-    watcher: FileWatcher,
+    watched: Watched,
+    /// Why the last reload was refused.
+    refused: Option<String>,
     network: Arc<Network>,
     tunnel: Tunnel,
     connector: Arc<Connector>,
@@ -140,7 +162,7 @@ impl Client {
         // Whatever may fail without touching the kernel goes first.
         let probes = EndpointAddr::Tcp(config.file.probes.address());
         let endpoints = BoundEndpoints::bind(probes, config.file.admin.address.clone())?;
-        let watcher = source.watcher(&config).map_err(ClientError::Watch)?;
+        let watched = Watched::new(&source, &config)?;
         let identity = config.identity()?;
         metrics.reload_good.set(1);
         let network = Arc::new(Network::new(&config, metrics.clone())?);
@@ -175,7 +197,8 @@ impl Client {
             source,
             config,
             shown,
-            watcher,
+            watched,
+            refused: None,
             network,
             tunnel,
             connector,
@@ -218,7 +241,7 @@ impl Client {
                         self.drain.begin();
                     }
                 },
-                () = self.watcher.changed() => self.reload().await,
+                () = self.watched.changed(self.refused.is_some()) => self.reload().await,
                 _ = &mut self.dialing => break true,
                 () = left(&self.tunnel, &self.drain), if stopping => break false,
             }
@@ -240,30 +263,41 @@ impl Client {
         }
     }
 
-    /// Reads keys and servers again; what cannot be used changes nothing.
+    /// Reads keys and servers to go with the rest of the configuration; tells whether nothing else differs.
+    fn read(&mut self) -> Result<(Config, Identity, bool), ClientError> {
+        let fresh = self.source.load()?;
+        if fresh.key_files() != self.watched.keys {
+            self.watched = Watched::new(&self.source, &fresh)?;
+        }
+        // Again, so that no change falls between.
+        let (config, same) = self.config.reloaded(&self.source.load()?)?;
+        let identity = config.identity()?;
+        Ok((config, identity, same))
+    }
+
+    /// Reads keys and servers again; what cannot be used changes nothing. The same refusal is logged and
+    /// counted once.
     async fn reload(&mut self) {
-        let (config, identity, same) = match self.source.read(&self.config) {
+        let (config, identity, same) = match self.read() {
             Ok(read) => read,
             Err(error) => {
-                self.metrics.reload_failures.inc();
-                self.metrics.reload_good.set(0);
-                let error = telemetry::chain(&error);
-                tracing::warn!(%error, "reload failed; keeping the previous keys and servers");
+                let error = telemetry::chain(&error).to_string();
+                if self.refused.as_ref() != Some(&error) {
+                    self.metrics.reload_failures.inc();
+                    self.metrics.reload_good.set(0);
+                    tracing::warn!(%error, "reload failed; keeping the previous keys and servers");
+                    self.refused = Some(error);
+                }
                 return;
             }
         };
+        self.refused = None;
         // A tunnel that has ended is noticed elsewhere.
         let _ = self.tunnel.replace(identity).await;
         if !same {
             tracing::warn!("only keys and servers change without a restart");
         }
         self.connector.set_gateways(config.gateways.clone());
-        if config.key_files() != self.config.key_files() {
-            match self.source.watcher(&config) {
-                Ok(watcher) => self.watcher = watcher,
-                Err(error) => tracing::warn!(%error, "watching key files failed"),
-            }
-        }
         self.metrics.reloads.inc();
         self.metrics.reload_good.set(1);
         tracing::info!(
@@ -317,5 +351,21 @@ async fn left(tunnel: &Tunnel, drain: &Drain) {
     tokio::select! {
         () = idle => {}
         () = drain.reached(Phase::Cut) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_files_are_tried_again_though_none_changes() {
+        let files = vec![PathBuf::from("/nowhere")];
+        let watcher = FileWatcher::new(files, WatchParams::default()).unwrap();
+        let keys = Vec::new();
+        let mut watched = Watched { keys, watcher };
+        let limit = 2 * TRY_AGAIN;
+        assert!(timeout(limit, watched.changed(false)).await.is_err());
+        assert!(timeout(limit, watched.changed(true)).await.is_ok());
     }
 }

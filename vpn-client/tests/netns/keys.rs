@@ -53,6 +53,23 @@ fn second_key_replaces_first_without_loss() {
 }
 
 #[test]
+fn key_that_comes_after_its_configuration_is_used() {
+    let shoot = Shoot::new("late");
+    let _seed = Seed::start(&shoot, vec![shoot.client]);
+    let client = shoot.start(&shoot.config(json!({})));
+    shoot.wait_ready(true);
+    shoot.write(&shoot.config(json!({ "keys": { "private": ["next", "client"] } })));
+    shoot.wait_metric(FAILURES, &[], 1.0);
+    let next = generate().unwrap();
+    write_new(&shoot.dir.join("next"), &next).unwrap();
+    shoot.wait_metric(RELOADS, &[], 1.0);
+    // From now on a file like any other.
+    shoot.dir.replace("next", "no key").unwrap();
+    shoot.wait_metric(FAILURES, &[], 2.0);
+    assert_eq!(client.stop(LIMIT).unwrap().code(), Some(0));
+}
+
+#[test]
 fn sighup_reloads_everything() {
     let shoot = Shoot::new("hangup");
     let mut client = shoot.start(&shoot.config(json!({})));
