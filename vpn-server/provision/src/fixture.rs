@@ -31,12 +31,16 @@ pub(super) fn changed(from: &str, to: &str) -> Wanted {
 
 /// The same with several other lines.
 pub(super) fn changed_in(changes: &[(&str, &str)]) -> Wanted {
+    parameters(&text_with(changes))
+}
+
+pub(super) fn text_with(changes: &[(&str, &str)]) -> String {
     let mut text = PARAMETERS.to_owned();
     for (from, to) in changes {
         assert!(text.contains(from), "{from:?}");
         text = text.replace(from, to);
     }
-    parameters(&text)
+    text
 }
 
 fn parameters(text: &str) -> Wanted {

@@ -31,6 +31,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ring::rand::{SecureRandom, SystemRandom};
 use settings::{ConfigError, HumanDuration};
 use tokio::time::{Instant, sleep};
+use tunnel::RouteId;
 
 use self::cluster::Saved;
 use self::config::Wanted;
@@ -143,6 +144,13 @@ pub async fn provision(flags: &Flags) -> Result<String, ProvisionError> {
 /// What is wrong with them.
 pub fn check(parameters: &Path) -> Result<String, ProvisionError> {
     let wanted = Wanted::load(parameters)?;
+    // As for a new shoot, since each end's program may refuse what it would be given.
+    let system = SystemRandom::new();
+    let ids = (1..=RouteId::MAX).filter_map(RouteId::new);
+    let ids: Vec<_> = ids.take(wanted.servers.len()).collect();
+    let state = plan::ensure(None, &wanted, &ids, now(), &mut || random_bytes(&system));
+    let state = state.map_err(planning)?;
+    render::render(&state, &wanted).map_err(|error| ProvisionError::Render(error.into()))?;
     let (servers, clients) = (wanted.servers.len(), wanted.clients.len());
     let namespace = &wanted.file.namespace;
     Ok(format!(
@@ -288,7 +296,7 @@ impl Run {
     fn plan(
         &self,
         before: Option<State>,
-        claimed: &[tunnel::RouteId],
+        claimed: &[RouteId],
         step: Step,
         random: Random<'_>,
     ) -> Result<(State, Option<Duration>), PlanError> {

@@ -11,17 +11,14 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use settings::ConfigError;
 use tunnel::keys::KeyTextError;
-use tunnel::settings::TunnelAddress;
+use tunnel::settings::{Environment, TunnelAddress};
 
 use super::manifest::to_yaml;
 use super::state::{Authority, Keys, Leaf, Phase, Secret, State, Which};
-use vpn_server::{Config, Environment};
-
 use crate::config::Wanted;
 
 telemetry::labels! {
@@ -62,9 +59,9 @@ pub(super) struct Objects {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum RenderError {
-    #[error("the configuration of vpn-seed-server-{server}, made of these parameters")]
+    #[error("the configuration of {end}, made of these parameters")]
     Config {
-        server: usize,
+        end: String,
         #[source]
         source: ConfigError,
     },
@@ -174,14 +171,12 @@ impl Picture<'_> {
         let keys = json!({ "private": PRIVATE, "peers": "peers.yaml" });
         config.insert("keys".to_owned(), keys);
         proxy_files(&mut config);
-        let text = to_yaml(&Value::Object(config));
-        let origin = Path::new("vpn-server.yaml");
-        if let Err(source) = Config::from_text(&text, origin, &Environment::default()) {
-            let server = number;
-            return Err(RenderError::Config { server, source });
-        }
-        data.insert("vpn-server.yaml".to_owned(), text);
-        let name = format!("{}-keys", server_name(number));
+        let (text, file) = (to_yaml(&Value::Object(config)), "vpn-server.yaml");
+        let end = server_name(number);
+        let name = format!("{end}-keys");
+        vpn_server::Config::from_text(&text, file.as_ref(), &Environment::default())
+            .map_err(|source| RenderError::Config { end, source })?;
+        data.insert(file.to_owned(), text);
         Ok(self.secret(Side::Seed, name, data))
     }
 
@@ -213,9 +208,12 @@ impl Picture<'_> {
         config.insert("networks".to_owned(), json!(self.wanted.file.networks));
         config.insert("keys".to_owned(), json!({ "private": PRIVATE }));
         config.insert("servers".to_owned(), json!(servers));
-        let text = to_yaml(&Value::Object(config));
-        data.insert("vpn-client.yaml".to_owned(), text);
-        let name = format!("{}-keys", client_name(number));
+        let (text, file) = (to_yaml(&Value::Object(config)), "vpn-client.yaml");
+        let end = client_name(number);
+        let name = format!("{end}-keys");
+        vpn_client::Config::from_text(&text, file.as_ref(), &Environment::default())
+            .map_err(|source| RenderError::Config { end, source })?;
+        data.insert(file.to_owned(), text);
         Ok(self.secret(Side::Shoot, name, data))
     }
 

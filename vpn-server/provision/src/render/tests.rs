@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::fixture::{Shoot, changed, wanted};
+use super::super::fixture::{Shoot, changed, text_with, wanted};
 use super::*;
 use crate::config::Rotate;
 
@@ -212,20 +212,35 @@ fn disabled_preshared_keys_leave_no_files() {
 }
 
 #[test]
-fn config_that_server_refuses_is_refused() {
-    for (to, what) in [
-        ("server: { flows: 0, ", "flows: not between"),
-        ("server: { flwos: 1, ", "flwos"),
-        ("server: { listen: x, ", "listen"),
+fn config_that_either_end_refuses_is_refused() {
+    let (server, client) = ("vpn-seed-server-0", "vpn-shoot-0");
+    for (to, what, end) in [
+        ("server: { flows: 0, ", "flows: not between", server),
+        ("server: { flwos: 1, ", "flwos", server),
+        ("server: { listen: x, ", "listen", server),
+        ("client: { mtu: 1 }\nserver: { ", "mtu: 1 is not", client),
+        ("client: { mut: 1 }\nserver: { ", "mut", client),
     ] {
         let shoot = Shoot::new(changed("server: { ", to));
         let Err(error) = render(&shoot.state, &shoot.wanted) else {
             panic!("{to:?} was taken");
         };
         let text = telemetry::chain(&error).to_string();
-        assert!(
-            text.contains(what) && text.contains("vpn-seed-server-0"),
-            "{text}"
-        );
+        assert!(text.contains(what) && text.contains(end), "{text}");
     }
+}
+
+#[test]
+fn check_refuses_what_an_end_refuses() {
+    let dir = testkit::tempdir::TempDir::new("provision").unwrap();
+    let check = |changes: &[_]| {
+        let file = dir.write("p.yaml", text_with(changes)).unwrap();
+        crate::check(&file)
+    };
+    assert!(check(&[]).is_ok());
+    assert!(check(&[("routeIds: [17, 18]", "")]).is_ok());
+    let error = check(&[("tcpPort", "tcpport")]).unwrap_err();
+    assert!(error.is_configuration());
+    let text = telemetry::chain(&error).to_string();
+    assert!(text.contains("tcpport"), "{text}");
 }
