@@ -48,7 +48,7 @@ pub struct PeerStatus {
     /// Smoothed round trip through the tunnel.
     #[serde(rename = "rttSeconds", serialize_with = "seconds")]
     pub rtt: Option<Duration>,
-    /// Probes that went unanswered, of those sent: 0 to 1.
+    /// Probes that went unanswered, of the last 128: 0 to 1.
     pub loss: f64,
     /// Since when the session in use exists.
     #[serde(rename = "handshakeAgeSeconds", serialize_with = "seconds")]

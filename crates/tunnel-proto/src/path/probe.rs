@@ -54,10 +54,20 @@ pub struct LinkStats {
     pub rtt: Option<Duration>,
     /// How long to wait for an answer.
     pub timeout: Duration,
-    /// Probes sent.
-    pub sent: u64,
     /// Answers, late ones included.
     pub answered: u64,
+    /// The last probes that were answered or missed, 128 at most.
+    pub recent: u32,
+    /// Those of them that were not answered.
+    pub lost: u32,
+}
+
+impl LinkStats {
+    /// Returns the share of the last probes that went unanswered, 0 to 1.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        f64::from(self.lost) / f64::from(self.recent.max(1))
+    }
 }
 
 /// The state machine of one link's liveness.
@@ -75,8 +85,23 @@ pub struct Prober {
     rtt: Option<(Duration, Duration)>,
     /// How long to wait before the round trip is known.
     first_timeout: Duration,
-    sent: u64,
     answered: u64,
+    outcomes: Outcomes,
+}
+
+/// What became of the last probes that no answer is awaited to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcomes {
+    /// A bit for each, set if it was lost; the newest is the lowest.
+    lost: u128,
+    count: u32,
+}
+
+impl Outcomes {
+    fn add(&mut self, lost: bool) {
+        self.lost = self.lost << 1 | u128::from(lost);
+        self.count = (self.count + 1).min(u128::BITS);
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +129,8 @@ impl Prober {
             received: None,
             rtt: None,
             first_timeout: connecting.min(most * 5).max(most),
-            sent: 0,
             answered: 0,
+            outcomes: Outcomes::default(),
         }
     }
 
@@ -128,9 +153,13 @@ impl Prober {
             return;
         };
         // Older ones are lost or overtaken; their answers add nothing.
-        let Some(waiting) = self.waiting.drain(..=at).next_back() else {
+        for _ in self.waiting.drain(..at) {
+            self.outcomes.add(true);
+        }
+        let Some(waiting) = self.waiting.pop_front() else {
             return;
         };
+        self.outcomes.add(false);
         self.measure(now.saturating_duration_since(waiting.sent));
         self.answered += 1;
         self.misses = 0;
@@ -179,13 +208,13 @@ impl Prober {
         self.next_id = id.wrapping_add(1);
         if self.waiting.len() >= MAX_WAITING {
             self.waiting.pop_front();
+            self.outcomes.add(true);
         }
         self.waiting.push_back(Waiting {
             id,
             sent: now,
             missed: false,
         });
-        self.sent += 1;
         let missed = self.waiting.iter().any(|waiting| waiting.missed);
         self.next = now
             + match (missed, self.active) {
@@ -208,11 +237,16 @@ impl Prober {
     /// Returns what the probes showed so far.
     #[must_use]
     pub fn stats(&self) -> LinkStats {
+        let mut outcomes = self.outcomes;
+        for _ in self.waiting.iter().filter(|waiting| waiting.missed) {
+            outcomes.add(true);
+        }
         LinkStats {
             rtt: self.rtt.map(|(rtt, _)| rtt),
             timeout: self.timeout(),
-            sent: self.sent,
             answered: self.answered,
+            recent: outcomes.count,
+            lost: outcomes.lost.count_ones(),
         }
     }
 

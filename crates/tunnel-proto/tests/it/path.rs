@@ -488,7 +488,28 @@ fn round_trip_is_measured() {
     let stats = sim.selector.stats(sim.active_link()).unwrap();
     assert_eq!(stats.rtt, Some(ms(80)));
     assert_eq!(stats.timeout, ms(200));
-    assert!(stats.sent - stats.answered <= 1 && stats.answered > 35);
+    assert!(stats.lost == 0 && stats.answered > 35);
+}
+
+#[test]
+fn loss_is_of_the_last_probes() {
+    let params = Params {
+        mode: Mode::Udp,
+        ..Params::default()
+    };
+    let mut sim = Simulation::new(params, SHUT, NEAR);
+    let mut loss_after = |lost, time| {
+        sim.udp_loses_every = lost;
+        sim.run(ms(time));
+        assert_eq!(sim.active(), Some(Udp));
+        sim.selector.stats(sim.active_link()).unwrap().loss()
+    };
+    assert_eq!(loss_after(None, 10_000_000), 0.0);
+    let some = loss_after(Some(5), 100_000);
+    assert!((0.15..0.25).contains(&some), "{some}");
+    assert_eq!(loss_after(None, 100_000), 0.0);
+    // Too short to lose the link: no answer follows.
+    assert!(loss_after(Some(1), 800) > 0.0);
 }
 
 #[test]

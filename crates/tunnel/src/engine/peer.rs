@@ -443,20 +443,11 @@ impl Peer {
             transport: active.map(|link| link.remote.transport()),
             remote: active.map(Link::describe),
             rtt: stats.rtt,
-            loss: lost(stats),
+            loss: stats.loss(),
             handshake_age: ages.min(),
             mtu: active.map_or(mtu, |link| link.mtu(mtu)),
             flows: flows.unwrap_or_else(|| self.reported_flows(now)),
             links: links.collect(),
         }
     }
-}
-
-/// Returns the share of probes that went unanswered; the one on its way does not count.
-fn lost(stats: LinkStats) -> f64 {
-    let due = stats.sent.saturating_sub(1);
-    let missing = due.saturating_sub(stats.answered);
-    #[expect(clippy::cast_precision_loss, reason = "a share needs no more digits")]
-    let share = missing as f64 / due.max(1) as f64;
-    share
 }

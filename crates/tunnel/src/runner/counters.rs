@@ -187,7 +187,7 @@ fn write_peers(out: &mut Encoder, status: &Status) {
         ),
         (
             "rhizome_tunnel_peer_loss_ratio",
-            "Share of probes by the link in use that went unanswered, 0 to 1.",
+            "Share of the last 128 probes by the link in use that went unanswered, 0 to 1.",
             |peer| Some(peer.loss),
         ),
         (
