@@ -96,6 +96,8 @@ telemetry::labels! {
         Stale = "session_expired",
         /// The initiation is older than one that was taken.
         Stamp = "old_handshake",
+        /// Data or a cookie that was not made with a key of this session or handshake; anyone may send it.
+        Tag = "bad_tag",
         /// The initiation that a response is for is not known any more.
         Unexpected = "unexpected_response",
     }

@@ -399,7 +399,7 @@ impl Noise {
         datagram: &[u8],
         out: &mut [u8],
     ) -> Result<Opened, Refused> {
-        match outcome(self.main.decapsulate(Some(source), datagram, out))? {
+        match outcome(self.main.decapsulate(Some(source), datagram, out)).map_err(bad_tag)? {
             Outcome::Done => {
                 self.schedule.cookie_came(self.now);
                 Ok(Opened::Cookie)
@@ -425,7 +425,7 @@ impl Noise {
             Ok(Outcome::Network(_)) => return Err(Refused::Unexpected),
             // Returned for a well-formed datagram only once it was opened.
             Err(Refused::Malformed) => Err(Refused::NotIp),
-            Err(refused) => return Err(refused),
+            Err(refused) => return Err(bad_tag(refused)),
         };
         if opened != Ok(Opened::Keepalive) {
             self.schedule.heard(self.now);
@@ -479,6 +479,15 @@ fn outcome(result: TunnResult<'_>) -> Result<Outcome, Refused> {
             Outcome::Packet(packet.len())
         }
     })
+}
+
+/// Tells what is no handshake from one with a wrong key: an index can be guessed.
+fn bad_tag(refused: Refused) -> Refused {
+    if refused == Refused::Key {
+        Refused::Tag
+    } else {
+        refused
+    }
 }
 
 fn refusal(error: &WireGuardError) -> Refused {

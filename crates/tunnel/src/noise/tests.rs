@@ -439,6 +439,17 @@ fn older_initiation_is_accepted_by_dead_tunnel() {
 }
 
 #[test]
+fn forged_data_is_no_failed_handshake() {
+    let mut ends = Ends::connected();
+    let mut datagram = seal(&mut ends.client, &PACKET).unwrap();
+    let last = datagram.len() - 1;
+    datagram[last] ^= 1;
+    assert_eq!(ends.at_server(&datagram).0, Err(Refused::Tag));
+    datagram[last] ^= 1;
+    assert_eq!(ends.at_server(&datagram).0, packet());
+}
+
+#[test]
 fn unknown_indices_and_small_buffers_are_refused() {
     let mut ends = Ends::connected();
     let datagram = seal(&mut ends.client, &PACKET).unwrap();

@@ -57,7 +57,7 @@ fn forged_cookie_is_refused() {
     let initiation = ends.initiation();
     let mut cookie = cookie(&ends, &initiation);
     cookie[40] ^= 1;
-    assert_eq!(ends.at_client(&cookie).0, Err(Refused::Key));
+    assert_eq!(ends.at_client(&cookie).0, Err(Refused::Tag));
     cookie[4] ^= 1;
     assert_eq!(ends.at_client(&cookie).0, Err(Refused::Index));
 }
