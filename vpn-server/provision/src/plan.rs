@@ -91,6 +91,8 @@ pub(super) fn advance(
     now: Moment,
     random: Random<'_>,
 ) -> Result<Option<Duration>, PlanError> {
+    // A clock that went back would have every run wait until it is there again.
+    state.since = state.since.min(now);
     let left = settle.saturating_sub(state.since.age(now));
     let (phase, then) = match (rotate, state.phase) {
         (Rotate::Start, Phase::Completed) => {

@@ -75,6 +75,19 @@ fn steps_wait_until_pods_read_previous_one() {
 }
 
 #[test]
+fn step_waits_no_longer_when_the_clock_went_back() {
+    let mut shoot = Shoot::new(wanted());
+    shoot.rotate(Rotate::Start).unwrap();
+    shoot.now.0 -= 3600;
+    assert_eq!(shoot.rotate(Rotate::Start).unwrap(), again(120));
+    shoot.pass(119);
+    assert_eq!(shoot.rotate(Rotate::Start).unwrap(), again(1));
+    shoot.pass(1);
+    assert_eq!(shoot.rotate(Rotate::Start).unwrap(), None);
+    assert_eq!(shoot.state.phase, Phase::Prepared);
+}
+
+#[test]
 fn phases_follow_each_other() {
     let mut shoot = Shoot::new(wanted());
     let refused = shoot.rotate(Rotate::Complete);
