@@ -166,14 +166,15 @@ fn named(state: &ClusterState, pattern: &str) -> BTreeSet<Arc<str>> {
     groups
 }
 
-/// What is bound to a `Gateway` that ends TLS says together which API server is behind it, so it is
-/// also about whatever else is bound there.
+/// What is bound to a `Gateway` of its namespace that ends TLS says together which API server is
+/// behind it, so it is also about whatever else is bound there.
 fn of_virtual_service(state: &ClusterState, key: &ObjectKey) -> BTreeSet<Arc<str>> {
     let mut groups = state.virtual_services.namespaces_of(key);
     let service = state.virtual_services.get(key);
     let mentions = service.map(|service| service.mentions(key));
     for mention in mentions.into_iter().flatten() {
         if let Mention::Gateway(gateway) = mention
+            && gateway.namespace == key.namespace
             && let Some(object) = state.istio_gateways.get(&gateway)
             && object.servers.iter().any(ends_tls)
         {

@@ -430,6 +430,9 @@ fn passed_through(
 
 /// Returns the API server that a server which ends TLS is in front of: the one that HTTP routes
 /// lead to, or the namespace's when nothing is bound yet and clients may show certificates.
+///
+/// Only the `VirtualService`s of the `Gateway`'s own namespace count: any author may bind one to
+/// it, and a single destination more would take the API server's names away.
 fn api_server(
     state: &ClusterState,
     entry: &GatewayEntry,
@@ -438,6 +441,7 @@ fn api_server(
 ) -> Option<Target> {
     let mention = Mention::Gateway(gateway.clone());
     let bound = state.virtual_services.mentioning(&mention);
+    let bound = bound.filter(|(key, _)| key.namespace == gateway.namespace);
     let mut any = false;
     let mut found = BTreeSet::new();
     for (key, service) in bound {

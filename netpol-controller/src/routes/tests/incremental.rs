@@ -108,20 +108,26 @@ fn gateways_affect_bound_routes() {
     assert_eq!(groups(&affected(&state, &gateway)), ["other", "shared"]);
 }
 
-/// A `VirtualService` of one namespace decides if the names of another one's are passed through.
+/// All `VirtualService`s of a `Gateway`'s namespace decide if its names are passed through.
 #[test]
 fn terminating_gateway_affects_all_bound_routes() {
     let settings = one();
-    let bound = |namespace: &str| {
-        let [_, mut bound] = terminating(namespace, &["x.example.com"]);
-        bound["spec"]["gateways"] = json!(["shared/kube-apiserver"]);
+    let bound = |name: &str, to: &str| {
+        let [_, mut bound] = terminating(to, &["x.example.com"]);
+        bound["metadata"]["namespace"] = json!("shared");
+        bound["metadata"]["name"] = json!(name);
         bound
     };
     let [gateway, _] = terminating("shared", &["x.example.com"]);
-    let mut state = state(&[api_server("a"), api_server("b"), gateway, bound("a")]);
+    let mut state = state(&[
+        api_server("a"),
+        api_server("b"),
+        gateway,
+        bound("first", "a"),
+    ]);
     let mut table = filled(&state, &settings);
     assert_eq!(table.accepted(0, "a").len(), 2);
-    let second = bound("b");
+    let second = bound("second", "b");
     let mut of = affected(&state, &second);
     let (kind, key) = apply(&mut state, &second);
     of.extend(affected(&state, &second));

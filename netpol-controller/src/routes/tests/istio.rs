@@ -223,6 +223,40 @@ fn unsupported_tls_termination_is_reported() {
     );
 }
 
+/// With any names, `http` routes to an API server of its own: it neither hides the one behind the
+/// `Gateway` nor takes its names.
+#[test]
+fn foreign_virtual_service_does_not_count_for_ended_tls() {
+    let mut objects = vec![api_server(SHOOT), api_server("tenant")];
+    objects.extend(terminating(SHOOT, &HOSTS));
+    let [mut dashboard, mut to_dashboard] = terminating("garden", &["plutono.example.com"]);
+    dashboard["spec"]["servers"][0]["tls"]["mode"] = json!("SIMPLE");
+    let to = json!([{"destination": {"host": "plutono", "port": {"number": 3000}}}]);
+    to_dashboard["spec"]["http"] = json!([{"route": to}]);
+    objects.extend([dashboard, to_dashboard]);
+    let before = state(&objects);
+    let expected = routes(&before, &one(), SHOOT);
+    assert!(expected.contains(&names_of_both()));
+    for hosts in [json!(HOSTS), json!(["plutono.example.com"]), json!(["*"])] {
+        for victims in [
+            json!([format!("{SHOOT}/kube-apiserver")]),
+            json!(["garden/kube-apiserver"]),
+        ] {
+            let [_, mut bound] = terminating("tenant", &[]);
+            bound["spec"]["hosts"] = hosts.clone();
+            bound["spec"]["gateways"] = victims.clone();
+            bound["spec"]["exportTo"] = json!(["*"]);
+            let mut all = objects.clone();
+            all.push(bound);
+            let state = state(&all);
+            assert_eq!(routes(&state, &one(), SHOOT), expected, "{hosts} {victims}");
+            for group in ["garden", "tenant"] {
+                assert_eq!(routes(&state, &one(), group), [""; 0], "{hosts} {victims}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_virtual_gardens_api_server_is_one_too() {
     let [mut gateway, mut service_of] = terminating("garden", &["api.garden.example.com"]);
