@@ -20,7 +20,7 @@ use crate::publish::Publisher;
 use crate::resolve;
 use crate::state::{ClusterState, Kind, ObjectKey};
 use crate::sync::{PlanInputs, PolicySync};
-use crate::watch::served;
+use crate::watch::{Received, TOO_DEEP, served};
 use crate::write::{self, Write, claim};
 
 /// Objects that are asked for at a time.
@@ -118,8 +118,13 @@ async fn read(
         .map_err(|source| api(what(), source))?;
     let (mut state, mut observed) = (ClusterState::default(), ObservedPolicies::default());
     for (kind, resource) in kinds {
-        for object in list(client, kind, &resource).await? {
+        for Received { object, is_cut } in list(client, kind, &resource).await? {
             let key = ObjectKey::of(&object);
+            if is_cut {
+                tracing::warn!(kind = kind.name(), %key, error = TOO_DEEP, "object skipped");
+                state.reject(kind, &key);
+                continue;
+            }
             if kind == Kind::NetworkPolicy {
                 observed.seen(key, &object);
             } else if let Err(error) = state.apply(kind, object, |_| ()) {
@@ -135,8 +140,8 @@ async fn list(
     client: &Client,
     kind: Kind,
     resource: &ApiResource,
-) -> Result<Vec<DynamicObject>, DryRunError> {
-    let api_of: Api<DynamicObject> = Api::all_with(client.clone(), resource);
+) -> Result<Vec<Received>, DryRunError> {
+    let api_of: Api<Received> = Api::all_with(client.clone(), resource);
     let mut params = ListParams::default().limit(PAGE);
     let mut all = Vec::new();
     loop {

@@ -236,6 +236,7 @@ impl Reconciler {
                     self.enqueue_groups();
                 }
             }
+            Message::Unreadable(kind, key, why) => self.reject(kind, &key, why),
             Message::Unserved(kind) => {
                 self.listing.remove(&kind);
                 self.state.served.remove(&kind);
@@ -273,10 +274,9 @@ impl Reconciler {
             synced.then(|| Affected::by(state, config, kind, &key))
         });
         let object = ObjectRef::new(kind, &key);
-        let problem = applied.as_ref().err().map(|error| Problem {
-            object: object.clone(),
-            reason: Reason::NotUnderstood,
-            message: telemetry::chain(error).to_string(),
+        let problem = applied.as_ref().err().map(|error| {
+            let message = telemetry::chain(error).to_string();
+            Problem::new(object.clone(), Reason::NotUnderstood, &message)
         });
         self.note(Source::Object(object), problem.into_iter().collect());
         // Of an invalid object the previous version stays in effect; it affects no other object.
@@ -284,6 +284,17 @@ impl Reconciler {
             self.enqueue(before);
             self.enqueue_object(kind, &key);
         }
+    }
+
+    fn reject(&mut self, kind: Kind, key: &ObjectKey, why: &str) {
+        if let Some(seen) = self.listing.get_mut(&kind) {
+            seen.insert(key.clone());
+        }
+        self.state.reject(kind, key);
+        let object = ObjectRef::new(kind, key);
+        let message = format!("invalid {} {key}: {why}", kind.name());
+        let problem = Problem::new(object.clone(), Reason::NotUnderstood, &message);
+        self.note(Source::Object(object), vec![problem]);
     }
 
     fn remove(&mut self, kind: Kind, key: &ObjectKey) {

@@ -132,6 +132,13 @@ impl ClusterState {
         }
     }
 
+    /// Notes that an object exists and cannot be read; what was known of it stays.
+    pub fn reject(&mut self, kind: Kind, key: &ObjectKey) {
+        if kind == Kind::Service && !self.services.contains_key(key) {
+            self.unreadable.insert(key.clone());
+        }
+    }
+
     /// Forgets an object.
     pub fn remove(&mut self, kind: Kind, key: &ObjectKey) {
         match kind {
@@ -175,9 +182,7 @@ impl ClusterState {
         let new = match T::parse(kind, object) {
             Ok(new) => new,
             Err(source) => {
-                if kind == Kind::Service && !self.services.contains_key(&key) {
-                    self.unreadable.insert(key.clone());
-                }
+                self.reject(kind, &key);
                 let kind = kind.name();
                 return Err(ParseError { kind, key, source });
             }

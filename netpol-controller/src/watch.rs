@@ -8,9 +8,13 @@
 //! ```
 //!
 //! An API server that is away changes nothing: the watches go on trying. Kinds whose definitions
-//! are installed later are watched from then on. Looks into no object.
+//! are installed later are watched from then on. Looks into no object; one that cannot be read is
+//! reported alone.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +22,17 @@ use std::time::Duration;
 use backon::ExponentialBuilder;
 use futures_util::{Stream, StreamExt};
 use kube::api::Api;
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
+use kube::core::{
+    ApiResource, DynamicObject, DynamicResourceScope, GroupVersionKind, ObjectMeta,
+    PartialObjectMeta,
+};
 use kube::discovery::Discovery;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, ExponentialBackoff, watcher};
-use kube::{Client, Error, ResourceExt};
+use kube::{Client, Error, Resource, ResourceExt};
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use telemetry::Throttle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -58,6 +68,8 @@ pub(crate) enum Message {
     Listing(Kind),
     /// An object as it is now.
     Object(Kind, Box<DynamicObject>),
+    /// An object that cannot be read, and why.
+    Unreadable(Kind, ObjectKey, &'static str),
     /// The list is complete; objects that it lacked are gone.
     Listed(Kind),
     /// An object is gone.
@@ -257,14 +269,18 @@ impl Watch {
         let mut config = lasting(self.kind);
         if matches!(self.kind, Kind::Namespace | Kind::Pod) {
             let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
-            let bare = |object: PartialObjectMeta<DynamicObject>| DynamicObject {
-                types: object.types,
-                metadata: object.metadata,
-                data: serde_json::Value::Null,
+            let bare = |object: PartialObjectMeta<DynamicObject>| {
+                let object = DynamicObject {
+                    types: object.types,
+                    metadata: object.metadata,
+                    data: Value::Null,
+                };
+                let is_cut = false;
+                Received { object, is_cut }
             };
             return self.pass(watcher(api, config), bare).await;
         }
-        let api: Api<DynamicObject> = if self.narrow {
+        let api: Api<Received> = if self.narrow {
             config = config.fields("metadata.name=kubernetes");
             Api::namespaced_with(client, "default", resource)
         } else {
@@ -277,7 +293,7 @@ impl Watch {
     async fn pass<K>(
         &self,
         events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
-        whole: fn(K) -> DynamicObject,
+        whole: fn(K) -> Received,
     ) {
         let throttle = Throttle::new(Duration::from_secs(30));
         let mut events = pin!(events.backoff(pauses()));
@@ -286,10 +302,17 @@ impl Watch {
             let message = match event {
                 Ok(Event::Init) => Message::Listing(kind),
                 Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                    Message::Object(kind, Box::new(slim(whole(object))))
+                    let Received { object, is_cut } = whole(object);
+                    if is_cut {
+                        Message::Unreadable(kind, ObjectKey::of(&object), TOO_DEEP)
+                    } else {
+                        Message::Object(kind, Box::new(slim(object)))
+                    }
                 }
                 Ok(Event::InitDone) => Message::Listed(kind),
-                Ok(Event::Delete(object)) => Message::Gone(kind, ObjectKey::of(&whole(object))),
+                Ok(Event::Delete(object)) => {
+                    Message::Gone(kind, ObjectKey::of(&whole(object).object))
+                }
                 Err(error) => {
                     self.metrics.watch_errors.with(&[kind.as_str()]).inc();
                     if let Some(missed) = throttle.permit(Instant::now().into_std()) {
@@ -304,6 +327,147 @@ impl Watch {
                 return;
             }
         }
+    }
+}
+
+/// Most levels of an object that are read. Deeper ones would make the list fail that the object is in:
+/// serde_json reads 127, with those of the list.
+const MAX_DEPTH: usize = 100;
+
+/// An object as it is received.
+///
+/// A field without a schema may be nested to any depth. That is this object's problem: the others in
+/// its list are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Received {
+    pub(crate) object: DynamicObject,
+    /// It lacks what is nested too deep.
+    pub(crate) is_cut: bool,
+}
+
+/// Why an object that is cut is not understood.
+pub(crate) const TOO_DEEP: &str = "it is nested too deep";
+
+impl<'de> Deserialize<'de> for Received {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let is_cut = Cell::new(false);
+        let whole = Nested {
+            left: MAX_DEPTH,
+            is_cut: &is_cut,
+        };
+        let value = whole.deserialize(deserializer)?;
+        let object = serde_json::from_value(value).map_err(D::Error::custom)?;
+        let is_cut = is_cut.get();
+        Ok(Self { object, is_cut })
+    }
+}
+
+/// A value, of which some levels are read and the others skipped.
+#[derive(Clone, Copy)]
+struct Nested<'c> {
+    left: usize,
+    is_cut: &'c Cell<bool>,
+}
+
+impl Nested<'_> {
+    fn inner(self) -> Self {
+        let left = self.left.saturating_sub(1);
+        Self { left, ..self }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Nested<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        if self.left > 0 {
+            return deserializer.deserialize_any(self);
+        }
+        // What is ignored is not recursed into.
+        IgnoredAny::deserialize(deserializer)?;
+        self.is_cut.set(true);
+        Ok(Value::Null)
+    }
+}
+
+impl<'de> Visitor<'de> for Nested<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element_seed(self.inner())? {
+            all.push(item);
+        }
+        Ok(all.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut all = serde_json::Map::new();
+        while let Some(name) = fields.next_key()? {
+            all.insert(name, fields.next_value_seed(self.inner())?);
+        }
+        Ok(all.into())
+    }
+}
+
+impl Resource for Received {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        DynamicObject::kind(resource)
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        DynamicObject::group(resource)
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        DynamicObject::version(resource)
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        DynamicObject::plural(resource)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.object.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.object.metadata
     }
 }
 
@@ -335,4 +499,100 @@ fn slim(mut object: DynamicObject) -> DynamicObject {
         .annotations_mut()
         .remove("kubectl.kubernetes.io/last-applied-configuration");
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use telemetry::Registry;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    fn filter(name: &str, value: &str) -> String {
+        let meta = json!({ "namespace": "tenant", "name": name, "resourceVersion": "1" });
+        let kind = r#""apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter""#;
+        format!(r#"{{{kind},"spec":{{"value":{value}}},"metadata":{meta}}}"#)
+    }
+
+    /// Answers a list with `items`, and a watch with `change`.
+    async fn serve(mut stream: TcpStream, items: Vec<String>, change: String) {
+        let mut head = Vec::new();
+        while let Ok(byte) = stream.read_u8().await {
+            head.push(byte);
+            if !head.ends_with(b"\r\n\r\n") {
+                continue;
+            }
+            let request = String::from_utf8(std::mem::take(&mut head)).unwrap();
+            let (field, body) = if request.contains("watch=true") {
+                let event = format!("{{\"type\":\"MODIFIED\",\"object\":{change}}}\n");
+                let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+                ("transfer-encoding: chunked".to_owned(), chunk)
+            } else {
+                let items = items.join(",");
+                let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{items}]}}"#);
+                (format!("content-length: {}", list.len()), list)
+            };
+            let answer = format!("HTTP/1.1 200 OK\r\n{field}\r\n\r\n{body}");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn object_is_reported_alone_when_nested_too_deep() {
+        // What an API server takes, in a field without a schema.
+        let deep = "{\"a\":".repeat(2000) + "1" + &"}".repeat(2000);
+        let items = vec![filter("deep", &deep), filter("good", "{}")];
+        let change = filter("good", &deep);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, items.clone(), change.clone()));
+            }
+        });
+        let kind = Kind::EnvoyFilter;
+        let version = GroupVersionKind::gvk(kind.group(), kind.versions()[0], kind.name());
+        let (messages, mut received) = mpsc::channel(16);
+        let watch = Watch {
+            kind,
+            resource: ApiResource::from_gvk(&version),
+            client: Client::try_from(kube::Config::new(config.parse().unwrap())).unwrap(),
+            narrow: false,
+            messages,
+            metrics: Metrics::new(&Registry::new()),
+        };
+        let _task = JoinSet::from_iter([watch.run()]);
+        let mut seen = Vec::new();
+        while seen.len() < 5 {
+            let message = timeout(LIMIT, received.recv()).await.unwrap().unwrap();
+            seen.push(match message {
+                Message::Listing(_) => "listing".to_owned(),
+                Message::Object(_, object) => ObjectKey::of(&object).to_string(),
+                Message::Unreadable(_, key, why) => {
+                    assert_eq!(why, TOO_DEEP);
+                    format!("{key} is unreadable")
+                }
+                Message::Listed(_) => "listed".to_owned(),
+                Message::Discovered(_)
+                | Message::Unserved(_)
+                | Message::Gone(..)
+                | Message::Secret(..)
+                | Message::SecretsForbidden(_)
+                | Message::SecretsListed(..) => "another".to_owned(),
+            });
+        }
+        let expected = [
+            "listing",
+            "tenant/deep is unreadable",
+            "tenant/good",
+            "listed",
+            "tenant/good is unreadable",
+        ];
+        assert_eq!(seen, expected);
+    }
 }

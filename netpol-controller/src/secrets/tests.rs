@@ -142,6 +142,7 @@ impl Followed {
                 | Message::Listed(_)
                 | Message::Listing(_)
                 | Message::Object(..)
+                | Message::Unreadable(..)
                 | Message::Unserved(_) => panic!("a message about something else"),
             }
         }
