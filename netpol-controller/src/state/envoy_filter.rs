@@ -12,11 +12,12 @@
 //! Fields are read in both spellings that Envoy's JSON has (`prefix_len`, `prefixLen`). What a
 //! patch means for routes is the translation's matter.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use regex_lite::Regex;
+use regex_lite::{Regex, RegexBuilder};
 use route::IpPrefix;
 use serde::Deserialize;
 
@@ -35,6 +36,15 @@ pub use self::sources::Sources;
 
 /// What stands behind a shoot's technical id in the name of the cluster that leads to its listener.
 const SOCKET: &str = "--kube-apiserver-socket";
+
+/// Most regular expressions of one filter; as gateways take of one listener.
+const MAX_PATTERNS: usize = 64;
+
+/// Bytes of the longest regular expression; as in gateways.
+const MAX_PATTERN_BYTES: usize = 4096;
+
+/// Bytes of the largest compiled regular expression; as in gateways.
+const MAX_COMPILED_PATTERN_BYTES: usize = 1 << 20;
 
 /// An `EnvoyFilter`.
 pub type EnvoyFilter = Object<EnvoyFilterSpec>;
@@ -124,32 +134,80 @@ pub enum ConnectValue {
 }
 
 /// A regular expression that matches whole values; equal when its text is.
+///
+/// Compiled it takes up to a thousand times as much memory as its text. So it is kept as text until
+/// a value is looked at: filters that are for no gateway, which any author may write, cost their size.
 #[derive(Clone, Debug)]
-pub struct ValuePattern(Arc<Regex>);
+pub struct ValuePattern {
+    text: Arc<str>,
+    matches_empty: bool,
+    compiled: Arc<OnceLock<Option<Regex>>>,
+}
 
 impl ValuePattern {
-    /// Compiles an expression, which must match values from the first byte to the last.
+    /// Checks an expression, which must match values from the first byte to the last.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
-        let regex = Regex::new(&format!("^(?:{text})$")).map_err(|error| error.to_string())?;
-        Ok(Self(Arc::new(regex)))
+        if text.len() > MAX_PATTERN_BYTES {
+            let why = format!("a regular expression of more than {MAX_PATTERN_BYTES} bytes");
+            return Err(why);
+        }
+        let regex = compile(text).map_err(|error| error.to_string())?;
+        Ok(Self {
+            text: text.into(),
+            matches_empty: regex.is_match(""),
+            compiled: Arc::default(),
+        })
     }
 
     /// Returns whether the whole value matches.
     pub fn matches(&self, value: &str) -> bool {
-        self.0.is_match(value)
+        // The one value that is asked about of every filter, as it is read.
+        if value.is_empty() {
+            return self.matches_empty;
+        }
+        let compiled = self.compiled.get_or_init(|| compile(&self.text).ok());
+        compiled.as_ref().is_some_and(|own| own.is_match(value))
     }
 }
 
 impl PartialEq for ValuePattern {
     fn eq(&self, other: &Self) -> bool {
-        self.0.as_str() == other.0.as_str()
+        self.text == other.text
     }
 }
 
 impl Eq for ValuePattern {}
+
+fn compile(text: &str) -> Result<Regex, regex_lite::Error> {
+    RegexBuilder::new(&format!("^(?:{text})$"))
+        .size_limit(MAX_COMPILED_PATTERN_BYTES)
+        .build()
+}
+
+/// The regular expressions that one filter may still have.
+pub(super) struct Patterns(Cell<usize>);
+
+impl Patterns {
+    /// Those of a filter that is read from its beginning.
+    fn all() -> Self {
+        Self(Cell::new(MAX_PATTERNS))
+    }
+
+    /// None, where what they are does not matter.
+    fn none() -> Self {
+        Self(Cell::new(0))
+    }
+
+    fn compile(&self, text: &str) -> Result<ValuePattern, String> {
+        let left = self.0.get().checked_sub(1);
+        let left = left.ok_or_else(|| format!("more than {MAX_PATTERNS} regular expressions"))?;
+        self.0.set(left);
+        ValuePattern::new(text)
+    }
+}
 
 /// The name by which Istio calls the cluster of a Service's port:
 /// `outbound|443||name.namespace.svc.cluster.local`.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use route::IpPrefix;
 use serde_json::Value;
 
+use super::Patterns;
 use super::matcher::Matcher;
 use super::read::{check_fields, list, prefix};
 use super::sources::{Sources, covers};
@@ -70,7 +71,7 @@ pub(super) struct Named {
 
 impl Access {
     /// Reads the configuration of a filter; `None` when it admits all clients.
-    pub(super) fn read(config: &Value) -> Result<Option<Self>, String> {
+    pub(super) fn read(config: &Value, patterns: &Patterns) -> Result<Option<Self>, String> {
         check_fields(config, &FILTER_FIELDS)?;
         let Some(rules) = config.get("rules") else {
             return Ok(None);
@@ -85,7 +86,7 @@ impl Access {
             Some(_) => return Err("those that it denies".to_owned()),
         }
         let policies = rules["policies"].as_object().into_iter().flatten();
-        let policies = policies.map(|(_, own)| policy(own));
+        let policies = policies.map(|(_, own)| policy(own, patterns));
         let rule = Rule::Any(policies.collect::<Result<_, _>>()?);
         if rule.ranges() > MAX_RANGES {
             return Err(format!("more than {MAX_RANGES} ranges"));
@@ -131,7 +132,8 @@ impl Named {
     }
 
     fn header(&mut self, header: &Value) {
-        let matcher = Matcher::header(header).ok();
+        // A regular expression spells out no namespace.
+        let matcher = Matcher::header(header, &Patterns::none()).ok();
         match matcher.and_then(|(matcher, _)| matcher.namespace()) {
             None => self.alone = false,
             Some((name, alone)) => {
@@ -215,8 +217,9 @@ fn combined(
     }
 }
 
-fn policy(policy: &Value) -> Result<Rule, String> {
+fn policy(policy: &Value, patterns: &Patterns) -> Result<Rule, String> {
     check_fields(policy, &["permissions", "principals"])?;
+    let rule = |message| rule(message, patterns);
     let permissions = list(policy, "permissions").map(rule);
     let principals = list(policy, "principals").map(rule);
     Ok(Rule::All(vec![
@@ -226,11 +229,12 @@ fn policy(policy: &Value) -> Result<Rule, String> {
 }
 
 /// Reads a permission or a principal, a message that has one of many fields.
-fn rule(message: &Value) -> Result<Rule, String> {
+fn rule(message: &Value, patterns: &Patterns) -> Result<Rule, String> {
     let mut fields = message.as_object().into_iter().flatten();
     let (Some((name, value)), None) = (fields.next(), fields.next()) else {
         return Err("a rule of other than one part".to_owned());
     };
+    let rule = |message| rule(message, patterns);
     let inner = |name: &str| list(value, name).map(rule).collect::<Result<_, _>>();
     match name.as_str() {
         "any" => Ok(Rule::All(Vec::new())),
@@ -240,11 +244,11 @@ fn rule(message: &Value) -> Result<Rule, String> {
         "or_ids" => inner("ids").map(Rule::Any),
         "not_rule" | "not_id" => rule(value).map(Rule::not),
         "header" => {
-            let (matcher, inverted) = Matcher::header(value)?;
+            let (matcher, inverted) = Matcher::header(value, patterns)?;
             let rule = Rule::Value(matcher);
             Ok(if inverted { rule.not() } else { rule })
         }
-        "requested_server_name" => Matcher::string(value).map(Rule::ServerName),
+        "requested_server_name" => Matcher::string(value, patterns).map(Rule::ServerName),
         "destination_ip" => prefix(value).map(Rule::Destination),
         "destination_port" => {
             let port = value.as_u64().ok_or("a port that is no number")?;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{ClusterName, ValuePattern};
+use super::{ClusterName, Patterns, ValuePattern};
 
 /// Headers that name the destination of CONNECT requests.
 const HEADERS: [&str; 2] = ["x-gardener-destination", "reversed-vpn"];
@@ -20,19 +20,20 @@ pub(super) enum Matcher {
 
 impl Matcher {
     /// Reads a `StringMatcher`.
-    pub(super) fn string(message: &Value) -> Result<Self, String> {
+    pub(super) fn string(message: &Value, patterns: &Patterns) -> Result<Self, String> {
         if message
             .get("ignore_case")
             .is_some_and(|ignore| *ignore != false)
         {
             return Err("a match that ignores case".to_owned());
         }
-        Self::of(message, "").ok_or_else(|| "a match of a text that is not known".to_owned())?
+        Self::of(message, "", patterns)
+            .ok_or_else(|| "a match of a text that is not known".to_owned())?
     }
 
     /// Reads a `HeaderMatcher` of a header that names a destination, and returns whether it must
     /// not match.
-    pub(super) fn header(message: &Value) -> Result<(Self, bool), String> {
+    pub(super) fn header(message: &Value, patterns: &Patterns) -> Result<(Self, bool), String> {
         let name = message["name"].as_str().unwrap_or_default();
         if !HEADERS.iter().any(|known| name.eq_ignore_ascii_case(known)) {
             return Err(format!("the header {name:?}"));
@@ -42,19 +43,23 @@ impl Matcher {
             return Ok((Self::Any, inverted == present));
         }
         let matcher = match message.get("string_match") {
-            Some(matcher) => Self::string(matcher)?,
+            Some(matcher) => Self::string(matcher, patterns)?,
             None if message.get("range_match").is_some() => {
                 return Err("a header that is a number".to_owned());
             }
-            None => Self::of(message, "_match").unwrap_or(Ok(Self::Any))?,
+            None => Self::of(message, "_match", patterns).unwrap_or(Ok(Self::Any))?,
         };
         Ok((matcher, inverted))
     }
 
     /// Reads the one of the fields, all with this ending, that is there.
-    pub(super) fn of(message: &Value, ending: &str) -> Option<Result<Self, String>> {
+    pub(super) fn of(
+        message: &Value,
+        ending: &str,
+        patterns: &Patterns,
+    ) -> Option<Result<Self, String>> {
         if let Some(regex) = message[format!("safe_regex{ending}")]["regex"].as_str() {
-            return Some(ValuePattern::new(regex).map(Self::Pattern));
+            return Some(patterns.compile(regex).map(Self::Pattern));
         }
         let kinds = [
             ("exact", Self::Exact as fn(String) -> Self),

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::matcher::Matcher;
 use super::{
-    Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, FilterPatch, Restriction,
-    ValuePattern, socket_of,
+    Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, FilterPatch, Patterns,
+    Restriction, socket_of,
 };
 
 const RBAC: &str = "rbac.v3.RBAC";
@@ -85,15 +85,17 @@ struct PatchBody {
 /// Reads patches and returns what they come to, route by route.
 pub(super) fn patches<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FilterPatch>, D::Error> {
     let patches = Vec::<Patch>::deserialize(from)?;
-    Ok(patches.iter().flat_map(Patch::read).collect())
+    let patterns = Patterns::all();
+    let read = patches.iter().flat_map(|patch| patch.read(&patterns));
+    Ok(read.collect())
 }
 
 impl Patch {
-    fn read(&self) -> Vec<FilterPatch> {
+    fn read(&self, patterns: &Patterns) -> Vec<FilterPatch> {
         let value = &self.patch.value;
         let one = match (self.apply_to.as_str(), self.patch.operation.as_str()) {
             ("BOOTSTRAP" | "EXTENSION_CONFIG", _) => FilterPatch::Nothing,
-            ("FILTER_CHAIN", "ADD") => match self.chain() {
+            ("FILTER_CHAIN", "ADD") => match self.chain(patterns) {
                 Ok(chain) => FilterPatch::Chain(chain),
                 Err(why) => self.unknown(&why),
             },
@@ -114,9 +116,11 @@ impl Patch {
             ("HTTP_ROUTE" | "ROUTE_CONFIGURATION" | "VIRTUAL_HOST", _) => FilterPatch::Http,
             ("HTTP_FILTER", _) if is_type(value, "lua.v3.Lua") => FilterPatch::Http,
             ("NETWORK_FILTER", _) if is_type(value, "HttpConnectionManager") => {
-                return self.http(&value["typed_config"]);
+                return self.http(&value["typed_config"], patterns);
             }
-            ("NETWORK_FILTER" | "HTTP_FILTER", _) if is_type(value, RBAC) => self.restrict(),
+            ("NETWORK_FILTER" | "HTTP_FILTER", _) if is_type(value, RBAC) => {
+                self.restrict(patterns)
+            }
             _ => self.unknown("no shape that is known"),
         };
         vec![one]
@@ -144,7 +148,7 @@ impl Patch {
         listener["name"].as_str()?.rsplit_once('_')?.1.parse().ok()
     }
 
-    fn restrict(&self) -> FilterPatch {
+    fn restrict(&self, patterns: &Patterns) -> FilterPatch {
         let context = self.r#match["context"].as_str();
         if context.is_some_and(|context| context.starts_with("SIDECAR_")) {
             return FilterPatch::Nothing;
@@ -155,11 +159,12 @@ impl Patch {
         let whole = whole
             .then_some(())
             .ok_or_else(|| format!("the operation {operation}"));
-        let restriction = Restriction::read(self.listener(), &self.r#match, config, whole);
+        let restriction =
+            Restriction::read(self.listener(), &self.r#match, config, whole, patterns);
         restriction.map_or(FilterPatch::Nothing, FilterPatch::Restrict)
     }
 
-    fn chain(&self) -> Result<ChainPatch, String> {
+    fn chain(&self, patterns: &Patterns) -> Result<ChainPatch, String> {
         let value = &self.patch.value;
         check_fields(value, &["name", "filters", "filter_chain_match"])?;
         let matches = &value["filter_chain_match"];
@@ -176,7 +181,9 @@ impl Patch {
         if !is_type(filter, "tcp_proxy.v3.TcpProxy") {
             return Err("a chain whose last filter is not tcp_proxy".to_owned());
         }
-        let access = filters.into_iter().map(chain_access);
+        let access = filters
+            .into_iter()
+            .map(|filter| chain_access(filter, patterns));
         let access = access.collect::<Result<Vec<_>, _>>()?;
         let proxy = &filter["typed_config"];
         check_fields(proxy, &PROXY_FIELDS)?;
@@ -193,13 +200,13 @@ impl Patch {
     }
 
     /// Returns the CONNECT routes of an HTTP connection manager.
-    fn http(&self, manager: &Value) -> Vec<FilterPatch> {
+    fn http(&self, manager: &Value, patterns: &Patterns) -> Vec<FilterPatch> {
         if let Err(why) = check_fields(manager, &HTTP_FIELDS) {
             return vec![self.unknown(&why)];
         }
         let hosts = list(&manager["route_config"], "virtual_hosts");
         let routes = hosts.flat_map(|host| list(host, "routes"));
-        let read = routes.map(|route| match self.connect(route) {
+        let read = routes.map(|route| match self.connect(route, patterns) {
             Ok(Some(connect)) => FilterPatch::Connect(connect),
             Ok(None) => FilterPatch::Nothing,
             Err(why) => self.unknown(&why),
@@ -207,7 +214,7 @@ impl Patch {
         read.collect()
     }
 
-    fn connect(&self, route: &Value) -> Result<Option<ConnectPatch>, String> {
+    fn connect(&self, route: &Value, patterns: &Patterns) -> Result<Option<ConnectPatch>, String> {
         // What is no CONNECT to a known destination is answered by the gateway itself.
         if route.get("redirect").is_some() || route.get("direct_response").is_some() {
             return Ok(None);
@@ -222,7 +229,7 @@ impl Patch {
             return Err("a CONNECT route by other than one header".to_owned());
         };
         let name = header["name"].as_str().unwrap_or_default();
-        let value = header_value(header)?;
+        let value = header_value(header, patterns)?;
         let action = |field: &str| route["route"][field].as_str();
         let cluster = match (action("cluster"), action("cluster_header")) {
             (None, Some(by)) if by.eq_ignore_ascii_case(name) => None,
@@ -239,11 +246,12 @@ impl Patch {
 }
 
 /// Reads a filter in front of a chain's proxy: one that says who may connect.
-fn chain_access(filter: &Value) -> Result<Option<Access>, String> {
+fn chain_access(filter: &Value, patterns: &Patterns) -> Result<Option<Access>, String> {
     if !is_type(filter, RBAC) {
         return Err("a chain of filters other than tcp_proxy and RBAC".to_owned());
     }
-    Access::read(&filter["typed_config"]).map_err(|why| format!("access depends on {why}"))
+    Access::read(&filter["typed_config"], patterns)
+        .map_err(|why| format!("access depends on {why}"))
 }
 
 fn cluster(name: &str) -> Result<ClusterName, String> {
@@ -251,7 +259,7 @@ fn cluster(name: &str) -> Result<ClusterName, String> {
 }
 
 /// Reads what a header must be; fields as `HeaderMatcher` has them, the older ones included.
-fn header_value(header: &Value) -> Result<ConnectValue, String> {
+fn header_value(header: &Value, patterns: &Patterns) -> Result<ConnectValue, String> {
     if header
         .get("invert_match")
         .is_some_and(|invert| *invert != false)
@@ -262,10 +270,12 @@ fn header_value(header: &Value) -> Result<ConnectValue, String> {
         return Ok(ConnectValue::Any);
     }
     let matcher = match header.get("string_match") {
-        Some(matcher) => Matcher::of(matcher, "").ok_or("a header match that is not known")??,
-        None => Matcher::of(header, "_match").unwrap_or(Ok(Matcher::Any))?,
+        Some(matcher) => {
+            Matcher::of(matcher, "", patterns).ok_or("a header match that is not known")??
+        }
+        None => Matcher::of(header, "_match", patterns).unwrap_or(Ok(Matcher::Any))?,
     };
-    let pattern = |text: String| ValuePattern::new(&text).map(ConnectValue::Matches);
+    let pattern = |text: String| patterns.compile(&text).map(ConnectValue::Matches);
     match matcher {
         Matcher::Any => Ok(ConnectValue::Any),
         Matcher::Contains(part) => pattern(format!(".*{}.*", regex_lite::escape(&part))),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use route::normal_server_name;
 use serde_json::Value;
 
+use super::Patterns;
 use super::access::{Access, Named, Visit};
 
 /// A restriction of who may connect.
@@ -42,9 +43,12 @@ impl Restriction {
         matches: &Value,
         config: &Value,
         whole: Result<(), String>,
+        patterns: &Patterns,
     ) -> Option<Self> {
         let named = Named::find(config);
-        let access = whole.and_then(|()| Access::read(config)).transpose()?;
+        let access = whole
+            .and_then(|()| Access::read(config, patterns))
+            .transpose()?;
         let part = |name: &str| matches["listener"]["filter_chain"][name].as_str();
         let scope = if let Some(name) = part("sni") {
             let name = normal_server_name(name).unwrap_or_else(|_| name.to_lowercase());
