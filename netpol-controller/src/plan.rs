@@ -8,7 +8,7 @@
 //!
 //! Nothing here knows what is in the cluster already, or writes: that is `sync`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -105,6 +105,9 @@ fn with_lists<const N: usize>(mut part: Value, lists: [(&str, Vec<Value>); N]) -
 /// Most bytes of a message, so that an Event takes it (its `note` may have 1024).
 const MAX_MESSAGE_BYTES: usize = 900;
 
+/// Most problems of one object and reason that are kept: more than an Event's text holds.
+const MAX_PROBLEMS: usize = 20;
+
 impl Problem {
     /// Makes a problem; a message that is too long for an Event is cut.
     pub fn new(object: ObjectRef, reason: Reason, message: &str) -> Self {
@@ -117,6 +120,20 @@ impl Problem {
             object,
             reason,
             message: text,
+        }
+    }
+
+    /// Adds it to others, unless its object has many for this reason: an author can make thousands,
+    /// and all are compared and shown.
+    pub fn add_to(self, problems: &mut BTreeSet<Self>) {
+        let first = Self {
+            message: String::new(),
+            ..self.clone()
+        };
+        let same = |other: &&Self| other.object == self.object && other.reason == self.reason;
+        let before = problems.range(first..).take_while(same).count();
+        if before < MAX_PROBLEMS {
+            problems.insert(self);
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::plan::{ApiServer, HostName, Problem, Reason};
 use crate::publish::{self, Publisher};
 use crate::routes::{self, GatewayEntry};
 use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
-use crate::status::Summary;
+use crate::status::{LISTED, Summary};
 use crate::sync::{self, Job, PlanInputs, PolicySync};
 use crate::watch::Message;
 use crate::write::Writer;
@@ -571,7 +571,11 @@ impl Reconciler {
             policies: self.observed.len(),
             waiting: self.sync.queue.keys().count(),
             unlisted: self.unlisted.clone(),
-            problems: self.problems.values().flatten().cloned().collect(),
+            problems: {
+                let all = self.problems.values().flatten();
+                all.take(LISTED).cloned().collect()
+            },
+            problems_total: self.problems.values().map(Vec::len).sum(),
             gateways,
         };
         self.parts.summary.send_replace(Arc::new(summary));

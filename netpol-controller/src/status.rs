@@ -20,7 +20,7 @@ use crate::routes::GatewayEntry;
 use crate::state::Kind;
 
 /// Problems that are listed; beside the total number.
-const LISTED: usize = 1000;
+pub(crate) const LISTED: usize = 1000;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Summary {
@@ -32,7 +32,9 @@ pub(crate) struct Summary {
     pub(crate) waiting: usize,
     /// Kinds that have not been listed yet; `None` before it is known which there are.
     pub(crate) unlisted: Option<BTreeSet<Kind>>,
+    /// The first ones, and how many there are.
     pub(crate) problems: Vec<Problem>,
+    pub(crate) problems_total: usize,
     /// By name, for each gateway; none when routes are not served.
     pub(crate) gateways: BTreeMap<String, GatewaySummary>,
 }
@@ -97,8 +99,8 @@ impl Process for Answers {
             "namespaces": summary.namespaces,
             "policies": summary.policies,
             "waiting": summary.waiting,
-            "problems": summary.problems.iter().take(LISTED).map(problem).collect::<Vec<_>>(),
-            "problemsTotal": summary.problems.len(),
+            "problems": summary.problems.iter().map(problem).collect::<Vec<_>>(),
+            "problemsTotal": summary.problems_total,
             "gateways": summary.gateways,
             "clients": self.clients.as_ref().map(xds::Server::clients),
         })
@@ -128,7 +130,7 @@ impl Process for Answers {
             fact("namespaces", summary.namespaces.to_string()),
             fact("policies", summary.policies.to_string()),
             fact("waiting", summary.waiting.to_string()),
-            fact("problems", summary.problems.len().to_string()),
+            fact("problems", summary.problems_total.to_string()),
         ];
         for (name, gateway) in &summary.gateways {
             let figures = format!("{} routes, {} clusters", gateway.routes, gateway.clusters);

@@ -52,11 +52,11 @@ pub(super) fn routes(
     state: &ClusterState,
     key: &ObjectKey,
     service: &Service,
-) -> (Vec<Grant<'static>>, Vec<Problem>) {
+) -> (Vec<Grant<'static>>, BTreeSet<Problem>) {
     let mut found = Routes {
         state,
         exposures: Vec::new(),
-        problems: Vec::new(),
+        problems: BTreeSet::new(),
     };
     for (name, route) in in_namespace(&state.virtual_services, &key.namespace) {
         let ports = virtual_ports(route, key, service);
@@ -75,7 +75,7 @@ pub(super) fn routes(
 struct Routes<'a> {
     state: &'a ClusterState,
     exposures: Vec<Grant<'static>>,
-    problems: Vec<Problem>,
+    problems: BTreeSet<Problem>,
 }
 
 impl Routes<'_> {
@@ -131,8 +131,7 @@ impl Routes<'_> {
     fn problem(&mut self, kind: Kind, key: &ObjectKey, what: &str) {
         let object = ObjectRef::new(kind, key);
         let message = format!("{what}: it gets no NetworkPolicies");
-        let problem = Problem::new(object, Reason::RouteNotTranslated, &message);
-        self.problems.push(problem);
+        Problem::new(object, Reason::RouteNotTranslated, &message).add_to(&mut self.problems);
     }
 }
 

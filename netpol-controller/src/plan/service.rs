@@ -350,7 +350,7 @@ impl<'a> Planner<'a> {
 
     fn problem(&mut self, reason: Reason, message: &str) {
         let object = ObjectRef::new(Kind::Service, self.key);
-        self.problems.insert(Problem::new(object, reason, message));
+        Problem::new(object, reason, message).add_to(&mut self.problems);
     }
 
     fn finish(mut self) -> ServicePlan {

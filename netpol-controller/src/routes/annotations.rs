@@ -145,19 +145,14 @@ impl<'w> Annotated<'w> {
 
     /// Returns the places of the gateways that the Service is for.
     fn gateways(&mut self, cx: Context<'_>) -> Vec<usize> {
-        let Some(names) = self.service.annotations.get(GATEWAYS) else {
+        if !self.service.annotations.contains_key(GATEWAYS) {
             return cx.gateways().map(|(index, _)| index).collect();
-        };
-        let mut chosen = Vec::new();
-        for (place, name) in elements(names) {
-            let mut entries = cx.gateways();
-            match entries.find(|(_, entry)| entry.name == name) {
-                Some((index, _)) if !chosen.contains(&index) => chosen.push(index),
-                Some(_) => {}
-                None => self.wrong(GATEWAYS, place, &format!("there is no gateway {name:?}")),
-            }
         }
-        chosen
+        self.list(GATEWAYS, |name| {
+            let found = cx.gateways().find(|(_, entry)| entry.name == name);
+            let (index, _) = found.ok_or("there is no such gateway")?;
+            Ok(index)
+        })
     }
 
     /// Reads the elements of a list; those that cannot be read are reported and left out.

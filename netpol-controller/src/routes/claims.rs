@@ -145,8 +145,7 @@ impl Claims {
 
     /// Reports something that an operator should know about an object.
     pub(super) fn problem(&mut self, object: &ObjectRef, reason: Reason, message: &str) {
-        let problem = Problem::new(object.clone(), reason, message);
-        self.problems.insert(problem);
+        Problem::new(object.clone(), reason, message).add_to(&mut self.problems);
     }
 
     /// Reports routes of an object that are not translated.

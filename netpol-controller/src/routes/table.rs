@@ -238,7 +238,7 @@ impl Table {
                 }
             };
             let object = route.source.clone();
-            conflicts.insert(Problem::new(object, Reason::RouteConflict, &message));
+            Problem::new(object, Reason::RouteConflict, &message).add_to(conflicts);
             false
         };
         let matches = remaining(&route.spec.matches, &mut has)?;

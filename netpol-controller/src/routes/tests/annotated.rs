@@ -293,3 +293,18 @@ fn a_list_is_bounded() {
     assert_eq!(of(&own, 0).len(), 256);
     assert!(problems(&own)[0].contains("there may be 256 elements"));
 }
+
+#[test]
+fn problems_are_few_when_elements_are_many() {
+    // As many as an annotation holds; only the first 256 elements are read.
+    let many = "x,".repeat(131_000);
+    for name in ["gateways", "server-names", "destinations"] {
+        let own = found(&one(), plain(), &[(name, &many)]);
+        let reported = count(&own, Reason::InvalidAnnotation, Kind::Service);
+        assert!((1..=20).contains(&reported), "{name}: {reported}");
+    }
+    let late = format!("{}default", "x,".repeat(256));
+    let names = ("server-names", "a.example.com");
+    let own = found(&one(), plain(), &[names, ("gateways", &late)]);
+    assert_eq!(of(&own, 0), [""; 0]);
+}
