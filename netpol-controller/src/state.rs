@@ -41,9 +41,9 @@ pub use self::gateway_api::{
     RouteBackend, RouteNamespaces, TlsRoute, TlsRouteSpec, TlsRule,
 };
 pub use self::istio::{
-    DestinationRule, DestinationRuleSpec, IstioGateway, IstioGatewaySpec, IstioServer, PortNumber,
-    RouteDestination, ServerPort, ServerTls, TlsMatch, VirtualRoute, VirtualService,
-    VirtualServiceSpec, WeightedDestination, service_of_host,
+    DestinationRule, DestinationRuleSpec, IstioGateway, IstioGatewaySpec, IstioServer,
+    MAX_ELEMENTS, PortNumber, RouteDestination, ServerPort, ServerTls, TlsMatch, VirtualRoute,
+    VirtualService, VirtualServiceSpec, WeightedDestination, service_of_host,
 };
 pub use self::kind::Kind;
 use self::meta::Parse;

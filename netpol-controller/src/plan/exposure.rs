@@ -11,8 +11,8 @@ use super::ports::Port;
 use super::service::{Grant, IngressController, Origin, RoutedPort};
 use super::{Problem, Reason};
 use crate::state::{
-    ClusterState, Gateway, Kind, LabelSelector, ObjectKey, ObjectRef, Protocol, Service,
-    ServicePort, TargetPort, TlsRoute, VirtualService, in_namespace, service_of_host,
+    ClusterState, Gateway, Kind, LabelSelector, MAX_ELEMENTS, ObjectKey, ObjectRef, Protocol,
+    Service, ServicePort, TargetPort, TlsRoute, VirtualService, in_namespace, service_of_host,
 };
 
 /// Label of a gateway's pods with the name of their `Gateway` (Gateway API, GEP-1762).
@@ -80,6 +80,12 @@ struct Routes<'a> {
 
 impl Routes<'_> {
     fn virtual_service(&mut self, key: &ObjectKey, route: &VirtualService, ports: &BTreeSet<Port>) {
+        if route.gateways.len() > MAX_ELEMENTS {
+            let message = format!("more than {MAX_ELEMENTS} gateways, for the others");
+            self.problem(Kind::VirtualService, key, &message);
+        }
+        // Many gateways of the same pods are one client.
+        let mut selectors = BTreeSet::new();
         for gateway in route.gateway_keys(&route.gateways, key) {
             let Some(object) = self.state.istio_gateways.get(&gateway) else {
                 let message = format!("Gateway {gateway} does not exist");
@@ -91,7 +97,10 @@ impl Routes<'_> {
                 self.problem(Kind::VirtualService, key, &message);
                 continue;
             }
-            let clients = LabelSelector::of_labels(object.selector.clone());
+            selectors.insert(&object.selector);
+        }
+        for selector in selectors {
+            let clients = LabelSelector::of_labels(selector.clone());
             for namespace in self.state.pods.namespaces_of(&clients) {
                 self.expose(&namespace, &clients, ports);
             }

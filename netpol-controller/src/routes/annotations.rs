@@ -9,7 +9,7 @@ use route::{IpPrefix, RouteMatch, normal_server_name, parse_public_key};
 use super::claims::{Claims, Context, Source, Target};
 use super::select::GATEWAYS;
 use crate::plan::Reason;
-use crate::state::{ClusterName, Kind, ObjectKey, Protocol, Service, in_namespace};
+use crate::state::{ClusterName, Kind, MAX_ELEMENTS, ObjectKey, Protocol, Service, in_namespace};
 
 const PREFIX: &str = "rhizome.gardener.cloud/";
 const SERVER_NAMES: &str = "rhizome.gardener.cloud/server-names";
@@ -31,9 +31,6 @@ const KNOWN: [&str; 7] = [
 
 /// What stands behind a shoot's name in the second CONNECT value of its API server.
 const SOCKET: &str = "--kube-apiserver-socket";
-
-/// Most elements of a list.
-const MAX_ELEMENTS: usize = 256;
 
 /// The port of WireGuard servers for datagrams that a gateway wraps.
 const WRAPPED_PORT: u16 = 51821;

@@ -9,6 +9,7 @@
 //! A server that ends TLS in front of an API server, as Gardener writes it by default, is served as
 //! passthrough of its names, since the API server ends TLS itself; with `tlsTermination` as one that ends it.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,8 +20,9 @@ use super::names::common;
 use super::{GatewayEntry, Ports, select, terminate};
 use crate::plan::Reason;
 use crate::state::{
-    ClusterState, IstioServer, Kind, Mention, ObjectKey, RouteDestination, ServerPort, TlsMatch,
-    VirtualRoute, VirtualService, WeightedDestination, in_namespace, service_of_host,
+    ClusterState, IstioServer, Kind, MAX_ELEMENTS, Mention, ObjectKey, RouteDestination,
+    ServerPort, TlsMatch, VirtualRoute, VirtualService, WeightedDestination, in_namespace,
+    service_of_host,
 };
 
 mod listeners;
@@ -31,6 +33,9 @@ pub(super) use self::listeners::servers;
 const SIDE_SERVICES: [&str; 2] = ["-mtls", "-connection-upgrade"];
 
 const API_SERVER_PORT: u16 = 443;
+
+/// Most names, servers and pairs of them that are looked at for one `VirtualService` and gateway.
+const MAX_WORK: usize = MAX_ELEMENTS * MAX_ELEMENTS;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Tls {
@@ -65,12 +70,7 @@ pub(super) fn virtual_services(cx: Context<'_>) -> Claims {
     for (key, service) in cx.state.virtual_services.mentioning(&mention) {
         let source = Source::new(Kind::VirtualService, key, service.created);
         let problems = cx.shared_problems(|(index, entry)| {
-            let bound = Bound {
-                state: cx.state,
-                entry,
-                key,
-                service,
-            };
+            let bound = Bound::new(cx.state, entry, key, service);
             if !select::exported(&service.export_to, &key.namespace, &entry.namespace)
                 || !bound.is_bound()
             {
@@ -81,6 +81,9 @@ pub(super) fn virtual_services(cx: Context<'_>) -> Claims {
             claims.routes.extend(routes.map(|(names, target)| {
                 source.claim(index, RouteMatch::ServerNames(names), target)
             }));
+            if bound.is_too_large.get() || service.namespaces(key).len() > MAX_ELEMENTS {
+                own.insert(TOO_LARGE.to_owned());
+            }
             Some(own)
         });
         if *key.namespace == *cx.namespace {
@@ -90,22 +93,59 @@ pub(super) fn virtual_services(cx: Context<'_>) -> Claims {
     claims
 }
 
+/// Why not all of a `VirtualService` is followed.
+const TOO_LARGE: &str = "its gateways, matches, names or namespaces are too many: some are ignored";
+
 /// A `VirtualService` as one gateway sees it.
 struct Bound<'w> {
     state: &'w ClusterState,
     entry: &'w GatewayEntry,
     key: &'w ObjectKey,
     service: &'w VirtualService,
+    /// What may still be looked at, since its lists multiply with each other and those of `Gateway`s.
+    work: Cell<usize>,
+    /// Names that it may still have.
+    names: Cell<usize>,
+    /// Some of it was ignored.
+    is_too_large: Cell<bool>,
 }
 
 impl<'w> Bound<'w> {
-    /// Returns whether any of its routes is for the gateway's port for TLS.
+    fn new(
+        state: &'w ClusterState,
+        entry: &'w GatewayEntry,
+        key: &'w ObjectKey,
+        service: &'w VirtualService,
+    ) -> Self {
+        Self {
+            state,
+            entry,
+            key,
+            service,
+            work: Cell::new(MAX_WORK),
+            names: Cell::new(MAX_ELEMENTS),
+            is_too_large: Cell::new(false),
+        }
+    }
+
+    /// Returns whether so much may still be looked at.
+    fn may_look_at(&self, many: usize) -> bool {
+        let left = self.work.get().checked_sub(many);
+        self.work.set(left.unwrap_or(0));
+        if left.is_none() {
+            self.is_too_large.set(true);
+        }
+        left.is_some()
+    }
+
+    /// Returns whether any of its routes is for the gateway's port for TLS, as far as it is known.
     fn is_bound(&self) -> bool {
         let routes = [&self.service.tls, &self.service.tcp].into_iter().flatten();
         let matches = routes.flat_map(|route| &route.matches);
         let all = TlsMatch::default();
         !self.servers(&all).is_empty()
             || matches.into_iter().any(|one| !self.servers(one).is_empty())
+            || self.is_too_large.get()
     }
 
     fn routes(&self, problems: &mut BTreeSet<String>) -> Vec<(Vec<String>, Target)> {
@@ -140,6 +180,14 @@ impl<'w> Bound<'w> {
         }
         names.sort();
         names.dedup();
+        if names.len() > self.names.get() {
+            self.is_too_large.set(true);
+            names.truncate(self.names.get());
+            if names.is_empty() {
+                return;
+            }
+        }
+        self.names.set(self.names.get() - names.len());
         match destination(self.state, self.key, &route.destinations) {
             Ok(target) => found.push((names, target)),
             Err(why) => drop(problems.insert(format!("{at}: {why}"))),
@@ -166,10 +214,15 @@ impl<'w> Bound<'w> {
             ));
             return Vec::new();
         }
-        let hosts: Vec<String> = passing
+        let pairs = |server: &IstioServer| server.hosts.len() * one.sni_hosts.len();
+        let hosts: BTreeSet<String> = passing
             .iter()
+            .filter(|(_, server)| self.may_look_at(pairs(server)))
             .flat_map(|(key, server)| hosts(key, server, &self.key.namespace))
             .collect();
+        if hosts.is_empty() && self.is_too_large.get() {
+            return Vec::new();
+        }
         let mut names = Vec::new();
         for wanted in &one.sni_hosts {
             let wanted = match normal_server_name(wanted) {
@@ -214,6 +267,9 @@ impl<'w> Bound<'w> {
                 continue;
             }
             for (key, server) in servers {
+                if !self.may_look_at(server.hosts.len()) {
+                    continue;
+                }
                 if tls_of(server) == Tls::Passthrough {
                     names.extend(hosts(key, server, &self.key.namespace));
                 } else {
@@ -239,10 +295,17 @@ impl<'w> Bound<'w> {
             [] => &self.service.gateways,
             own => own,
         };
-        let keys = self.service.gateway_keys(names, self.key);
+        if names.len() > MAX_ELEMENTS {
+            self.is_too_large.set(true);
+        }
+        if !self.may_look_at(names.len().min(MAX_ELEMENTS)) {
+            return Vec::new();
+        }
+        let keys = self.service.gateway_keys(names, self.key).into_iter();
         let found = keys.filter_map(|key| self.state.istio_gateways.get_key_value(&key));
         let own = found.filter(|(_, gateway)| {
-            gateway.servers.iter().any(wanted)
+            self.may_look_at(gateway.servers.len())
+                && gateway.servers.iter().any(wanted)
                 && select::serves_istio_gateway(self.state, self.entry, gateway)
         });
         let servers =
@@ -332,7 +395,10 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
             if !select::serves_istio_gateway(cx.state, entry, gateway) {
                 continue;
             }
-            for server in &gateway.servers {
+            let behind = api_servers(cx.state, entry, &key);
+            let mut names_left = MAX_ELEMENTS;
+            let mut is_too_large = gateway.servers.len() > MAX_ELEMENTS;
+            for server in gateway.servers.iter().take(MAX_ELEMENTS) {
                 let (port, ports) = (server.port.number, &entry.ports);
                 let mut serving = cx
                     .gateways()
@@ -348,8 +414,11 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
                         (Reason::RouteNotTranslated, message)
                     }
                     Tls::Passthrough => continue,
-                    Tls::Terminate => match passed_through(cx.state, entry, &key, server) {
-                        Ok((names, target, mut message)) => {
+                    Tls::Terminate => match passed_through(behind.as_ref(), &key, server) {
+                        Ok((mut names, target, mut message)) => {
+                            is_too_large |= names.len() > names_left;
+                            names.truncate(names_left);
+                            names_left -= names.len();
                             let ends = entry.terminates_tls;
                             let ends = ends
                                 .then(|| terminate::of(cx.state, entry, (&key, server), &target));
@@ -390,6 +459,10 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
                     claims.problem(&source.object, reason, &message);
                 }
             }
+            if is_too_large && *key.namespace == *cx.namespace {
+                let message = "its servers or names are too many: some are ignored";
+                claims.problem(&source.object, Reason::RouteNotTranslated, message);
+            }
         }
     }
     claims
@@ -413,12 +486,11 @@ fn gateways_near(cx: Context<'_>) -> BTreeSet<ObjectKey> {
 /// Returns the names of a server that ends TLS, the API server that they are passed through to, and
 /// the message that says so; or why they are not.
 fn passed_through(
-    state: &ClusterState,
-    entry: &GatewayEntry,
+    behind: Option<&BTreeSet<Target>>,
     key: &ObjectKey,
     server: &IstioServer,
 ) -> Result<(Vec<String>, Target, String), String> {
-    let target = api_server(state, entry, key, server).ok_or_else(|| {
+    let target = api_server(behind, key, server).ok_or_else(|| {
         let mode = server.tls_mode();
         format!("TLS is not terminated here ({mode}), and no API server is behind it")
     })?;
@@ -430,32 +502,42 @@ fn passed_through(
 
 /// Returns the API server that a server which ends TLS is in front of: the one that HTTP routes
 /// lead to, or the namespace's when nothing is bound yet and clients may show certificates.
-///
-/// Only the `VirtualService`s of the `Gateway`'s own namespace count: any author may bind one to
-/// it, and a single destination more would take the API server's names away.
 fn api_server(
-    state: &ClusterState,
-    entry: &GatewayEntry,
+    behind: Option<&BTreeSet<Target>>,
     gateway: &ObjectKey,
     server: &IstioServer,
 ) -> Option<Target> {
+    let Some(found) = behind else {
+        let service = ObjectKey::new(&gateway.namespace, "kube-apiserver");
+        let asks = server.tls_mode() == "OPTIONAL_MUTUAL";
+        return asks.then(|| Target::tcp(service, API_SERVER_PORT));
+    };
+    let sole = found.first().filter(|_| found.len() == 1);
+    sole.cloned()
+}
+
+/// Returns the API servers that HTTP routes lead to from a `Gateway`; none when nothing is bound.
+///
+/// Only the `VirtualService`s of the `Gateway`'s own namespace count: any author may bind one to
+/// it, and a single destination more would take the API server's names away.
+fn api_servers(
+    state: &ClusterState,
+    entry: &GatewayEntry,
+    gateway: &ObjectKey,
+) -> Option<BTreeSet<Target>> {
     let mention = Mention::Gateway(gateway.clone());
     let bound = state.virtual_services.mentioning(&mention);
     let bound = bound.filter(|(key, _)| key.namespace == gateway.namespace);
-    let mut any = false;
-    let mut found = BTreeSet::new();
+    let mut found = None;
     for (key, service) in bound {
-        any = true;
+        let all: &mut BTreeSet<_> = found.get_or_insert_default();
         if select::exported(&service.export_to, &key.namespace, &entry.namespace) {
             let to = service.http.iter().flat_map(|route| &route.destinations);
-            found.extend(to.filter_map(|one| api_server_of(key, &one.destination)));
+            let to = to.take(MAX_ELEMENTS);
+            all.extend(to.filter_map(|one| api_server_of(key, &one.destination)));
         }
     }
-    if !any && server.tls_mode() == "OPTIONAL_MUTUAL" {
-        let service = ObjectKey::new(&gateway.namespace, "kube-apiserver");
-        found.insert(Target::tcp(service, API_SERVER_PORT));
-    }
-    found.pop_first().filter(|_| found.is_empty())
+    found
 }
 
 fn api_server_of(own: &ObjectKey, to: &RouteDestination) -> Option<Target> {

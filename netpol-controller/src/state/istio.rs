@@ -5,6 +5,7 @@
 #![expect(missing_docs, reason = "the fields are those of the objects")]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -27,6 +28,10 @@ pub fn service_of_host(host: &str, namespace: &str) -> Option<ObjectKey> {
     (whole && bare).then(|| ObjectKey::new(namespace, name))
 }
 
+/// Most elements that count of what an author may list at will: what lists of several objects
+/// multiply to stays small.
+pub const MAX_ELEMENTS: usize = 256;
+
 /// A `VirtualService`.
 pub type VirtualService = Object<VirtualServiceSpec>;
 
@@ -45,17 +50,23 @@ pub struct VirtualServiceSpec {
 }
 
 impl VirtualServiceSpec {
-    /// Returns the gateways that it names, of which `mesh` is none.
-    pub fn gateway_keys<'a>(
-        &'a self,
-        names: &'a [String],
-        own: &'a ObjectKey,
-    ) -> impl Iterator<Item = ObjectKey> {
-        let named = names.iter().filter(|name| *name != "mesh");
-        named.map(|name| match name.split_once('/') {
+    /// Returns the gateways that a list of its names, distinct, of which `mesh` is none. Only the
+    /// first [`MAX_ELEMENTS`] names count.
+    pub fn gateway_keys(&self, names: &[String], own: &ObjectKey) -> BTreeSet<ObjectKey> {
+        let names = names.iter().take(MAX_ELEMENTS);
+        let named = names.filter(|name| *name != "mesh");
+        let keys = named.map(|name| match name.split_once('/') {
             Some((namespace, name)) => ObjectKey::new(namespace, name),
             None => ObjectKey::new(&own.namespace, name),
-        })
+        });
+        keys.collect()
+    }
+
+    /// Returns the namespaces of the Services that it leads to.
+    pub fn namespaces(&self, own: &ObjectKey) -> BTreeSet<Arc<str>> {
+        let hosts = self.destinations().map(|one| &one.destination.host);
+        let services = hosts.filter_map(|host| service_of_host(host, &own.namespace));
+        services.map(|service| service.namespace).collect()
     }
 
     /// Returns the destinations of its routes of all protocols.
@@ -73,11 +84,9 @@ impl Mentions for VirtualService {
         let matches = self.routes().flat_map(|route| &route.matches);
         let lists = matches.map(|one| &one.gateways).chain([&self.gateways]);
         let gateways = lists.flat_map(|names| self.gateway_keys(names, own));
-        let hosts = self.destinations().map(|one| &one.destination.host);
-        let services = hosts.filter_map(|host| service_of_host(host, &own.namespace));
-        let namespaces = services
-            .map(|service| service.namespace)
-            .chain([own.namespace.clone()]);
+        // Each is translated again when it changes.
+        let namespaces = self.namespaces(own).into_iter().take(MAX_ELEMENTS);
+        let namespaces = namespaces.chain([own.namespace.clone()]);
         let namespaces = namespaces.map(Mention::Namespace);
         gateways.map(Mention::Gateway).chain(namespaces).collect()
     }

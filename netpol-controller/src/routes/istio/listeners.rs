@@ -19,8 +19,8 @@ use crate::plan::Reason;
 use crate::routes::claims::{Claims, Context};
 use crate::routes::{GatewayEntry, select};
 use crate::state::{
-    IstioGateway, IstioServer, Kind, Mention, ObjectKey, ObjectRef, RouteDestination, TlsMatch,
-    in_namespace, service_of_host,
+    IstioGateway, IstioServer, Kind, MAX_ELEMENTS, Mention, ObjectKey, ObjectRef, RouteDestination,
+    TlsMatch, in_namespace, service_of_host,
 };
 
 /// Returns the problems of servers that no route serves; `routed` are the claims of all sources.
@@ -59,12 +59,7 @@ fn without_tls(cx: Context<'_>, routed: &Claims, claims: &mut Claims) {
             if !select::exported(&service.export_to, &key.namespace, &entry.namespace) {
                 return None;
             }
-            let bound = Bound {
-                state: cx.state,
-                entry,
-                key,
-                service,
-            };
+            let bound = Bound::new(cx.state, entry, key, service);
             let (mut is_for, mut problems) = (false, BTreeSet::new());
             for plain in plain_routes(&bound) {
                 let gateway = cx.state.istio_gateways.get(plain.gateway);
@@ -119,7 +114,8 @@ struct PlainRoute<'w> {
 }
 
 /// Returns where routes lead from servers without TLS on the ports for node proxies and VPN clients:
-/// from those for HTTP by HTTP routes, from others by TCP routes.
+/// from those for HTTP by HTTP routes, from others by TCP routes. The first [`MAX_ELEMENTS`] will do to
+/// report what is missing.
 fn plain_routes<'w>(bound: &Bound<'w>) -> Vec<PlainRoute<'w>> {
     let ports = bound.entry.ports;
     let all = [TlsMatch::default()];
@@ -138,6 +134,7 @@ fn plain_routes<'w>(bound: &Bound<'w>) -> Vec<PlainRoute<'w>> {
                 servers.filter(|(_, own)| tls_of(own) == Tls::Plain && speaks_http(own) == http);
             for (gateway, server) in plain {
                 let to = weighted(&route.destinations).map(|one| &one.destination);
+                let to = to.take(MAX_ELEMENTS - found.len());
                 found.extend(to.map(|to| PlainRoute {
                     gateway,
                     server,

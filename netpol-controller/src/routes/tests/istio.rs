@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use route::RouteMatch;
 use serde_json::{Value, json};
 
 use super::fixture::*;
 use crate::plan::Reason;
-use crate::routes::group;
+use crate::routes::{Group, group};
 use crate::state::Kind;
 
 const HOSTS: [&str; 2] = [
@@ -473,4 +474,92 @@ fn problem_of_all_gateways_is_reported() {
     assert!(of(&found, 0).contains(&names_of_both()));
     assert!(of(&found, 1).contains(&format!("names {} -> {API}", HOSTS[0])));
     assert_eq!(problems(&found), [""; 0]);
+}
+
+fn server_names(group: &Group) -> usize {
+    let routes = group.gateways[0].routes.iter();
+    let names = routes.map(|route| match &route.spec.matches {
+        RouteMatch::ServerNames(names) => names.len(),
+        RouteMatch::ConnectDestinations(_)
+        | RouteMatch::Destinations { .. }
+        | RouteMatch::WireGuard { .. } => 0,
+    });
+    names.sum()
+}
+
+/// What an author may write without end, alone and multiplied with each other.
+#[test]
+fn large_lists_are_cut_with_one_problem() {
+    let many = |of: &str| {
+        (0..3000)
+            .map(|index| format!("{index}{of}"))
+            .collect::<Vec<_>>()
+    };
+    let names = many(".example.com");
+    let matches: Vec<Value> = names.iter().map(|own| json!({"sniHosts": [own]})).collect();
+    let named = json!(vec!["kube-apiserver"; 3000]);
+    for (hosts, matches, gateways, routed) in [
+        (
+            json!(["*"]),
+            json!([{"sniHosts": names}]),
+            json!(["kube-apiserver"]),
+            256,
+        ),
+        (json!(["*"]), json!(matches), json!(["kube-apiserver"]), 256),
+        (
+            json!(names),
+            json!([{"sniHosts": ["*"]}]),
+            json!(["kube-apiserver"]),
+            256,
+        ),
+        (
+            json!(vec!["*"; 3000]),
+            json!([{"sniHosts": names}]),
+            json!(["kube-apiserver"]),
+            0,
+        ),
+        (
+            json!(vec!["*"; 3000]),
+            json!(matches),
+            json!(["kube-apiserver"]),
+            21,
+        ),
+        (
+            json!(["*"]),
+            json!([{"sniHosts": ["a.example.com"]}]),
+            named,
+            1,
+        ),
+    ] {
+        let [mut gateway, mut bound] = passthrough(SHOOT, &HOSTS);
+        gateway["spec"]["servers"][0]["hosts"] = hosts;
+        bound["spec"]["gateways"] = gateways;
+        bound["spec"]["tls"][0]["match"] = matches;
+        let found = group(&state(&[api_server(SHOOT), gateway, bound]), &one(), SHOOT);
+        assert_eq!(server_names(&found), routed);
+        let problems = problems(&found);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(
+            problems[0].contains("are too many: some are ignored"),
+            "{problems:?}"
+        );
+    }
+}
+
+#[test]
+fn large_gateway_that_ends_tls_is_cut_with_one_problem() {
+    let names: Vec<String> = (0..3000)
+        .map(|index| format!("{index}.example.com"))
+        .collect();
+    let [mut gateway, bound] = terminating(SHOOT, &[]);
+    let mut servers = vec![gateway["spec"]["servers"][0].take(); 3000];
+    servers[0]["hosts"] = json!(names);
+    gateway["spec"]["servers"] = json!(servers);
+    let found = group(&state(&[api_server(SHOOT), gateway, bound]), &one(), SHOOT);
+    assert_eq!(server_names(&found), 256);
+    assert_eq!(
+        count(&found, Reason::RouteNotTranslated, Kind::IstioGateway),
+        1
+    );
+    assert!(count(&found, Reason::RouteAdapted, Kind::IstioGateway) <= 20);
 }

@@ -262,6 +262,34 @@ fn unresolved_gateway_affects_no_other() {
 }
 
 #[test]
+fn gateways_are_cut_with_one_problem_when_many() {
+    let host = "s.a.svc.cluster.local";
+    let route = virtual_service(&["g/gw"; 3000], host, &json!({"number": 443}));
+    let mut objects = vec![
+        namespace("a"),
+        namespace("g"),
+        example(&[]),
+        route,
+        istio_gateway("g", "gw", &json!({"istio": "x"})),
+        pod("g", "gw", &[("istio", "x")]),
+    ];
+    let plan = without_labels(&objects, &[], "i");
+    assert_eq!(plan.policies.len(), 2);
+    let reported = messages(&plan.problems, Reason::RouteNotTranslated);
+    assert_eq!(reported.len(), 1);
+    assert!(
+        reported[0].contains("more than 256 gateways"),
+        "{reported:?}"
+    );
+    // None of them exists; an Event has no space for more.
+    let missing: Vec<String> = (0..3000).map(|index| format!("g/{index}")).collect();
+    let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
+    objects[3] = virtual_service(&missing, host, &json!({"number": 443}));
+    let plan = without_labels(&objects, &[], "i");
+    assert_eq!((plan.policies.len(), plan.problems.len()), (0, 20));
+}
+
+#[test]
 fn tls_route_opens_target_port_to_gateways() {
     let gateway = |from: &Value| {
         json!({
