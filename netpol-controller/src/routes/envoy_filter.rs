@@ -36,6 +36,10 @@ pub(super) fn patches(cx: Context<'_>) -> Claims {
                     Outcome::Nothing => {}
                     Outcome::Refused(what) => drop(own.insert(what)),
                     Outcome::Route(claim) => claims.routes.push(*claim),
+                    Outcome::Withheld(claim, what) => {
+                        own.insert(what);
+                        claims.routes.push(*claim);
+                    }
                 }
             }
             Some(own)
@@ -57,13 +61,14 @@ enum Outcome {
     Nothing,
     Refused(String),
     Route(Box<Claim>),
+    /// A route that admits no client, and why.
+    Withheld(Box<Claim>, String),
 }
 
 fn follow(gateway: (usize, &GatewayEntry), patch: &FilterPatch, source: &Source) -> Outcome {
     let (index, entry) = gateway;
     match patch {
-        FilterPatch::Chain(chain) => chain_route(gateway, chain, source)
-            .map_or_else(Outcome::Refused, |claim| Outcome::Route(Box::new(claim))),
+        FilterPatch::Chain(chain) => chain_route(gateway, chain, source),
         FilterPatch::Connect(connect) => {
             let known = [entry.ports.node, entry.ports.vpn];
             if let Some(port) = connect.listener.filter(|port| !known.contains(port)) {
@@ -108,23 +113,23 @@ fn chain_route(
     (index, entry): (usize, &GatewayEntry),
     chain: &ChainPatch,
     source: &Source,
-) -> Result<Claim, String> {
+) -> Outcome {
     if let Some(port) = chain.listener.filter(|port| *port != entry.ports.node) {
-        return Err(format!(
+        return Outcome::Refused(format!(
             "routes by destination are not supported on port {port}"
         ));
     }
     let target = target(&chain.cluster);
-    let sources = chain_sources(chain, &target)
-        .map_err(|why| format!("access depends on {why}: the chain is withheld"))?;
-    if sources.is_none() {
-        return Err("no client may connect: the chain is withheld".to_owned());
-    }
+    let (sources, why) = match chain_sources(chain, &target) {
+        Ok(none) if none.is_none() => (none, Some("no client may connect".to_owned())),
+        Ok(sources) => (sources, None),
+        Err(why) => (Sources::none(), Some(why)),
+    };
     let matches = RouteMatch::Destinations {
         prefixes: chain.prefixes.clone(),
         port: chain.port,
     };
-    Ok(Claim {
+    let claim = Box::new(Claim {
         chain: chain.name.clone(),
         sources,
         times: Times {
@@ -132,21 +137,26 @@ fn chain_route(
             max_connection_age: chain.max_connection_age,
         },
         ..source.claim(index, matches, target)
-    })
+    });
+    match why {
+        Some(why) => Outcome::Withheld(claim, format!("{why}: the chain is withheld")),
+        None => Outcome::Route(claim),
+    }
 }
 
 /// Returns who may connect by the chain's own filters.
 fn chain_sources(chain: &ChainPatch, target: &Target) -> Result<Sources, String> {
     let cluster = target.cluster();
     let mut sources = Sources::All;
-    for access in &chain.access {
+    for access in chain.access.as_ref().map_err(String::clone)? {
         for prefix in &chain.prefixes {
             let visit = Visit {
                 value: Some(&cluster),
                 destination: Some((*prefix, chain.port)),
                 ..Visit::default()
             };
-            sources = sources.and(access.allowed(&visit)?);
+            let allowed = access.allowed(&visit);
+            sources = sources.and(allowed.map_err(|why| format!("access depends on {why}"))?);
         }
     }
     Ok(sources)

@@ -6,9 +6,9 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use route::{ClusterSpec, EndpointAddress, EndpointSpec, Handler, OWN_PODS, RouteSpec};
+use route::{ClusterSpec, EndpointAddress, EndpointSpec, Handler, IpPrefix, OWN_PODS, RouteSpec};
 
 use super::claims::{Claim, Claims, Context, Target, Times};
 use super::{GatewayEntry, GatewayGroup, Group, Routed, SourcedRoute, policy};
@@ -41,6 +41,9 @@ pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
                 (spec, times)
             });
             routes.push(route(&claim, spec, *times));
+            if claim.sources.is_none() {
+                continue;
+            }
             match routed_port(cx.state, &claim) {
                 Ok(port) => {
                     let service = claim.target.service.clone();
@@ -90,6 +93,11 @@ fn route(claim: &Claim, cluster: &ClusterSpec, times: Times) -> SourcedRoute {
     spec.handler = claim.terminate.clone().map(Handler::new);
     if let Sources::Only(ranges) = &claim.sources {
         spec.allow_sources.clone_from(ranges);
+        // An empty list admits all; from this address no client connects.
+        if ranges.is_empty() {
+            let nowhere = IpPrefix::host(Ipv6Addr::UNSPECIFIED.into());
+            spec.allow_sources.push(nowhere);
+        }
     }
     SourcedRoute {
         spec,

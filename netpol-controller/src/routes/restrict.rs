@@ -10,6 +10,8 @@
 //!
 //! A route that several filters concern admits what all of them admit. One that no client may use,
 //! or whose restriction cannot be evaluated, is withheld and reported: it is never sent without it.
+//! Its claim stays, as a route that admits no source: without it a wildcard that is younger, or
+//! another's, would have its names, and without restriction.
 //! An unsupported filter that names neither shoot nor server name withholds nothing, or one
 //! would cut off all shoots: it is only reported.
 //!
@@ -28,7 +30,7 @@ use crate::state::{
     EnvoyFilter, FilterPatch, Mention, ObjectKey, Restriction, Scope, Sources, Visit,
 };
 
-/// Returns the claims with their restrictions, without those that no client may use.
+/// Returns the claims with their restrictions; those that are withheld admit no source.
 pub(super) fn apply(cx: Context<'_>, claims: Claims) -> Claims {
     let mut permitted = Claims {
         routes: Vec::with_capacity(claims.routes.len()),
@@ -39,6 +41,11 @@ pub(super) fn apply(cx: Context<'_>, claims: Claims) -> Claims {
         .map(|(index, entry)| Restrictions::of(cx, (index, entry), &claims.routes))
         .collect();
     for (place, claim) in claims.routes.into_iter().enumerate() {
+        // Reported where its source is read.
+        if claim.sources.is_none() {
+            permitted.routes.push(claim);
+            continue;
+        }
         let verdict = gateways[claim.gateway].verdict(&claim, place, cx.namespace);
         for (key, why) in verdict.unapplied {
             let message =
@@ -51,6 +58,11 @@ pub(super) fn apply(cx: Context<'_>, claims: Claims) -> Claims {
                 let what = what(&claim.matches);
                 let message = format!("{what}: withheld, {why}");
                 permitted.problem(&claim.source.object, Reason::RouteNotTranslated, &message);
+                permitted.routes.push(Claim {
+                    sources: Sources::none(),
+                    terminate: None,
+                    ..claim
+                });
             }
         }
     }

@@ -93,8 +93,8 @@ pub enum FilterPatch {
 pub struct ChainPatch {
     /// Its name, by which other filters find it.
     pub name: Option<String>,
-    /// Clients that may connect: those that all of these admit.
-    pub access: Vec<Access>,
+    /// Clients that may connect: those that all of these admit; or what of it is not understood.
+    pub access: Result<Vec<Access>, String>,
     /// Port of the listener; `None` = all.
     pub listener: Option<u16>,
     /// Where it leads.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::fixture::*;
 use crate::plan::Reason;
-use crate::routes::{Group, group};
+use crate::routes::{Group, Table, group};
 use crate::state::{ClusterState, Kind};
 
 const HOST: &str = "api.bar.foo.example.com";
@@ -130,10 +130,10 @@ fn open(group: &Group, gateway: usize) -> Vec<String> {
             .iter()
             .map(ToString::to_string)
             .collect();
-        let sources = if sources.is_empty() {
-            "everyone".to_owned()
-        } else {
-            sources.join(" ")
+        let sources = match sources.join(" ").as_str() {
+            "" => "everyone".to_owned(),
+            "::/128" => "none".to_owned(),
+            ranges => ranges.to_owned(),
         };
         format!("{kind} {port}: {sources}")
     });
@@ -276,7 +276,7 @@ fn several_restrictions_are_intersected() {
         [OPEN[0], OPEN[1], "names 443: 10.1.0.0/16"]
     );
     let found = group(&with(&one_of(&none)), &one(), SHOOT);
-    assert_eq!(open(&found, 0), OPEN[..2]);
+    assert_eq!(open(&found, 0), [OPEN[0], OPEN[1], "names 443: none"]);
     let reported = withheld(&found);
     assert_eq!(reported.len(), 1);
     assert!(
@@ -303,7 +303,11 @@ fn unsupported_filter_withholds_named_routes() {
         let filter = rbac("istio-ingress/acl", "NETWORK_FILTER", &listener, &rules);
         let state = with(&[filter]);
         let found = group(&state, &one(), SHOOT);
-        assert_eq!(open(&found, 0), OPEN[..2], "{rules}");
+        assert_eq!(
+            open(&found, 0),
+            [OPEN[0], OPEN[1], "names 443: none"],
+            "{rules}"
+        );
         assert_eq!(withheld(&found).len(), 1);
         assert_eq!(opened(&state, OTHER), OPEN);
     }
@@ -317,7 +321,8 @@ fn unsupported_filter_withholds_named_routes() {
         }
         let state = with(&[filter]);
         let found = group(&state, &one(), SHOOT);
-        assert_eq!(open(&found, 0), [OPEN[2]]);
+        let none = ["connect 1194: none", "connect 443: none"];
+        assert_eq!(open(&found, 0), [none[0], none[1], OPEN[2]]);
         // Each of the routes, and the filter itself.
         assert_eq!(withheld(&found).len(), 3);
         assert_eq!(opened(&state, OTHER), OPEN);
@@ -403,7 +408,11 @@ fn a_wildcard_route_is_whole_or_withheld() {
         let names = open(&found, 0)
             .into_iter()
             .find_map(|text| text.strip_prefix("names 443: ").map(str::to_owned));
-        assert_eq!(names.as_deref(), expected, "{host} {tail}");
+        assert_eq!(
+            names.as_deref(),
+            Some(expected.unwrap_or("none")),
+            "{host} {tail}"
+        );
         assert_eq!(withheld(&found).len(), usize::from(expected.is_none()));
     }
 }
@@ -438,19 +447,19 @@ fn filters_within_a_chain_restrict_it() {
         );
         let reported = count(&found, Reason::RouteNotTranslated, Kind::EnvoyFilter);
         let destinations = open(&found, 0);
-        let own = destinations
-            .into_iter()
-            .find(|text| text.starts_with("dest"));
-        (own, reported)
+        let mut own = destinations.into_iter();
+        (own.find(|text| text.starts_with("dest")), reported)
     };
     let expected = "destination 443: 10.250.0.0/16 203.0.113.0/24".to_owned();
     assert_eq!(sources(&chain_with(&own)), (Some(expected), 0));
-    assert_eq!(sources(&chain_with(&json!([]))), (None, 1));
-    assert_eq!(
-        sources(&chain_with(&json!([{"not_id": own[0]}]))),
-        (None, 1)
-    );
-    assert_eq!(sources(&chain_with(&json!([{"metadata": {}}]))), (None, 1));
+    let none = Some("destination 443: none".to_owned());
+    for withheld in [
+        json!([]),
+        json!([{"not_id": own[0]}]),
+        json!([{"metadata": {}}]),
+    ] {
+        assert_eq!(sources(&chain_with(&withheld)), (none.clone(), 1));
+    }
 }
 
 #[test]
@@ -468,7 +477,7 @@ fn a_chain_is_restricted_by_its_name() {
             ranges("remote_ip", &["192.0.2.0/24"]),
             Some("everyone"),
         ),
-        ("own", json!([{"metadata": {}}]), None),
+        ("own", json!([{"metadata": {}}]), Some("none")),
     ] {
         let listener = json!({"portNumber": 8443, "filterChain": {"name": name}});
         let mut filter = rbac(
@@ -534,8 +543,26 @@ fn a_withheld_route_opens_no_pods() {
     objects.push(by_name("istio-ingress/acl", HOST, &none));
     objects.push(by_header("istio-ingress/acl-vpn", 8443, SHOOT, &none));
     let found = group(&state(&objects), &one(), SHOOT);
-    assert!(found.routed.is_empty() && found.gateways[0].clusters.is_empty());
+    assert!(found.routed.is_empty());
+    assert_eq!(open(&found, 0), ["connect 443: none", "names 443: none"]);
     assert_eq!(withheld(&found).len(), 2);
+}
+
+#[test]
+fn withheld_name_is_not_left_to_a_wildcard() {
+    let mut objects = vec![api_server(SHOOT), api_server(OTHER)];
+    objects.extend(passthrough(SHOOT, &[HOST]));
+    objects.extend(passthrough(OTHER, &["*.foo.example.com"]));
+    objects.push(by_name("istio-ingress/acl", HOST, &json!([])));
+    let state = state(&objects);
+    let mut table = Table::default();
+    for namespace in [SHOOT, OTHER] {
+        table.put(namespace, group(&state, &one(), namespace));
+    }
+    let own = table.accepted(0, SHOOT);
+    assert!(own.iter().any(|route| {
+        text(&route.matches) == format!("names {HOST}") && !route.allow_sources.is_empty()
+    }));
 }
 
 #[test]

@@ -184,12 +184,12 @@ impl Patch {
         let access = filters
             .into_iter()
             .map(|filter| chain_access(filter, patterns));
-        let access = access.collect::<Result<Vec<_>, _>>()?;
+        let access: Result<Vec<_>, _> = access.collect();
         let proxy = &filter["typed_config"];
         check_fields(proxy, &PROXY_FIELDS)?;
         Ok(ChainPatch {
             name: value["name"].as_str().map(str::to_owned),
-            access: access.into_iter().flatten().collect(),
+            access: access.map(|all| all.into_iter().flatten().collect()),
             listener: self.listener(),
             cluster: cluster(proxy["cluster"].as_str().unwrap_or_default())?,
             prefixes,
