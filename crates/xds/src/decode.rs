@@ -36,7 +36,7 @@ use crate::proto::discovery::NameOnly;
 use crate::proto::{self, known::Known};
 use crate::resource::ResourceType;
 
-pub(crate) use parts::MAX_NAME_BYTES;
+pub use parts::MAX_NAME_BYTES;
 pub(crate) use state::Named;
 pub use state::State;
 pub use table::{OwnListener, OwnProtocol, Table, TableError};

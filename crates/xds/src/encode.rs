@@ -26,6 +26,7 @@ use std::time::Duration;
 use prost::Message;
 use route::RouteSpec;
 
+use crate::decode::MAX_RESOURCE_BYTES;
 use crate::encode::listener::Listeners;
 use crate::resource::{Audience, Resource, ResourceType};
 
@@ -85,6 +86,14 @@ pub fn parts(group: &str, routes: &[RouteSpec], params: &GatewayParams) -> Encod
     encoded.resources.append(&mut listeners.beside);
     encoded.withheld = listeners.withheld;
     wireguard::encode(group, routes, &mut encoded.resources);
+    // A client would refuse the whole response, and with it what other groups have there.
+    let (sent, large): (Vec<_>, Vec<_>) = encoded
+        .resources
+        .into_iter()
+        .partition(|own| own.body.len() <= MAX_RESOURCE_BYTES);
+    let why = |own: Resource| format!("{}: larger than {MAX_RESOURCE_BYTES} bytes", own.name);
+    encoded.withheld.extend(large.into_iter().map(why));
+    encoded.resources = sent;
     encoded
 }
 

@@ -169,6 +169,10 @@ impl<'w> Annotated<'w> {
             }
             let one = match element {
                 "" => Err("it is empty".to_owned()),
+                // Gateways refuse longer names and values, and what else is sent with them.
+                long if long.len() > xds::MAX_NAME_BYTES => {
+                    Err(format!("it is longer than {} bytes", xds::MAX_NAME_BYTES))
+                }
                 element => read(element).map_err(|why| format!("{element:?}: {why}")),
             };
             match one {

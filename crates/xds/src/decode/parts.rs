@@ -12,7 +12,7 @@ use crate::decode::fault::{Fault, Within};
 use crate::proto::{Address, CidrRange, RegexMatcher, StringMatcher, StringPattern};
 
 /// Bytes of the longest name of a cluster, and of a CONNECT destination, which may be one.
-pub(crate) const MAX_NAME_BYTES: usize = 2048;
+pub const MAX_NAME_BYTES: usize = 2048;
 
 /// Bytes of the longest regular expression.
 const MAX_REGEX_BYTES: usize = 4096;

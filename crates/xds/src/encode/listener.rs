@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use route::{IpPrefix, RouteMatch, RouteSpec, normal_server_name};
 
+use crate::decode::MAX_NAME_BYTES;
 use crate::encode::matches::{Key, cidr_ranges};
 use crate::encode::{GatewayParams, connect, duration, resource, terminate};
 use crate::proto::{
@@ -73,6 +74,12 @@ impl<'p> Listeners<'p> {
             match &spec.matches {
                 RouteMatch::ConnectDestinations(values) => {
                     for value in values {
+                        if value.len() > MAX_NAME_BYTES {
+                            let start = &value[..value.floor_char_boundary(100)];
+                            let key = Key::Connect(format!("{start}…"));
+                            self.withhold(key, format!("longer than {MAX_NAME_BYTES} bytes"));
+                            continue;
+                        }
                         if self.take(Key::Connect(value.clone())) {
                             let cluster = match &ends {
                                 Some(own) => {

@@ -4,6 +4,7 @@ use prost::Message;
 use route::{ClusterSpec, EndpointSpec, RouteMatch};
 
 use super::*;
+use crate::decode::{MAX_NAME_BYTES, decode};
 use crate::proto::{
     Cluster, FilterChain, HttpConnectionManager, Listener, RouteConfiguration, TcpProxy,
 };
@@ -240,6 +241,31 @@ fn unencodable_route_is_withheld_alone() {
     assert_eq!(encoded.withheld, wanted);
     let tls = listener_of(&encoded.resources, "tls");
     assert_eq!(tls.filter_chains.len(), 2);
+}
+
+/// Clients refuse a response as a whole, with what other groups have in it.
+#[test]
+fn undecodable_part_is_withheld_alone() {
+    let fits = "x".repeat(MAX_NAME_BYTES);
+    let long = fits.clone() + "x";
+    let values = ["good", &fits, &long];
+    let routes = [RouteSpec::new(connect(&values), "c")];
+    let encoded = parts("group", &routes, &GatewayParams::default());
+    assert_eq!(encoded.withheld.len(), 1, "{:?}", encoded.withheld);
+    assert_eq!(encoded.resources.len(), 2);
+    for own in &encoded.resources {
+        decode(own.kind, &own.name, &own.body).unwrap();
+    }
+    // 40,000 values of 2,000 bytes.
+    let values: Vec<String> = (0..40_000).map(|index| format!("{index:02000}")).collect();
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    let routes = [
+        RouteSpec::new(connect(&values), "c"),
+        RouteSpec::new(names(&["a"]), "c"),
+    ];
+    let encoded = parts("group", &routes, &GatewayParams::default());
+    assert_eq!(listed(&encoded.resources), ["Listener tls|group"]);
+    assert_eq!(encoded.withheld.len(), 2, "{:?}", encoded.withheld);
 }
 
 #[test]

@@ -308,3 +308,17 @@ fn problems_are_few_when_elements_are_many() {
     let own = found(&one(), plain(), &[names, ("gateways", &late)]);
     assert_eq!(of(&own, 0), [""; 0]);
 }
+
+#[test]
+fn long_value_is_reported_and_not_sent() {
+    let long = "x".repeat(xds::MAX_NAME_BYTES + 1);
+    let values = format!("good,{long}");
+    let own = found(&one(), plain(), &[("connect-destination", &values)]);
+    assert_eq!(of(&own, 0), [format!("connect good -> {CLUSTER}")]);
+    let reported = problems(&own);
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(
+        reported[0].ends_with("element 2: it is longer than 2048 bytes"),
+        "{reported:?}"
+    );
+}

@@ -279,6 +279,11 @@ fn header_value(header: &Value, patterns: &Patterns) -> Result<ConnectValue, Str
     match matcher {
         Matcher::Any => Ok(ConnectValue::Any),
         Matcher::Contains(part) => pattern(format!(".*{}.*", regex_lite::escape(&part))),
+        // Gateways refuse longer ones, and what else is sent with them.
+        Matcher::Exact(exact) if exact.len() > xds::MAX_NAME_BYTES => Err(format!(
+            "a value of more than {} bytes",
+            xds::MAX_NAME_BYTES
+        )),
         Matcher::Exact(exact) => Ok(ConnectValue::Exact(exact)),
         Matcher::Pattern(own) => Ok(ConnectValue::Matches(own)),
         Matcher::Prefix(prefix) => pattern(format!("{}.*", regex_lite::escape(&prefix))),
