@@ -124,7 +124,14 @@ impl Routes<'_> {
                 self.problem(Kind::TlsRoute, key, &message);
                 continue;
             }
-            self.expose(&gateway.namespace, &pods_of(&gateway, object), ports);
+            let clients = pods_of(&gateway, object);
+            // A Gateway's name may be longer than a label's value.
+            if let Err(why) = clients.check() {
+                let message = format!("the pods of Gateway {gateway} cannot be selected, {why}");
+                self.problem(Kind::TlsRoute, key, &message);
+                continue;
+            }
+            self.expose(&gateway.namespace, &clients, ports);
         }
     }
 

@@ -261,6 +261,36 @@ fn unresolved_gateway_affects_no_other() {
     );
 }
 
+/// The API server would refuse the policy, again and again.
+#[test]
+fn tls_route_is_reported_when_its_gateways_name_is_no_label() {
+    let name = "g".repeat(64);
+    let gateway = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "metadata": {"name": name, "namespace": "a"},
+        "spec": {"listeners": [
+            {"name": "tls", "port": 443, "protocol": "TLS", "tls": {"mode": "Passthrough"}},
+        ]},
+    });
+    let route = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "TLSRoute",
+        "metadata": {"name": "x", "namespace": "a"},
+        "spec": {
+            "hostnames": ["a.example.com"],
+            "parentRefs": [{"name": name}],
+            "rules": [{"backendRefs": [{"name": "s", "port": 443}]}],
+        },
+    });
+    let objects = [namespace("a"), example(&[]), gateway, route];
+    let plan = without_labels(&objects, &[], "i");
+    assert_eq!(plan.policies.len(), 0);
+    let reported = messages(&plan.problems, Reason::RouteNotTranslated);
+    assert_eq!(reported.len(), 1);
+    assert!(reported[0].contains("is not a label value"), "{reported:?}");
+}
+
 #[test]
 fn gateways_are_cut_with_one_problem_when_many() {
     let host = "s.a.svc.cluster.local";
