@@ -26,7 +26,7 @@ pub fn groups_of(
     match kind {
         Kind::DestinationRule => state.destination_rules.namespaces_of(key),
         Kind::EndpointSlice | Kind::Endpoints | Kind::Service | Kind::TlsRoute => own(),
-        Kind::EnvoyFilter => of_filter(state, key),
+        Kind::EnvoyFilter => of_filter(state, entries, key),
         Kind::Gateway => &bound_to(&state.tls_routes, key) | &own(),
         Kind::IstioGateway => of_istio_gateway(state, key),
         Kind::Namespace => {
@@ -87,8 +87,16 @@ pub fn all_groups(state: &ClusterState) -> BTreeSet<Arc<str>> {
 }
 
 /// A rule that leaves the destination to a header is about every Service, as is a restriction of a
-/// whole listener; one of a server name is about the namespaces that have a route with it.
-fn of_filter(state: &ClusterState, key: &ObjectKey) -> BTreeSet<Arc<str>> {
+/// whole listener; one of a server name is about the namespaces that have a route with it. A filter of
+/// another namespace than a gateway's is about nothing: any author may write and change one.
+fn of_filter(
+    state: &ClusterState,
+    entries: &[GatewayEntry],
+    key: &ObjectKey,
+) -> BTreeSet<Arc<str>> {
+    if !entries.iter().any(|own| select::may_filter(own, key)) {
+        return BTreeSet::new();
+    }
     let filter = state.envoy_filters.get(key);
     let mut groups = state.envoy_filters.namespaces_of(key);
     for patch in filter.into_iter().flat_map(|filter| &filter.patches) {
@@ -221,7 +229,7 @@ fn of_pod(state: &ClusterState, entries: &[GatewayEntry], pod: &ObjectKey) -> BT
     }
     for (key, filter) in state.envoy_filters.iter() {
         if open(&filter.workload_selector.labels) {
-            groups.extend(of_filter(state, key));
+            groups.extend(of_filter(state, entries, key));
         }
     }
     for (key, gateway) in &state.gateways {

@@ -48,9 +48,13 @@ pub(super) fn applies_filter(
     key: &ObjectKey,
     filter: &EnvoyFilter,
 ) -> bool {
-    let namespace = &*key.namespace;
-    (namespace == entry.namespace || namespace == ROOT_NAMESPACE)
-        && selects_pods(state, entry, &filter.workload_selector.labels)
+    may_filter(entry, key) && selects_pods(state, entry, &filter.workload_selector.labels)
+}
+
+/// Returns whether an `EnvoyFilter` of this name is for a gateway if it selects its pods.
+pub(super) fn may_filter(entry: &GatewayEntry, filter: &ObjectKey) -> bool {
+    let namespace = &*filter.namespace;
+    namespace == entry.namespace || namespace == ROOT_NAMESPACE
 }
 
 pub(super) fn serves_gateway(

@@ -176,6 +176,22 @@ fn restrictions_affect_restricted_routes() {
     assert_eq!(groups(&of[4]), groups(&all_groups(&state)));
 }
 
+#[test]
+fn foreign_filter_affects_nothing() {
+    let mut objects: Vec<Value> = (0..3).flat_map(shoot).collect();
+    let mut filters = every_shape("shoot--foo--1", "api-1.example.com");
+    filters.push(http_proxy(8443, "X-Gardener-Destination", REGEX));
+    filters.push(filter_chain("shoot--foo--1", "10.1.2.3"));
+    for filter in &mut filters {
+        filter["metadata"]["namespace"] = json!("tenant");
+    }
+    objects.extend(filters.iter().cloned());
+    let state = state(&objects);
+    for filter in &filters {
+        assert_eq!(groups(&affected(&state, filter)), [""; 0], "{filter}");
+    }
+}
+
 /// Filters come and go, one by one, before and after what they are about.
 #[test]
 fn affected_groups_of_restrictions_suffice() {
