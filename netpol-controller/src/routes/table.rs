@@ -6,7 +6,10 @@
 //!
 //! The oldest object has a match that several claim, by its creation, then its namespace and name;
 //! the others keep what no older object claims and get an Event. So no object takes over a route
-//! by being written later, and the outcome does not depend on the order of events. What lies
+//! by being created later, and the outcome does not depend on the order of events. When an object
+//! came to say what it says is not known, so an older one may take a route by an edit. Services are
+//! old and many, and their authors are trusted with less: what an annotation claims comes after what
+//! objects of Istio and the Gateway API claim. What lies
 //! within what another claims is [`wider`]'s. Claims are looked up, not searched for: a group costs
 //! what it claims, and a wide claim what lies within it.
 
@@ -66,6 +69,8 @@ enum Claim {
 /// A claimant; the order is the one of precedence.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Holder {
+    /// Objects that are made for routes come first.
+    is_annotation: bool,
     created: i64,
     key: ObjectKey,
     kind: Kind,
@@ -224,7 +229,10 @@ impl Table {
             let (holder, barred) = holder_of(claims, &claim);
             let message = if let Some((_, (wide, of))) = barred.iter().find(|(one, _)| *one == own)
             {
-                format!("{claim} lies within {wide}, which is {}", of.older_owner())
+                format!(
+                    "{claim} lies within {wide}, which is {}",
+                    of.described_to(own)
+                )
             } else {
                 match holder {
                     Some(first) if first != own => {
@@ -232,7 +240,7 @@ impl Table {
                         if self.cluster_of(gateway, first) == Some(&route.spec.cluster) {
                             return false;
                         }
-                        format!("{claim} is {}", first.older_owner())
+                        format!("{claim} is {}", first.described_to(own))
                     }
                     Some(_) | None => return true,
                 }
@@ -290,6 +298,7 @@ impl Group {
 impl Holder {
     fn new(group: &Arc<str>, place: usize, route: &SourcedRoute) -> Self {
         Self {
+            is_annotation: route.source.kind == Kind::Service,
             created: route.created,
             key: route.source.key.clone(),
             kind: route.source.kind,
@@ -298,9 +307,19 @@ impl Holder {
         }
     }
 
-    /// Describes the owner, for a younger claimant's message.
-    fn older_owner(&self) -> String {
-        format!("{} {}'s, which is older", self.kind.name(), self.key)
+    /// Returns whether its object is older than another one's, of whatever kind.
+    fn is_older(&self, other: &Self) -> bool {
+        (self.created, &self.key, self.kind) < (other.created, &other.key, other.kind)
+    }
+
+    /// Describes the owner, for the message of a claimant that comes after it.
+    fn described_to(&self, other: &Self) -> String {
+        let why = if self.is_older(other) {
+            "is older"
+        } else {
+            "comes before annotations"
+        };
+        format!("{} {}'s, which {why}", self.kind.name(), self.key)
     }
 }
 

@@ -85,6 +85,37 @@ fn older_object_wins_and_younger_keeps_rest() {
     assert_eq!(table.groups().count(), 1);
 }
 
+/// It may have been annotated just now.
+#[test]
+fn old_service_takes_nothing_by_an_annotation() {
+    for (matches, narrower) in [
+        (names(&["n"]), false),
+        (to("10.0.0.1"), false),
+        (names(&["n.m"]), true),
+    ] {
+        let mut table = Table::default();
+        let wide = if narrower {
+            names(&["*.m"])
+        } else {
+            matches.clone()
+        };
+        put(&mut table, annotated("old/x", 1, matches.clone(), "old"));
+        assert_eq!(accepted(&table, "old").len(), 1);
+        put(&mut table, route("young/x", 2, wide.clone(), "young"));
+        assert_eq!(accepted(&table, "young"), [wide]);
+        // What is narrower than a younger wildcard stays its own: it is not the same name.
+        assert_eq!(accepted(&table, "old").len(), usize::from(narrower));
+        let reported = reported(&table, "old");
+        assert_eq!(reported.len(), usize::from(!narrower));
+        assert!(
+            reported
+                .iter()
+                .all(|own| own.ends_with("which comes before annotations")),
+            "{reported:?}"
+        );
+    }
+}
+
 #[test]
 fn matches_are_claimed_one_by_one() {
     let wireguard = |key: u8, id| RouteMatch::WireGuard {

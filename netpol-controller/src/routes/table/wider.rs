@@ -87,7 +87,7 @@ fn wider_owners<'a>(claims: &'a Claims, claim: &Claim) -> Vec<Barrier<'a>> {
 fn barrier<'a>(owners: &[Barrier<'a>], claim: &Claim, claimant: &Holder) -> Option<Barrier<'a>> {
     let own = &claimant.key.namespace;
     let bars = |(wide, owner): &&Barrier<'_>| {
-        *owner < claimant
+        owner.is_older(claimant)
             && owner.key.namespace != *own
             && owner.group != *own
             && accepts_from(claim, wide)
