@@ -188,7 +188,12 @@ impl<'w> Bound<'w> {
             }
         }
         self.names.set(self.names.get() - names.len());
-        match destination(self.state, self.key, &route.destinations) {
+        let target = destination(self.state, self.key, &route.destinations);
+        let target = target.and_then(|target| {
+            let service = &target.service;
+            select::check_lead(self.state, self.entry, self.key, service).map(|()| target)
+        });
+        match target {
             Ok(target) => found.push((names, target)),
             Err(why) => drop(problems.insert(format!("{at}: {why}"))),
         }
@@ -414,41 +419,44 @@ pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
                         (Reason::RouteNotTranslated, message)
                     }
                     Tls::Passthrough => continue,
-                    Tls::Terminate => match passed_through(behind.as_ref(), &key, server) {
-                        Ok((mut names, target, mut message)) => {
-                            is_too_large |= names.len() > names_left;
-                            names.truncate(names_left);
-                            names_left -= names.len();
-                            let ends = entry.terminates_tls;
-                            let ends = ends
-                                .then(|| terminate::of(cx.state, entry, (&key, server), &target));
-                            let (ends, why) =
-                                ends.map_or((None, None), |own| (own.clone().ok(), own.err()));
-                            message.extend(why.map(|why| format!(": {why}")));
-                            let problems = ends
-                                .as_ref()
-                                .map(|own| terminate::problems(cx.state, entry, own));
-                            if !names.is_empty() {
-                                let matches = RouteMatch::ServerNames(names);
-                                claims.routes.push(Claim {
-                                    terminate: ends.map(Arc::new),
-                                    ..source.claim(index, matches, target)
+                    Tls::Terminate => {
+                        match passed_through((cx.state, entry), behind.as_ref(), &key, server) {
+                            Ok((mut names, target, mut message)) => {
+                                is_too_large |= names.len() > names_left;
+                                names.truncate(names_left);
+                                names_left -= names.len();
+                                let ends = entry.terminates_tls;
+                                let ends = ends.then(|| {
+                                    terminate::of(cx.state, entry, (&key, server), &target)
                                 });
-                            }
-                            match problems {
-                                Some(problems) if problems.is_empty() => continue,
-                                Some(problems) => {
-                                    let why = problems.join("; ");
-                                    let message = format!(
-                                        "gateways without its Secrets pass TLS through: {why}"
-                                    );
-                                    (Reason::RouteAdapted, message)
+                                let (ends, why) =
+                                    ends.map_or((None, None), |own| (own.clone().ok(), own.err()));
+                                message.extend(why.map(|why| format!(": {why}")));
+                                let problems = ends
+                                    .as_ref()
+                                    .map(|own| terminate::problems(cx.state, entry, own));
+                                if !names.is_empty() {
+                                    let matches = RouteMatch::ServerNames(names);
+                                    claims.routes.push(Claim {
+                                        terminate: ends.map(Arc::new),
+                                        ..source.claim(index, matches, target)
+                                    });
                                 }
-                                None => (Reason::RouteAdapted, message),
+                                match problems {
+                                    Some(problems) if problems.is_empty() => continue,
+                                    Some(problems) => {
+                                        let why = problems.join("; ");
+                                        let message = format!(
+                                            "gateways without its Secrets pass TLS through: {why}"
+                                        );
+                                        (Reason::RouteAdapted, message)
+                                    }
+                                    None => (Reason::RouteAdapted, message),
+                                }
                             }
+                            Err(message) => (Reason::RouteNotTranslated, message),
                         }
-                        Err(message) => (Reason::RouteNotTranslated, message),
-                    },
+                    }
                     Tls::Auto => (
                         Reason::RouteNotTranslated,
                         "AUTO_PASSTHROUGH: clients would choose any Service".to_owned(),
@@ -486,6 +494,7 @@ fn gateways_near(cx: Context<'_>) -> BTreeSet<ObjectKey> {
 /// Returns the names of a server that ends TLS, the API server that they are passed through to, and
 /// the message that says so; or why they are not.
 fn passed_through(
+    (state, entry): (&ClusterState, &GatewayEntry),
     behind: Option<&BTreeSet<Target>>,
     key: &ObjectKey,
     server: &IstioServer,
@@ -494,6 +503,8 @@ fn passed_through(
         let mode = server.tls_mode();
         format!("TLS is not terminated here ({mode}), and no API server is behind it")
     })?;
+    select::check_lead(state, entry, key, &target.service)
+        .map_err(|why| format!("TLS is not terminated here, and its API server's {why}"))?;
     let names = hosts(key, server, &key.namespace);
     let (shown, cluster) = (names.join(", "), target.cluster());
     let message = format!("TLS is not terminated here: {shown} is passed through to {cluster}");

@@ -45,12 +45,13 @@ pub(super) fn apply(
     (reader.times, adapted.collect())
 }
 
-/// Returns whether a rule is about exactly this Service and seen by the gateway.
+/// Returns whether a rule is about exactly this Service, and holds for it at the gateway.
 pub(super) fn exposes(state: &ClusterState, entry: &GatewayEntry, service: &ObjectKey) -> bool {
     let mention = Mention::Namespace(service.namespace.clone());
     let mut rules = state.destination_rules.mentioning(&mention);
     rules.any(|(key, rule)| {
-        service_of_host(&rule.host, &key.namespace).as_ref() == Some(service)
+        rank(entry, key, service).is_some()
+            && service_of_host(&rule.host, &key.namespace).as_ref() == Some(service)
             && select::exported(&rule.export_to, &key.namespace, &entry.namespace)
     })
 }
@@ -77,16 +78,20 @@ fn rule_for<'w>(
         if !select::exported(&rule.export_to, &key.namespace, &entry.namespace) {
             return None;
         }
-        let namespace = &*key.namespace;
-        let near = [&*entry.namespace, &*service.namespace, ROOT_NAMESPACE];
-        let rank = near.iter().position(|own| *own == namespace)?;
-        let exact = service_of_host(&rule.host, namespace).as_ref() == Some(service);
+        let rank = rank(entry, key, service)?;
+        let exact = service_of_host(&rule.host, &key.namespace).as_ref() == Some(service);
         let wild = rule.host == format!("*.{}.svc.cluster.local", service.namespace);
         (exact || wild).then_some(((!exact, rank, rule.created, key), (key, rule)))
     });
     ranked
         .min_by(|(a, _), (b, _)| a.cmp(b))
         .map(|(_, found)| found)
+}
+
+/// Returns the place of a rule's namespace among those whose rules hold for a Service.
+fn rank(entry: &GatewayEntry, rule: &ObjectKey, service: &ObjectKey) -> Option<usize> {
+    let near = [&*entry.namespace, &*service.namespace, ROOT_NAMESPACE];
+    near.iter().position(|own| *own == &*rule.namespace)
 }
 
 /// Returns the settings for a port; those of the port stand in place of all others.

@@ -80,6 +80,28 @@ pub(super) fn exported(exports: &[String], own: &str, to: &str) -> bool {
     exports.is_empty() || exports.iter().any(sees)
 }
 
+/// Checks that an object of Istio may lead from a gateway to a Service: to one of its own namespace, or
+/// to any where its author may change the gateway itself; and only to one that the gateway sees. Istio
+/// leads to any that it sees, which lets an author open what others run.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check_lead(
+    state: &ClusterState,
+    entry: &GatewayEntry,
+    from: &ObjectKey,
+    service: &ObjectKey,
+) -> Result<(), String> {
+    let trusted = [&*service.namespace, &entry.namespace, ROOT_NAMESPACE];
+    if !trusted.contains(&&*from.namespace) {
+        return Err(format!("Service {service} is in another namespace"));
+    }
+    if !sees_service(state, entry, service) {
+        return Err(format!("Service {service} is not exported to the gateway"));
+    }
+    Ok(())
+}
+
 pub(super) fn sees_service(
     state: &ClusterState,
     entry: &GatewayEntry,

@@ -69,6 +69,17 @@ fn a_rule_for_another_gateway_opens_nothing() {
 }
 
 #[test]
+fn foreign_rule_opens_nothing() {
+    let host = format!("kube-apiserver.{SHOOT}.svc.cluster.local");
+    for (namespace, open) in [(SHOOT, true), ("istio-system", true), ("tenant", false)] {
+        let spec = json!({"host": host, "trafficPolicy": {}});
+        let rule = istio("DestinationRule", &format!("{namespace}/x"), spec);
+        let found = routes(&state(&[api_server(SHOOT), rule]), &one(), SHOOT);
+        assert_eq!(found.contains(&alias()), open, "{namespace}: {found:?}");
+    }
+}
+
+#[test]
 fn service_not_exported_is_not_routed() {
     let filter = http_proxy(8443, "X-Gardener-Destination", REGEX);
     for (export, open) in [

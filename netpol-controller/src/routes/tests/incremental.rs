@@ -114,11 +114,11 @@ fn terminating_gateway_affects_all_bound_routes() {
     let settings = one();
     let bound = |name: &str, to: &str| {
         let [_, mut bound] = terminating(to, &["x.example.com"]);
-        bound["metadata"]["namespace"] = json!("shared");
+        bound["metadata"]["namespace"] = json!("istio-ingress");
         bound["metadata"]["name"] = json!(name);
         bound
     };
-    let [gateway, _] = terminating("shared", &["x.example.com"]);
+    let [gateway, _] = terminating("istio-ingress", &["x.example.com"]);
     let mut state = state(&[
         api_server("a"),
         api_server("b"),
@@ -131,7 +131,7 @@ fn terminating_gateway_affects_all_bound_routes() {
     let mut of = affected(&state, &second);
     let (kind, key) = apply(&mut state, &second);
     of.extend(affected(&state, &second));
-    assert_eq!(groups(&of), ["a", "b", "shared"]);
+    assert_eq!(groups(&of), ["a", "b", "istio-ingress"]);
     renew(&mut table, &state, &settings, of);
     assert_eq!(table.accepted(0, "a").len(), 0);
     let of = affected(&state, &second);

@@ -437,23 +437,56 @@ fn destination_with_all_weight_is_used() {
     assert!(routes(&state, &one(), SHOOT).contains(&names_of_both()));
 }
 
+/// To a Service of another namespace only those lead whose authors may change the gateway itself.
 #[test]
 fn route_belongs_to_the_target_namespace() {
-    let [gateway, mut bound] = passthrough(SHOOT, &HOSTS);
+    let other = "shoot--foo--other";
     let host = "kube-apiserver.shoot--foo--other.svc.cluster.local";
-    let to = json!([{"destination": {"host": host, "port": {"number": 443}}}]);
-    bound["spec"]["tls"][0]["route"] = to;
-    let state = state(&[api_server("shoot--foo--other"), gateway, bound]);
-    let own = group(&state, &one(), SHOOT);
-    assert_eq!(of(&own, 0), [""; 0]);
-    let other = group(&state, &one(), "shoot--foo--other");
-    let found = of(&other, 0);
-    assert!(
-        found
-            .iter()
-            .any(|route| route.starts_with("names") && route.ends_with(host))
-    );
-    assert_eq!(other.gateways[0].clusters.len(), 1);
+    for (from, led) in [
+        (SHOOT, false),
+        ("istio-ingress", true),
+        ("istio-system", true),
+    ] {
+        let objects = passthrough(from, &HOSTS).map(|mut object| {
+            if object["kind"] == "VirtualService" {
+                let to = json!([{"destination": {"host": host, "port": {"number": 443}}}]);
+                object["spec"]["tls"][0]["route"] = to;
+            }
+            object
+        });
+        let [gateway, bound] = objects;
+        let state = state(&[api_server(other), gateway, bound]);
+        let own = group(&state, &one(), from);
+        assert_eq!(of(&own, 0), [""; 0]);
+        let reported = count(&own, Reason::RouteNotTranslated, Kind::VirtualService);
+        assert_eq!(reported, usize::from(!led), "{from}");
+        let found = group(&state, &one(), other);
+        let names = of(&found, 0)
+            .into_iter()
+            .filter(|own| own.starts_with("names"));
+        assert!(names.clone().all(|route| route.ends_with(host)));
+        assert_eq!(names.count(), usize::from(led), "{from}");
+        assert_eq!(found.gateways[0].clusters.len(), usize::from(led));
+        assert_eq!(found.routed.len(), usize::from(led));
+    }
+}
+
+#[test]
+fn service_is_led_to_where_it_is_exported() {
+    for (export, led) in [
+        ("istio-ingress", true),
+        ("a, istio-ingress", true),
+        ("*", true),
+        (".", false),
+        ("~", false),
+    ] {
+        let annotations = json!({"networking.istio.io/exportTo": export});
+        let [gateway, bound] = passthrough(SHOOT, &HOSTS);
+        let service = annotate(api_server(SHOOT), annotations);
+        let found = group(&state(&[service, gateway, bound]), &one(), SHOOT);
+        assert_eq!(of(&found, 0).contains(&names_of_both()), led, "{export}");
+        assert_eq!(problems(&found).len(), usize::from(!led), "{export}");
+    }
 }
 
 #[test]

@@ -302,13 +302,20 @@ fn unfit_objects_pass_tls_through_with_the_reason() {
 #[test]
 fn gateway_of_another_namespace_ends_no_tls() {
     // Its clients would be vouched for by the other shoot's identity.
-    let (mut all, other) = (objects(), "shoot--foo--baz");
-    let [gateway, mut bound] = terminating(other, &["a.baz.example.com"]);
-    let host = format!("kube-apiserver.{SHOOT}.svc.cluster.local");
-    let to = json!([{"destination": {"host": host, "port": {"number": 443}}}]);
-    bound["spec"]["http"] = json!([{ "route": to }]);
-    all.extend([gateway, bound]);
-    let state = state(&all);
+    let beside = |other: &str| {
+        let mut all = objects();
+        let [gateway, mut bound] = terminating(other, &["a.baz.example.com"]);
+        let host = format!("kube-apiserver.{SHOOT}.svc.cluster.local");
+        let to = json!([{"destination": {"host": host, "port": {"number": 443}}}]);
+        bound["spec"]["http"] = json!([{ "route": to }]);
+        all.extend([gateway, bound]);
+        state(&all)
+    };
+    let (state, alone) = (beside("shoot--foo--baz"), with_secrets(&[]));
+    let led = |state| of(&group(state, &on(), SHOOT), 0);
+    assert_eq!(led(&state), led(&alone));
+    let other = "istio-ingress";
+    let state = beside(other);
     let found = group(&state, &on(), SHOOT);
     assert_eq!(ends(&found, "names a.baz.example.com"), None);
     let own = ends(&found, &format!("connect {SHOOT}--kube-apiserver-socket")).unwrap();
