@@ -5,8 +5,9 @@
 //! ```
 //!
 //! At most one write for each object and reason in ten minutes, and few at a time: a cluster full
-//! of mistakes is not flooded. An Event that cannot be written is counted and forgotten; nothing
-//! waits for it.
+//! of mistakes is not flooded. A problem that stays is reported again before Kubernetes forgets its
+//! Event. One that cannot be written is counted, and tried again ten minutes later; nothing waits for
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,6 +27,9 @@ use crate::state::ObjectRef;
 /// How long the same object and reason are not reported again.
 const QUIET: Duration = Duration::from_secs(600);
 
+/// How long an unchanged text is not reported again: API servers forget Events after an hour.
+const REPEAT: Duration = Duration::from_secs(45 * 60);
+
 /// Events that wait to be written; more are dropped, counted and tried again.
 const QUEUE: usize = 1024;
 
@@ -38,6 +42,9 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// Most characters of a message (core/v1 Event: 1,024 bytes).
 const MESSAGE_LIMIT: usize = 1000;
 
+/// What became of an Event that was not written.
+const FAILED: &str = "failed";
+
 const COMPONENT: &str = "rhizome-netpol-controller";
 
 /// Chooses which Events are written.
@@ -45,6 +52,8 @@ const COMPONENT: &str = "rhizome-netpol-controller";
 pub(crate) struct Recorder {
     /// What is to be written, each with the unique id of its object.
     events: mpsc::Sender<(Problem, String)>,
+    /// What could not be written.
+    failed: mpsc::Receiver<(ObjectRef, Reason)>,
     reported: BTreeMap<(ObjectRef, Reason), Report>,
     metrics: Metrics,
 }
@@ -55,21 +64,30 @@ struct Report {
     message: String,
     /// There is another message since.
     held_back: bool,
+    /// It could not be written.
+    failed: bool,
 }
 
 impl Recorder {
     pub(crate) fn start(client: Client, identity: String, metrics: Metrics) -> Self {
         let (events, mut due) = mpsc::channel::<(Problem, String)>(QUEUE);
+        let (lost, failed) = mpsc::channel(QUEUE);
         let written = metrics.clone();
         tokio::spawn(async move {
             while let Some((problem, uid)) = due.recv().await {
+                let key = (problem.object.clone(), problem.reason);
                 let result = post(&client, &identity, problem, uid).await;
                 written.events.with(&[result]).inc();
+                if result == FAILED {
+                    // The recorder looks every second; what it has no space for is repeated later.
+                    let _ = lost.try_send(key);
+                }
                 sleep(SPACING).await;
             }
         });
         Self {
             events,
+            failed,
             reported: BTreeMap::new(),
             metrics,
         }
@@ -87,13 +105,19 @@ impl Recorder {
             let key = (problem.object.clone(), problem.reason);
             texts.entry(key).or_default().insert(&problem.message);
         }
+        while let Ok(key) = self.failed.try_recv() {
+            if let Some(last) = self.reported.get_mut(&key) {
+                last.failed = true;
+            }
+        }
         let quiet = |last: &Report| now < last.at + QUIET;
+        let known = |last: &Report| !last.failed && now < last.at + REPEAT;
         self.reported
             .retain(|key, last| texts.contains_key(key) || quiet(last));
         for (key, messages) in texts {
             let message = joined(&messages);
             match self.reported.get_mut(&key) {
-                Some(last) if last.message == message => continue,
+                Some(last) if last.message == message && (known(last) || quiet(last)) => continue,
                 Some(last) if quiet(last) => {
                     if !std::mem::replace(&mut last.held_back, true) {
                         self.metrics.events.with(&["held-back"]).inc();
@@ -115,6 +139,7 @@ impl Recorder {
                 at: now,
                 message,
                 held_back: false,
+                failed: false,
             };
             self.reported.insert(key, report);
         }
@@ -145,9 +170,9 @@ async fn post(client: &Client, identity: &str, note: Problem, uid: String) -> &'
         Ok(Err(error)) => {
             let (object, error) = (note.object, telemetry::chain(&error));
             tracing::debug!(%object, %error, "writing an Event failed");
-            "failed"
+            FAILED
         }
-        Err(_) => "failed",
+        Err(_) => FAILED,
     }
 }
 
@@ -193,4 +218,44 @@ fn event(namespace: &str, identity: &str, note: &Problem, uid: String) -> Event 
 /// Leaves space for the suffix that the API server appends to a name (253 characters in all).
 fn shortened(name: &str) -> &str {
     &name[..name.floor_char_boundary(240)]
+}
+
+#[cfg(test)]
+mod tests {
+    use telemetry::Registry;
+
+    use super::*;
+    use crate::state::{Kind, ObjectKey};
+
+    #[test]
+    fn event_is_repeated_while_its_problem_stays() {
+        let (events, mut due) = mpsc::channel(QUEUE);
+        let (lost, failed) = mpsc::channel(QUEUE);
+        let mut recorder = Recorder {
+            events,
+            failed,
+            reported: BTreeMap::new(),
+            metrics: Metrics::new(&Registry::new()),
+        };
+        let start = Instant::now();
+        let object = ObjectRef::new(Kind::Service, &ObjectKey::new("a", "s"));
+        let mut written = |minutes: u64, message: &str| {
+            let problem = Problem::new(object.clone(), Reason::InvalidAnnotation, message);
+            let now = start + Duration::from_secs(60 * minutes);
+            recorder.report([&problem].into_iter(), |_| String::new(), now);
+            due.try_recv().is_ok()
+        };
+        assert!(written(0, "bad"));
+        assert!(!written(1, "bad") && !written(44, "bad"));
+        // Kubernetes forgets it after an hour.
+        assert!(written(45, "bad") && !written(89, "bad"));
+        assert!(written(90, "bad"));
+        let key = (object.clone(), Reason::InvalidAnnotation);
+        lost.try_send(key).unwrap();
+        // An API server that refuses Events is not asked again at once.
+        assert!(!written(91, "bad") && !written(99, "bad"));
+        assert!(written(100, "bad") && !written(111, "bad"));
+        assert!(written(112, "worse") && !written(113, "bad"));
+        assert!(written(122, "bad"));
+    }
 }
