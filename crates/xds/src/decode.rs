@@ -36,6 +36,7 @@ use crate::proto::discovery::NameOnly;
 use crate::proto::{self, known::Known};
 use crate::resource::ResourceType;
 
+pub use cluster::MAX_ENDPOINTS;
 pub use parts::MAX_NAME_BYTES;
 pub(crate) use state::Named;
 pub use state::State;

@@ -27,8 +27,8 @@ pub use client::{
     load_cache, run,
 };
 pub use decode::{
-    DecodeError, Decoded, MAX_NAME_BYTES, MAX_RESOURCE_BYTES, MAX_RESOURCES, OwnListener,
-    OwnProtocol, State, Table, TableError, decode, resource_name,
+    DecodeError, Decoded, MAX_ENDPOINTS, MAX_NAME_BYTES, MAX_RESOURCE_BYTES, MAX_RESOURCES,
+    OwnListener, OwnProtocol, State, Table, TableError, decode, resource_name,
 };
 pub use encode::{Encoded, GatewayParams, authorities, base, cluster, key_pair, parts, whole};
 pub use grpc::ALPN_H2;

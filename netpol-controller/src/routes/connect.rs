@@ -40,8 +40,8 @@ pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
                 // An alias ends TLS where the shoot's names do; Gardener does it by the same certificate.
                 let own = others.routes.iter().filter(|own| own.gateway == index);
                 let mut ends = own.filter(|own| own.target == target && !is_wildcard(own));
-                if let Some(terminate) = ends.find_map(|own| own.terminate.clone())
-                    && values.len() > 1
+                if values.len() > 1
+                    && let Some(terminate) = ends.find_map(|own| own.terminate.clone())
                 {
                     let aliases = RouteMatch::ConnectDestinations(values.split_off(1));
                     claims.routes.push(Claim {

@@ -15,6 +15,10 @@ use super::{GatewayEntry, GatewayGroup, Group, Routed, SourcedRoute, policy};
 use crate::plan::Reason;
 use crate::state::{self, ClusterState, ObjectKey, Service, ServicePort, Sources, in_namespace};
 
+/// Most clusters of one group. A gateway refuses all that is sent when it has more than
+/// [`xds::MAX_RESOURCES`], and with it what other namespaces have.
+const MAX_CLUSTERS: usize = 4096;
+
 pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
     let Claims { routes, problems } = claims;
     let mut by_gateway: Vec<Vec<Claim>> = cx.gateways().map(|_| Vec::new()).collect();
@@ -31,6 +35,12 @@ pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
         let mut clusters: BTreeMap<Target, (ClusterSpec, Times)> = BTreeMap::new();
         let mut routes = Vec::with_capacity(claims.len());
         for claim in claims {
+            if clusters.len() >= MAX_CLUSTERS && !clusters.contains_key(&claim.target) {
+                let message = format!("routes lead to more than {MAX_CLUSTERS} ports here");
+                let object = &claim.source.object;
+                reports.problem(object, Reason::RouteNotTranslated, &message);
+                continue;
+            }
             let (spec, times) = clusters.entry(claim.target.clone()).or_insert_with(|| {
                 let mut spec = ClusterSpec::new(claim.target.cluster());
                 spec.endpoints = endpoints(cx.state, &claim.target);
@@ -150,7 +160,8 @@ fn endpoints(state: &ClusterState, target: &Target) -> Vec<EndpointSpec> {
     let family = family(service, &chosen);
     let chosen = chosen
         .into_iter()
-        .filter(|(address, _)| family.is_none_or(|v6| address.is_ipv6() == v6));
+        .filter(|(address, _)| family.is_none_or(|v6| address.is_ipv6() == v6))
+        .take(xds::MAX_ENDPOINTS);
     chosen
         .map(|(address, own)| EndpointSpec {
             zone: own.zone.clone(),

@@ -16,7 +16,7 @@ use crate::proto::{
 };
 
 /// Endpoints that a cluster may have, which is what a table can index.
-pub(super) const MAX_ENDPOINTS: usize = 65_535;
+pub const MAX_ENDPOINTS: usize = 65_535;
 
 /// Connections at a time that Envoy allows when a cluster does not say.
 const DEFAULT_CONNECTIONS: u32 = 1024;

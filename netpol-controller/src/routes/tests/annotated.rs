@@ -322,3 +322,20 @@ fn long_value_is_reported_and_not_sent() {
         "{reported:?}"
     );
 }
+
+#[test]
+fn ports_are_cut_when_a_namespace_has_many() {
+    let mut state = state(&[]);
+    for index in 0..17_u16 {
+        let ports: Vec<String> = (1..=256).map(|port| format!("p{port}:{port}")).collect();
+        let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+        let value = |port| format!("outbound|{port}||s{index}.a.svc.cluster.local");
+        let values: Vec<String> = (1..=256).map(value).collect();
+        let service = service(&format!("a/s{index}"), &ports);
+        let values = [("connect-destination", &*values.join(","))];
+        apply(&mut state, &annotated(service, &values));
+    }
+    let own = group(&state, &one(), "a");
+    assert_eq!(own.gateways[0].clusters.len(), 4096);
+    assert_eq!(count(&own, Reason::RouteNotTranslated, Kind::Service), 1);
+}
