@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use crate::id::{ConnectId, DialId};
 use crate::link::DialTarget;
-use crate::packet::Packet;
+use crate::packet::{Packet, check_dial};
 use crate::tunnel::{EndReason, RESET_BY_PEER};
 
 /// What a client asks for.
@@ -67,6 +67,11 @@ impl GrpcFrontend {
                     random,
                 },
             ) => {
+                if let Err(error) = check_dial(&protocol, &address) {
+                    self.state = State::Done;
+                    replies.push(dial_response(random, ConnectId(0), &error.to_string()));
+                    return None;
+                }
                 self.state = State::Dialing;
                 self.random = random;
                 Some(FrontendAction::Dial(DialTarget { protocol, address }))

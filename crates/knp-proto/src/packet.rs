@@ -167,8 +167,8 @@ impl Packet {
     /// Reads the packet that `message` is, whole; DATA keeps a slice of it instead of a copy.
     ///
     /// # Errors
-    /// - [`PacketError::TooLong`] above [`MAX_MESSAGE`], [`MAX_ADDRESS`], [`MAX_PROTOCOL`] or
-    ///   [`MAX_ERROR`].
+    /// - [`PacketError::TooLong`] above [`MAX_MESSAGE`] or [`MAX_ERROR`]. Where a dial leads is for
+    ///   [`check_dial`]: one that cannot be dialed is answered, and ends no stream.
     /// - [`PacketError::Malformed`] when it is no protobuf.
     /// - [`PacketError::PayloadMismatch`] when type and payload disagree.
     pub fn decode(message: Bytes) -> Result<Self, PacketError> {
@@ -210,15 +210,11 @@ impl Packet {
                 connect_id: ConnectId(data.connect_id),
                 data: data.data,
             },
-            Payload::DialRequest(dial) => {
-                bound("protocol", dial.protocol.len(), MAX_PROTOCOL)?;
-                bound("address", dial.address.len(), MAX_ADDRESS)?;
-                Self::DialRequest {
-                    protocol: dial.protocol,
-                    address: dial.address,
-                    random: DialId(dial.random),
-                }
-            }
+            Payload::DialRequest(dial) => Self::DialRequest {
+                protocol: dial.protocol,
+                address: dial.address,
+                random: DialId(dial.random),
+            },
             Payload::DialResponse(dial) => {
                 bound("error", dial.error.len(), MAX_ERROR)?;
                 Self::DialResponse {
@@ -294,13 +290,23 @@ impl Packet {
         })
     }
 
-    /// Returns the bytes of payload that the packet keeps.
+    /// Returns the bytes of payload that the packet keeps: those whose number has no small bound.
     #[must_use]
     pub fn payload_len(&self) -> usize {
-        if let Self::Data { data, .. } = self {
-            data.len()
-        } else {
-            0
+        match self {
+            Self::Data { data, .. } => data.len(),
+            Self::DialRequest {
+                protocol, address, ..
+            } => protocol.len() + address.len(),
+            Self::CloseDial { .. }
+            | Self::CloseRequest { .. }
+            | Self::CloseResponse { .. }
+            | Self::Credit { .. }
+            | Self::DialResponse { .. }
+            | Self::Drain
+            | Self::Empty
+            | Self::Fin { .. }
+            | Self::Unknown { .. } => 0,
         }
     }
 
@@ -320,6 +326,15 @@ impl Packet {
             Self::Fin { .. } => PacketKind::Fin,
         }
     }
+}
+
+/// Checks the lengths of what a dial asks for.
+///
+/// # Errors
+/// [`PacketError::TooLong`] above [`MAX_PROTOCOL`] or [`MAX_ADDRESS`].
+pub fn check_dial(protocol: &str, address: &str) -> Result<(), PacketError> {
+    bound("protocol", protocol.len(), MAX_PROTOCOL)?;
+    bound("address", address.len(), MAX_ADDRESS)
 }
 
 /// Appends everything of a DATA packet but its `len` bytes of payload, which must follow.

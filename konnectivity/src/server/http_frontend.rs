@@ -13,6 +13,7 @@ use ::relay::{RESET_LIMIT, reset_on_close, reset_when_sent};
 use bytes::Bytes;
 use connect::{Downstream, End, Exchange, Params, Refusal, RefusalHeaders, Stream};
 use knp_proto::DialTarget;
+use knp_proto::packet::MAX_ADDRESS;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
@@ -57,6 +58,8 @@ async fn open<S: Stream>(
 ) -> Result<(Dialed, Bytes), &'static str> {
     let params = Params {
         dial_limit: frontend.cx.config.dial_timeout * 2,
+        // What agents accept.
+        target_bytes: MAX_ADDRESS,
         ..Params::default()
     };
     let failed = |failure, end: End| {

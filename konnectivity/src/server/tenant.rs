@@ -270,7 +270,7 @@ impl Tenant {
 
     // === Dialing ===
 
-    /// Asks an agent for a connection; if it does not answer, one more. While agents are expected
+    /// Asks an agent for a connection; if it does not answer, one more, and of those that are lost [`MAX_ASKED`]. While agents are expected
     /// ([`RETURN`], [`FIRST_AGENT`]) and no other is to be asked, waits until one joins. It takes `limit`
     /// at most. Dropping the future calls the dial off.
     pub(crate) async fn dial(
@@ -330,7 +330,7 @@ impl Tenant {
                 }
                 Err(failure) => return Err(failure),
             };
-            if unanswered == 2 {
+            if unanswered == 2 || tried.len() == MAX_ASKED {
                 return Err(failure);
             }
             if another {
@@ -420,6 +420,10 @@ impl Random {
 /// that an agent's own dial may take out of the 10 s that are usual.
 const FIRST_SHARE: f64 = 0.6;
 
+/// Agents that are asked at most: as many as a cluster usually has, all of which what led to them may have taken
+/// along, and one that came again. A dial that ends each link it is sent on ends no more.
+const MAX_ASKED: usize = 4;
+
 /// How long dials wait for agents that were all lost at once: an agent seeks a server that it lost after
 /// a tenth of a second, and again at growing distance.
 const RETURN: Duration = Duration::from_secs(5);
@@ -433,6 +437,7 @@ mod tests {
     use knp_proto::{Extensions, Link, LinkConfig};
 
     use super::*;
+    use crate::link::EndOnDrop;
     use crate::registry::tests::whole;
 
     fn tenant(has_lease: bool) -> Arc<Tenant> {
@@ -441,22 +446,25 @@ mod tests {
         Tenant::new(spec, &Budget::new(1 << 20), &metrics, has_lease)
     }
 
-    fn join(tenant: &Arc<Tenant>) -> Joined {
+    fn join(tenant: &Arc<Tenant>, stream: u64) -> Joined {
         let (extensions, config) = (Extensions::default(), LinkConfig::default());
-        let link = Link::server(tenant.limits(), StreamId(1), extensions, config).unwrap();
+        let link = Link::server(tenant.limits(), StreamId(stream), extensions, config).unwrap();
         let link = LinkHandle::new(link, tenant.metrics().link().clone());
         let agent = AgentId::new("agent");
         tenant.join(agent, Identifiers::default(), link).unwrap()
     }
 
-    /// Returns how long a dial without an agent waits.
-    async fn waits(tenant: &Tenant) -> Duration {
-        let target = DialTarget {
+    fn target() -> DialTarget {
+        DialTarget {
             protocol: "tcp".to_owned(),
             address: "10.0.0.1:443".to_owned(),
-        };
+        }
+    }
+
+    /// Returns how long a dial without an agent waits.
+    async fn waits(tenant: &Tenant) -> Duration {
         let began = Instant::now();
-        let dialed = tenant.dial(target, Duration::from_secs(60)).await;
+        let dialed = tenant.dial(target(), Duration::from_secs(60)).await;
         assert_eq!(dialed.err(), Some(TunnelError::NoAgent));
         began.elapsed()
     }
@@ -464,7 +472,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn leaving_agent_shortens_no_first_wait() {
         let tenant = tenant(true);
-        drop(join(&tenant));
+        drop(join(&tenant, 1));
         assert!(waits(&tenant).await >= FIRST_AGENT - Duration::from_secs(1));
     }
 
@@ -472,7 +480,30 @@ mod tests {
     async fn dials_wait_for_agents_that_left() {
         let tenant = tenant(false);
         assert_eq!(waits(&tenant).await, Duration::ZERO);
-        drop(join(&tenant));
+        drop(join(&tenant, 1));
         assert!(waits(&tenant).await >= RETURN - Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dial_that_ends_links_ends_few() {
+        let tenant = tenant(false);
+        let _joined: Vec<_> = (1..=9).map(|stream| join(&tenant, stream)).collect();
+        let mut dial = std::pin::pin!(tenant.dial(target(), Duration::from_secs(60)));
+        let mut ended = 0;
+        let dialed = loop {
+            tokio::select! {
+                biased;
+                dialed = &mut dial => break dialed,
+                () = tokio::task::yield_now() => {}
+            }
+            let links = tenant.connected();
+            let asked = links.into_iter().filter(|own| own.link.tunnels() > 0);
+            for own in asked {
+                drop(EndOnDrop(own.link));
+                ended += 1;
+            }
+        };
+        assert_eq!(dialed.err(), Some(TunnelError::Lost));
+        assert_eq!(ended, MAX_ASKED);
     }
 }

@@ -109,6 +109,27 @@ fn silent_connections_do_not_lock_agents_out() {
 }
 
 #[test]
+fn too_long_target_ends_no_link() {
+    for mode in [Mode::Http, Mode::Grpc] {
+        let rig = Rig::start(mode, Kind::Rust);
+        let _second = Backend::start(Kind::Rust, &rig.server, "second");
+        rig.server.wait_agents(2);
+        let echo = Upstream::start(Behavior::Echo).unwrap();
+        let mut tunnels: Vec<_> = (0..8).map(|_| rig.tunnel(echo.addr())).collect();
+
+        let refused = refusal(&rig.frontend, &format!("{}:443", "a".repeat(600)));
+
+        match mode {
+            Mode::Http => assert_eq!(refused.status, 400, "{refused:?}"),
+            Mode::Grpc => assert_eq!(refused.body, "address of 604 bytes, more than 512"),
+        }
+        for tunnel in &mut tunnels {
+            assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+        }
+    }
+}
+
+#[test]
 fn agents_are_bounded() {
     let server = ServerFlags::new(Mode::Http).flag("--max-agents=1").start();
     let first = FakeAgent::start(&server.target(), &AgentMetadata::new("a")).unwrap();

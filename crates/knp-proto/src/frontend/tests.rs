@@ -60,6 +60,13 @@ fn packets_have_their_answers_in_each_state() {
     let call_off = |random| Packet::CloseDial { random };
     let mismatched = [OTHER, MINE].map(|id| close_response(id, "mismatched connection IDs"));
     let told = |text| vec![close_response(MINE, text)];
+    let long = Packet::DialRequest {
+        protocol: "tcp".to_owned(),
+        address: "a".repeat(513),
+        random: RANDOM,
+    };
+    let too_long = "address of 513 bytes, more than 512";
+    let too_long = vec![dial_response(RANDOM, ConnectId(0), too_long)];
     let going_on = [
         (idle(), close(MINE), None, told("backend uninitialized")),
         (dialing(), data(MINE), None, told("unrecognized connectID")),
@@ -70,6 +77,7 @@ fn packets_have_their_answers_in_each_state() {
     ];
     let ending = [
         (idle(), data(MINE), None, told("backend not initialized")),
+        (idle(), long, None, too_long),
         // Another id ends the stream and touches no other tunnel.
         (open(), data(OTHER), closed(), mismatched.to_vec()),
         (open(), close(MINE), closed(), vec![]),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::{DialTarget, Event, Link, LinkError};
 use crate::config::{LinkConfig, Role};
 use crate::id::{ConnectId, DialId};
-use crate::packet::{MAX_ERROR, Packet};
+use crate::packet::{MAX_ERROR, Packet, check_dial};
 use crate::tunnel::{EndReason, Tunnel, Violation};
 
 impl Link {
@@ -223,6 +223,9 @@ impl Link {
             self.stats.violations += 1;
             let error = "a dial with this id is under way".to_owned();
             return self.answer_dial(random, ConnectId(0), error);
+        }
+        if let Err(error) = check_dial(&target.protocol, &target.address) {
+            return self.answer_dial(random, ConnectId(0), error.to_string());
         }
         match self.begin(now, random) {
             Ok(tunnel) => self.events.push_back(Event::Dial(tunnel, target)),

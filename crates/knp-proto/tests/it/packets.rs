@@ -6,12 +6,12 @@ use knp_proto::packet::{
     MAX_ADDRESS, MAX_ERROR, MAX_MESSAGE, MAX_PROTOCOL, PacketError, encode_data_head,
 };
 use knp_proto::{
-    ConnectId, DialId, Extensions, GrpcFrontend, Link, LinkConfig, Packet, StreamId, Tenant,
+    ConnectId, DialId, Event, Extensions, GrpcFrontend, Link, LinkConfig, Packet, StreamId, Tenant,
     TenantId, TenantLimits,
 };
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-use crate::world::start;
+use crate::world::{generous, start, tenant};
 
 const ID: ConnectId = ConnectId(1);
 const RANDOM: DialId = DialId(42);
@@ -159,18 +159,10 @@ fn malformed_packet_is_refused() {
 
 #[test]
 fn lengths_are_bounded() {
-    let dial = |protocol: usize, address: usize| Packet::DialRequest {
-        protocol: "p".repeat(protocol),
-        address: "a".repeat(address),
-        random: RANDOM,
-    };
     let refusal = |packet: Packet| match Packet::decode(Bytes::from(encode(packet))) {
         Err(PacketError::TooLong { field, .. }) => Some(field),
         _ => None,
     };
-    assert_eq!(refusal(dial(MAX_PROTOCOL, MAX_ADDRESS)), None);
-    assert_eq!(refusal(dial(MAX_PROTOCOL + 1, 1)), Some("protocol"));
-    assert_eq!(refusal(dial(1, MAX_ADDRESS + 1)), Some("address"));
     let response = Packet::CloseResponse {
         connect_id: ID,
         error: "e".repeat(MAX_ERROR + 1),
@@ -184,6 +176,45 @@ fn lengths_are_bounded() {
             ..
         })
     ));
+}
+
+/// A link carries the tunnels of all clients, of which one asks for that.
+#[test]
+fn too_long_dial_is_answered_and_ends_no_link() {
+    let tenant = tenant("agent", generous(), 1 << 20);
+    let (none, config) = (Extensions::default(), LinkConfig::default());
+    let mut link = Link::agent(&tenant, StreamId(1), none, config);
+    for (protocol, address, field) in [
+        (MAX_PROTOCOL, MAX_ADDRESS, None),
+        (MAX_PROTOCOL + 1, 1, Some("protocol of 33 bytes")),
+        (1, MAX_ADDRESS + 1, Some("address of 513 bytes")),
+    ] {
+        let dial = Packet::DialRequest {
+            protocol: "p".repeat(protocol),
+            address: "a".repeat(address),
+            random: RANDOM,
+        };
+        let packet = Packet::decode(Bytes::from(encode(dial))).unwrap();
+        assert_eq!(packet.payload_len(), protocol + address);
+
+        link.handle_packet(start(), packet).unwrap();
+
+        let mut answer = BytesMut::new();
+        link.poll_transmit(start(), &mut answer);
+        match (field, link.poll_event()) {
+            (None, Some(Event::Dial(id, _))) => link.close(start(), id),
+            (Some(field), None) => {
+                let answer = Packet::decode(answer.freeze()).unwrap();
+                let Packet::DialResponse { error, random, .. } = answer else {
+                    panic!("{answer:?}");
+                };
+                assert!(error.contains(field) && random == RANDOM, "{error}");
+            }
+            (field, event) => panic!("{field:?}: {event:?}"),
+        }
+        while link.poll_event().is_some() {}
+        while link.poll_transmit(start(), &mut BytesMut::new()).is_some() {}
+    }
 }
 
 fn packets() -> impl Strategy<Value = Packet> {
@@ -276,7 +307,7 @@ proptest! {
             for packet in &packets {
                 link.handle_packet(now, packet.clone()).unwrap();
                 while let Some(event) = link.poll_event() {
-                    if let knp_proto::Event::Dial(tunnel, _) = event {
+                    if let Event::Dial(tunnel, _) = event {
                         link.dialed(now, tunnel, Ok(())).unwrap();
                         tunnels.insert(tunnel);
                     }
