@@ -47,10 +47,10 @@ use tokio::time::sleep;
 use crate::flags::ServerConfig;
 use crate::lease::{ServerLease, ServerLeaseParams};
 use crate::metrics::{SERVER_BUILD, ServerMetrics};
-use crate::registry::{Port, Registry};
+use crate::registry::{Port, Registry, TenantSource};
 use context::Context;
 use listen::{Admissions, Worker};
-use sockets::{Listen, Sockets};
+use sockets::{Listen, SocketError, Sockets};
 use tunnels::Tunnels;
 
 /// Runs a server until it is told to end.
@@ -149,7 +149,8 @@ impl Server {
         }
         drop(accepting);
         let mut sockets = Sockets::new(senders, config.delete_existing_sockets);
-        if let Some(error) = sockets.sync(&cx.registry.current()).pop() {
+        let mut failed = listen_unix(&mut sockets, &cx);
+        if let (TenantSource::Single(_), Some(error)) = (&cx.config.tenants, failed.pop()) {
             return Err(error.into());
         }
         workers.start(own);
@@ -193,9 +194,10 @@ impl Server {
                 Ok(()) = changes.changed() => {
                     let wanted = self.cx.registry.current();
                     self.cx.sync(&wanted);
-                    for error in self.sockets.sync(&wanted) {
-                        tracing::error!(error = %telemetry::chain(&error), "listening on a tenant's socket failed");
-                    }
+                    listen_unix(&mut self.sockets, &self.cx);
+                }
+                () = sleep(SOCKET_RETRY), if self.sockets.failed() > 0 => {
+                    listen_unix(&mut self.sockets, &self.cx);
                 }
                 () = self.cx.drain.reached(Phase::Unready), if !stopping => stopping = true,
                 worker = self.workers.ended() => match worker {
@@ -286,6 +288,18 @@ fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Fail
     Ok((ports, bound))
 }
 
+/// Binds the tenants' sockets, and logs and returns what failed for the first time in a row: a tenant whose
+/// directory is missing is no reason not to serve the others.
+fn listen_unix(sockets: &mut Sockets, cx: &Context) -> Vec<SocketError> {
+    let failed = sockets.sync(&cx.registry.current());
+    let count = i64::try_from(sockets.failed()).unwrap_or(i64::MAX);
+    cx.metrics.registry_failed_sockets.set(count);
+    for error in &failed {
+        tracing::error!(error = %telemetry::chain(error), "listening on a tenant's socket failed");
+    }
+    failed
+}
+
 /// Keeps this server's lease, and returns how many servers have one.
 fn keep_lease(
     params: ServerLeaseParams,
@@ -304,6 +318,8 @@ type LeaseTask = (JoinHandle<()>, oneshot::Sender<()>);
 const CONNECTIONS: u64 = 100_000;
 /// Sockets that may wait for a worker to take them.
 const SOCKETS: usize = 10_000;
+/// How often sockets that could not be bound are tried again.
+const SOCKET_RETRY: Duration = Duration::from_secs(5);
 /// Bytes to an agent that may wait in the kernel: packets of other tunnels wait behind them.
 const NOTSENT_LOWAT: u32 = 128 << 10;
 /// How long what is cut may take to end: tunnels to be logged, agents to be told.

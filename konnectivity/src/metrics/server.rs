@@ -154,6 +154,8 @@ telemetry::families! {
         refused_peers: counter["port", "reason"] = "rhizome_konnectivity_refused_peers_total",
         /// Tenants that are served.
         registry_clusters: gauge = "rhizome_konnectivity_registry_clusters",
+        /// Sockets of clusters that could not be bound, and are tried again.
+        pub(crate) registry_failed_sockets: gauge = "rhizome_konnectivity_registry_failed_sockets",
         /// Which reading of the registry is active.
         registry_generation: gauge = "rhizome_konnectivity_registry_generation",
         /// Files of the registry that were refused; what they said before stays in effect.

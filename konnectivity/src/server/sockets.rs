@@ -6,7 +6,7 @@
 //!
 //! A path that another process serves is not taken over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -33,6 +33,8 @@ pub(crate) struct Sockets {
     /// Whether what is in the way is removed.
     replace: bool,
     bound: BTreeMap<PathBuf, Bound>,
+    /// Those that are wanted and could not be bound.
+    failed: BTreeSet<PathBuf>,
     next: usize,
 }
 
@@ -61,12 +63,18 @@ impl Sockets {
             workers,
             replace,
             bound: BTreeMap::new(),
+            failed: BTreeSet::new(),
             next: 0,
         }
     }
 
-    /// Binds what is wanted and not there, and closes what is there and not wanted. Returns what
-    /// could not be bound; it is tried again next time.
+    /// Returns how many are wanted and could not be bound.
+    pub(crate) fn failed(&self) -> usize {
+        self.failed.len()
+    }
+
+    /// Binds what is wanted and not there, and closes what is there and not wanted. What could not be
+    /// bound is tried again next time; returned is what could be the time before, or was not wanted.
     pub(crate) fn sync(&mut self, tenants: &Tenants) -> Vec<SocketError> {
         let wanted: BTreeMap<_, _> = tenants
             .all()
@@ -79,13 +87,16 @@ impl Sockets {
             let wanted = wanted.get(path);
             wanted.is_some_and(|(tenant, spec)| *tenant == bound.tenant && *spec == bound.spec)
         });
-        let mut failed = Vec::new();
+        let (mut failed, before) = (Vec::new(), std::mem::take(&mut self.failed));
         for (path, (tenant, spec)) in wanted {
             if self.bound.contains_key(&path) {
                 continue;
             }
             if let Err(source) = self.bind(&path, tenant, spec) {
-                failed.push(SocketError { path, source });
+                self.failed.insert(path.clone());
+                if !before.contains(&path) {
+                    failed.push(SocketError { path, source });
+                }
             }
         }
         failed

@@ -1,6 +1,7 @@
 //! One server for several tenants, which know nothing of each other.
 
 use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -379,19 +380,46 @@ fn is_read(wire: &mut Wire, limit: Duration) -> bool {
 /// A tunnel that is not there either.
 const LAST: i64 = 2;
 
+/// The file of a tenant with a socket at `path`.
+fn with_socket(tenant: &Tenant, path: &Path) -> String {
+    let path = path.display();
+    let uds = format!("frontends:\n  uds: {{ path: \"{path}\", mode: grpc }}\n");
+    tenant.file("").replace("frontends:\n", &uds)
+}
+
+#[test]
+fn missing_socket_directory_stops_no_other_tenant() {
+    let dir = TempDir::new("registry").unwrap();
+    let (a, b) = (Tenant::new("a", &dir), Tenant::new("b", &dir));
+    let missing = dir.join("later");
+    let path = missing.join("a.sock");
+    dir.write("a.yaml", with_socket(&a, &path)).unwrap();
+    dir.write("b.yaml", b.file("")).unwrap();
+    let pki = Arc::new(Pki::new());
+    let flags = ServerFlags::of(&pki, "shared", Mode::Http).registry(dir.path());
+    let server = flags.start();
+    let shared = Shared { server, dir, a, b };
+    let failed = "rhizome_konnectivity_registry_failed_sockets";
+    shared.server.wait_value(failed, &[], 1.0);
+    let _agents = (shared.agent(&shared.a), shared.agent(&shared.b));
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let addr = echo.addr().to_string();
+    shared.dial(&shared.b, &addr).unwrap().echo(b"x").unwrap();
+
+    std::fs::create_dir(&missing).unwrap();
+
+    shared.server.wait_value(failed, &[], 0.0);
+    let frontend = testkit::konnectivity::GrpcFrontend::uds(&path).unwrap();
+    let mut tunnel = frontend.connect(&addr).unwrap().unwrap();
+    assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+}
+
 #[test]
 fn a_tenant_may_have_a_socket_of_its_own() {
     let dir = TempDir::new("registry").unwrap();
     let tenant = Tenant::new("a", &dir);
     let path = dir.join("a.sock");
-    let file = tenant.file("").replace(
-        "frontends:\n",
-        &format!(
-            "frontends:\n  uds: {{ path: \"{}\", mode: grpc }}\n",
-            path.display()
-        ),
-    );
-    dir.write("a.yaml", file).unwrap();
+    dir.write("a.yaml", with_socket(&tenant, &path)).unwrap();
     let pki = Arc::new(Pki::new());
     let flags = ServerFlags::of(&pki, "shared", Mode::Http).registry(dir.path());
     let server = flags.start();
