@@ -207,7 +207,9 @@ impl Shared {
     pub(crate) fn settle(&self, state: &mut State) {
         self.settle_in_pump(state);
         let release = state.unreleased >= state.link.withheld() + RELEASE;
-        if release || state.link.has_transmit() || !state.news.is_empty() {
+        // The last tunnel of a link that has ended ends its clock.
+        let last = state.link.tunnels() == 0;
+        if release || last || state.link.has_transmit() || !state.news.is_empty() {
             state.wake_pump();
         }
     }

@@ -13,11 +13,12 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use h2::{Ping, PingPong};
 use knp_proto::{LinkError, Packet};
+use tokio::task::spawn_local;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::fair_share::Flow;
@@ -116,6 +117,9 @@ impl Pump {
         let ended = EndOnDrop(self.link.clone());
         let end = poll_fn(|cx| self.poll(cx, &mut owner)).await;
         drop(ended);
+        if self.link.tunnels() > 0 {
+            spawn_local(linger(self.link.clone()));
+        }
         self.finish(&end);
         end
     }
@@ -260,6 +264,23 @@ impl Pump {
     }
 }
 
+/// Gives up the sockets that do not take in time what there was for them at the end of `link`; ends once
+/// no tunnel is left.
+async fn linger(link: LinkHandle) {
+    let mut timer = Timer::default();
+    let poll = |cx: &mut Context<'_>| loop {
+        let mut state = link.0.lock();
+        state.register_pump(cx);
+        let Some(due) = state.link.poll_timeout() else {
+            return Poll::Ready(());
+        };
+        ready!(timer.poll(cx, Some(Instant::from_std(due))));
+        state.link.handle_timeout(now());
+        link.0.settle_in_pump(&mut state);
+    };
+    poll_fn(poll).await;
+}
+
 /// A timer that is set anew only when it would ring too late.
 #[derive(Default)]
 struct Timer(Option<Pin<Box<Sleep>>>);
@@ -361,7 +382,7 @@ impl Watch {
                 self.ask(pings);
                 continue;
             }
-            std::task::ready!(self.sleep.as_mut().poll(cx));
+            ready!(self.sleep.as_mut().poll(cx));
             let silent = self.heard.elapsed();
             if !self.asked {
                 self.ask(pings);
@@ -387,3 +408,6 @@ impl Watch {
 const PACKET_COST: usize = 256;
 /// Batches in a row.
 const BATCH: usize = 16;
+
+#[cfg(test)]
+mod tests;
