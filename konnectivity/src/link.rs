@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use knp_proto::{
@@ -21,7 +22,7 @@ use knp_proto::{
     TunnelId, WriteError,
 };
 use telemetry::lock;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::metrics::LinkMetrics;
 
@@ -120,11 +121,13 @@ impl LinkHandle {
         &self.0.metrics
     }
 
-    /// Asks the agent for a connection. Dropping the future calls the dial off.
+    /// Asks the agent for a connection, which it may take `limit` for. Dropping the future calls the
+    /// dial off.
     pub(crate) async fn dial(
         &self,
         random: DialId,
         target: DialTarget,
+        limit: Duration,
     ) -> Result<Tunnel, DialError> {
         let mut tunnel = {
             let mut state = self.0.lock();
@@ -133,13 +136,13 @@ impl LinkHandle {
             self.0.settle(&mut state);
             self.tunnel(id)
         };
-        match poll_fn(|cx| tunnel.poll_progress(cx)).await {
-            Ok(connect_id) => {
-                tunnel.connect_id = connect_id;
-                Ok(tunnel)
-            }
-            Err(reason) => Err(DialError::Ended(reason)),
-        }
+        let progress = timeout(limit, poll_fn(|cx| tunnel.poll_progress(cx))).await;
+        let progress = progress.unwrap_or_else(|_| {
+            self.0.change(|link| link.give_up_dial(tunnel.id));
+            Err(EndReason::DialTimeout)
+        });
+        tunnel.connect_id = progress.map_err(DialError::Ended)?;
+        Ok(tunnel)
     }
 
     /// Returns what the peer asked for by [`News::Dial`].

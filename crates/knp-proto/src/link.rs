@@ -353,6 +353,14 @@ impl Link {
         }
     }
 
+    /// Gives up a dial, on a server, that was not answered in the time its owner has for it; nothing
+    /// happens to one that was.
+    pub fn give_up_dial(&mut self, id: TunnelId) {
+        if (self.tunnel(id)).is_ok_and(|tunnel| tunnel.phase == Phase::Dialing) {
+            self.call_off(id.slot, EndReason::DialTimeout);
+        }
+    }
+
     /// Asks the server to dial other agents from now on. Tunnels go on, and dials that still come
     /// are served.
     pub fn drain(&mut self) {

@@ -91,7 +91,8 @@ async fn unread_tunnel_ends_in_time_after_its_link() {
             protocol: "tcp".to_owned(),
             address: "10.0.0.1:443".to_owned(),
         };
-        let dialed = link.dial(DialId::from_random(1), target).await;
+        let limit = Duration::from_secs(10);
+        let dialed = link.dial(DialId::from_random(1), target, limit).await;
         let Ok(tunnel) = dialed else {
             panic!("{:?}", running.await)
         };

@@ -22,7 +22,7 @@ use knp_proto::{
 use telemetry::lock;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::link::{DialError, LinkHandle, Tunnel};
 use crate::metrics::{DialFailure, PeerPort, ServerMetrics, TenantMetrics};
@@ -363,26 +363,26 @@ impl Tenant {
         target: &DialTarget,
         patience: Duration,
     ) -> Result<Tunnel, TunnelError> {
-        let dial = link.dial(DialId::from_random(self.random.next()), target.clone());
-        match timeout(patience, dial).await {
-            Ok(Ok(tunnel)) => Ok(tunnel),
-            Err(_) | Ok(Err(DialError::Ended(EndReason::DialTimeout))) => {
+        let random = DialId::from_random(self.random.next());
+        match link.dial(random, target.clone(), patience).await {
+            Ok(tunnel) => Ok(tunnel),
+            Err(DialError::Ended(EndReason::DialTimeout)) => {
                 link.suspect();
                 Err(TunnelError::Timeout { limit: patience })
             }
-            Ok(Err(DialError::Ended(EndReason::DialFailed { error }))) => {
+            Err(DialError::Ended(EndReason::DialFailed { error })) => {
                 Err(TunnelError::Answered { error })
             }
-            Ok(Err(DialError::Ended(EndReason::Violation(_)))) => {
+            Err(DialError::Ended(EndReason::Violation(_))) => {
                 let error = "the agent's answer makes no sense".to_owned();
                 Err(TunnelError::Answered { error })
             }
-            Ok(Err(DialError::Ended(_))) => Err(TunnelError::Lost),
+            Err(DialError::Ended(_)) => Err(TunnelError::Lost),
             // Another number would have done, but of 2⁶³ none comes twice in a server's life.
-            Ok(Err(DialError::Refused(DialRefused::DuplicateId | DialRefused::Ended))) => {
+            Err(DialError::Refused(DialRefused::DuplicateId | DialRefused::Ended)) => {
                 Err(TunnelError::Lost)
             }
-            Ok(Err(DialError::Refused(refused))) => Err(TunnelError::Refused(refused)),
+            Err(DialError::Refused(refused)) => Err(TunnelError::Refused(refused)),
         }
     }
 

@@ -82,6 +82,27 @@ fn responsive_agent_is_preferred_to_frozen() {
     rig.agent.freeze(false);
 }
 
+#[test]
+fn unanswered_dial_is_counted_when_another_agent_answers() {
+    let mut rig = rig(Mode::Http, Kind::Go, "2s", "1h");
+    let _living = Backend::start(Kind::Rust, &rig.server, "living");
+    rig.server.wait_agents(2);
+    rig.agent.freeze(true);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let retried = || {
+        rig.server
+            .value("rhizome_konnectivity_dials_retried_total", &[])
+    };
+    // Agents are chosen at random.
+    while retried() == 0.0 {
+        rig.tunnel(echo.addr()).echo(b"x").unwrap();
+    }
+    let ended = "rhizome_konnectivity_tunnels_ended_total";
+    let count = |reason| rig.server.value(ended, &[("reason", reason)]);
+    assert_eq!((count("dial_timeout"), count("cancelled")), (1.0, 0.0));
+    rig.agent.freeze(false);
+}
+
 /// The agent's bound is its interval and the 20 s that an answer may take, as grpc-go has it.
 #[test]
 fn black_hole_is_noticed_at_both_ends() {
