@@ -4,7 +4,7 @@
 //!     API server ──list, watch──▶ store ──at each event, and when a lease runs out──▶ count
 //! ```
 //!
-//! While the API server does not answer the last count stays: that no renewal is seen then says
+//! While nothing is heard of the API server the last count stays: that no renewal is seen then says
 //! nothing about the servers. Nor does it change while a list is read. Writes nothing.
 
 use std::path::PathBuf;
@@ -46,8 +46,8 @@ pub struct LeaseCount {
     count: watch::Sender<Option<u32>>,
     /// When the list that is under way began, or the watch after it.
     began: Instant,
-    /// Until when the count stays, because the API server has failed.
-    frozen: Option<Instant>,
+    /// When an event came last.
+    heard: Instant,
 }
 
 impl LeaseCount {
@@ -68,7 +68,7 @@ impl LeaseCount {
             writer,
             count,
             began: Instant::now(),
-            frozen: None,
+            heard: Instant::now(),
         };
         (this, counted)
     }
@@ -91,7 +91,9 @@ impl LeaseCount {
 
     /// Watches until another client is to be used.
     async fn follow(&mut self, leases: Api<Lease>, generation: u64) {
-        let config = watcher::Config::default().labels(&self.params.selector);
+        let config = watcher::Config::default()
+            .labels(&self.params.selector)
+            .timeout(WATCH_SECONDS);
         self.began = Instant::now();
         let mut events = pin!(watcher(leases, config).default_backoff());
         loop {
@@ -128,11 +130,10 @@ impl LeaseCount {
                 self.count.send_replace(Some(valid));
             }
         }
-        self.frozen = None;
+        self.heard = Instant::now();
     }
 
     fn fail(&mut self, error: &watcher::Error) {
-        self.frozen = Some(Instant::now() + FREEZE);
         let refused = match error {
             watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
                 failure(error)
@@ -151,7 +152,7 @@ impl LeaseCount {
 
     /// Publishes the count when it is known and has changed.
     fn publish(&self, now: Timestamp) {
-        if self.frozen.is_some_and(|until| Instant::now() < until) {
+        if self.heard.elapsed() >= SILENCE {
             return;
         }
         let valid = self.valid(now);
@@ -181,9 +182,12 @@ const MIN_PAUSE: Duration = Duration::from_millis(500);
 /// How often a changed kubeconfig is looked for, and a missing one.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long after a failure the count stays, unless the API server is heard of again: twice what
-/// servers take to renew, and their leases' duration.
-const FREEZE: Duration = Duration::from_secs(60);
+/// Without an event for this long the count stays: less than the 15 s after which servers renew. A watch that
+/// has gone silent sees no lease run out before, and one that goes on counts at the next renewal.
+const SILENCE: Duration = Duration::from_secs(12);
+
+/// How long a watch lasts before it is begun anew; one that has gone silent is given up 5 s later.
+const WATCH_SECONDS: u32 = 20;
 
 #[cfg(test)]
 mod tests {
@@ -232,5 +236,25 @@ mod tests {
         counting.take(Event::Apply(lease("f")));
         counting.take(Event::Apply(lease("g")));
         assert_eq!(counting.valid(at(101)), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_watch_lowers_no_count() {
+        let (mut counting, counted) = counting();
+        let renewed = |name, second| lease(name, None, Some(second), Some(30));
+        counting.take(Event::InitDone);
+        counting.take(Event::Apply(renewed("a", 100)));
+        counting.take(Event::Apply(renewed("b", 114)));
+        counting.publish(at(115));
+        assert_eq!(*counted.borrow(), Some(2));
+
+        // 16 s after what came last.
+        tokio::time::advance(Duration::from_secs(16)).await;
+        counting.publish(at(130));
+        assert_eq!(*counted.borrow(), Some(2), "nothing was heard of either");
+
+        counting.take(Event::Apply(renewed("b", 129)));
+        counting.publish(at(130));
+        assert_eq!(*counted.borrow(), Some(1), "only one was renewed");
     }
 }

@@ -187,7 +187,7 @@ async fn an_agent_counts_servers_as_they_come_and_go() {
     let lease = json!({
         "metadata": { "name": "brief", "labels": { "k8s-app": "konnectivity-server" } },
         "spec": {
-            "holderIdentity": "brief", "leaseDurationSeconds": 10,
+            "holderIdentity": "brief", "leaseDurationSeconds": 5,
             "renewTime": format!("{now:.6}"),
         },
     });
