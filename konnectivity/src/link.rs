@@ -160,7 +160,7 @@ impl LinkHandle {
         }
     }
 
-    /// Asks the server to dial other agents from now on.
+    /// Asks the server to dial other agents from now on, or the agent to find another server.
     pub(crate) fn drain(&self) {
         self.0.change(Link::drain);
     }

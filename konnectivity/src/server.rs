@@ -160,6 +160,14 @@ impl Server {
             info,
         });
         let endpoints = endpoints.serve(&view, metrics_registry, log);
+        let draining = Arc::clone(&cx);
+        tasks.spawn(async move {
+            draining.drain.reached(Phase::Unready).await;
+            draining
+                .tenants()
+                .iter()
+                .for_each(|tenant| tenant.drain_links());
+        });
         let watched = cx.registry.clone();
         tasks.spawn(async move { watched.watch().await });
         tracing::info!(id = config.id, workers = config.workers, "serving");

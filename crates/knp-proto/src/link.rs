@@ -361,10 +361,11 @@ impl Link {
         }
     }
 
-    /// Asks the server to dial other agents from now on. Tunnels go on, and dials that still come
-    /// are served.
+    /// Asks the server to dial other agents from now on, or an agent that knows extensions to find
+    /// another server. Tunnels go on, and dials that still come are served.
     pub fn drain(&mut self) {
-        if self.role == Role::Agent && !self.ended {
+        let understood = self.role == Role::Agent || !self.extensions.is_empty();
+        if understood && !self.ended {
             self.control.push_back(Packet::Drain);
         }
     }

@@ -67,7 +67,7 @@ pub enum Packet {
         /// The dial that is answered.
         random: DialId,
     },
-    /// DRAIN: dial others if you can.
+    /// DRAIN: dial others if you can; from a server, ours: connect to others.
     Drain,
     /// A known type without its payload. Upstream crashes on these; they mean nothing.
     Empty,

@@ -1,17 +1,17 @@
 //! When to connect next, in search of all servers behind one address.
 //!
 //! ```text
-//!   connected(id, count), failed, lost, leases ──▶ Connector ──▶ due(): when, or not at all
+//!   connected(id, count), failed, lost, drains, leases ──▶ Connector ──▶ due(): when, or not at all
 //! ```
 //!
 //! A load balancer leads each attempt to a server of its choice. One that is known already is left
 //! again. While servers are missing attempts follow each other within a fifth of the interval, and grow
 //! rarer when nothing new is found: a load balancer that always leads to the same server is not flooded.
-//! A server that was lost is sought at once.
+//! A server that was lost is sought at once, and another than one that drains.
 //!
 //! Has no clock, no randomness and no sockets: they are its caller's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::config::{ConnectParams, CountSource};
@@ -52,6 +52,8 @@ pub(crate) struct Connector {
     params: ConnectParams,
     /// Servers that are connected, and since when.
     known: BTreeMap<String, Instant>,
+    /// Those of them that are about to end.
+    draining_servers: BTreeSet<String>,
     /// Connections in a row that were lost soon.
     short_lived: u32,
     /// The count in the last answer of a server.
@@ -70,6 +72,7 @@ impl Connector {
         Self {
             params,
             known: BTreeMap::new(),
+            draining_servers: BTreeSet::new(),
             short_lived: 0,
             told: 1,
             leases: None,
@@ -140,6 +143,7 @@ impl Connector {
         let Some(since) = self.known.remove(server) else {
             return;
         };
+        self.draining_servers.remove(server);
         if now.saturating_duration_since(since) >= self.params.interval_cap {
             self.short_lived = 0;
         } else {
@@ -149,6 +153,13 @@ impl Connector {
             self.hurry(now, random);
         } else {
             self.back_off(now, random);
+        }
+    }
+
+    /// Records that `server` is about to end: another one is sought while its connection goes on.
+    pub(crate) fn server_drains(&mut self, now: Instant, random: u64, server: &str) {
+        if self.known.contains_key(server) && self.draining_servers.insert(server.to_owned()) {
+            self.hurry(now, random);
         }
     }
 
@@ -167,7 +178,8 @@ impl Connector {
     }
 
     fn is_missing(&self) -> bool {
-        self.known.len() < usize::try_from(self.servers()).unwrap_or(usize::MAX)
+        let staying = self.known.len() - self.draining_servers.len();
+        staying < usize::try_from(self.servers()).unwrap_or(usize::MAX)
     }
 
     /// Has the next attempt follow soon, and those after it at growing distance.

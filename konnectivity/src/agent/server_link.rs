@@ -201,8 +201,9 @@ impl Links {
 }
 
 impl Opened {
-    /// Serves what the server asks for until the stream ends.
-    pub(super) async fn serve(self, tunnels: Rc<Tunnels>) -> LinkEnd {
+    /// Serves what the server asks for until the stream ends. `drains` is called once if the server is
+    /// about to end.
+    pub(super) async fn serve(self, tunnels: Rc<Tunnels>, drains: impl Fn()) -> LinkEnd {
         let link = self.link;
         let _open = (tunnels.metrics.server_connection(), link.metrics().link());
         self.pump
@@ -211,8 +212,9 @@ impl Opened {
                     let pending = link.pending(id, target);
                     spawn_local(Rc::clone(&tunnels).serve(pending));
                 }
-                // Only agents drain; and a server that is suspected is asked by the pump itself.
-                News::Draining | News::Alive(_) | News::Unrecognized(_) => {}
+                News::Draining => drains(),
+                // A server that is suspected is asked by the pump itself.
+                News::Alive(_) | News::Unrecognized(_) => {}
             })
             .await
     }

@@ -20,7 +20,7 @@ use futures_util::future::OptionFuture;
 use knp_proto::{Budget, LinkConfig, StreamId, Tenant, TenantId};
 use serve::{Drain, Phase};
 use tls::ClientTls;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -42,6 +42,9 @@ const IDLE_CHECK: Duration = Duration::from_millis(100);
 
 /// How much later than the dialler the link gives a dial up.
 const DIAL_MARGIN: Duration = Duration::from_secs(2);
+
+/// Servers whose drain may wait to be handled.
+const DRAINS: usize = 64;
 
 /// How long what streams said last may take to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
@@ -68,6 +71,8 @@ struct Worker {
     running: JoinSet<LinkEnd>,
     /// Whose stream each task serves.
     servers: HashMap<Id, String>,
+    /// Servers that drain; each says so once.
+    drains: (mpsc::Sender<String>, mpsc::Receiver<String>),
     streams: u64,
     /// At which of the server's addresses the first attempt begins: not all agents at the same.
     first_address: u64,
@@ -103,6 +108,7 @@ pub(super) async fn run(task: Task) {
         attempt: None,
         running: JoinSet::new(),
         servers: HashMap::new(),
+        drains: mpsc::channel(DRAINS),
         streams: 0,
         first_address: chance.hash_one(0),
         chance,
@@ -143,6 +149,11 @@ impl Worker {
                 self.opened(opened);
             }
             Some(ended) = self.running.join_next_with_id() => self.ended(ended),
+            Some(server) = self.drains.1.recv() => {
+                tracing::info!(server, "server draining");
+                let random = self.random();
+                self.connector.server_drains(now(), random, &server);
+            }
             Ok(()) = self.task.leases.changed() => {
                 let count = *self.task.leases.borrow_and_update();
                 let random = self.random();
@@ -223,7 +234,10 @@ impl Worker {
         view.links.insert(server.clone(), info);
         drop(view);
         let tunnels = Rc::clone(&self.links.tunnels);
-        let task = self.running.spawn_local(opened.serve(tunnels));
+        let (drains, draining) = (self.drains.0.clone(), server.clone());
+        // Those for whom there is no space are found when their streams end.
+        let drains = move || drop(drains.try_send(draining.clone()));
+        let task = self.running.spawn_local(opened.serve(tunnels, drains));
         self.servers.insert(task.id(), server);
     }
 

@@ -19,6 +19,7 @@ use h2::server::{Connection, SendResponse};
 use h2::{PingPong, RecvStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use knp_proto::{AgentId, EXTENSION_KEY, Extensions, Identifiers, Link, LinkConfig};
+use serve::Phase;
 use telemetry::FairPermit;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
@@ -156,6 +157,10 @@ async fn connect(
         let sender = PacketSender::new(stream, Side::Server);
         return sender.end(GrpcCode::UNAVAILABLE, "the tenant is no longer served");
     };
+    // After it has joined, so that none is left out when the drain begins.
+    if cx.drain.phase() != Phase::Serving {
+        link.drain();
+    }
     cx.metrics.peer_accepted(PeerPort::Agents);
     tracing::info!(%from, tenant = %tenant.id(), %agent, stream = id.0, %extensions, "agent connected");
     let pump = Pump::new(

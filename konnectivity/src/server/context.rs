@@ -17,7 +17,7 @@ use super::tokens::Tokens;
 use super::tunnels::Tunnels;
 use crate::flags::ServerConfig;
 use crate::metrics::ServerMetrics;
-use crate::registry::{Registry, TenantSpec, Tenants};
+use crate::registry::{Registry, TenantSource, TenantSpec, Tenants};
 
 /// A server's state and settings.
 pub(crate) struct Context {
@@ -96,8 +96,10 @@ impl Context {
                 Some(tenant) => tenant.reconfigure(Arc::clone(spec)),
                 None => {
                     tracing::info!(tenant = %spec.id, "tenant added");
-                    let (spec, has_lease) = (Arc::clone(spec), self.lease_count.is_some());
-                    let tenant = Tenant::new(spec, &self.budget, &self.metrics, has_lease);
+                    // A server of one tenant is not ready before there is an agent.
+                    let many = matches!(self.config.tenants, TenantSource::Registry(_));
+                    let (spec, expects) = (Arc::clone(spec), many || self.lease_count.is_some());
+                    let tenant = Tenant::new(spec, &self.budget, &self.metrics, expects);
                     tenants.insert(tenant.id().clone(), tenant);
                 }
             }

@@ -115,16 +115,16 @@ impl TunnelError {
 }
 
 impl Tenant {
-    /// Makes a tenant without agents. If they follow this server's lease, they are on their way: until
-    /// [`FIRST_AGENT`] has passed dials wait for one.
+    /// Makes a tenant without agents. If it `expects` some, they are on their way: until [`FIRST_AGENT`] has
+    /// passed dials wait for one.
     pub(crate) fn new(
         spec: Arc<TenantSpec>,
         budget: &Arc<Budget>,
         metrics: &Arc<ServerMetrics>,
-        has_lease: bool,
+        expects: bool,
     ) -> Arc<Self> {
         let agents = Agents {
-            expected: has_lease.then(|| Instant::now() + FIRST_AGENT),
+            expected: expects.then(|| Instant::now() + FIRST_AGENT),
             ..Agents::default()
         };
         let limits = knp_proto::Tenant::new(spec.id.clone(), spec.limits, Arc::clone(budget));
@@ -242,6 +242,13 @@ impl Tenant {
     pub(crate) fn close_links(&self, why: &'static str) {
         for connected in lock(&self.agents).links.values() {
             connected.link.close(why);
+        }
+    }
+
+    /// Has every agent find another server while the tunnels go on.
+    pub(crate) fn drain_links(&self) {
+        for connected in lock(&self.agents).links.values() {
+            connected.link.drain();
         }
     }
 
@@ -428,8 +435,8 @@ const MAX_ASKED: usize = 4;
 /// a tenth of a second, and again at growing distance.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// How long after the start of a server with a lease dials wait for its first agent. Agents connect within
-/// seconds of the lease; the rest is for the API server that takes it.
+/// How long dials wait for the first agent of a tenant of a registry, or after the start of a server with a lease.
+/// Agents connect within seconds of the lease; the rest is for the API server that takes it.
 const FIRST_AGENT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -440,10 +447,10 @@ mod tests {
     use crate::link::EndOnDrop;
     use crate::registry::tests::whole;
 
-    fn tenant(has_lease: bool) -> Arc<Tenant> {
+    fn tenant(expects: bool) -> Arc<Tenant> {
         let spec = Arc::new(whole().spec);
         let metrics = ServerMetrics::new(&telemetry::Registry::new(), false);
-        Tenant::new(spec, &Budget::new(1 << 20), &metrics, has_lease)
+        Tenant::new(spec, &Budget::new(1 << 20), &metrics, expects)
     }
 
     fn join(tenant: &Arc<Tenant>, stream: u64) -> Joined {

@@ -15,7 +15,7 @@ use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::Stopwatch;
 
-use crate::support::{Held, LIMIT, Mode, Pki, SERVICE, Server, ServerFlags, noise};
+use crate::support::{Held, LIMIT, Mode, Pki, SERVER, SERVICE, Server, ServerFlags, noise};
 
 /// A server with the tenants `a` and `b`.
 struct Shared {
@@ -137,10 +137,10 @@ impl Shared {
 
 #[test]
 fn a_tenant_reaches_its_own_agents_and_no_others() {
-    let shared = Shared::start();
+    let shared = Shared::of("", |flags| flags.flag("--backend-dial-timeout=2s"));
     assert_eq!(shared.server.readiness(), 200);
     let of_b = shared.agent(&shared.b);
-    // No agent is connected to `a`, whatever serves `b`.
+    // No agent is connected to `a`, whatever serves `b`, nor comes in time.
     let refused = shared.dial(&shared.a, "10.0.0.1:80").unwrap_err();
     assert_eq!(refused.status, 500);
     assert!(refused.body.ends_with("No agent available"), "{refused:?}");
@@ -154,6 +154,20 @@ fn a_tenant_reaches_its_own_agents_and_no_others() {
             assert_eq!(refused.body, text);
         }
     }
+}
+
+/// Agents look for a server that has taken the place of another.
+#[test]
+fn dial_waits_for_first_agent_of_new_server() {
+    let shared = Shared::start();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let (frontend, target) = (shared.frontend(&shared.a), echo.addr().to_string());
+    let dialing = std::thread::spawn(move || frontend.connect(&target).unwrap());
+    let pending = format!("{SERVER}pending_backend_dials");
+    shared.server.wait_value(&pending, &[], 1.0);
+    let _agent = shared.agent(&shared.a);
+    let mut tunnel = dialing.join().unwrap().unwrap();
+    assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use testkit::konnectivity::{FakeServer, ServerOptions};
+use testkit::process::Signal;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
@@ -34,6 +35,31 @@ fn an_agent_finds_a_server_that_replaces_another() {
     balancer.set(&[second.agents()]);
     drop(first);
     second.wait_agents(1);
+    agent.wait_servers(1);
+}
+
+#[test]
+fn agent_finds_successor_while_its_server_drains() {
+    let pki = Arc::new(Pki::new());
+    let first = ServerFlags::of(&pki, "first", Mode::Http);
+    let first = first.flag("--graceful-shutdown-timeout=10m");
+    let mut first = first.start();
+    let balancer = Balancer::start(&[first.agents()]);
+    let agent = Agent::connected(AgentFlags::new(&pki, "a", balancer.addr()));
+    first.wait_agents(1);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let mut tunnel = dial(&first.frontend(), &echo.addr().to_string()).unwrap();
+    tunnel.echo(b"x").unwrap();
+    let second = ServerFlags::of(&pki, "second", Mode::Http).start();
+
+    first.signal(Signal::TERM);
+    balancer.set(&[second.agents()]);
+
+    second.wait_agents(1);
+    agent.wait_servers(2);
+    assert_eq!(tunnel.echo(b"still").unwrap(), b"still");
+    drop(tunnel);
+    first.wait_exit();
     agent.wait_servers(1);
 }
 

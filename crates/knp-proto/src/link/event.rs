@@ -21,7 +21,7 @@ pub struct DialTarget {
 pub enum Event {
     /// Open a connection, on an agent, and report to [`Link::dialed`](crate::Link::dialed).
     Dial(TunnelId, DialTarget),
-    /// The agent prefers not to be dialed.
+    /// The agent prefers not to be dialed, or the server to be replaced.
     Draining,
     /// The tunnel is over: close its socket, or stop dialing. Comes last, and once.
     Ended(TunnelId, EndReason),

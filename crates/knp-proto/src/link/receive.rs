@@ -56,7 +56,7 @@ impl Link {
                 let error = "the agent closed the dial".to_owned();
                 self.on_dial_refused(random, error);
             }
-            (Role::Server, Packet::Drain) if !std::mem::replace(&mut self.draining, true) => {
+            (_, Packet::Drain) if !std::mem::replace(&mut self.draining, true) => {
                 self.events.push_back(Event::Draining);
             }
             (

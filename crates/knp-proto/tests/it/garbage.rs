@@ -84,6 +84,23 @@ fn draining_agent_is_reported_once() {
     assert_eq!(events, [Event::Draining]);
 }
 
+/// Upstream's agents know it not, and log what they do not know.
+#[test]
+fn draining_server_tells_agents_with_extensions() {
+    let tell = |mut link: Link| {
+        link.drain();
+        sent(&mut link, start())
+    };
+    assert_eq!(tell(of_upstream()), []);
+    let [drain] = tell(server()).try_into().unwrap();
+    assert_eq!(drain, Packet::Drain);
+    let tenant = tenant("a", generous(), 1 << 30);
+    let (all, config) = (Extensions::ALL, LinkConfig::default());
+    let mut agent = Link::agent(&tenant, StreamId(1), all, config);
+    agent.handle_packet(start(), drain).unwrap();
+    assert_eq!(agent.poll_event(), Some(Event::Draining));
+}
+
 /// What crosses a close is made up for by what does not, however long a link lasts.
 #[test]
 fn races_never_end_a_link() {

@@ -24,6 +24,8 @@ enum Step {
     Reach(u8, u32),
     /// The connection to a server ends, if there is one.
     Lose(u8),
+    /// A server is about to end, if there is a connection to it.
+    Drain(u8),
     /// Leases are counted, or no longer.
     Count(Option<u32>),
 }
@@ -34,6 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Fail),
         4 => (0..SERVERS, count.clone()).prop_map(|(server, count)| Step::Reach(server, count)),
         2 => (0..SERVERS).prop_map(Step::Lose),
+        1 => (0..SERVERS).prop_map(Step::Drain),
         1 => proptest::option::of(count).prop_map(Step::Count),
     ]
 }
@@ -65,6 +68,7 @@ struct Model {
     params: ConnectParams,
     now: Instant,
     connected: BTreeSet<u8>,
+    draining: BTreeSet<u8>,
     last_attempt: Option<Instant>,
 }
 
@@ -76,6 +80,7 @@ impl Model {
             params,
             now,
             connected: BTreeSet::new(),
+            draining: BTreeSet::new(),
             last_attempt: None,
         }
     }
@@ -121,6 +126,14 @@ impl Model {
                 let name = server.to_string();
                 self.connector.lost(self.now, random, &name);
                 self.connected.remove(&server);
+                self.draining.remove(&server);
+            }
+            Step::Drain(server) => {
+                let name = server.to_string();
+                self.connector.server_drains(self.now, random, &name);
+                if self.connected.contains(&server) {
+                    self.draining.insert(server);
+                }
             }
             Step::Count(count) => self.connector.counted(self.now, random, count),
         }
@@ -131,7 +144,8 @@ impl Model {
         let servers = self.connector.servers();
         prop_assert!((1..=MAX_SERVERS).contains(&servers));
         prop_assert_eq!(self.connector.known.len(), self.connected.len());
-        let missing = self.connected.len() < servers as usize;
+        let staying = self.connected.difference(&self.draining).count();
+        let missing = staying < servers as usize;
         let sought = missing || self.params.forever;
         prop_assert_eq!(self.connector.due().is_some(), sought);
         Ok(())
