@@ -29,6 +29,8 @@ use crate::relay::Means;
 pub(crate) struct Frontend {
     pub(crate) cx: Arc<Context>,
     pub(crate) tenant: Arc<Tenant>,
+    /// Counts the connection toward the tenant's limit.
+    pub(crate) _open: Arc<()>,
     pub(crate) means: Means,
     /// Where it came.
     pub(crate) port: PeerPort,

@@ -166,7 +166,7 @@ impl Worker {
         }
     }
 
-    /// Lets a connection of an API server in, if its tenant is still served.
+    /// Lets a connection of an API server in, if its tenant is still served and has not too many.
     fn frontend(
         &self,
         tenant: Option<Arc<Tenant>>,
@@ -175,8 +175,12 @@ impl Worker {
         server_name: Option<String>,
     ) -> Option<Frontend> {
         let tenant = tenant?;
-        tenant.accept_frontend(port);
+        let Some(open) = tenant.accept_frontend(port) else {
+            tracing::debug!(%peer, tenant = %tenant.id(), "too many frontend connections");
+            return None;
+        };
         Some(Frontend {
+            _open: open,
             cx: Arc::clone(&self.cx),
             means: Means {
                 scratch: self.scratch.clone(),
@@ -223,7 +227,6 @@ impl Worker {
                     let served = self.cx.tenant_of_socket(&tenant);
                     let Some(frontend) = self.frontend(served, PeerPort::Uds, unspecified, None)
                     else {
-                        // Only between two looks at the registry.
                         continue;
                     };
                     let open = self.cx.frontends.subscribe();

@@ -40,6 +40,8 @@ pub(crate) struct Tenant {
     waiting: Arc<()>,
     /// Connections of API servers that were let in.
     frontends: AtomicU64,
+    /// Shared by those that are open.
+    open_frontends: Arc<()>,
     /// Set once the tenant is no longer served.
     removed: watch::Sender<bool>,
     random: Random,
@@ -136,6 +138,7 @@ impl Tenant {
             joined: Notify::new(),
             waiting: Arc::new(()),
             frontends: AtomicU64::new(0),
+            open_frontends: Arc::new(()),
             removed: watch::Sender::new(false),
             random: Random::default(),
         })
@@ -159,10 +162,20 @@ impl Tenant {
         &self.metrics
     }
 
-    /// Counts a connection of an API server that was let in.
-    pub(crate) fn accept_frontend(&self, port: PeerPort) {
+    /// Counts a connection of an API server that is let in, for as long as what is returned lives; nothing
+    /// when as many are open as the tenant may have tunnels and dials: it has no use for more, and other
+    /// tenants need theirs.
+    pub(crate) fn accept_frontend(&self, port: PeerPort) -> Option<Arc<()>> {
+        let limits = self.spec.load().limits;
+        let open = Arc::clone(&self.open_frontends);
+        // One count is the tenant's own.
+        if Arc::strong_count(&open) - 1 > limits.tunnels.saturating_add(limits.pending_dials) {
+            self.metrics.server.peer_refused(port, "cluster_limit");
+            return None;
+        }
         self.frontends.fetch_add(1, Ordering::Relaxed);
         self.metrics.frontend_accepted(port);
+        Some(open)
     }
 
     /// Returns how many connections of API servers were let in.

@@ -13,7 +13,7 @@ use testkit::konnectivity::{
 use testkit::process::Signal;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
-use testkit::wait::Stopwatch;
+use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Held, LIMIT, Mode, Pki, SERVER, SERVICE, Server, ServerFlags, noise};
 
@@ -206,7 +206,7 @@ fn operators_see_whether_frontends_get_in() {
     assert!(refused.connect("10.0.0.1:1").is_err());
     // Counted by the server behind the alert that the client saw.
     let counted = || shared.peers("frontends") == (0.0, 1.0);
-    testkit::wait::until("the refusal", Duration::from_secs(5), counted).unwrap();
+    wait::until("the refusal", Duration::from_secs(5), counted).unwrap();
     assert_eq!(probe("a"), (200, none.to_owned()));
 
     let echo = Upstream::start(Behavior::Echo).unwrap();
@@ -299,7 +299,7 @@ fn removed_tenant_is_cut_alone() {
     assert!(FakeAgent::start(&target, &AgentMetadata::new("x")).is_err());
     // And back again.
     shared.dir.write("a.yaml", shared.a.file("")).unwrap();
-    testkit::wait::until("the tenant", LIMIT, || {
+    wait::until("the tenant", LIMIT, || {
         FakeAgent::start(&target, &AgentMetadata::new("x")).is_ok()
     })
     .unwrap();
@@ -318,6 +318,28 @@ fn a_broken_file_keeps_what_was_good() {
     shared.server.wait_value(refused, &[], 1.0);
     assert_eq!(tunnel.echo(b"still").unwrap(), b"still");
     shared.dial(&shared.a, &addr).unwrap().echo(b"new").unwrap();
+}
+
+#[test]
+fn idle_frontends_of_a_tenant_are_bounded() {
+    let shared = Shared::limited("limits: { tunnels: 4, pendingDials: 2 }\n");
+    let _agents = (shared.agent(&shared.a), shared.agent(&shared.b));
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let addr = echo.addr().to_string();
+    let frontend = shared.frontend(&shared.a);
+    let mut idle: Vec<_> = (0..6).map(|_| frontend.open().unwrap()).collect();
+    let accepted = "rhizome_konnectivity_accepted_peers_total";
+    let port = ("port", "frontends");
+    shared.server.wait_value(accepted, &[port], 6.0);
+
+    assert!(frontend.connect(&addr).is_err());
+
+    let refused = "rhizome_konnectivity_refused_peers_total";
+    let limit = ("reason", "cluster_limit");
+    shared.server.wait_value(refused, &[port, limit], 1.0);
+    shared.dial(&shared.b, &addr).unwrap().echo(b"x").unwrap();
+    idle.pop();
+    wait::until("a place", LIMIT, || frontend.connect(&addr).is_ok()).unwrap();
 }
 
 #[test]
