@@ -306,6 +306,32 @@ fn removed_tenant_is_cut_alone() {
     assert_eq!(of_b.echo(b"still").unwrap(), b"still");
 }
 
+/// At the end of a rotation agents that have the new one come back within seconds.
+#[test]
+fn dials_wait_for_agents_after_identity_is_removed() {
+    let shared = Shared::start();
+    let with_old = shared.a.file("").replace(
+        "cluster/a\"]",
+        "cluster/a\", \"spiffe://example.com/cluster/a-old\"]",
+    );
+    shared.dir.replace("a.yaml", with_old).unwrap();
+    let generation = "rhizome_konnectivity_registry_generation";
+    shared.server.wait_value(generation, &[], 2.0);
+    let agent = shared.agent(&shared.a);
+
+    shared.dir.replace("a.yaml", shared.a.file("")).unwrap();
+
+    wait::until("the link's end", LIMIT, || agent.ended().is_some()).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let (frontend, target) = (shared.frontend(&shared.a), echo.addr().to_string());
+    let dialing = std::thread::spawn(move || frontend.connect(&target).unwrap());
+    let pending = format!("{SERVER}pending_backend_dials");
+    shared.server.wait_value(&pending, &[], 1.0);
+    let _agent = shared.agent(&shared.a);
+    let mut tunnel = dialing.join().unwrap().unwrap();
+    assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+}
+
 #[test]
 fn a_broken_file_keeps_what_was_good() {
     let shared = Shared::start();
