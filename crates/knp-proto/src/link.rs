@@ -345,12 +345,14 @@ impl Link {
     /// socket instead of closing it. Without half-close an agent tells it by the error of
     /// CLOSE_RSP, and a server cannot.
     pub fn close(&mut self, now: Instant, id: TunnelId) {
-        let phase = self.tunnel(id).map(|tunnel| tunnel.phase);
-        if phase == Ok(Phase::Dialing) {
-            self.call_off(id.slot, EndReason::Canceled);
-        } else {
-            self.with(id, |tunnel, config| tunnel.close(now, config));
+        let Ok(tunnel) = self.tunnel(id) else { return };
+        if tunnel.phase == Phase::Dialing {
+            return self.call_off(id.slot, EndReason::Canceled);
         }
+        if tunnel.marks.excess > 0 {
+            self.mark_slow(id.slot);
+        }
+        self.with(id, |tunnel, config| tunnel.close(now, config));
     }
 
     /// Gives up a dial, on a server, that was not answered in the time its owner has for it; nothing
@@ -429,11 +431,8 @@ impl Link {
         }
         let slow = reason == EndReason::SlowConsumer;
         self.with_slot(slot, |tunnel, config| tunnel.kill(now, config, reason));
-        if let Some(tunnel) = self.tunnels.get_mut(slot as usize)
-            && slow
-            && !std::mem::replace(&mut tunnel.marks.slow, true)
-        {
-            self.slow += 1;
+        if slow {
+            self.mark_slow(slot);
         }
         self.tell_ended(slot);
     }

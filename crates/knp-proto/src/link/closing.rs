@@ -6,10 +6,20 @@ use crate::tunnel::Tunnel;
 impl Link {
     /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent sends all that it has read
     /// of a tunnel first, in turns with those of which nothing is taken, and hears nothing else meanwhile: so that
-    /// dials come in between, few are asked for at once while there are such.
+    /// dials come in between, one is asked for at a time while there are such.
     pub(super) fn may_close(&self) -> bool {
         let slow = self.shared.holders + self.slow;
-        self.extensions.window || slow == 0 || self.closing < (CLOSES / slow).max(1)
+        self.extensions.window || slow == 0 || self.closing == 0
+    }
+
+    /// Counts a tunnel, whose socket is gone or given up while it was slow, among the slow ones until the peer has
+    /// closed it.
+    pub(super) fn mark_slow(&mut self, slot: u32) {
+        if let Some(tunnel) = self.tunnels.get_mut(slot as usize)
+            && !std::mem::replace(&mut tunnel.marks.slow, true)
+        {
+            self.slow += 1;
+        }
     }
 
     pub(super) fn next_close(&mut self) {
@@ -25,6 +35,3 @@ impl Link {
         }
     }
 }
-
-/// Closes that are asked for at once, of one slow tunnel; of more as many less.
-const CLOSES: usize = 16;

@@ -247,6 +247,35 @@ fn closes_of_slow_tunnels_come_one_by_one() {
     assert_eq!(closes(&mut link).len(), 20);
 }
 
+/// Their clients leave all at once; none is slow afterwards, and the agent still has much of each.
+#[test]
+fn closes_of_tunnels_that_were_slow_come_one_by_one() {
+    let mut link = of_upstream();
+    let ids: Vec<_> = (1..=20)
+        .map(|number| connected(&mut link, number))
+        .collect();
+    let receive = |link: &mut Link, number, len| {
+        let (connect_id, data) = (ConnectId(number), Bytes::from(vec![0; len]));
+        link.handle_packet(start(), Packet::Data { connect_id, data })
+            .unwrap();
+    };
+    (1..=20).for_each(|number| receive(&mut link, number, 400 << 10));
+    for id in &ids {
+        link.close(start(), *id);
+    }
+    for number in 1..=20 {
+        let [connect_id] = closes(&mut link)[..] else {
+            panic!("not {number} alone");
+        };
+        receive(&mut link, connect_id.0, 4096);
+        assert_eq!(closes(&mut link), [], "{number}");
+        let error = String::new();
+        let closed = Packet::CloseResponse { connect_id, error };
+        link.handle_packet(start(), closed).unwrap();
+    }
+    assert_eq!(closes(&mut link), []);
+}
+
 #[test]
 fn server_is_never_ended_for_garbage() {
     let tenant = tenant("a", generous(), 1 << 30);
