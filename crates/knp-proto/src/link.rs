@@ -59,7 +59,7 @@ pub struct Link {
     closes: VecDeque<u32>,
     /// Tunnels that the peer is to close and has not answered for.
     closing: usize,
-    /// Tunnels that were given up for their slowness, until they are gone.
+    /// Tunnels that were given up for their slowness, or whose sockets went while they were slow, until they are gone.
     slow: usize,
     events: VecDeque<Event>,
     /// Without credit.

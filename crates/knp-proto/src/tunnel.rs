@@ -125,7 +125,7 @@ pub(crate) struct Marks {
     pub(crate) closing: bool,
     /// Its close waits for those before it.
     pub(crate) close_waits: bool,
-    /// It was given up for its slowness.
+    /// It was given up for its slowness, or its socket went while it was slow.
     pub(crate) slow: bool,
 }
 

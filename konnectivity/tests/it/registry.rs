@@ -156,10 +156,8 @@ fn a_tenant_reaches_its_own_agents_and_no_others() {
     }
 }
 
-/// Agents look for a server that has taken the place of another.
-#[test]
-fn dial_waits_for_first_agent_of_new_server() {
-    let shared = Shared::start();
+/// Dials a tenant without agents, and starts one.
+fn dial_waits_for_agent(shared: &Shared) {
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let (frontend, target) = (shared.frontend(&shared.a), echo.addr().to_string());
     let dialing = std::thread::spawn(move || frontend.connect(&target).unwrap());
@@ -168,6 +166,13 @@ fn dial_waits_for_first_agent_of_new_server() {
     let _agent = shared.agent(&shared.a);
     let mut tunnel = dialing.join().unwrap().unwrap();
     assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+}
+
+/// Agents look for a server that has taken the place of another.
+#[test]
+fn dial_waits_for_first_agent_of_new_server() {
+    let shared = Shared::start();
+    dial_waits_for_agent(&shared);
 }
 
 #[test]
@@ -322,14 +327,7 @@ fn dials_wait_for_agents_after_identity_is_removed() {
     shared.dir.replace("a.yaml", shared.a.file("")).unwrap();
 
     wait::until("the link's end", LIMIT, || agent.ended().is_some()).unwrap();
-    let echo = Upstream::start(Behavior::Echo).unwrap();
-    let (frontend, target) = (shared.frontend(&shared.a), echo.addr().to_string());
-    let dialing = std::thread::spawn(move || frontend.connect(&target).unwrap());
-    let pending = format!("{SERVER}pending_backend_dials");
-    shared.server.wait_value(&pending, &[], 1.0);
-    let _agent = shared.agent(&shared.a);
-    let mut tunnel = dialing.join().unwrap().unwrap();
-    assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+    dial_waits_for_agent(&shared);
 }
 
 #[test]
