@@ -380,6 +380,9 @@ impl<S: Session> AsyncWrite for TlsStream<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [only] = slices {
+            return self.poll_encrypt(cx, only);
+        }
         // A record for all of them, not one for each.
         OUTGOING.with_borrow_mut(|all| {
             all.clear();
