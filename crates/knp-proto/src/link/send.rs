@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
+use super::window::PULSES;
 use super::{Link, Transmit};
 use crate::config::Role;
 use crate::id::ConnectId;
@@ -118,7 +119,7 @@ impl Link {
     /// Lets others get past slow sockets, and gives up those that have stopped.
     fn pulse(&mut self, now: Instant) {
         let (excess, enough) = (self.shared.excess, self.shared.enough());
-        let short = self.tenant.is_short(excess + 4 * enough);
+        let short = self.tenant.is_short(excess + 2 * PULSES * enough);
         // Early, so that others need not wait while it shows who is slow.
         let judged = self.tenant.is_short(excess + AHEAD * enough) || self.shared.is_lent_out();
         // An agent cannot know that it is about to be dialed.
@@ -175,4 +176,4 @@ fn whole(packet: Packet, buf: &mut BytesMut) -> Transmit {
 /// For how long a socket may take little when soon no more can be lent.
 const SLOW: Duration = Duration::from_secs(5);
 /// Pulses in that time.
-pub(super) const AHEAD: usize = 25;
+pub(super) const AHEAD: usize = 100;

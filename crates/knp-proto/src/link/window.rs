@@ -100,22 +100,24 @@ impl SharedWindow {
         self.pulse = Some(now + PULSE);
     }
 
-    /// Returns how many bytes in each of two pulses let a packet pass the peer's queue.
+    /// Returns how many bytes in each of [`PULSES`] let a packet pass the peer's queue.
     pub(super) fn enough(&self) -> usize {
         let queue = QUEUED + self.holders * self.longest;
-        (queue / 2).min((STREAM_WINDOW - self.unused) / 2)
+        (queue / PULSES).min((STREAM_WINDOW - self.unused) / PULSES)
     }
 
-    /// Returns how many bytes in one pulse let the peer send all that it has read of one tunnel, and as much of
-    /// each that is slow.
+    /// As [`Self::enough`], for half the pulses and all that the peer has read of one tunnel, and as much of each
+    /// that is slow.
     fn enough_to_close(&self) -> usize {
         let queues = QUEUED * (self.holders + 1);
-        queues.min((STREAM_WINDOW - self.unused) / 2)
+        queues.min((STREAM_WINDOW - self.unused) / 2) * 2 / PULSES
     }
 }
 
-/// Time between pulses: a packet waits for two.
-const PULSE: Duration = Duration::from_millis(200);
+/// Time between pulses. Fewer that lend as much in all have others wait longer: for the next one.
+const PULSE: Duration = Duration::from_millis(50);
+/// Pulses that let a packet pass the peer's queue.
+pub(super) const PULSES: usize = 8;
 /// Bytes a peer may have queued before its tunnels take turns: 150 packets of 4 KiB, upstream's
 /// `--xfr-channel-size`. grpc-go itself queues 64 KiB.
 const QUEUED: usize = 640 << 10;

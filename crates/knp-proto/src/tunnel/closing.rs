@@ -50,5 +50,5 @@ impl Tunnel {
     }
 }
 
-/// Three pulses of the shared window: what passes the peer's queue waits for two.
+/// Half as much again as pulses of the shared window need to let a packet pass the peer's queue.
 const CLOSE_TIME: Duration = Duration::from_millis(600);

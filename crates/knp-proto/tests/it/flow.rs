@@ -273,7 +273,7 @@ impl Queue {
             self.world.dial(number);
             let dial = self.wait(len, |world| world.server.sockets[&number].connected);
             let longest = answer.max(dial);
-            assert!(longest < Duration::from_millis(1500), "{answer:?} {dial:?}");
+            assert!(longest < Duration::from_millis(600), "{answer:?} {dial:?}");
             self.world.close(End::Server, other, false);
         }
     }
