@@ -59,8 +59,8 @@ pub struct Link {
     closes: VecDeque<u32>,
     /// Tunnels that the peer is to close and has not answered for.
     closing: usize,
-    /// Tunnels that were given up for their slowness, or whose sockets went while they were slow, until they are gone.
-    slow: usize,
+    /// Tunnels whose close takes the peer long, until they are gone.
+    long_closes: usize,
     events: VecDeque<Event>,
     /// Without credit.
     shared: SharedWindow,
@@ -114,7 +114,7 @@ impl Link {
             credits: VecDeque::new(),
             closes: VecDeque::new(),
             closing: 0,
-            slow: 0,
+            long_closes: 0,
             events: VecDeque::new(),
             shared: SharedWindow::new(match extensions.window {
                 true => 0,
@@ -349,8 +349,8 @@ impl Link {
         if tunnel.phase == Phase::Dialing {
             return self.call_off(id.slot, EndReason::Canceled);
         }
-        if tunnel.marks.excess > 0 {
-            self.mark_slow(id.slot);
+        if tunnel.is_busy(now) {
+            self.closes_long(id.slot);
         }
         self.with(id, |tunnel, config| tunnel.close(now, config));
     }
@@ -432,7 +432,7 @@ impl Link {
         let slow = reason == EndReason::SlowConsumer;
         self.with_slot(slot, |tunnel, config| tunnel.kill(now, config, reason));
         if slow {
-            self.mark_slow(slot);
+            self.closes_long(slot);
         }
         self.tell_ended(slot);
     }
@@ -537,7 +537,7 @@ impl Link {
             self.closes.retain(|&waiting| waiting != slot);
         }
         self.shared.change(tunnel.marks.excess, 0);
-        self.slow -= usize::from(tunnel.marks.slow);
+        self.long_closes -= usize::from(tunnel.marks.long_close);
         self.closing -= usize::from(tunnel.marks.closing);
         self.next_close();
     }

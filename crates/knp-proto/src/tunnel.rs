@@ -125,8 +125,8 @@ pub(crate) struct Marks {
     pub(crate) closing: bool,
     /// Its close waits for those before it.
     pub(crate) close_waits: bool,
-    /// It was given up for its slowness, or its socket went while it was slow.
-    pub(crate) slow: bool,
+    /// It was given up for its slowness, or its socket went while it was [busy](Tunnel::is_busy).
+    pub(crate) long_close: bool,
 }
 
 impl Tunnel {
@@ -338,6 +338,11 @@ impl Tunnel {
         (stalled && self.excess() > 0).then(|| self.excess())
     }
 
+    /// Returns whether the peer, which knows no credit, may have read much that it has not sent.
+    pub(crate) fn is_busy(&self, now: Instant) -> bool {
+        self.marks.excess > 0 || self.progress().is_some_and(|own| own.is_busy(now))
+    }
+
     /// Returns the excess, if any, when the socket has taken little for `limit`.
     pub(crate) fn slow(&self, now: Instant, limit: Duration) -> Option<usize> {
         let slow = self.progress()?.is_slow(now, limit);
@@ -359,7 +364,7 @@ impl Tunnel {
                 let received = window.receive(data.len());
                 received.map_err(|error| EndReason::Violation(Violation::Credit(error)))?;
             }
-            Inflow::Watched(progress) => progress.arrived(now),
+            Inflow::Watched(progress) => progress.arrived(now, data.len()),
         }
         self.inbox.push(data);
         let charged = self.permit.try_charge(self.charge());
@@ -572,6 +577,6 @@ mod tests {
 
     #[test]
     fn an_idle_tunnel_is_small() {
-        assert!(size_of::<Tunnel>() <= 392, "{} bytes", size_of::<Tunnel>());
+        assert!(size_of::<Tunnel>() <= 408, "{} bytes", size_of::<Tunnel>());
     }
 }

@@ -5,20 +5,19 @@ use crate::tunnel::Tunnel;
 
 impl Link {
     /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent sends all that it has read
-    /// of a tunnel first, in turns with those of which nothing is taken, and hears nothing else meanwhile: so that
-    /// dials come in between, one is asked for at a time while there are such.
+    /// of a tunnel first, in turns with all others, and hears nothing else meanwhile: so that dials come in between,
+    /// one is asked for at a time while there are slow ones, or such that are to be closed in the midst of much.
     pub(super) fn may_close(&self) -> bool {
-        let slow = self.shared.holders + self.slow;
-        self.extensions.window || slow == 0 || self.closing == 0
+        let long = self.shared.holders + self.long_closes;
+        self.extensions.window || long == 0 || self.closing == 0
     }
 
-    /// Counts a tunnel, whose socket is gone or given up while it was slow, among the slow ones until the peer has
-    /// closed it.
-    pub(super) fn mark_slow(&mut self, slot: u32) {
+    /// Counts a tunnel, whose socket is gone or given up, among those whose close takes long.
+    pub(super) fn closes_long(&mut self, slot: u32) {
         if let Some(tunnel) = self.tunnels.get_mut(slot as usize)
-            && !std::mem::replace(&mut tunnel.marks.slow, true)
+            && !std::mem::replace(&mut tunnel.marks.long_close, true)
         {
-            self.slow += 1;
+            self.long_closes += 1;
         }
     }
 

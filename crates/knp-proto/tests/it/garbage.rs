@@ -1,6 +1,6 @@
 //! What a peer may send that means nothing, and for how long.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use knp_proto::{
@@ -242,7 +242,7 @@ fn closes_of_slow_tunnels_come_one_by_one() {
         }
     }
     for id in slow {
-        link.close(start(), *id);
+        link.close(start() + Duration::from_secs(2), *id);
     }
     assert_eq!(closes(&mut link).len(), 20);
 }
@@ -274,6 +274,37 @@ fn closes_of_tunnels_that_were_slow_come_one_by_one() {
         link.handle_packet(start(), closed).unwrap();
     }
     assert_eq!(closes(&mut link), []);
+}
+
+/// What upstream's agent has read of each is sent before it hears of the next.
+#[test]
+fn closes_amid_much_data_come_one_by_one() {
+    let mut link = of_upstream();
+    let ids: Vec<_> = (1..=20)
+        .map(|number| connected(&mut link, number))
+        .collect();
+    // All is taken as it comes; of one it was little, and one had its last long ago.
+    for (number, id) in (1..=20).zip(&ids) {
+        let pieces = if number == 1 { 1 } else { 40 };
+        for _ in 0..pieces {
+            let (connect_id, data) = (ConnectId(number), Bytes::from(vec![0; 4096]));
+            let packet = Packet::Data { connect_id, data };
+            link.handle_packet(start(), packet).unwrap();
+            let Ok(Read::Data(data)) = link.read(*id, 4096) else {
+                panic!("{number} has nothing");
+            };
+            link.consumed(start(), *id, data.len());
+        }
+    }
+    let ends = |link: &mut Link, time, ids: &[TunnelId]| {
+        for id in ids {
+            link.close(start() + time, *id);
+        }
+        closes(link).len()
+    };
+    assert_eq!(ends(&mut link, Duration::ZERO, &ids[..1]), 1);
+    assert_eq!(ends(&mut link, Duration::from_secs(2), &ids[1..4]), 3);
+    assert_eq!(ends(&mut link, Duration::from_millis(1999), &ids[4..]), 0);
 }
 
 #[test]
