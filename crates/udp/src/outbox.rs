@@ -7,21 +7,32 @@
 //!
 //! What the kernel does not take is counted and forgotten, since senders of datagrams repeat
 //! them. A run that cannot be split (a device without the offload, a path narrower than the
-//! datagrams) is sent one by one, and datagrams of that size are from then on.
+//! datagrams) is sent one by one, and for a minute so are datagrams of that size to that receiver:
+//! the path to another one may take them.
 
 mod message;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::AddAssign;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use self::message::Message;
 use crate::socket::Datagrams;
 
 /// Bytes of one run: what UDP over IPv6 carries, which is what the kernel checks.
 const RUN: usize = 65_487;
+
+/// How long a refused size is remembered. Paths change, and asking anew costs one refused call.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// Receivers remembered, 64 bytes each.
+const MAX_REMEMBERED: usize = 1024;
 
 /// What waits to be sent on one socket: 64 KiB, which take memory as far as they were used.
 #[derive(Debug)]
@@ -34,8 +45,9 @@ pub struct Outbox {
     count: usize,
     /// The last one was shorter, so it is the last.
     complete: bool,
-    /// Datagrams above this are sent one by one.
+    /// Datagrams above this are sent one by one, in this run.
     largest_joined: usize,
+    refusals: Refusals,
     tally: Tally,
 }
 
@@ -157,6 +169,7 @@ impl Outbox {
         }
         if self.count == 0 {
             (self.route, self.size) = (Some(route), len);
+            self.largest_joined = self.refusals.largest_joined(route.to);
         }
         self.complete = len < self.size;
         self.count += 1;
@@ -205,10 +218,11 @@ impl Outbox {
         }
         if tally.sent > before {
             tally.gso_refused += 1;
-            // The device cannot do it, whatever the size; or this size was too large for it.
+            // The device cannot do it, whatever the size; or this size was too large for the path.
             let never = error.raw_os_error() == Some(libc::EIO);
-            self.largest_joined = if never { 0 } else { size.saturating_sub(1) };
-            tracing::info!(bytes = size, %error, "datagrams are sent one by one");
+            let largest = if never { 0 } else { size.saturating_sub(1) };
+            self.refusals.remember(route.to, largest);
+            tracing::debug!(bytes = size, %error, "datagrams are sent one by one");
         }
     }
 
@@ -229,8 +243,35 @@ impl Default for Outbox {
             count: 0,
             complete: false,
             largest_joined: RUN,
+            refusals: Refusals::default(),
             tally: Tally::default(),
         }
+    }
+}
+
+/// The largest datagrams that are joined for receivers whose runs the kernel would not split, and
+/// when it last did not.
+#[derive(Debug, Default)]
+struct Refusals(HashMap<Option<SocketAddr>, (usize, Instant)>);
+
+impl Refusals {
+    fn largest_joined(&mut self, to: Option<SocketAddr>) -> usize {
+        match self.0.get(&to) {
+            None => RUN,
+            Some((largest, at)) if at.elapsed() < REMEMBERED => *largest,
+            Some(_) => {
+                self.0.remove(&to);
+                RUN
+            }
+        }
+    }
+
+    fn remember(&mut self, to: Option<SocketAddr>, largest: usize) {
+        if self.0.len() >= MAX_REMEMBERED {
+            // Those that still apply are refused once more.
+            self.0.clear();
+        }
+        self.0.insert(to, (largest, Instant::now()));
     }
 }
 

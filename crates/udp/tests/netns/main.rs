@@ -29,6 +29,45 @@ fn fragmenting_sockets_send_it_one_by_one() {
     }
 }
 
+#[test]
+fn narrow_path_of_one_receiver_leaves_others_joined() {
+    let namespace = Namespace::new("paths").expect("a namespace");
+    let mtu = MTU.to_string();
+    let narrow = ["replace", "local", "127.0.0.2", "dev", "lo", "mtu", &mtu];
+    let narrow = [&["route"][..], &narrow, &["table", "local"]].concat();
+    namespace.ip(&narrow).expect("a narrow path");
+    let [narrow, wide] = [2, 3].map(|last| SocketAddr::from(([127, 0, 0, last], 9)));
+    let options = Options {
+        mtu_discovery: MtuDiscovery::Fragment,
+        offloads: Offloads::default(),
+    };
+    let outcome = namespace.run(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let (sender, _) = bound(SocketAddr::from(([0; 4], 0)), options);
+            let mut outbox = Outbox::default();
+            let mut pair = |to| {
+                for _ in 0..2 {
+                    outbox.push(&sender, Some(to), None, (&[], &[0; 1400]));
+                }
+                outbox.flush(&sender);
+                let tally = outbox.take_tally();
+                assert_eq!(tally.sent, 2, "{tally:?}");
+                (tally.messages, tally.gso_refused)
+            };
+            assert_eq!(pair(narrow), (2, 1));
+            assert_eq!(pair(narrow), (2, 0), "it is remembered");
+            assert_eq!(pair(wide), (1, 0), "the other path takes them");
+            tokio::time::advance(Duration::from_secs(61)).await;
+            assert_eq!(pair(narrow), (2, 1), "the path may have changed");
+        });
+    });
+    outcome.expect("inside the namespace");
+}
+
 /// Sends two datagrams that fit and two that do not: what became of them, and what arrived.
 fn send(any: SocketAddr, mtu_discovery: MtuDiscovery) -> (Tally, Vec<usize>) {
     let namespace = Namespace::new("mtu").expect("a namespace");
