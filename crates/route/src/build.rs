@@ -18,6 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
+use crate::public_key::public_key_start;
 use crate::route::{Matches, Route};
 use crate::snapshot::Snapshot;
 use crate::spec::{ClusterSpec, RouteSpec, TableSpec};
@@ -57,7 +58,7 @@ impl Snapshot {
             if let Matches::WireGuard(wireguard) = route.matches() {
                 for key in &wireguard.public_keys {
                     if !public_keys.insert(*key) {
-                        let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+                        let key = public_key_start(key);
                         fault(format_args!("WireGuard public key {key} is matched twice"));
                     }
                 }

@@ -41,7 +41,7 @@ pub use handler::Handler;
 pub use listeners::ListenerSet;
 pub use names::{HostNameError, normal_pattern as normal_server_name};
 pub use prefix::{IpPrefix, IpPrefixError};
-pub use public_key::{PublicKeyError, parse_public_key, public_key_text};
+pub use public_key::{PublicKeyError, parse_public_key, public_key_start, public_key_text};
 pub use route::{Matches, Route, WireGuardMatch};
 pub use snapshot::{OnListener, Snapshot};
 pub use spec::{

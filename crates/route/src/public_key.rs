@@ -27,6 +27,15 @@ pub fn public_key_text(key: &[u8; KEY]) -> String {
     BASE64_STANDARD.encode(key)
 }
 
+/// Writes the start of a public key, for logs: a whole one lets handshakes be made that a server
+/// has to compute for.
+#[must_use]
+pub fn public_key_start(key: &[u8; KEY]) -> String {
+    let mut text = public_key_text(key);
+    text.truncate(6);
+    text + "…"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

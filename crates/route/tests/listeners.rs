@@ -160,7 +160,7 @@ fn a_faulty_wireguard_route_names_its_offender() {
         ),
         (
             vec![wireguard(&[7, 7], None)],
-            "route 1: WireGuard public key 0707",
+            "route 1: WireGuard public key BwcHBw… is matched twice",
         ),
         (
             vec![wireguard(&[1], Some(9)), wireguard(&[2], Some(9))],
@@ -168,7 +168,7 @@ fn a_faulty_wireguard_route_names_its_offender() {
         ),
         (
             vec![wireguard(&[1], Some(8)), wireguard(&[2, 1], Some(9))],
-            "route 2: WireGuard public key 0101",
+            "route 2: WireGuard public key AQEBAQ… is matched twice",
         ),
     ];
     for (matches, wanted) in cases {

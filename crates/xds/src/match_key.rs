@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use route::IpPrefix;
+use route::{IpPrefix, public_key_start};
 
 /// A part of a route's match; `S` is an owned or a borrowed text.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -21,10 +21,7 @@ impl<S: fmt::Debug> fmt::Display for MatchKey<S> {
             Self::Destination(prefix, None) => write!(f, "destination {prefix}"),
             Self::Destination(prefix, Some(port)) => write!(f, "destination {prefix} port {port}"),
             Self::Name(name) => write!(f, "server name {name:?}"),
-            Self::PublicKey(key) => {
-                f.write_str("WireGuard public key ")?;
-                key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
+            Self::PublicKey(key) => write!(f, "WireGuard public key {}", public_key_start(key)),
             Self::RouteId(id) => write!(f, "WireGuard route id {id}"),
         }
     }

@@ -376,10 +376,9 @@ fn wireguard_routes_need_a_listener_of_theirs() {
     let same = state.table(&own).unwrap();
     assert_eq!(same.spec.routes.len(), 2, "the same again is one route");
     state.set("g/3", right(kind, "g/3", &message("g/3", 2, 9)));
-    assert!(matches!(
-        state.table(&own),
-        Err(TableError::Conflict { .. })
-    ));
+    let conflict = state.table(&own).unwrap_err().to_string();
+    let wanted = r#""g/2" and "g/3" both have a route for WireGuard public key AgICAg…"#;
+    assert!(conflict.ends_with(wanted), "{conflict}");
 }
 
 #[test]
