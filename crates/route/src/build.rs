@@ -13,13 +13,11 @@ mod clusters;
 mod errors;
 mod matches;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
-use crate::public_key::public_key_start;
-use crate::route::{Matches, Route};
+use crate::route::Route;
 use crate::snapshot::Snapshot;
 use crate::spec::{ClusterSpec, RouteSpec, TableSpec};
 use crate::tables::Tables;
@@ -47,7 +45,6 @@ impl Snapshot {
         let clusters = build_clusters(&spec.clusters, previous, &mut errors);
         let mut routes = Vec::with_capacity(spec.routes.len());
         let mut tables = Tables::default();
-        let mut public_keys = HashSet::new();
         for (place, spec) in (1..).zip(&spec.routes) {
             let mut fault =
                 |what: fmt::Arguments<'_>| errors.push(format_args!("route {place}: {what}"));
@@ -55,14 +52,6 @@ impl Snapshot {
                 continue;
             };
             tables.insert(&route, &mut fault);
-            if let Matches::WireGuard(wireguard) = route.matches() {
-                for key in &wireguard.public_keys {
-                    if !public_keys.insert(*key) {
-                        let key = public_key_start(key);
-                        fault(format_args!("WireGuard public key {key} is matched twice"));
-                    }
-                }
-            }
             routes.push(route);
         }
         if errors.total() > 0 {

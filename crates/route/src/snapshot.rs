@@ -56,6 +56,12 @@ impl Snapshot {
         self.tables.route_ids.get(&id)
     }
 
+    /// Returns the route of the WireGuard servers that have a public key.
+    #[must_use]
+    pub fn by_public_key(&self, key: &[u8; 32]) -> Option<&Arc<Route>> {
+        self.tables.public_keys.get(key)
+    }
+
     /// Returns the routes of WireGuard servers with the servers' public keys, in the order of the
     /// specification.
     pub fn wireguard_routes(&self) -> impl Iterator<Item = (&[[u8; 32]], &Arc<Route>)> {

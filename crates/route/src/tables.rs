@@ -11,6 +11,7 @@ use foldhash::quality::RandomState;
 use crate::build::Fault;
 use crate::destinations::DestinationTable;
 use crate::names::NameTable;
+use crate::public_key::public_key_start;
 use crate::route::{Matches, Route};
 
 /// A map by what routes match.
@@ -23,6 +24,7 @@ pub(crate) struct Tables {
     pub(crate) destinations: DestinationTable,
     pub(crate) connects: RouteMap<Arc<str>>,
     pub(crate) route_ids: RouteMap<u32>,
+    pub(crate) public_keys: RouteMap<[u8; 32]>,
 }
 
 impl Tables {
@@ -62,6 +64,12 @@ impl Tables {
                     && self.route_ids.insert(id, Arc::clone(route)).is_some()
                 {
                     fault(format_args!("WireGuard route id {id} is matched twice"));
+                }
+                for key in &wireguard.public_keys {
+                    if self.public_keys.insert(*key, Arc::clone(route)).is_some() {
+                        let key = public_key_start(key);
+                        fault(format_args!("WireGuard public key {key} is matched twice"));
+                    }
                 }
             }
         }

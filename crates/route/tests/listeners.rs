@@ -115,7 +115,7 @@ fn contradicting_routes_are_refused() {
 }
 
 #[test]
-fn wireguard_servers_are_found_by_route_id() {
+fn wireguard_servers_are_found_by_id_or_key() {
     let max = RouteMatch::MAX_ROUTE_ID;
     let table = build(vec![
         RouteSpec::new(wireguard(&[1, 2], Some(max)), "c"),
@@ -127,6 +127,9 @@ fn wireguard_servers_are_found_by_route_id() {
     assert_eq!(cluster(table.by_route_id(max)), Some("c"));
     assert_eq!(cluster(table.by_route_id(1)), Some("d"));
     assert!(table.by_route_id(2).is_none());
+    for (key, wanted) in [(1, Some("c")), (2, Some("c")), (3, Some("d")), (4, None)] {
+        assert_eq!(cluster(table.by_public_key(&[key; 32])), wanted, "{key}");
+    }
     let listed: Vec<(Vec<u8>, Option<&str>)> = table
         .wireguard_routes()
         .map(|(keys, route)| {

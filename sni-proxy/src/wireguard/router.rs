@@ -156,7 +156,8 @@ impl Router {
         self.forward(now, id, local, &header, datagram)
     }
 
-    /// Goes on with a handshake whose route was found by its keys.
+    /// Goes on with a handshake whose route was found by its keys. The routes may have changed while
+    /// they were tried, so it is the one of that match in effect now that counts.
     pub(super) fn found(
         &mut self,
         now: Instant,
@@ -164,6 +165,9 @@ impl Router {
         route: &Arc<Route>,
         datagram: &mut [u8],
     ) -> Result<Verdict, Dropped> {
+        self.follow(now);
+        let published = Arc::clone(&self.published);
+        let route = next(route, &published.snapshot).ok_or(Dropped::UnknownRoute)?;
         let header = Header::parse(datagram)?;
         let same = |flow: &Flow| servers(&flow.route) == servers(route);
         let known = self.flows.of(client).find(|(_, flow)| same(flow));
@@ -239,15 +243,15 @@ impl Router {
         self.published = current;
         let published = Arc::clone(&self.published);
         let snapshot = &published.snapshot;
-        let by_key = keys_of(snapshot);
-        self.keys.retain(|key, _| by_key.contains_key(key));
+        self.keys
+            .retain(|key, _| snapshot.by_public_key(key).is_some());
         for id in self.flows.ids() {
             let client = self.flows.client(id);
             let (Some(flow), Some(client)) = (self.flows.get_mut(id), client) else {
                 continue;
             };
-            let route = next(&flow.route, snapshot, &by_key)
-                .filter(|route| route.serves(self.listener.index));
+            let route =
+                next(&flow.route, snapshot).filter(|route| route.serves(self.listener.index));
             let ended = match route {
                 None => Some(Reason::UnknownDestination),
                 Some(route) if !route.allows(client.ip()) => Some(Reason::SourceDenied),
@@ -541,27 +545,20 @@ fn is_full(cluster: &Cluster) -> bool {
     most > 0 && cluster.active() >= most
 }
 
-/// Returns the routes by the keys of their servers.
-fn keys_of(snapshot: &Snapshot) -> HashMap<&[u8; 32], &Arc<Route>> {
-    snapshot
-        .wireguard_routes()
-        .flat_map(|(keys, route)| keys.iter().map(move |key| (key, route)))
-        .collect()
+/// Returns the route that takes the place of one of another snapshot: by number, else by key.
+fn next<'s>(route: &Route, snapshot: &'s Snapshot) -> Option<&'s Arc<Route>> {
+    let servers = servers(route)?;
+    by_match(servers.route_id, &servers.public_keys, snapshot)
 }
 
-/// Returns the route that takes the place of one of an older snapshot: by number, else by key.
-fn next<'s>(
-    route: &Route,
+fn by_match<'s>(
+    number: Option<u32>,
+    keys: &[[u8; 32]],
     snapshot: &'s Snapshot,
-    by_key: &HashMap<&[u8; 32], &'s Arc<Route>>,
 ) -> Option<&'s Arc<Route>> {
-    let servers = servers(route)?;
-    match servers.route_id {
+    match number {
         Some(number) => snapshot.by_route_id(number),
-        None => servers
-            .public_keys
-            .iter()
-            .find_map(|key| by_key.get(key).copied()),
+        None => keys.iter().find_map(|key| snapshot.by_public_key(key)),
     }
 }
 

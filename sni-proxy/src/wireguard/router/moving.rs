@@ -11,7 +11,7 @@ use route::{Endpoint, Route};
 use serve::{ConnRecord, FlowRecord, Reason, endpoint_at};
 
 use super::super::flow::{Flow, choose, holder};
-use super::{Router, choice, keys_of};
+use super::{Router, by_match, choice};
 
 /// A route with the endpoint of a flow on it.
 type Place = (Arc<Route>, (Arc<Endpoint>, std::net::SocketAddr));
@@ -48,13 +48,9 @@ impl Router {
     /// Goes on with flows of another process, whatever the limits. Those whose route has changed end.
     pub(in super::super) fn adopt(&mut self, now: Instant, flows: Vec<FlowRecord>) {
         let published = Arc::clone(&self.published);
-        let by_key = keys_of(&published.snapshot);
         let flows_of_all = Arc::clone(&self.worker.shared.flows);
         for moved in flows {
-            let route = match moved.route_id {
-                Some(number) => published.snapshot.by_route_id(number),
-                None => { moved.public_keys.iter() }.find_map(|key| by_key.get(key).copied()),
-            };
+            let route = by_match(moved.route_id, &moved.public_keys, &published.snapshot);
             let connection = &moved.connection;
             let record = |route| {
                 let context = &self.listener.context;

@@ -20,13 +20,17 @@ use crate::worker::Shared;
 const CONFIG: &str = "listeners:\n- { name: wg, address: \"127.0.0.1:0\", protocol: wireguard }\n\
                       routing: { file: routes.yaml }\n";
 
-/// Routes with these numbers, each with a key of its own.
-fn routes(numbers: &[u8]) -> String {
+/// Routes with these numbers, each with a key of its own, to an endpoint.
+fn routes(numbers: &[u8], endpoint: &str) -> String {
     let mut text =
-        "clusters: [{ name: c, endpoints: [{ address: \"127.0.0.1:1\" }] }]\nroutes:\n".to_owned();
+        format!("clusters: [{{ name: c, endpoints: [{{ address: {endpoint:?} }}] }}]\nroutes:\n");
     for number in numbers {
         let key = char::from(b'A' + number).to_string().repeat(42) + "E=";
-        let servers = format!("publicKeys: [\"{key}\"], routeId: {number}");
+        let mut servers = format!("publicKeys: [\"{key}\"]");
+        // One without a number.
+        if *number > 0 {
+            servers += &format!(", routeId: {number}");
+        }
         text += &format!("- {{ wireguard: {{ {servers} }}, cluster: c }}\n");
     }
     text
@@ -75,7 +79,8 @@ fn known(router: &Router) -> BTreeSet<[u8; 32]> {
 #[tokio::test]
 async fn ready_keys_stay_as_long_as_their_routes() {
     let dir = TempDir::new("router").unwrap();
-    dir.write("routes.yaml", routes(&[1, 2])).unwrap();
+    dir.write("routes.yaml", routes(&[1, 2], "127.0.0.1:1"))
+        .unwrap();
     let now = tokio::time::Instant::now().into_std();
     let mut router = start(&dir, now);
     assert!(
@@ -91,8 +96,42 @@ async fn ready_keys_stay_as_long_as_their_routes() {
     }
     assert_eq!((router.keys.len(), ready(&router)), (2, known(&router)));
     // Nothing comes in between: the key of the route that stays was not made ready anew.
-    dir.replace("routes.yaml", routes(&[2])).unwrap();
+    dir.replace("routes.yaml", routes(&[2], "127.0.0.1:1"))
+        .unwrap();
     router.worker.shared.routing.reload();
     router.follow(now);
     assert_eq!((router.keys.len(), ready(&router)), (1, known(&router)));
+}
+
+#[tokio::test]
+async fn found_route_is_the_one_in_effect() {
+    let dir = TempDir::new("router").unwrap();
+    dir.write("routes.yaml", routes(&[0, 1], "127.0.0.1:1"))
+        .unwrap();
+    let now = tokio::time::Instant::now().into_std();
+    let mut router = start(&dir, now);
+    let snapshot = &router.published.snapshot;
+    let scanned = snapshot
+        .wireguard_routes()
+        .map(|(_, route)| Arc::clone(route));
+    let scanned: Vec<_> = scanned.collect();
+    let mut handshake = [0; INITIATION_LEN];
+    handshake[0] = 1;
+    // They change while keys are tried.
+    dir.replace("routes.yaml", routes(&[0, 1], "127.0.0.1:2"))
+        .unwrap();
+    router.worker.shared.routing.reload();
+    for (host, old) in (1..).zip(&scanned) {
+        let client = (([192, 0, 2, host], 1).into(), None);
+        let verdict = router.found(now, client, old, &mut handshake);
+        assert_eq!(verdict, Ok(Verdict::Forward(([127, 0, 0, 1], 2).into())));
+    }
+    dir.replace("routes.yaml", routes(&[2], "127.0.0.1:2"))
+        .unwrap();
+    router.worker.shared.routing.reload();
+    for old in &scanned {
+        let client = (([192, 0, 2, 9], 1).into(), None);
+        let verdict = router.found(now, client, old, &mut handshake);
+        assert_eq!(verdict, Err(Dropped::UnknownRoute));
+    }
 }
