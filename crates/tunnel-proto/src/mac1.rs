@@ -14,6 +14,7 @@
 //!
 //! Verifies no `mac2`, answers no cookies, and remembers no addresses.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use blake2::digest::consts::U16;
@@ -84,11 +85,16 @@ const LABEL: &[u8] = b"mac1----";
 /// The public keys of all servers, to be tried within a budget.
 ///
 /// `S` names a server; several keys may name the same one, as during a rotation.
-#[derive(Debug)]
 pub struct Mac1Table<S> {
     /// Ordered by the last match, the most recent first.
-    entries: Vec<(Mac1Key, S)>,
+    entries: Vec<Entry<S>>,
     budget: TokenBucket,
+}
+
+struct Entry<S> {
+    public_key: [u8; 32],
+    key: Mac1Key,
+    server: S,
 }
 
 impl<S: Copy> Mac1Table<S> {
@@ -102,12 +108,25 @@ impl<S: Copy> Mac1Table<S> {
         }
     }
 
-    /// Replaces all keys. The budget stays as it is.
+    /// Replaces all keys. Those that stay keep their order, and new ones follow them. The budget
+    /// stays as it is.
     pub fn replace(&mut self, keys: impl IntoIterator<Item = ([u8; 32], S)>) {
-        self.entries = keys
-            .into_iter()
-            .map(|(key, server)| (Mac1Key::new(&key), server))
-            .collect();
+        let keys: Vec<_> = keys.into_iter().collect();
+        let mut added: HashMap<[u8; 32], S> = keys.iter().copied().collect();
+        self.entries.retain_mut(|entry| {
+            let stays = added.remove(&entry.public_key);
+            stays.map(|server| entry.server = server).is_some()
+        });
+        let added = keys.into_iter().filter_map(|(public_key, _)| {
+            let server = added.remove(&public_key)?;
+            let key = Mac1Key::new(&public_key);
+            Some(Entry {
+                public_key,
+                key,
+                server,
+            })
+        });
+        self.entries.extend(added);
     }
 
     /// Returns the server whose key made the message's `mac1`.
@@ -126,7 +145,7 @@ impl<S: Copy> Mac1Table<S> {
             .entries
             .iter()
             .take(affordable)
-            .position(|(key, _)| key.verify(message));
+            .position(|entry| entry.key.verify(message));
         let tried = match found {
             Some(position) => position + 1,
             None => affordable.min(self.entries.len()),
@@ -143,8 +162,8 @@ impl<S: Copy> Mac1Table<S> {
         if let Some(recent) = self.entries.get_mut(..=position) {
             recent.rotate_right(1);
         }
-        let (_, server) = self.entries.first().ok_or(ScanError::Unknown)?;
-        Ok(*server)
+        let first = self.entries.first().ok_or(ScanError::Unknown)?;
+        Ok(first.server)
     }
 }
 

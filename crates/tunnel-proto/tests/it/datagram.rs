@@ -167,6 +167,24 @@ fn scan_tries_last_match_first() {
 }
 
 #[test]
+fn replaced_keys_keep_order_of_matches() {
+    let now = start();
+    let mut table = Mac1Table::new(TokenBucket::new(1, 6, now));
+    let keys = |all: &[u8], server| {
+        all.iter()
+            .map(|first| (public_key(*first), server))
+            .collect::<Vec<_>>()
+    };
+    table.replace(keys(&[3, 2, 1, 0], "old"));
+    assert_eq!(table.find(now, &handshake(1)), Ok("old")); // four keys
+    table.replace(keys(&[4, 3, 2, 0], "new"));
+    assert_eq!(table.find(now, &handshake(1)), Ok("new")); // one key
+    table.replace(keys(&[4, 3], "new"));
+    let gone = table.find(now + ms(10_000), &handshake(1));
+    assert_eq!(gone, Err(ScanError::Unknown));
+}
+
+#[test]
 fn scan_of_junk_spends_the_budget_and_no_more() {
     let now = start();
     let mut table = Mac1Table::new(TokenBucket::new(1000, 100, now));
