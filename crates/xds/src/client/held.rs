@@ -221,8 +221,10 @@ impl HeldResources {
 
     fn commit(&mut self, state: State, missing: Missing) {
         self.missing = missing;
-        let good = self.applied && self.missing.is_empty();
-        *lock(&self.unsaved) = good.then(|| state.clone());
+        // Until an incomplete one is in effect, the one before is what a restart is to find.
+        if self.applied && self.missing.is_empty() {
+            *lock(&self.unsaved) = Some(state.clone());
+        }
         self.state = state;
     }
 

@@ -90,7 +90,8 @@ impl Client {
     ///   without missing, more    continues without
     ///   routes a1 b0             routes in effect, with the number of their endpoints
     ///   tables 1                 how many tables were applied
-    ///   state current good       all that holds of: current, good (to be cached), waits
+    ///   state current good       all that holds of: current, good (the cache is to have it), waits
+    ///   saved C/a                resources that the cache is to have
     ///   wants a                  assignments that are referred to
     ///   kept C/a                 resources that are stored
     /// ```
@@ -113,17 +114,17 @@ impl Client {
                     }
                 }
             }
-            ("kept", _) => {
-                let kept = entries(&self.held.state).into_iter().map(|entry| {
-                    let kind = ResourceType::from_type_url(&entry.type_url).unwrap();
-                    format!("{}/{}", letter_of(kind), entry.name)
-                });
-                assert_eq!(kept.collect::<Vec<_>>(), words, "{at}");
-            }
+            ("kept", _) => assert_eq!(listed(&self.held.state), words, "{at}"),
             ("refuse", []) => self.sink.refuses = true,
             ("routes", _) => assert_eq!(self.sink.routes(), words, "{at}"),
+            ("saved", _) => {
+                let unsaved = lock(&self.held.unsaved);
+                let saved = unsaved.as_ref().map(listed).unwrap_or_default();
+                assert_eq!(saved, words, "{at}");
+            }
             ("state", _) => {
-                let good = lock(&self.held.unsaved).is_some();
+                let unsaved = lock(&self.held.unsaved);
+                let good = unsaved.as_ref().map(listed) == Some(listed(&self.held.state));
                 let holds = [
                     ("current", self.held.is_current()),
                     ("good", good),
@@ -148,6 +149,15 @@ impl Client {
             _ => panic!("{at}: no such command"),
         }
     }
+}
+
+/// Returns the types and names of a state's resources.
+fn listed(state: &State) -> Vec<String> {
+    let all = entries(state).into_iter().map(|entry| {
+        let kind = ResourceType::from_type_url(&entry.type_url).unwrap();
+        format!("{}/{}", letter_of(kind), entry.name)
+    });
+    all.collect()
 }
 
 /// An update by its text: the type, then what is set with `+` and removed with `-`, after `~` when
@@ -292,6 +302,9 @@ fn nothing_applies_before_state_is_complete() {
 #[test]
 fn settled_state_changes_with_what_is_accepted() {
     for script in [
+        "# the cache is to have what is in effect while something is missing
+            gets C+b; state waits; saved C/a A/a L/tls|a; routes a1
+            gets ~A+b; saved C/a A/a L/tls|a; gets L+b; state current good",
         "# contradictions are refused while something is missing
             gets C+b; state waits; gets L+b:a>b!",
         "# of contradicting updates the first is applied
