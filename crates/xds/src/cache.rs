@@ -98,7 +98,7 @@ pub(crate) struct Entry {
     pub(crate) body: Bytes,
 }
 
-/// Reads a cache, and when it was written; `None` when there is no file.
+/// Reads a cache, and when it was written or confirmed; `None` when there is no file.
 pub(crate) fn read(
     path: &Path,
     origin: &Origin,
@@ -145,6 +145,12 @@ pub(crate) fn write(path: &Path, origin: &Origin, entries: Vec<Entry>) -> io::Re
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or_else(|| Path::new(".")))?.sync_all()
+}
+
+/// Sets a cache's time: what it holds was just confirmed.
+pub(crate) fn touch(path: &Path) -> io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    file.set_modified(SystemTime::now())
 }
 
 /// The file that a cache is written to before it is renamed. Two processes have two of them, while

@@ -170,7 +170,7 @@ pub async fn run(params: ClientParams, sink: impl Sink, metrics: ClientMetrics) 
 pub struct Cached {
     /// The table.
     pub table: Table,
-    /// How long ago it was written, by the clock of the file system.
+    /// How long ago it was written or confirmed, by the clock of the file system.
     pub age: Duration,
 }
 
@@ -196,7 +196,7 @@ pub fn load_cache(
     loaded.map_err(|fault| CacheError::new(path, fault))
 }
 
-/// Loads what is in a cache; returns when it was written, or `None` when there is no file.
+/// Loads what is in a cache; returns when it was written or confirmed, or `None` when there is no file.
 fn prime(
     held: &mut HeldResources,
     path: &Path,

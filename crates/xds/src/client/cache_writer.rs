@@ -1,7 +1,7 @@
 //! Keeps the last good resources on disk.
 //!
 //! Not more often than every few seconds, and once more when it is dropped. What is older never
-//! takes the place of what is newer.
+//! takes the place of what is newer. The file's time is when its server last confirmed it, about.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -9,11 +9,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use telemetry::lock;
+use tokio::time::Instant;
 
 use super::ClientParams;
 use super::held::{Unsaved, entries};
 use super::metrics::ClientMetrics;
 use crate::cache;
+
+/// When the file, or its time alone, was last written.
+type Written = Option<Instant>;
+
+/// Intervals between two writes of the time alone, which matters to nothing but a restart: a minute.
+const CONFIRMATION: u32 = 12;
 
 /// Writes the cache of one client.
 #[derive(Clone)]
@@ -24,7 +31,7 @@ pub(super) struct CacheWriter {
     unsaved: Unsaved,
     metrics: ClientMetrics,
     /// Held while a copy is taken and written, so that the latest one is on disk in the end.
-    writing: Arc<Mutex<()>>,
+    writing: Arc<Mutex<Written>>,
 }
 
 impl CacheWriter {
@@ -35,7 +42,7 @@ impl CacheWriter {
             interval: params.limits.cache,
             unsaved,
             metrics: metrics.clone(),
-            writing: Arc::default(),
+            writing: Arc::new(Mutex::new(None)),
         }
     }
 
@@ -53,20 +60,28 @@ impl CacheWriter {
         }
     }
 
-    /// Writes what is good and not on disk. It blocks.
+    /// Writes what is good and not on disk, or that what is there still is. It blocks.
     fn write(&self) {
         let Some(path) = &self.path else {
             return;
         };
-        let _writing = lock(&self.writing);
-        let Some(state) = lock(&self.unsaved).take() else {
-            return;
+        let mut last = lock(&self.writing);
+        let unsaved = std::mem::take(&mut *lock(&self.unsaved));
+        let due = last.is_some_and(|last| last.elapsed() >= self.interval * CONFIRMATION);
+        let written = match &unsaved.state {
+            Some(state) => cache::write(path, &self.origin, entries(state)),
+            None if unsaved.confirmed && due => cache::touch(path),
+            None => return,
         };
-        let written = cache::write(path, &self.origin, entries(&state));
         self.metrics.cache_write(written.is_ok());
-        if let Err(error) = written {
-            tracing::warn!(path = %path.display(), %error, "writing the resource cache failed");
-            lock(&self.unsaved).get_or_insert(state);
+        match written {
+            Ok(()) => *last = Some(Instant::now()),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "writing the resource cache failed");
+                if let Some(state) = unsaved.state {
+                    lock(&self.unsaved).state.get_or_insert(state);
+                }
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use futures_util::future::OptionFuture;
 use prost::Message;
+use telemetry::lock;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 use tonic::{Status, Streaming};
@@ -234,6 +235,7 @@ impl<S: Sink> Flow<'_, S> {
     fn confirm(&mut self) {
         if self.session.is_current() && self.held.is_current() {
             self.sink.confirmed();
+            lock(&self.held.unsaved).confirmed = true;
         }
     }
 }

@@ -40,8 +40,17 @@ pub(super) struct HeldResources {
     pub(super) more_follows: bool,
 }
 
-/// The state that the sink accepted, while the cache does not have it. Clones are the same.
-pub(super) type Unsaved = Arc<Mutex<Option<State>>>;
+/// What the cache does not have yet. Clones are the same.
+pub(super) type Unsaved = Arc<Mutex<ForCache>>;
+
+/// What the cache is to have.
+#[derive(Default)]
+pub(super) struct ForCache {
+    /// The last good state that the sink accepted.
+    pub(super) state: Option<State>,
+    /// Whether the server confirmed what is in effect.
+    pub(super) confirmed: bool,
+}
 
 /// Returns what the cache keeps of a state.
 pub(super) fn entries(state: &State) -> Vec<Entry> {
@@ -223,7 +232,7 @@ impl HeldResources {
         self.missing = missing;
         // Until an incomplete one is in effect, the one before is what a restart is to find.
         if self.applied && self.missing.is_empty() {
-            *lock(&self.unsaved) = Some(state.clone());
+            lock(&self.unsaved).state = Some(state.clone());
         }
         self.state = state;
     }

@@ -1,7 +1,7 @@
 //! What is kept on disk.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use testkit::tempdir::TempDir;
 use xds::{CacheError, Cached, ServerAddress, State};
@@ -49,6 +49,32 @@ async fn restarted_client_needs_only_differences() {
     assert!(again < 1024, "{again} bytes for one difference");
     let name = crate::support::cluster_name(3);
     assert_eq!(client.endpoints(&name).unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn cache_is_as_old_as_its_last_confirmation() {
+    let dir = TempDir::new("xds-client").unwrap();
+    let path = dir.join("cache");
+    let serving = Serving::start(server_params(None)).await;
+    serving.set(shoots(1));
+    serving.gateway.complete();
+    let mut params = client_params(serving.addr, None);
+    params.cache = Some(path.clone());
+    let server = params.server.clone();
+    let age = || load(&path, server.clone()).unwrap().unwrap().age;
+    let client = Client::start(params);
+    client.until_routes(1).await;
+    until("the cache to be written", || path.exists()).await;
+    let hour = Duration::from_secs(3600);
+    // Again should it be written meanwhile.
+    until("the cache to be old", || {
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() - hour).unwrap();
+        age() >= hour
+    })
+    .await;
+    until("the routes to be confirmed", || age() < hour).await;
+    client.stop().await;
 }
 
 #[tokio::test]

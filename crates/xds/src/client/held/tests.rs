@@ -119,12 +119,12 @@ impl Client {
             ("routes", _) => assert_eq!(self.sink.routes(), words, "{at}"),
             ("saved", _) => {
                 let unsaved = lock(&self.held.unsaved);
-                let saved = unsaved.as_ref().map(listed).unwrap_or_default();
+                let saved = unsaved.state.as_ref().map(listed).unwrap_or_default();
                 assert_eq!(saved, words, "{at}");
             }
             ("state", _) => {
                 let unsaved = lock(&self.held.unsaved);
-                let good = unsaved.as_ref().map(listed) == Some(listed(&self.held.state));
+                let good = unsaved.state.as_ref().map(listed) == Some(listed(&self.held.state));
                 let holds = [
                     ("current", self.held.is_current()),
                     ("good", good),
