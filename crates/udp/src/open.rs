@@ -4,7 +4,9 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Once;
 
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
@@ -29,7 +31,9 @@ pub fn bind(address: SocketAddr, workers: usize, sizes: BufferSizes) -> io::Resu
     let mut sockets: Vec<UdpSocket> = Vec::with_capacity(workers);
     for _ in 0..workers {
         let socket = match bind_one(address, sizes) {
-            Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED && sockets.is_empty() => {
+            Err(error) if no_ipv6(&error) && address.ip() == Ipv6Addr::UNSPECIFIED => {
+                static WARNING: Once = Once::new(); // of the host, and there is a socket per worker
+                WARNING.call_once(|| tracing::warn!(%address, "this host has no IPv6: IPv4 alone"));
                 address.set_ip(Ipv4Addr::UNSPECIFIED.into());
                 bind_one(address, sizes)?
             }
@@ -63,6 +67,12 @@ pub fn granted(socket: &UdpSocket) -> io::Result<usize> {
     SockRef::from(socket)
         .recv_buffer_size()
         .map(|size| size / 2)
+}
+
+/// Whether that is why an address of IPv6 cannot be bound; one that is in use must not become IPv4's.
+fn no_ipv6(error: &io::Error) -> bool {
+    let error = Errno::from_io_error(error);
+    matches!(error, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
 fn bind_one(address: SocketAddr, sizes: BufferSizes) -> io::Result<UdpSocket> {

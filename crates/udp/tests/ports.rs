@@ -1,9 +1,11 @@
 //! Which ports sockets get.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use udp::{BufferSizes, bind};
 
 const SIZES: BufferSizes = BufferSizes {
@@ -45,4 +47,15 @@ fn workers_share_chosen_port() {
         })
         .unwrap();
     }
+}
+
+#[test]
+fn taken_ipv6_port_is_not_bound_for_ipv4_alone() {
+    let other = Socket::new(Domain::IPV6, Type::DGRAM, None).unwrap();
+    other.set_only_v6(true).unwrap();
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    other.bind(&any.into()).unwrap();
+    let taken = port(&UdpSocket::from(other.try_clone().unwrap()));
+    let error = bind((Ipv6Addr::UNSPECIFIED, taken).into(), 1, SIZES).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
