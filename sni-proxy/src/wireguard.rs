@@ -22,6 +22,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use serve::{AskedFlows, MovableFlows, MovingFlows, Phase};
+use telemetry::Throttle;
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
@@ -155,7 +156,11 @@ impl Forwarder {
         let (downstream, upstream) = match (self.downstream.share(), self.upstream.share()) {
             (Ok(downstream), Ok(upstream)) => (downstream, upstream),
             (Err(error), _) | (_, Err(error)) => {
-                tracing::warn!(%error, "flows cannot be handed over");
+                // It is asked again every 50 ms.
+                static LIMIT: Throttle = Throttle::new(Duration::from_secs(10));
+                if let Some(suppressed) = LIMIT.permit(now()) {
+                    tracing::warn!(%error, suppressed, "flows cannot be handed over");
+                }
                 return false;
             }
         };
