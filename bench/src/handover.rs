@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, value_parser};
-use testkit::background::Joined;
+use testkit::background::Background;
 use testkit::http;
 use testkit::process::{ChildGuard, Signal};
 use testkit::tempdir::TempDir;
@@ -29,7 +29,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::cpus::{Cpus, Role};
 use crate::latency::Latencies;
@@ -179,7 +179,7 @@ struct Load {
     backend: SocketAddr,
     asks: mpsc::UnboundedSender<Ask>,
     seen: Arc<Seen>,
-    _thread: Joined,
+    _thread: Background,
 }
 
 #[derive(Debug, Default)]
@@ -194,7 +194,8 @@ enum Ask {
     /// Begin to note pauses anew; or return those noted: of each connection the longest.
     Begin,
     Pauses(std::sync::mpsc::Sender<Latencies>),
-    Idle(std::sync::mpsc::Sender<()>),
+    /// Have every idle connection say a word; returns how many do not answer.
+    Idle(std::sync::mpsc::Sender<u64>),
 }
 
 impl Load {
@@ -203,12 +204,9 @@ impl Load {
         let (sender, bound) = std::sync::mpsc::channel();
         let seen = Arc::new(Seen::default());
         let shared = Arc::clone(&seen);
-        let thread = Joined::spawn("load", move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
-            let Ok(runtime) = runtime else { return };
-            LocalSet::new().block_on(&runtime, serve(sender, asked, shared));
+        let thread = Background::spawn("load", move || async {
+            let serving = serve(sender, asked, shared);
+            LocalSet::new().run_until(serving).await;
         })?;
         let backend = bound.recv_timeout(LIMIT).context("no backend")?;
         Ok(Self {
@@ -250,11 +248,12 @@ impl Load {
         Ok(all)
     }
 
-    /// Asks every idle connection for a word; returns how many have ended, and wrong bytes, so far.
+    /// Asks every idle connection for a word; returns how many of all connections have ended or do not
+    /// answer, and wrong bytes, so far.
     fn ask_idle(&self) -> Result<(u64, u64)> {
-        self.ask(Ask::Idle)?;
+        let silent = self.ask(Ask::Idle)?;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Ok((of(&self.seen.ended), of(&self.seen.wrong)))
+        Ok((of(&self.seen.ended) + silent, of(&self.seen.wrong)))
     }
 }
 
@@ -310,8 +309,8 @@ async fn serve(
     });
     let mut all: Vec<Rc<Pause>> = Vec::new();
     let (round, rounds) = watch::channel(0_u64);
-    let (answered, mut answers) = mpsc::unbounded_channel();
-    let mut idle = 0;
+    // The round that each idle connection answered last.
+    let mut idle: Vec<Rc<Cell<u64>>> = Vec::new();
     while let Some(ask) = asked.recv().await {
         match ask {
             Ask::Open(at, [idles, watches, bulk], done) => {
@@ -323,11 +322,13 @@ async fn serve(
                             Ok(stream) => {
                                 let each = if kind == b'w' { EVENT } else { CHUNK_EACH };
                                 let pause = Rc::new(Pause::new(each));
-                                if kind != b'i' {
+                                let answered = Rc::new(Cell::new(0));
+                                if kind == b'i' {
+                                    idle.push(Rc::clone(&answered));
+                                } else {
                                     all.push(Rc::clone(&pause));
                                 }
                                 let (seen, rounds) = (Arc::clone(&seen), rounds.clone());
-                                let answered = answered.clone();
                                 tokio::task::spawn_local(async move {
                                     let done = match kind {
                                         b'i' => {
@@ -338,14 +339,13 @@ async fn serve(
                                     };
                                     let _ = done;
                                     seen.ended.fetch_add(1, Ordering::Relaxed);
-                                    let _ = answered.send(());
+                                    answered.set(u64::MAX); // it is waited for no more
                                 });
                             }
                             Err(error) => opened = Err(error),
                         }
                     }
                 }
-                idle = idles;
                 let _ = done.send(opened);
             }
             Ask::Begin => all
@@ -357,12 +357,13 @@ async fn serve(
                 let _ = answer.send(pauses);
             }
             Ask::Idle(answer) => {
-                while answers.try_recv().is_ok() {}
                 round.send_modify(|round| *round += 1);
-                for _ in 0..idle {
-                    let _ = answers.recv().await;
+                let (now, due) = (*round.borrow(), Instant::now() + WORD);
+                let silent = || idle.iter().filter(|answered| answered.get() < now).count();
+                while silent() > 0 && Instant::now() < due {
+                    sleep(CHUNK_EACH).await;
                 }
-                let _ = answer.send(());
+                let _ = answer.send(silent() as u64);
             }
         }
     }
@@ -414,7 +415,7 @@ async fn open(at: SocketAddr, kind: u8) -> Result<TcpStream> {
 async fn ask_when_told(
     mut stream: TcpStream,
     mut rounds: watch::Receiver<u64>,
-    answered: &mpsc::UnboundedSender<()>,
+    answered: &Cell<u64>,
     seen: &Seen,
 ) -> Result<()> {
     loop {
@@ -424,7 +425,7 @@ async fn ask_when_told(
         if stream.read_u64().await? != word + 1 {
             seen.wrong.fetch_add(8, Ordering::Relaxed);
         }
-        let _ = answered.send(());
+        answered.set(word);
     }
 }
 
@@ -483,3 +484,47 @@ const CHUNK: u64 = 20_000;
 const CHUNK_EACH: Duration = Duration::from_millis(10);
 const REST: Duration = Duration::from_secs(3);
 const LIMIT: Duration = Duration::from_secs(60);
+/// For an idle connection's answer.
+const WORD: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use testkit::background;
+
+    use super::*;
+
+    #[test]
+    fn lost_idle_connection_is_counted_once() {
+        let load = Load::start().unwrap();
+        let backend = load.backend;
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        let (cut, cutting) = watch::channel(false);
+        let mut first = true;
+        let relay = move |mut client: TcpStream, _| {
+            let (first, mut cutting) = (std::mem::take(&mut first), cutting.clone());
+            async move {
+                let mut server = TcpStream::connect(backend).await.unwrap();
+                server.write_all(&[0; HEADER]).await.unwrap();
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                    _ = cutting.wait_for(|cut| *cut), if first => {}
+                }
+            }
+        };
+        let _proxy = Background::spawn("proxy", || background::accept(listener, relay)).unwrap();
+        let asked = Handover {
+            rolls: 1,
+            idle: 3,
+            watches: 0,
+            bulk: 0,
+            proxy: None,
+        };
+        load.open(at, &asked).unwrap();
+        assert_eq!(load.ask_idle().unwrap(), (0, 0));
+        cut.send(true).unwrap();
+        let lost = || load.ask_idle().unwrap() == (1, 0);
+        wait::until("the loss", LIMIT, lost).unwrap();
+        assert!(lost(), "it is not waited for again, nor counted");
+    }
+}
