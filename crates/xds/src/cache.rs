@@ -154,22 +154,17 @@ pub(crate) fn touch(path: &Path) -> io::Result<()> {
 }
 
 /// The file that a cache is written to before it is renamed. Two processes have two of them, while
-/// one takes over from the other.
+/// one takes over from the other; in pods of their own all processes have the number 1.
 fn beside(path: &Path) -> PathBuf {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let number = now.unwrap_or_default().as_nanos();
     let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.new", std::process::id()));
+    beside.push(format!(".{}-{number}.new", std::process::id()));
     PathBuf::from(beside)
 }
 
 fn put(beside: &Path, payload: &[u8]) -> io::Result<()> {
-    let mut out = match File::create_new(beside) {
-        // Of a process of this number that was killed: in a container all have the same.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            std::fs::remove_file(beside)?;
-            File::create_new(beside)?
-        }
-        created => created?,
-    };
+    let mut out = File::create_new(beside)?;
     out.write_all(MAGIC)?;
     out.write_all(digest(&SHA256, payload).as_ref())?;
     out.write_all(payload)?;
@@ -189,7 +184,8 @@ pub(crate) fn tidy(path: &Path) {
         let number = found
             .strip_prefix(&*name)
             .and_then(|rest| rest.strip_prefix('.')?.strip_suffix(".new"));
-        let ours = number.is_some_and(|number| number.parse::<u32>().is_ok());
+        let is_number = |part: &str| part.parse::<u64>().is_ok();
+        let ours = number.is_some_and(|number| number.split('-').all(is_number));
         let written = file.metadata().and_then(|metadata| metadata.modified());
         let age = written.ok().and_then(|written| written.elapsed().ok());
         if ours && age.is_some_and(|age| age > LEFT_OVER) {
@@ -271,10 +267,19 @@ mod tests {
     fn stale_cache_files_are_removed() {
         let dir = TempDir::new("xds-cache").unwrap();
         let path = dir.join("cache");
-        std::fs::write(beside(&path), "half").unwrap();
+        // Another process writes it, which has the same number in a pod of its own.
+        let other = beside(&path);
+        std::fs::write(&other, "half").unwrap();
         write(&path, &origin(), entries()).unwrap();
-        let old = ["cache.4711.new", "cache.1.new"].map(|name| dir.write(name, "half").unwrap());
-        let kept = ["cache.new", "other.1.new", "cache.2.new"];
+        assert!(other.exists());
+        let old = ["cache.4711.new", "cache.1-17.new"];
+        let old = old.map(|name| dir.write(name, "half").unwrap());
+        let kept = [
+            "cache.new",
+            "other.1-17.new",
+            "cache.2-17.new",
+            "cache.1-x.new",
+        ];
         for name in kept {
             dir.write(name, "").unwrap();
         }
