@@ -17,7 +17,7 @@ use settings::{
     AccessLogSettings, AdminSettings, ConfigErrors, DrainSettings, HandoverSettings, ListenAddress,
     ProbesSettings, TcpSettings, Validate,
 };
-use telemetry::LogFormat;
+use telemetry::{EndpointAddr, LogFormat};
 
 use crate::dns::DnsParams;
 
@@ -178,6 +178,11 @@ impl Config {
     /// Returns the addresses that pods connect to.
     pub(crate) fn listen(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.listen.iter().map(|address| address.get())
+    }
+
+    /// Returns where operators look in.
+    pub fn admin(&self) -> &EndpointAddr {
+        &self.admin.address
     }
 
     /// Checks that it is a proxy's: that it names the gateway.

@@ -16,7 +16,6 @@ mod keep;
 mod metrics;
 mod node;
 mod proxy;
-mod started;
 mod worker;
 
 pub use config::{Command, Config, Flags, NoUpstream};
@@ -25,4 +24,3 @@ pub use keep::keep;
 pub use metrics::describe_metrics;
 pub use node::{CleanUpError, clean_up};
 pub use proxy::{EndError, Proxy, StartError, set_up, take_back};
-pub use started::{NotStarted, started};

@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use apiserver_proxy::{Command, Config, Flags, Proxy, clean_up, keep, set_up, started, take_back};
-use serve::{Failure, Signal, Signals, Threads, program};
+use apiserver_proxy::{Command, Config, Flags, Proxy, clean_up, keep, set_up, take_back};
+use serve::{Failure, Signal, Signals, Threads, program, started};
 use telemetry::LogControl;
 
 fn main() -> ExitCode {
@@ -31,7 +31,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
         }),
         Some(Command::Cleanup) => once(clean_up(&config)),
         Some(Command::Setup) => once(set_up(&config)),
-        Some(Command::Started) => once(started(&config)),
+        Some(Command::Started) => once(started(config.admin())),
     }
 }
 

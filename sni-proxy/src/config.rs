@@ -16,7 +16,7 @@ use settings::{
     AccessLogFormat, AdminSettings, ConfigErrors, DrainSettings, HandoverSettings, ProbesSettings,
     TcpSettings, Validate,
 };
-use telemetry::LogFormat;
+use telemetry::{EndpointAddr, LogFormat};
 
 mod connect;
 mod limits;
@@ -73,6 +73,7 @@ Examples:
   sni-proxy --config /etc/rhizome/sni-proxy.yaml
   sni-proxy --config sni-proxy.yaml --check
   sni-proxy --config sni-proxy.yaml --zone eu-west-1a --log-format json
+  sni-proxy started --config /etc/rhizome/sni-proxy.yaml
   sni-proxy trace --sni api.a.example.com
 
 Signals:
@@ -195,6 +196,11 @@ fn default_admin() -> AdminSettings {
 }
 
 impl Config {
+    /// Returns where operators look in.
+    pub fn admin(&self) -> &EndpointAddr {
+        &self.admin.address
+    }
+
     /// Returns the number of worker threads.
     pub(crate) fn workers(&self) -> usize {
         match self.workers {

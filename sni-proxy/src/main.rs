@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use serve::{Failure, Threads, program};
+use serve::{Failure, Threads, program, started};
 use sni_proxy::{
     AskError, Command, Config, Environment, Flags, Gateway, StartError, TraceFlags, run_trace,
 };
@@ -19,8 +19,18 @@ fn main() -> ExitCode {
 }
 
 fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
-    if let Some(Command::Trace(trace)) = &flags.command {
-        return program::block_on(Threads::Main, async || ask(trace).await);
+    match &flags.command {
+        Some(Command::Started { config }) => {
+            let config: Config = settings::load(config).map_err(Failure::configuration)?;
+            return program::block_on(Threads::Main, async || {
+                started(config.admin()).await?;
+                Ok(ExitCode::SUCCESS)
+            });
+        }
+        Some(Command::Trace(trace)) => {
+            return program::block_on(Threads::Main, async || ask(trace).await);
+        }
+        None => {}
     }
     let path = flags.config.unwrap_or_default();
     let config: Config = settings::load(&path).map_err(Failure::configuration)?;

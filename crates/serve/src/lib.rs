@@ -35,6 +35,7 @@ mod resolve;
 mod reuse_port;
 mod service;
 mod shared_address;
+mod started;
 mod tcp;
 mod worker;
 
@@ -64,5 +65,6 @@ pub use record::{ConnInfo, ConnRecord, Detail, ListenerContext, endpoint_at};
 pub use resolve::{NameSet, Resolver};
 pub use service::{Service, WorkerFailed};
 pub use shared_address::{OwnSockets, is_served};
+pub use started::{NotStarted, started};
 pub use tcp::{apply_tcp_options, try_tcp_options, unmapped};
 pub use worker::{Asker, WorkerHandle, Workers};

@@ -1,6 +1,6 @@
 //! What every manifest must keep to, and that none is left out by the tests that start them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use deploy::{Container, Objects, Pod, kustomizations};
 use serde_json::Value;
@@ -322,20 +322,56 @@ fn two_node_proxies_fit_during_a_roll() {
         assert_eq!(container.ports(), [], "{}", container.name());
     }
     let proxy = pod.container("proxy").unwrap();
-    for kind in ["startupProbe", "livenessProbe"] {
-        let asked = proxy.probe_arguments(kind).unwrap().unwrap();
-        assert_eq!(asked.first().map(String::as_str), Some("started"), "{kind}");
-    }
-    // Whom that asks is this pod's alone.
-    let file = objects.files(
-        "ConfigMap",
-        text(&pod.spec["volumes"][0]["configMap"]["name"]),
-    );
-    let file = &file.unwrap()["apiserver-proxy.yaml"];
-    assert!(file.contains("unix:/run/rhizome/"), "{file}");
-    let run = items(&pod.spec["volumes"]).find(|own| own["name"] == "run");
-    assert!(run.unwrap()["emptyDir"].is_object());
     assert_eq!(proxy.probe("readinessProbe").unwrap().port, 16910);
+}
+
+/// Two pods have one port of probes while they follow each other, and the older one may answer there.
+#[test]
+fn pods_of_handovers_are_asked_by_own_sockets() {
+    let mut found = Vec::new();
+    for (directory, pod, objects) in pods() {
+        let maps = items(&pod.spec["volumes"]).map(|own| text(&own["configMap"]["name"]));
+        let files = maps.filter_map(|name| objects.files("ConfigMap", name).ok());
+        let files: Vec<String> = files.flat_map(BTreeMap::into_values).collect();
+        let all = files.iter().map(|file| file.lines());
+        let Some(lines) = { all }.find(|all| all.clone().any(|own| own.starts_with("handover:")))
+        else {
+            continue;
+        };
+        assert_eq!(pod.spec["hostNetwork"], true, "{directory}");
+        let container = pod.containers().last().unwrap();
+        for kind in ["startupProbe", "livenessProbe"] {
+            let asked = container.probe_arguments(kind).unwrap().unwrap_or_default();
+            let (first, rest) = asked
+                .split_first()
+                .unwrap_or_else(|| panic!("{directory}: {kind}"));
+            assert_eq!(first, "started", "{directory}: {kind}");
+            let own = container.arguments(&objects).unwrap();
+            assert!(
+                rest.iter().all(|word| own.contains(word)),
+                "{rest:?} {own:?}"
+            );
+        }
+        // What that asks is this pod's alone.
+        let admin = { lines }
+            .find_map(|own| own.strip_prefix("admin:"))
+            .unwrap();
+        let (_, socket) = admin.split_once("unix:").unwrap();
+        let (at, _) = socket.rsplit_once('/').unwrap();
+        let mount = items(&container.spec["volumeMounts"]).find(|own| own["mountPath"] == at);
+        let volume = &mount.unwrap()["name"];
+        let volume = items(&pod.spec["volumes"]).find(|own| own["name"] == *volume);
+        assert!(
+            volume.unwrap()["emptyDir"].is_object(),
+            "{directory}: {admin}"
+        );
+        found.push(directory);
+    }
+    let wanted = [
+        "seed/gateway/overlays/node-handover",
+        "shoot/apiserver-proxy",
+    ];
+    assert_eq!(found, wanted);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::api::LIMIT;
-use crate::world::wait_ready;
+use crate::world::{has_started, wait_ready};
 use crate::{objects, sidecars};
 
 /// Overlays whose containers are not those of their base.
@@ -121,16 +121,18 @@ fn gateways_of_a_node_follow_each_other() {
     let first = pod("sni-proxy-0");
     let container = first.container("sni-proxy").unwrap();
     let refused = format!("{:#}", sandbox.command(container, &built).unwrap_err());
-    assert!(refused.contains("/run/rhizome-gateway"), "{refused}");
+    assert!(refused.contains("/var/lib/rhizome/gateway"), "{refused}");
     let own = "seed/gateway/overlays/node-handover/rhizome-gateway-handover.conf";
     prepare_for(&sandbox.host(), own);
     let mut older = sandbox.start(container, &built).unwrap();
     let alive = || crate::world::ask(&at, 15021, "/healthz").is_some();
     older.wait_ready(LIMIT, alive).unwrap();
+    assert!(has_started(container, older.pid()));
     let second = pod("sni-proxy-1");
     let container = second.container("sni-proxy").unwrap();
     let mut newer = sandbox.start(container, &built).unwrap();
     newer.wait_log("took over", LIMIT).unwrap();
+    assert!(has_started(container, newer.pid()));
     older.signal(testkit::process::Signal::TERM).unwrap();
     assert!(older.wait_exit(LIMIT).unwrap().success());
     assert!(alive());
@@ -156,18 +158,19 @@ pub(crate) fn prepare_node(host: &Path) {
 
 fn prepare_for(host: &Path, fragment: &str) {
     let text = fs::read_to_string(deploy::root().join(fragment)).unwrap();
-    let line = text.lines().find(|line| line.starts_with("d ")).unwrap();
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let path = host.join(words[1].trim_start_matches('/'));
-    fs::create_dir_all(&path).unwrap();
-    // In a user namespace of an unprivileged user there is no such group.
-    let _ = chown(
-        &path,
-        words[3].parse().ok(),
-        Some(words[4].parse().unwrap()),
-    );
-    let mode = u32::from_str_radix(words[2], 8).unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    for line in text.lines().filter(|line| line.starts_with("d ")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let path = host.join(words[1].trim_start_matches('/'));
+        fs::create_dir_all(&path).unwrap();
+        // In a user namespace of an unprivileged user there is no such group.
+        let _ = chown(
+            &path,
+            words[3].parse().ok(),
+            Some(words[4].parse().unwrap()),
+        );
+        let mode = u32::from_str_radix(words[2], 8).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    }
 }
 
 #[test]

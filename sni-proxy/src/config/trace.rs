@@ -1,8 +1,9 @@
-//! Flags of `sni-proxy trace`.
+//! Subcommands of `sni-proxy`, and the flags of `trace`.
 //!
 //! Checked here as far as they can be without a gateway.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use telemetry::EndpointAddr;
@@ -12,10 +13,16 @@ use crate::trace::{Question, Subject, Target, WireGuardServer};
 /// What to do instead of serving.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
+    /// Ask the running process, at its admin address, whether it serves, as a startup probe does.
+    Started {
+        /// Configuration file (YAML) of that process.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
     /// Ask a running gateway where a connection would go, and why; it takes no connection and
     /// changes nothing.
     #[command(after_help = EXAMPLES)]
-    Trace(TraceFlags),
+    Trace(Box<TraceFlags>),
 }
 
 const EXAMPLES: &str = "\

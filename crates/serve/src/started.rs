@@ -14,8 +14,6 @@ use std::time::Duration;
 use telemetry::EndpointAddr;
 use telemetry::http::get;
 
-use crate::config::Config;
-
 /// How long the answer may take. It comes at once, but for a process that is starting.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -37,18 +35,17 @@ pub enum NotStarted {
     Unreachable(EndpointAddr, #[source] io::Error),
 }
 
-/// Asks the process that was started with this configuration whether it serves.
+/// Asks the process that has this admin address whether it serves.
 ///
 /// # Errors
 /// Why it does not, as far as can be told.
-pub async fn started(config: &Config) -> Result<(), NotStarted> {
-    let address = config.admin.address.clone();
-    if address == EndpointAddr::None {
+pub async fn started(admin: &EndpointAddr) -> Result<(), NotStarted> {
+    if *admin == EndpointAddr::None {
         return Err(NotStarted::NoAdmin);
     }
-    match get(&address, "/healthz", STATUS_END, TIMEOUT).await {
+    match get(admin, "/healthz", STATUS_END, TIMEOUT).await {
         Ok(answer) if answer.ends_with(" 200") => Ok(()),
-        Ok(answer) => Err(NotStarted::Refused(address, answer)),
-        Err(error) => Err(NotStarted::Unreachable(address, error)),
+        Ok(answer) => Err(NotStarted::Refused(admin.clone(), answer)),
+        Err(error) => Err(NotStarted::Unreachable(admin.clone(), error)),
     }
 }
