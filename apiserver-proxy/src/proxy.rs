@@ -26,10 +26,10 @@ use route::{
 };
 use serve::{
     Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, DatagramListeners,
-    Dialer, DirectoryError, Drain, DrainParams, EndpointError, Handover, HandoverParams,
-    HandoverReadiness, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase, ProcessInfo,
-    Resolver, ServedEndpoints, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_rest,
-    connection_limit, is_served, succeeded,
+    Dialer, DirectoryError, Drain, DrainParams, EndpointError, Handover, HandoverConditions,
+    HandoverParams, HandoverReadiness, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
+    ProcessInfo, Resolver, ServedEndpoints, Service, Signals, WorkerFailed, WorkerSocket, Workers,
+    bind_rest, connection_limit, is_served, succeeded,
 };
 use settings::Afterwards;
 use telemetry::access_log::Sink;
@@ -161,7 +161,9 @@ impl Proxy {
                     exit: settings.afterwards == Afterwards::Exit,
                     notify: None,
                 };
-                Some(Handover::begin(params, handover_metrics).await?)
+                // It has waited for what it needs.
+                let conditions = HandoverConditions::default();
+                Some(Handover::begin(params, conditions, handover_metrics).await?)
             }
             None => None,
         };

@@ -14,17 +14,16 @@ use std::time::Duration;
 use relay::PoolParams;
 use serve::{
     Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, DatagramListeners,
-    Dialer, DirectoryError, Drain, DrainParams, EndpointError, Family, Handover, HandoverMetrics,
-    HandoverParams, HandoverReadiness, ListenerInfo, ListenerParams, Metrics, MovingFlows,
-    ProcessInfo, Resolver, ServedEndpoints, Service, Signals, WorkerFailed, Workers, bind_rest,
-    connection_limit, inherited_sockets,
+    Dialer, DirectoryError, Drain, DrainParams, EndpointError, Family, Handover,
+    HandoverConditions, HandoverMetrics, HandoverParams, HandoverReadiness, ListenerInfo,
+    ListenerParams, Metrics, MovingFlows, ProcessInfo, Resolver, ServedEndpoints, Service, Signals,
+    WorkerFailed, Workers, bind_rest, connection_limit, inherited_sockets,
 };
 use settings::{Afterwards, FileWatcher, WatchParams};
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::timeout;
 
 use crate::accept::{self, Task};
 use crate::config::{Config, Environment, ListenerConfig, RouteSource};
@@ -181,11 +180,12 @@ impl Gateway {
                     exit: settings.afterwards == Afterwards::Exit,
                     notify: environment.notify_socket.clone(),
                 };
-                if settings.socket.exists() {
-                    // The other process serves until there are routes; without, nothing is better.
-                    let _ = timeout(settings.timeout.0, shared.routing.first()).await;
-                }
-                Some(Handover::begin(params, handover_metrics).await?)
+                let (take, keep) = (Arc::clone(&shared), Arc::clone(&shared));
+                let conditions = HandoverConditions {
+                    take: Box::new(move || take.routing.prepared()),
+                    keep: Box::new(move || keep.routing.has_routes()),
+                };
+                Some(Handover::begin(params, conditions, handover_metrics).await?)
             }
             None => None,
         };

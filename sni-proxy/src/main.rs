@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use serve::{Failure, Threads, program, started};
+use serve::{Failure, Signal, Signals, Threads, program, started};
 use sni_proxy::{
     AskError, Command, Config, Environment, Flags, Gateway, StartError, TraceFlags, run_trace,
 };
@@ -40,15 +40,27 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
     }
     let effective = settings::effective(&config);
     program::serve(effective, Threads::Main, async |signals| {
-        let environment = Environment::read();
-        let gateway = Gateway::start(config, flags.zone, &environment, log);
-        let gateway = gateway.await.map_err(|error| {
+        run(config, flags.zone, log, signals).await
+    })
+}
+
+async fn run(
+    config: Config,
+    zone: Option<String>,
+    log: LogControl,
+    mut signals: Signals,
+) -> Result<(), Failure> {
+    let environment = Environment::read();
+    let gateway = tokio::select! {
+        gateway = Gateway::start(config, zone, &environment, log) => gateway.map_err(|error| {
             Failure::of(error, |error| {
                 matches!(error, StartError::Routes(_) | StartError::Tls(_))
             })
-        })?;
-        Ok(gateway.run(Some(signals)).await?)
-    })
+        })?,
+        // It may wait for another process; nothing is served yet that would have to drain.
+        () = async { while signals.next().await != Signal::Stop {} } => return Ok(()),
+    };
+    Ok(gateway.run(Some(signals)).await?)
 }
 
 async fn ask(flags: &TraceFlags) -> Result<ExitCode, Failure> {

@@ -43,6 +43,22 @@ pub(crate) struct Published {
     pub(crate) zone: Option<Arc<str>>,
 }
 
+/// How long secrets of terminating routes are waited for before they are done without.
+const SECRETS_LIMIT: Duration = Duration::from_secs(15);
+
+/// How far a process has come that starts.
+#[derive(Debug, Default)]
+struct Progress {
+    /// When it had routes first.
+    routed: Option<Instant>,
+    /// When the first of its server were in effect.
+    answered: Option<Instant>,
+    /// The server has answered for all secrets that its routes refer to.
+    has_secrets: bool,
+    /// It has had what it needs to follow another one.
+    prepared: bool,
+}
+
 /// The snapshot in effect and where its successors come from.
 #[derive(Debug)]
 pub(crate) struct Routing {
@@ -59,6 +75,7 @@ pub(crate) struct Routing {
     refused: Counter,
     /// Whether there are routes yet.
     first: watch::Sender<bool>,
+    progress: Mutex<Progress>,
     /// When the source of routes last confirmed the snapshot; written by the control thread.
     confirmed: Mutex<Instant>,
     /// What was logged of the table in effect; looked at by the control thread alone.
@@ -138,6 +155,10 @@ impl Routing {
             reloads,
             refused: refused(registry),
             first: watch::channel(ready).0,
+            progress: Mutex::new(Progress {
+                routed: ready.then_some(now),
+                ..Progress::default()
+            }),
             confirmed: Mutex::new(now.checked_sub(age).unwrap_or(now)),
             reported: Mutex::default(),
             last_refusal: Mutex::default(),
@@ -148,18 +169,47 @@ impl Routing {
         self.reloads.clone()
     }
 
-    /// Says whether there are routes yet.
+    /// Says whether there is what connections need: routes, and the secrets of those that terminate, if they
+    /// come soon. Without, TLS is passed through.
     pub(crate) fn ready(&self) -> Result<(), String> {
-        if *self.first.borrow() {
-            Ok(())
-        } else {
-            Err("the server of routes has not answered yet".to_owned())
+        let routed = lock(&self.progress).routed;
+        match routed.is_some_and(|since| since.elapsed() >= SECRETS_LIMIT) {
+            true => Ok(()),
+            false => self.prepared(),
+        }
+    }
+
+    /// Says whether connections of another process would find here what they had there: the secrets too. What a
+    /// server has not sent that has answered for a while, it does not have.
+    pub(crate) fn prepared(&self) -> Result<(), String> {
+        self.has_routes()?;
+        let mut progress = lock(&self.progress);
+        let asks = match &self.source {
+            RouteSource::File(_) => false,
+            RouteSource::Xds(xds) => xds.asks_for_secrets(),
+        };
+        let enough = |since: Instant| progress.has_secrets || since.elapsed() >= SECRETS_LIMIT;
+        progress.prepared = progress.prepared
+            || !asks
+            || progress.answered.is_some_and(enough)
+            || self.terminations.have_secrets();
+        match progress.prepared {
+            true => Ok(()),
+            false => Err("secrets of terminating routes have not come yet".to_owned()),
+        }
+    }
+
+    /// Says whether there are routes yet.
+    pub(crate) fn has_routes(&self) -> Result<(), String> {
+        match *self.first.borrow() {
+            true => Ok(()),
+            false => Err("the server of routes has not answered yet".to_owned()),
         }
     }
 
     /// Waits until there are routes; mostly there are. Cancel-safe.
     pub(crate) async fn first(&self) {
-        if !*self.first.borrow() {
+        if self.has_routes().is_err() {
             // The sender is `self`'s, so it does not go away.
             let _ = self.first.subscribe().wait_for(|ready| *ready).await;
         }
@@ -220,6 +270,11 @@ impl Routing {
         self.current.store(Arc::new(published));
         *lock(&self.last_refusal) = None;
         self.confirm();
+        let now = Instant::now();
+        let mut progress = lock(&self.progress);
+        progress.routed.get_or_insert(now);
+        progress.answered.get_or_insert(now);
+        drop(progress);
         self.first.send_replace(true);
     }
 
@@ -247,8 +302,9 @@ impl Routing {
     }
 
     /// Puts the secrets that a server delivered in place of those before.
-    pub(crate) fn deliver(&self, secrets: tls::Secrets) {
+    pub(crate) fn deliver(&self, secrets: tls::Secrets, complete: bool) {
         self.terminations.deliver(secrets);
+        lock(&self.progress).has_secrets = complete;
     }
 
     /// Reads certificates and keys of terminating routes again.

@@ -23,7 +23,7 @@ pub(crate) fn params(xds: &XdsConfig, config: &Config) -> Result<xds::ClientPara
         cluster: xds.gateway.clone(),
         own: config.own_listeners(),
         start: config.empty_state(),
-        secrets: xds.tls.as_ref().is_some_and(|tls| tls.cert.is_some()),
+        secrets: xds.asks_for_secrets(),
         cache: xds.cache.clone(),
         limits: xds::ClientLimits::default(),
     })
@@ -37,8 +37,8 @@ impl xds::Sink for Sink {
         self.0.routing.apply(table)
     }
 
-    fn secrets(&mut self, all: tls::Secrets) {
-        self.0.routing.deliver(all);
+    fn secrets(&mut self, all: tls::Secrets, complete: bool) {
+        self.0.routing.deliver(all, complete);
     }
 
     fn refused(&mut self, _why: &str) {

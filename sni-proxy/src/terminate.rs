@@ -134,6 +134,13 @@ impl Terminations {
         self.refresh();
     }
 
+    /// Returns whether each has secrets.
+    pub(crate) fn have_secrets(&self) -> bool {
+        let all = telemetry::lock(&self.all);
+        let mut all = all.values().flatten().filter_map(Weak::upgrade);
+        all.all(|own| own.secrets.last().is_some())
+    }
+
     /// Reads the secrets of all of them again.
     pub(crate) fn refresh(&self) {
         let all: Vec<_> = {

@@ -224,7 +224,7 @@ fn listener_view(
 
 fn state(shared: &Shared) -> String {
     let state = match shared.accepting.drain.phase() {
-        Phase::Serving if shared.routing.ready().is_err() => "waiting for its first routes",
+        Phase::Serving if shared.routing.has_routes().is_err() => "waiting for its first routes",
         Phase::Serving => "serving",
         Phase::Unready => "draining, still accepting",
         Phase::Closing => "draining, accepts no more",
@@ -243,7 +243,7 @@ fn snapshot_view(shared: &Shared, published: &Published) -> SnapshotView {
             RouteSource::File(file) => file.display().to_string(),
             RouteSource::Xds(xds) => format!("{} as {:?}", xds.server, xds.gateway),
         },
-        ready: shared.routing.ready().is_ok(),
+        ready: shared.routing.has_routes().is_ok(),
         refused: shared.routing.refusal(),
         clusters: snapshot.clusters().len(),
         routes: snapshot.routes().len(),

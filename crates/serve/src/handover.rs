@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     newcomer                                   the one that serves
-//!     connects to handover.sock ──── hello ────▶ same user? a version that both know?
+//!     connects to handover.sock ──── hello ────▶ same user? a version that both know? could it serve?
 //!              ◀──────────────────── sockets ─── listening ones, while it goes on accepting
 //!     accepts  ───────────────────── serving ──▶ accepts no more
 //!              ◀──────────────────── relays ──── at most 64, which stop
@@ -49,6 +49,7 @@ use tokio::net::UnixListener;
 use self::give::Giver;
 use self::take::{HandoverState, Taking};
 use crate::accept::Accepting;
+use crate::admin::Readiness;
 use crate::listener::ToShare;
 use crate::worker::Asker;
 
@@ -65,10 +66,19 @@ pub struct HandoverParams {
     pub notify: Option<String>,
 }
 
+/// Whether a process has what it needs to serve: one that has hands nothing over to one that lacks it.
+pub struct HandoverConditions {
+    /// Why a newcomer must take nothing yet from a process that serves.
+    pub take: Box<Readiness>,
+    /// Why a process that is to be replaced cannot serve, so that any newcomer is as good.
+    pub keep: Box<Readiness>,
+}
+
 /// What is the same in both directions.
 #[derive(Debug)]
 struct Shared {
     params: HandoverParams,
+    conditions: HandoverConditions,
     state: HandoverState,
     metrics: HandoverMetrics,
 }
@@ -89,16 +99,20 @@ impl Handover {
     /// Asks the process that serves for its listening sockets, which are returned: it goes on accepting until
     /// [`Handover::run`].
     ///
+    /// While this process lacks what it needs, and the other one has it, it waits here.
+    ///
     /// # Errors
     /// The socket's directory is not as it has to be. That the other process does not hand over is none.
     pub async fn begin(
         params: HandoverParams,
+        conditions: HandoverConditions,
         metrics: HandoverMetrics,
     ) -> Result<(Self, Vec<TakenSocket>), DirectoryError> {
         let socket = HandoverSocket::bind(&params.socket)?;
         let state = HandoverState::default();
         let shared = Arc::new(Shared {
             params,
+            conditions,
             state,
             metrics,
         });
@@ -149,6 +163,22 @@ impl Handover {
             }
         };
         tokio::join!(take, giver.run(&self.socket, sockets, &datagrams));
+    }
+}
+
+impl Default for HandoverConditions {
+    /// Those of a process that always has it.
+    fn default() -> Self {
+        Self {
+            take: Box::new(|| Ok(())),
+            keep: Box::new(|| Ok(())),
+        }
+    }
+}
+
+impl std::fmt::Debug for HandoverConditions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HandoverConditions").finish_non_exhaustive()
     }
 }
 

@@ -47,9 +47,9 @@ pub use dial::{DialError, Dialer};
 pub use drain::{Drain, DrainParams, Phase};
 pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last, succeeded};
 pub use handover::{
-    AskedFlows, DatagramListeners, DirectoryError, FlowRecord, Handover, HandoverMetrics,
-    HandoverParams, HandoverReadiness, Movable, MovableFlows, MovableRelay, MovingFlows,
-    RelayRecord, Resume, Resumed, TakenSocket, parse_message,
+    AskedFlows, DatagramListeners, DirectoryError, FlowRecord, Handover, HandoverConditions,
+    HandoverMetrics, HandoverParams, HandoverReadiness, Movable, MovableFlows, MovableRelay,
+    MovingFlows, RelayRecord, Resume, Resumed, TakenSocket, parse_message,
 };
 pub use inherited::{InheritedSocket, inherited_sockets};
 pub use listener::{

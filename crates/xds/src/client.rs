@@ -126,8 +126,9 @@ pub trait Sink: Send {
     fn apply(&mut self, table: Table) -> Result<(), String>;
 
     /// Puts secrets in place of those before: all that routes refer to and that were ever delivered. One that
-    /// the server has no longer stays.
-    fn secrets(&mut self, _all: tls::Secrets) {}
+    /// the server has no longer stays. `complete` when the server has answered for each that the routes refer to,
+    /// if only that it has none.
+    fn secrets(&mut self, _all: tls::Secrets, _complete: bool) {}
 
     /// Records that a response was refused and why: by [`Sink::apply`], or before there was a
     /// table at all. Once for each NACK.

@@ -72,6 +72,13 @@ pub(crate) struct XdsConfig {
     pub(crate) cache: Option<PathBuf>,
 }
 
+impl XdsConfig {
+    /// Tells whether secrets are asked for, which needs the certificates of both sides.
+    pub(crate) fn asks_for_secrets(&self) -> bool {
+        self.server.is_tls() && self.tls.as_ref().is_some_and(|tls| tls.cert.is_some())
+    }
+}
+
 impl Default for RouteSource {
     fn default() -> Self {
         Self::File(PathBuf::new())

@@ -87,7 +87,7 @@ pub(super) fn find<'s>(
         "the explanation is of what the look-up found"
     );
     let names = |route: &Route| listeners_of(route, shared);
-    let ready = shared.routing.ready().is_ok();
+    let ready = shared.routing.has_routes().is_ok();
     Found {
         route,
         matched: taken.map_or_else(String::new, |taken| taken.pattern),

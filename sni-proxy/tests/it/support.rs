@@ -10,7 +10,7 @@ pub(crate) mod secrets;
 use std::time::Duration;
 
 pub(crate) use api_server::{ApiServer, Asked, Local};
-pub(crate) use child::{Child, run};
+pub(crate) use child::{Child, Starting, run};
 pub(crate) use client::{Client, End, connect_head};
 pub(crate) use gateway::Gateway;
 pub(crate) use probe::Probe;

@@ -11,6 +11,7 @@
 mod config;
 mod control;
 mod foreign;
+mod handover;
 mod lifecycle;
 mod rotation;
 mod updates;

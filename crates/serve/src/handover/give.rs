@@ -56,6 +56,8 @@ enum GiveError {
     Silent,
     #[error("it sent {0}, which was not expected")]
     Unexpected(String),
+    #[error("it is not ready")]
+    Unready,
 }
 
 impl Giver {
@@ -85,7 +87,7 @@ impl Giver {
                 };
                 if let Err(error) = given {
                     if error.is_none_at_all() {
-                        continue; // one that only looked whether a process serves
+                        continue; // it only looked whether a process serves, or waits to be ready
                     }
                     self.shared.metrics.ended(Direction::Out, false);
                     self.accepting.set(Gate::Open);
@@ -97,6 +99,12 @@ impl Giver {
             }
         };
         tokio::join!(closing, giving);
+    }
+
+    /// Returns whether this process serves new connections, and has what it needs to.
+    fn serves(&self) -> bool {
+        let keep = (self.shared.conditions.keep)();
+        self.accepting.drain.phase() < Phase::Closing && keep.is_ok()
     }
 
     /// Gives everything to one newcomer; completes if that fails, and when the newcomer is gone afterwards. Until
@@ -111,9 +119,20 @@ impl Giver {
         let mut channel = Channel::new(stream).map_err(ChannelError::from)?;
         let first = self.receive(&mut channel).await;
         let hello = first.map_err(GiveError::first)?.message;
-        let Message::Hello { lowest, highest } = hello else {
+        let Message::Hello {
+            lowest,
+            highest,
+            unready,
+        } = hello
+        else {
             return Err(GiveError::unexpected(&hello));
         };
+        if unready && self.serves() {
+            let reason = "it can serve, and the newcomer cannot yet".to_owned();
+            let refused = Message::Refused { reason };
+            self.send(&mut channel, &refused, &[], &[]).await?;
+            return Err(GiveError::Unready);
+        }
         let [own_lowest, own_highest] = VERSIONS;
         let version = own_highest.min(highest);
         if version < own_lowest.max(lowest) {
@@ -412,7 +431,7 @@ impl GiveError {
     }
 
     fn is_none_at_all(&self) -> bool {
-        matches!(self, Self::Silent)
+        matches!(self, Self::Silent | Self::Unready)
     }
 
     fn unexpected(message: &Message) -> Self {

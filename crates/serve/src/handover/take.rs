@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use socket2::{SockRef, Type};
 use telemetry::chain;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::channel::{Channel, ChannelError, Received};
 use super::flows::{DatagramListeners, MovingFlows};
@@ -66,6 +66,12 @@ enum TakeError {
 /// Time for what the other process sent before a channel was shut, or its end, to be noticed.
 const SHUT_LIMIT: Duration = Duration::from_secs(1);
 
+/// How often a process that is not ready asks the one that serves.
+const ASK: Duration = Duration::from_secs(1);
+
+/// How often it looks whether it is.
+const LOOK: Duration = Duration::from_millis(50);
+
 const TAKING: u8 = 1;
 const HANDED_OVER: u8 = 2;
 
@@ -91,20 +97,18 @@ impl HandoverState {
     }
 }
 
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-    )
-}
-
 async fn begin(
     path: &Path,
     limit: Duration,
+    unready: bool,
 ) -> Result<(Channel, Vec<TakenSocket>, Vec<String>), TakeError> {
     let mut channel = Channel::connect(path).await.map_err(ChannelError::from)?;
     let [lowest, highest] = VERSIONS;
-    let hello = Message::Hello { lowest, highest };
+    let hello = Message::Hello {
+        lowest,
+        highest,
+        unready,
+    };
     within(limit, channel.send(&hello, &[], &[])).await??;
     let answer = within(limit, channel.receive()).await??.message;
     if let Message::Refused { reason } = answer {
@@ -142,30 +146,55 @@ async fn begin(
 
 impl Taking {
     /// Asks the process that serves for its listening sockets; `None` if there is none, or it does not hand over.
+    /// While there is one that is ready, waits until this one is.
     pub(super) async fn begin(shared: &Arc<Shared>) -> Option<(Self, Vec<TakenSocket>)> {
-        let begun = Instant::now();
         let params = &shared.params;
-        match begin(&params.socket, params.timeout).await {
-            Ok((channel, sockets, announced)) => {
-                tracing::info!(sockets = sockets.len(), "taking over from another process");
-                shared.state.take(true);
-                let taking = Self {
-                    shared: Arc::clone(shared),
-                    channel,
-                    begun,
-                    announced,
-                    came: Vec::new(),
-                    tables: 0,
-                };
-                Some((taking, sockets))
+        let mut report = Instant::now();
+        while let Err(why) = (shared.conditions.take)() {
+            let asked = Instant::now();
+            match Self::ask(shared, true).await {
+                Ok(begun) => return Some(begun),
+                Err(error) if error.is_absent() => return None,
+                // Whatever it says: it may serve, and this process could not.
+                Err(error) if asked >= report => {
+                    let error = chain(&error).to_string();
+                    tracing::warn!(why, error, "not ready: the other process goes on serving");
+                    report = asked + params.timeout;
+                }
+                Err(_) => {}
             }
-            Err(TakeError::Channel(ChannelError::Io(error))) if is_absent(&error) => None,
+            while (shared.conditions.take)().is_err() && asked.elapsed() < ASK {
+                sleep(LOOK).await;
+            }
+        }
+        match Self::ask(shared, false).await {
+            Ok(begun) => Some(begun),
+            Err(error) if error.is_absent() => None,
             Err(error) => {
                 shared.metrics.ended(Direction::In, false);
                 tracing::warn!(error = %chain(&error), "nothing is taken over from the other process");
                 None
             }
         }
+    }
+
+    async fn ask(
+        shared: &Arc<Shared>,
+        unready: bool,
+    ) -> Result<(Self, Vec<TakenSocket>), TakeError> {
+        let (begun, params) = (Instant::now(), &shared.params);
+        let (channel, sockets, announced) = begin(&params.socket, params.timeout, unready).await?;
+        tracing::info!(sockets = sockets.len(), "taking over from another process");
+        shared.state.take(true);
+        let taking = Self {
+            shared: Arc::clone(shared),
+            channel,
+            begun,
+            announced,
+            came: Vec::new(),
+            tables: 0,
+        };
+        Ok((taking, sockets))
     }
 
     /// Takes the relays, once this process accepts connections, and then leaves its own socket to newcomers.
@@ -428,6 +457,13 @@ async fn within<T>(limit: Duration, progress: impl Future<Output = T>) -> Result
 }
 
 impl TakeError {
+    /// Returns whether no process listens at the socket.
+    fn is_absent(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        let is = |error: &io::Error| [ConnectionRefused, NotFound].contains(&error.kind());
+        matches!(self, Self::Channel(ChannelError::Io(error)) if is(error))
+    }
+
     fn unexpected(message: &Message) -> Self {
         Self::Unexpected(format!("{message:?}").chars().take(80).collect())
     }

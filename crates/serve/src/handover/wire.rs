@@ -43,7 +43,13 @@ pub(super) const MAX_DESCRIPTORS: usize = 253;
 #[serde(tag = "type", rename_all = "camelCase")]
 pub(super) enum Message {
     /// From the newcomer, first: the versions it speaks.
-    Hello { lowest: u32, highest: u32 },
+    Hello {
+        lowest: u32,
+        highest: u32,
+        /// It lacks what it needs to serve: nothing is to be handed over by a process that serves.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unready: bool,
+    },
     /// The version that both use.
     Agreed { version: u32 },
     /// Nothing is handed over.
@@ -389,8 +395,11 @@ mod tests {
         let hello = Message::Hello {
             lowest: 1,
             highest: 2,
+            unready: false,
         };
-        assert_eq!(text(hello), r#"{"type":"hello","lowest":1,"highest":2}"#);
+        let said = r#"{"type":"hello","lowest":1,"highest":2}"#;
+        assert_eq!(serde_json::from_str::<Message>(said).unwrap(), hello);
+        assert_eq!(text(hello), said);
         assert_eq!(text(Message::Settled), r#"{"type":"settled"}"#);
         let relays = vec![relay(3, 0)];
         let relays = text(Message::Relays { relays });

@@ -139,8 +139,8 @@ impl HeldResources {
         let verdicts = verdicts.collect();
         self.secrets
             .retain(&self.state.wanted(ResourceType::Secret));
-        if let Some(all) = self.secrets.changed() {
-            sink.secrets(all);
+        if let Some((all, complete)) = self.secrets.changed() {
+            sink.secrets(all, complete);
         }
         if !self.more_follows
             && let Err(why) = self.apply_without_more(sink)

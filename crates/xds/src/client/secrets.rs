@@ -17,6 +17,10 @@ pub(super) struct HeldSecrets {
     pub(super) wanted: bool,
     /// By name, with the version.
     held: BTreeMap<Arc<str>, (String, Arc<tls::Secret>)>,
+    /// Names that the server has answered for: with a secret, or that there is none.
+    answered: BTreeSet<Arc<str>>,
+    /// Whether these are all, as the sink knows.
+    complete: bool,
     /// They differ from what the sink has.
     changed: bool,
 }
@@ -28,6 +32,8 @@ impl HeldSecrets {
         update: &Update,
         subscribed: &BTreeSet<Arc<str>>,
     ) -> Result<(), String> {
+        let named = update.set.iter().map(|(name, _)| name);
+        self.answered.extend(named.chain(&update.removed).cloned());
         for (name, decoded) in &update.set {
             let Some(secret) = decoded.secret().filter(|_| subscribed.contains(name)) else {
                 continue;
@@ -47,15 +53,18 @@ impl HeldSecrets {
     pub(super) fn retain(&mut self, subscribed: &BTreeSet<Arc<str>>) {
         let before = self.held.len();
         self.held.retain(|name, _| subscribed.contains(name));
+        self.answered.retain(|name| subscribed.contains(name));
+        let complete = self.answered.len() == subscribed.len();
+        self.changed |= complete != std::mem::replace(&mut self.complete, complete);
         self.changed |= self.held.len() != before;
     }
 
-    /// Returns all, if they have changed since.
-    pub(super) fn changed(&mut self) -> Option<tls::Secrets> {
+    /// Returns all, and whether the server has answered for each that is subscribed, if that has changed since.
+    pub(super) fn changed(&mut self) -> Option<(tls::Secrets, bool)> {
         let all = self.held.iter();
         std::mem::take(&mut self.changed).then(|| {
-            all.map(|(name, (_, own))| (Arc::clone(name), Arc::clone(own)))
-                .collect()
+            let all = all.map(|(name, (_, own))| (Arc::clone(name), Arc::clone(own)));
+            (all.collect(), self.complete)
         })
     }
 

@@ -242,6 +242,20 @@ async fn secrets_follow_their_routes_and_stay_in_memory() {
     }
 }
 
+/// By state of the world nothing is said of what is absent.
+#[tokio::test]
+async fn server_answers_for_absent_secrets() {
+    let pki = Pki::new();
+    let serving = Serving::start(server_params(Some(pki.server_tls()))).await;
+    serving.set(resources(&[by_name()]));
+    let (mut all, _) = secrets(&Authority::new("ca").unwrap());
+    serving.set(all.split_off(2));
+    serving.gateway.complete();
+    let client = Client::start(client_params(serving.addr, Some(pki.client_tls())));
+    let complete = |seen: &Seen| seen.complete && seen.secrets.len() == 2;
+    client.until("an answer for each secret", complete).await;
+}
+
 #[tokio::test]
 async fn plain_streams_carry_no_secret() {
     let serving = Serving::start(server_params(None)).await;

@@ -184,6 +184,7 @@ pub(crate) struct Seen {
     pub(crate) table: Option<Table>,
     pub(crate) confirmed: u64,
     pub(crate) secrets: tls::Secrets,
+    pub(crate) complete: bool,
 }
 
 /// Decides what becomes of a table.
@@ -301,8 +302,10 @@ impl Sink for Recorder {
         Ok(())
     }
 
-    fn secrets(&mut self, all: tls::Secrets) {
-        self.seen.lock().unwrap().secrets = all;
+    fn secrets(&mut self, all: tls::Secrets, complete: bool) {
+        let mut seen = self.seen.lock().unwrap();
+        (seen.secrets, seen.complete) = (all, complete);
+        drop(seen);
         self.told.send_modify(|count| *count += 1);
     }
 

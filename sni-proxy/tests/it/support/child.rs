@@ -15,6 +15,56 @@ use testkit::wait;
 use super::gateway::whole;
 use super::{LIMIT, Probe};
 
+/// A program that may not serve yet; dropping it stops it.
+#[derive(Debug)]
+pub(crate) struct Starting {
+    dir: TempDir,
+    guard: ChildGuard,
+}
+
+impl Starting {
+    pub(crate) fn begin(config: &str) -> Self {
+        Self::begin_in(directory(config, ""), "true", "stderr")
+    }
+
+    fn begin_in(dir: TempDir, before: &str, log: &str) -> Self {
+        let mut shell = Command::new("sh");
+        let script = format!("{before}; exec \"$0\" \"$@\" 2>{log}");
+        shell.current_dir(dir.path()).args(["-c", &script]);
+        shell.arg(env!("CARGO_BIN_EXE_sni-proxy"));
+        shell.args(["--config", "sni-proxy.yaml", "--log-format", "json"]);
+        let guard = ChildGuard::spawn("sni-proxy", &shell, &dir.join("stdout")).unwrap();
+        Self { dir, guard }
+    }
+
+    /// Waits until `message` is logged, and returns the event.
+    pub(crate) fn wait_logged(&mut self, message: &str) -> Value {
+        let stderr = self.dir.join("stderr");
+        let there = self
+            .guard
+            .wait_ready(LIMIT, || logged(&stderr, message).is_some());
+        assert!(there.is_ok(), "{there:?}\n{}", text(&stderr));
+        logged(&stderr, message).unwrap()
+    }
+
+    /// Waits until it serves.
+    pub(crate) fn serving(mut self) -> Child {
+        self.wait_logged("serving admin");
+        let Self { dir, guard } = self;
+        let stderr = dir.join("stderr");
+        let probe = Probe {
+            probes: address(&stderr, "serving probes"),
+            admin: address(&stderr, "serving admin"),
+        };
+        Child { dir, guard, probe }
+    }
+
+    /// Tells it to stop, and waits for its end.
+    pub(crate) fn stop(self) -> ExitStatus {
+        self.guard.stop(LIMIT).unwrap()
+    }
+}
+
 /// A running program; dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Child {
@@ -66,20 +116,7 @@ impl Child {
     }
 
     fn start_in(dir: TempDir, before: &str, log: &str) -> Self {
-        let mut shell = Command::new("sh");
-        let script = format!("{before}; exec \"$0\" \"$@\" 2>{log}");
-        shell.current_dir(dir.path()).args(["-c", &script]);
-        shell.arg(env!("CARGO_BIN_EXE_sni-proxy"));
-        shell.args(["--config", "sni-proxy.yaml", "--log-format", "json"]);
-        let mut guard = ChildGuard::spawn("sni-proxy", &shell, &dir.join("stdout")).unwrap();
-        let stderr = dir.join("stderr");
-        let ready = guard.wait_ready(LIMIT, || logged(&stderr, "serving admin").is_some());
-        assert!(ready.is_ok(), "{ready:?}\n{}", text(&stderr));
-        let probe = Probe {
-            probes: address(&stderr, "serving probes"),
-            admin: address(&stderr, "serving admin"),
-        };
-        Self { dir, guard, probe }
+        Starting::begin_in(dir, before, log).serving()
     }
 
     /// Returns the address that the log names for `listener`.

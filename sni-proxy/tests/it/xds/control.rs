@@ -133,6 +133,11 @@ impl Control {
         self.handle.update(vec![resource], Vec::new());
     }
 
+    /// Publishes secrets, or other resources that no route is encoded to.
+    pub(super) fn publish_resources(&self, resources: Vec<Resource>) {
+        self.handle.update(resources, Vec::new());
+    }
+
     pub(super) fn unpublish(&self, kind: ResourceType, name: &str) {
         let gone = vec![(kind, Audience::All, name.into())];
         self.handle.update(Vec::new(), gone);

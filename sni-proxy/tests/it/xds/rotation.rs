@@ -16,13 +16,13 @@ const CONNECTS: &str = "rhizome_xds_connects_total";
 const RELOADS: &str = "rhizome_tls_reloads_total";
 
 /// The certificates of both sides, in one directory.
-struct Pki {
+pub(super) struct Pki {
     dir: TempDir,
-    authority: Authority,
+    pub(super) authority: Authority,
 }
 
 impl Pki {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let dir = TempDir::new("xds-pki").unwrap();
         let authority = Authority::new("one").unwrap();
         let pki = Self { dir, authority };
@@ -49,7 +49,7 @@ impl Pki {
             .unwrap();
     }
 
-    fn serve(&self, addr: SocketAddr) -> Control {
+    pub(super) fn serve(&self, addr: SocketAddr) -> Control {
         let params = ServerTlsParams {
             cert: self.dir.join("server.crt"),
             key: self.dir.join("server.key"),
@@ -60,11 +60,11 @@ impl Pki {
         Control::start_at(addr, Some(ServerTls::load(params).unwrap()))
     }
 
-    fn start(&self) -> Control {
+    pub(super) fn start(&self) -> Control {
         self.serve(([127, 0, 0, 1], 0).into())
     }
 
-    fn asking(&self, addr: SocketAddr) -> String {
+    pub(super) fn asking(&self, addr: SocketAddr) -> String {
         let dir = self.dir.path().display();
         format!(
             "{LISTENERS}routing: {{ xds: {{ server: \"https://{addr}\", node: gateway-0, \
