@@ -10,6 +10,8 @@
 //! Without usable secrets a route is passed through, as if it did not terminate.
 
 mod body;
+mod client;
+mod dial;
 mod exchange;
 mod headers;
 mod http1_stream;
@@ -33,39 +35,33 @@ mod wire;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use http::uri::Authority;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
-use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use relay::Timers;
 use route::Route;
 use rustls::HandshakeKind;
-use serve::{ConnRecord, Phase, Reason};
+use serve::{ConnRecord, Reason};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use self::body::{Answer, ResponseBody, Upstream};
-use self::exchange::{Ending, Exchanges, Limits, Open};
+use self::client::Client;
+use self::exchange::{Ending, Exchanges};
 use self::http1_stream::{Http1Params, Http1Stream, HttpState};
 use self::http2_stream::preface;
-use self::identity::{ClientIdentity, Refused};
+use self::identity::ClientIdentity;
 use self::local::LocalExecutor;
 use self::metrics::{Handshake, Protocol, RouteStats};
 use self::outcome::{reason_of, why_failed};
-use self::request::{RequestBody, head_size};
 use self::secrets::{Secrets, Store};
 use self::tls_stream::{ServerStream, accept};
-use self::upgraded::{Upgraded, relayed};
-use self::upstream::{Active, Caller, RequestContext};
+use self::upgraded::relayed;
 use self::wire::{Driver, Wire};
 use crate::preamble::RouteKey;
 use crate::worker::{Listener, Worker};
@@ -349,242 +345,5 @@ async fn requests(tls: Tls, client: &Rc<Client>) -> Reason {
             }
             reason
         }
-    }
-}
-
-/// A client's connection, as its requests see it.
-struct Client {
-    /// The certificate that it showed.
-    identity: Option<ClientIdentity>,
-    protocol: Protocol,
-    exchanges: Rc<Exchanges>,
-    listener: usize,
-    route_key: RouteKey,
-    termination: Arc<Termination>,
-    worker: Rc<Worker>,
-    address: std::net::IpAddr,
-    /// When the first bytes of HTTP must have come.
-    begins_by: Instant,
-    /// When the connection must end.
-    deadline: Option<Instant>,
-    /// How long it may be without a request, or, upgraded, without a byte.
-    idle: Option<Duration>,
-    /// Its route has changed: the connection is to end.
-    stale: Notify,
-    upgraded: RefCell<Option<Upgraded>>,
-}
-
-/// What a server answered.
-enum Forwarded {
-    Response(Response<Answer>, Active),
-    Upgraded(Response<Answer>, [OnUpgrade; 2], Active),
-}
-
-impl Client {
-    /// Waits until the gateway has a reason to end the connection, and returns it. Cancel-safe.
-    async fn ending(&self) -> (Reason, Option<Ending>) {
-        let limits = self.limits(self.idle, self.deadline);
-        let drain = &self.worker.shared.accepting.drain;
-        tokio::select! {
-            () = drain.reached(Phase::Closing) => (Reason::Drained, None),
-            () = self.stale.notified() => (Reason::Closed, None),
-            ending = self.exchanges.ending(limits) => match ending {
-                Ending::Aged => (Reason::MaxAge, None),
-                Ending::Idle => (Reason::IdleTimeout, Some(ending)),
-                Ending::Overdue => (Reason::MaxAge, Some(ending)),
-            },
-        }
-    }
-
-    /// Waits until the requests of a connection that ends for `reason` have ended; returns whether they did in time.
-    async fn finished<F: Future>(&self, reason: Reason, connection: Pin<&mut F>) -> bool {
-        let rest = self.worker.shared.config.drain.timeout.0;
-        let cut = if reason == Reason::Drained {
-            None // the process says when it cuts
-        } else if reason == Reason::MaxAge {
-            Some(Instant::now() + rest)
-        } else {
-            self.deadline.map(|deadline| deadline + rest) // each request has its own limit
-        };
-        tokio::select! {
-            _ = connection => true,
-            _ = self.exchanges.ending(self.limits(None, cut)) => false,
-        }
-    }
-
-    fn limits(&self, idle: Option<Duration>, deadline: Option<Instant>) -> Limits {
-        Limits {
-            idle,
-            request: self.termination.params.stream_timeout,
-            deadline,
-        }
-    }
-
-    async fn answer(&self, request: Request<Incoming>, open: Open) -> Response<ResponseBody> {
-        let limit = open.started() + self.termination.params.stream_timeout;
-        let forwarded = timeout_at(limit, self.forward(request, &open)).await;
-        let late = |_| Err(status::of_upstream(StatusCode::GATEWAY_TIMEOUT));
-        let mut response = match forwarded.unwrap_or_else(late) {
-            Ok(Forwarded::Response(response, active)) => {
-                open.answered(response.status());
-                response
-                    .map(|body| ResponseBody::Upstream(Box::new(Upstream::new(body, active, open))))
-            }
-            Ok(Forwarded::Upgraded(response, [down, up], active)) => {
-                open.answered(response.status());
-                open.set_upgraded();
-                *self.upgraded.borrow_mut() = Some(Upgraded {
-                    down,
-                    up,
-                    _active: active,
-                    open,
-                });
-                response.map(|_| ResponseBody::Own(None))
-            }
-            Err(refusal) => {
-                open.answered(refusal.status);
-                refusal.response(open)
-            }
-        };
-        if let Some(value) = &self.termination.params.hsts {
-            let headers = response.headers_mut();
-            headers.insert(header::STRICT_TRANSPORT_SECURITY, value.clone());
-        }
-        response
-    }
-
-    /// Finds today's route again, and what it terminates with: both change while a connection lives. After that
-    /// requests are served as today's route says, and the client is asked to connect anew; a route that is passed
-    /// through by now ends its old connections with what they began with.
-    fn route(
-        &self,
-        authority: &Authority,
-    ) -> Result<(Arc<Route>, Arc<Termination>), status::Refusal> {
-        let routing = self.worker.shared.routing.current();
-        let table = routing.snapshot.on(self.listener);
-        let route = match &self.route_key {
-            RouteKey::Connect(value) => table.by_connect(value),
-            RouteKey::ServerName(name) => table.by_server_name(name.as_deref()),
-        };
-        let gone = || {
-            self.stale.notify_one();
-            let text = "the route of this connection is gone";
-            status::refuse(StatusCode::SERVICE_UNAVAILABLE, text)
-        };
-        let route = route.filter(|route| route.allows(self.address));
-        let route = route.ok_or_else(gone)?;
-        let today = route.handler().and_then(route::Handler::get);
-        let today = today.filter(|own: &Arc<Termination>| own.secrets.last().is_some());
-        let own = today.as_ref().unwrap_or(&self.termination);
-        // No route that terminates has such a cluster.
-        if route.cluster().settings().send_proxy_protocol.is_some() {
-            return Err(gone());
-        }
-        if today.is_none() || !Arc::ptr_eq(own, &self.termination) {
-            self.stale.notify_one();
-        }
-        let is_of = |host: &str| {
-            let of_host = table.by_server_name(Some(host));
-            of_host.is_some_and(|of_host| Arc::ptr_eq(of_host, route))
-        };
-        if matches!(self.route_key, RouteKey::ServerName(_)) && !is_of(authority.host()) {
-            let text = "the host is not the one of this connection";
-            return Err(status::refuse(StatusCode::MISDIRECTED_REQUEST, text));
-        }
-        Ok((Arc::clone(route), Arc::clone(own)))
-    }
-
-    /// Sends a request on; an upgrade that the server agrees to has no body.
-    async fn forward(
-        &self,
-        mut request: Request<Incoming>,
-        open: &Open,
-    ) -> Result<Forwarded, status::Refusal> {
-        if head_size(&request) > HEAD_BYTES {
-            let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-            return Err(status::of_head(status));
-        }
-        let authority = headers::authority(&request)
-            .map_err(|status| status::refuse(status, "the host is not one name"))?;
-        let bad = |text| status::refuse(StatusCode::BAD_REQUEST, text);
-        let authority = authority.ok_or_else(|| bad("no host"))?;
-        let (route, own) = self.route(&authority)?;
-        if request.method() == Method::CONNECT {
-            return Err(bad("CONNECT is not served"));
-        }
-        if headers::is_coded(request.headers()) {
-            return Err(bad("a body with a transfer coding is not served"));
-        }
-        let secrets = own.secrets.last();
-        let secrets = secrets.ok_or_else(status::unavailable)?;
-        let caller = match &self.identity {
-            None => Caller::Anonymous,
-            Some(identity) => {
-                let verified = identity.verify(&secrets, SystemTime::now());
-                Caller::Verified(verified.map_err(|refused| match refused {
-                    Refused::Subject => {
-                        let text = "the certificate's subject names no user that can be passed on";
-                        status::refuse(StatusCode::BAD_REQUEST, text)
-                    }
-                    Refused::Untrusted => {
-                        let text = "the certificate has ended, or is no longer trusted";
-                        status::refuse(StatusCode::UNAUTHORIZED, text)
-                    }
-                })?)
-            }
-        };
-        let upgrade = (request.version() == Version::HTTP_11)
-            .then(|| headers::upgrade(request.headers()))
-            .flatten();
-        headers::clean(request.headers_mut(), self.address);
-        let path = request.uri().path_and_query().cloned();
-        // What is for the server as a whole has none (RFC 9110 section 7.1).
-        if path
-            .as_ref()
-            .is_some_and(|path| !path.as_str().starts_with('/'))
-        {
-            return Err(bad("no path"));
-        }
-        let uri = Uri::builder().scheme("https").authority(authority);
-        let uri = uri.path_and_query(path.as_ref().map_or("/", |path| path.as_str()));
-        let uri = uri.build().map_err(|_| bad("no target"))?;
-        *request.uri_mut() = uri;
-        if let Some(protocol) = &upgrade {
-            let headers = request.headers_mut();
-            headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-            headers.insert(header::UPGRADE, protocol.clone());
-        }
-        let down = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-        let context = RequestContext {
-            cluster: route.cluster(),
-            server_name: &own.params.server_name,
-            secrets: &secrets,
-            client: self.address,
-            exchange: open.exchange(),
-            worker: &self.worker,
-        };
-        let request = request.map(|body| RequestBody::new(body, open.exchange()));
-        let pools = self.worker.terminations.of(&own);
-        let sent = pools
-            .send(&context, caller, request, upgrade.is_some())
-            .await;
-        let (mut response, active) = sent.map_err(|status| match open.is_stalled() {
-            true => status::refuse(StatusCode::REQUEST_TIMEOUT, "the client stopped sending"),
-            false => status::of_upstream(status),
-        })?;
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let agreed = response.headers().get(header::UPGRADE);
-            let same = |(agreed, asked): (&HeaderValue, &HeaderValue)| {
-                agreed.as_bytes().eq_ignore_ascii_case(asked.as_bytes())
-            };
-            let Some(down) = down.filter(|_| agreed.zip(upgrade.as_ref()).is_some_and(same)) else {
-                return Err(status::of_upstream(StatusCode::BAD_GATEWAY));
-            };
-            let up = hyper::upgrade::on(&mut response);
-            return Ok(Forwarded::Upgraded(response, [down, up], active));
-        }
-        headers::remove_hop_by_hop(response.headers_mut());
-        *response.version_mut() = Version::HTTP_11;
-        Ok(Forwarded::Response(response, active))
     }
 }
