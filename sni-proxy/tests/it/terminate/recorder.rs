@@ -5,12 +5,15 @@
 //! | `/stream/FRAME/BYTES` | BYTES bytes in pieces of FRAME |
 //! | `/hang` | nothing, until the request is given up |
 //! | `/events` | one piece, and then nothing |
+//! | `/cut` | one piece, and then RST_STREAM with NO_ERROR |
+//! | `/unauthorized` | 401, and the connection takes no further request |
 //! | `/switch` | 101, then what the client sends, as it is |
 //! | else | `ok`, when the body has ended |
 
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -26,6 +29,7 @@ use testkit::certs::{self, Authority};
 use testkit::tempdir::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -41,6 +45,10 @@ pub(super) struct Recorder {
     pub(super) connections: AtomicUsize,
     /// The next connection ends after as many bytes of a body, and has processed nothing.
     pub(super) go_away_after: AtomicUsize,
+    /// Streams that a further connection permits; 0 for what hyper does.
+    pub(super) max_streams: AtomicU32,
+    /// Connections take no further request when they are notified.
+    pub(super) leaving: Notify,
     /// Requests whose answer has not ended.
     pub(super) active: Arc<AtomicUsize>,
 }
@@ -72,12 +80,7 @@ impl Recorder {
         let recorder = Arc::<Self>::default();
         let own = Arc::clone(&recorder);
         let world = World::with(|dir| {
-            let authority = Authority::new("recorder").unwrap();
-            authority.write(&dir.join("cluster.crt")).unwrap();
-            let front = std::fs::read_to_string(dir.join("front-ca.crt")).unwrap();
-            let identity = authority.server(&["kubernetes.test", NAME]).unwrap();
-            let tls = certs::optional_server_config(&identity, &front, alpn).unwrap();
-            let address = own.listen(TlsAcceptor::from(tls));
+            let address = own.listen_in(dir, "cluster.crt", alpn);
             let routes = std::fs::read_to_string(dir.join("routes.yaml")).unwrap();
             let (before, rest) = routes.split_once("endpoints: [").unwrap();
             let (_, after) = rest.split_once(']').unwrap();
@@ -87,6 +90,21 @@ impl Recorder {
             prepare(dir);
         });
         (world, recorder)
+    }
+
+    /// Listens, with a certificate of an authority that it writes into `dir`.
+    pub(super) fn listen_in(
+        self: Arc<Self>,
+        dir: &TempDir,
+        authority: &str,
+        alpn: &[&str],
+    ) -> std::net::SocketAddr {
+        let own = Authority::new("recorder").unwrap();
+        own.write(&dir.join(authority)).unwrap();
+        let front = std::fs::read_to_string(dir.join("front-ca.crt")).unwrap();
+        let identity = own.server(&["kubernetes.test", NAME]).unwrap();
+        let tls = certs::optional_server_config(&identity, &front, alpn).unwrap();
+        self.listen(TlsAcceptor::from(tls))
     }
 
     /// Returns what was recorded since this was called last.
@@ -168,20 +186,34 @@ impl Recorder {
         let session = stream.get_ref().1;
         let mutual = session.peer_certificates().is_some();
         let http2 = session.alpn_protocol() == Some(b"h2");
-        let service = service_fn(move |request: Request<Incoming>| {
+        let unauthorized = Rc::new(Notify::new());
+        let service = service_fn(|request: Request<Incoming>| {
+            if request.uri().path() == "/unauthorized" {
+                unauthorized.notify_one();
+            }
             let own = Arc::clone(&self);
             async move { Ok::<_, Infallible>(own.answer(mutual, request).await) }
         });
         let io = TokioIo::new(stream);
         // The gateway may end first.
-        let _ = if http2 {
-            let builder = hyper::server::conn::http2::Builder::new(crate::support::Local);
-            builder.serve_connection(io, service).await
+        if http2 {
+            let mut builder = hyper::server::conn::http2::Builder::new(crate::support::Local);
+            if let streams @ 1.. = self.max_streams.load(Ordering::Relaxed) {
+                builder.max_concurrent_streams(streams);
+            }
+            let mut connection = pin!(builder.serve_connection(io, service));
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                () = unauthorized.notified() => {}
+                () = self.leaving.notified() => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
         } else {
             let builder = hyper::server::conn::http1::Builder::new();
             let connection = builder.serve_connection(io, service);
-            connection.with_upgrades().await
-        };
+            let _ = connection.with_upgrades().await;
+        }
     }
 
     async fn answer(&self, mutual: bool, mut request: Request<Incoming>) -> Response<Pieces> {
@@ -198,6 +230,16 @@ impl Recorder {
                 return std::future::pending().await;
             }
             "/events" => Pieces::new("event", None, active),
+            "/cut" => Pieces {
+                cut_after: Some(FLUSHED),
+                ..Pieces::new("event", None, active)
+            },
+            "/unauthorized" => {
+                self.seen().push(seen);
+                let mut response = Response::new(Pieces::new("", Some(0), active));
+                *response.status_mut() = StatusCode::UNAUTHORIZED;
+                return response;
+            }
             "/switch" => {
                 self.seen().push(seen);
                 tokio::task::spawn_local(echo(upgrade));
@@ -319,8 +361,13 @@ struct Pieces {
     piece: Bytes,
     left: Option<usize>,
     sent: bool,
+    /// Reset, when it was asked for more this often.
+    cut_after: Option<u32>,
     _active: Active,
 }
+
+/// So often a task waits, at least, until what it sent has left.
+const FLUSHED: u32 = 100;
 
 impl Pieces {
     fn new(piece: &str, left: Option<usize>, active: Active) -> Self {
@@ -328,6 +375,7 @@ impl Pieces {
             piece: Bytes::copy_from_slice(piece.as_bytes()),
             left,
             sent: false,
+            cut_after: None,
             _active: active,
         }
     }
@@ -335,15 +383,23 @@ impl Pieces {
 
 impl Body for Pieces {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = h2::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         match self.left {
             Some(0) => Poll::Ready(None),
-            None if self.sent => Poll::Pending,
+            None if self.sent => match &mut self.cut_after {
+                None => Poll::Pending,
+                Some(0) => Poll::Ready(Some(Err(h2::Reason::NO_ERROR.into()))),
+                Some(left) => {
+                    *left -= 1;
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            },
             left => {
                 let len = left.map_or(self.piece.len(), |left| left.min(self.piece.len()));
                 (self.left, self.sent) = (left.map(|left| left - len), true);
