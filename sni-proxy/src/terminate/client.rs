@@ -22,9 +22,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::body::{Answer, ResponseBody, Upstream};
 use super::exchange::{Ending, Exchanges, Limits, Open};
-use super::identity::{ClientIdentity, Refused};
+use super::identity::{ClientIdentity, Refused, Verified};
 use super::metrics::Protocol;
 use super::request::{RequestBody, head_size};
+use super::secrets::Secrets;
 use super::upgraded::Upgraded;
 use super::upstream::{Active, Caller, RequestContext};
 use super::{HEAD_BYTES, Termination, headers, status};
@@ -153,15 +154,11 @@ impl Client {
             RouteKey::Connect(value) => table.by_connect(value),
             RouteKey::ServerName(name) => table.by_server_name(name.as_deref()),
         };
-        let gone = || {
-            self.stale.notify_one();
-            let text = "the route of this connection is gone";
-            status::refuse(StatusCode::SERVICE_UNAVAILABLE, text)
-        };
+        let gone = || self.gone("the route of this connection is gone");
         let route = route.filter(|route| route.allows(self.address));
         let route = route.ok_or_else(gone)?;
         let today = route.handler().and_then(route::Handler::get);
-        let today = today.filter(|own: &Arc<Termination>| own.secrets.last().is_some());
+        let today = today.filter(|own: &Arc<Termination>| own.secrets.current().is_some());
         let own = today.as_ref().unwrap_or(&self.termination);
         // No route that terminates has such a cluster.
         if route.cluster().settings().send_proxy_protocol.is_some() {
@@ -179,6 +176,36 @@ impl Client {
             return Err(status::refuse(StatusCode::MISDIRECTED_REQUEST, text));
         }
         Ok((Arc::clone(route), Arc::clone(own)))
+    }
+
+    fn verify<'a>(
+        &self,
+        identity: &'a ClientIdentity,
+        secrets: &Secrets,
+    ) -> Result<&'a Verified, status::Refusal> {
+        let now = SystemTime::now();
+        let verified = identity.verify(secrets, now);
+        let verified = verified.map_err(|refused| match refused {
+            Refused::Subject => {
+                let text = "the certificate's subject names no user that can be passed on";
+                status::refuse(StatusCode::BAD_REQUEST, text)
+            }
+            Refused::Untrusted => {
+                let text = "the certificate has ended, or is no longer trusted";
+                status::refuse(StatusCode::UNAUTHORIZED, text)
+            }
+        })?;
+        // API servers verify the gateway's for each request as well: they would refuse the client for it.
+        match secrets.tls.identity_ends {
+            Some(ends) if ends < now => Err(self.gone("the gateway's own certificate has ended")),
+            _ => Ok(verified),
+        }
+    }
+
+    /// Asks the client to connect anew.
+    fn gone(&self, text: &'static str) -> status::Refusal {
+        self.stale.notify_one();
+        status::refuse(StatusCode::SERVICE_UNAVAILABLE, text)
     }
 
     /// Sends a request on; an upgrade that the server agrees to has no body.
@@ -206,19 +233,7 @@ impl Client {
         let secrets = secrets.ok_or_else(status::unavailable)?;
         let caller = match &self.identity {
             None => Caller::Anonymous,
-            Some(identity) => {
-                let verified = identity.verify(&secrets, SystemTime::now());
-                Caller::Verified(verified.map_err(|refused| match refused {
-                    Refused::Subject => {
-                        let text = "the certificate's subject names no user that can be passed on";
-                        status::refuse(StatusCode::BAD_REQUEST, text)
-                    }
-                    Refused::Untrusted => {
-                        let text = "the certificate has ended, or is no longer trusted";
-                        status::refuse(StatusCode::UNAUTHORIZED, text)
-                    }
-                })?)
-            }
+            Some(identity) => Caller::Verified(self.verify(identity, &secrets)?),
         };
         let upgrade = (request.version() == Version::HTTP_11)
             .then(|| headers::upgrade(request.headers()))

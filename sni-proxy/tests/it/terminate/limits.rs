@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::frames::{Frames, HEADERS, block, head};
+use super::recorder::Recorder;
 use super::*;
 
 use testkit::wait;
@@ -218,4 +219,45 @@ async fn expired_secrets_lead_to_passthrough() {
     let after = connect(world.cluster.pem().to_owned()).await;
     let mut after = after.expect("the server's own certificate");
     assert_eq!(after.get(&[]).await.0, StatusCode::OK);
+}
+
+/// API servers verify it for each request.
+#[tokio::test]
+async fn ended_identity_is_shown_for_no_request() {
+    let (world, recorder) = Recorder::start(&["h2"]);
+    let dir = world.gateway.dir.path();
+    let after = Duration::from_secs(5);
+    let front = world.secrets.front.ending_client("front", after).unwrap();
+    front.write(dir, "front").unwrap();
+    // Another route, which has read it.
+    let anchor = "terminate: &terminate\n";
+    let changed = format!("{anchor}    hsts: 1s\n");
+    world.change(&world.routes().replace(anchor, &changed));
+    let jane = world.secrets.clients.client("jane", &[], &[]).unwrap();
+    let mut known = world.client(Some(&jane), "h2").await;
+    let mut anonymous = world.client(None, "h2").await;
+    for client in [&mut known, &mut anonymous] {
+        let request = client.request(&[]);
+        let response = client.send(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+    assert!(recorder.take()[0].mutual);
+    let fallback = "rhizome_terminate_fallback";
+    world.wait_value(fallback, &[("cluster", "api")], 1.0).await;
+    let request = known.request(&[]);
+    let response = known.send(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(text_of(response).await["kind"], "Status");
+    assert!(recorder.take().is_empty());
+    let request = anonymous.request(&[]);
+    let response = anonymous.send(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    // Both connect anew, and find the server itself.
+    let labels = [("listener", "tls"), ("reason", "closed")];
+    let closed = "rhizome_connections_closed_total";
+    world.wait_value(closed, &labels, 2.0).await;
+    let stream = TcpStream::connect(world.gateway.addr("tls")).await.unwrap();
+    let servers = std::fs::read_to_string(dir.join("cluster.crt")).unwrap();
+    let passed = Client::over(stream, &servers, None, "h2").await;
+    passed.expect("the server's own certificate");
 }
