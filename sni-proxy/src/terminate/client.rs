@@ -143,7 +143,8 @@ impl Client {
 
     /// Finds today's route again, and what it terminates with: both change while a connection lives. After that
     /// requests are served as today's route says, and the client is asked to connect anew; a route that is passed
-    /// through by now ends its old connections with what they began with.
+    /// through by now ends its old connections with what they began with. One that has another certificate, or is
+    /// passed through to another cluster, is not what the client accepted: it takes none of its requests.
     fn route(
         &self,
         authority: &Authority,
@@ -157,13 +158,18 @@ impl Client {
         let gone = || self.gone("the route of this connection is gone");
         let route = route.filter(|route| route.allows(self.address));
         let route = route.ok_or_else(gone)?;
-        let today = route.handler().and_then(route::Handler::get);
-        let today = today.filter(|own: &Arc<Termination>| own.secrets.current().is_some());
-        let own = today.as_ref().unwrap_or(&self.termination);
-        // No route that terminates has such a cluster.
-        if route.cluster().settings().send_proxy_protocol.is_some() {
+        let today: Option<Arc<Termination>> = route.handler().and_then(route::Handler::get);
+        let begun = &self.termination.params;
+        let is_trusted = match &today {
+            Some(own) => own.params.tls.certificate == begun.tls.certificate,
+            None => **route.cluster().name() == *begun.cluster,
+        };
+        // No route that terminates has a cluster with a PROXY header.
+        if !is_trusted || route.cluster().settings().send_proxy_protocol.is_some() {
             return Err(gone());
         }
+        let today = today.filter(|own| own.secrets.current().is_some());
+        let own = today.as_ref().unwrap_or(&self.termination);
         if today.is_none() || !Arc::ptr_eq(own, &self.termination) {
             self.stale.notify_one();
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use http_body_util::BodyExt;
+use testkit::certs::Authority;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -143,4 +144,46 @@ async fn changed_route_ends_no_watch() {
     assert_eq!(recorder.active.load(Ordering::Relaxed), 1);
     drop((frames, world));
     recorder.wait_active(0).await;
+}
+
+/// The certificate that a client has accepted is not that of the route which has the name now.
+#[tokio::test]
+async fn moved_name_takes_no_request_along() {
+    for terminate in [
+        "  terminate: { certificate: { cert: other.crt, key: other.key }, upstream: { authorities: others.crt, serverName: kubernetes.test } }\n",
+        "",
+    ] {
+        let (world, recorder) = Recorder::start(&["h2"]);
+        let (other, dir) = (Arc::<Recorder>::default(), &world.gateway.dir);
+        let address = Arc::clone(&other).listen_in(dir, "others.crt", &["h2"]);
+        let serving = Authority::new("serving").unwrap();
+        let own = serving.server(&[NAME]).unwrap();
+        own.write(dir.path(), "other").unwrap();
+        let mut client = world.client(None, "h2").await;
+        let token = [("authorization", "Bearer a")];
+        let request = client.request(&token);
+        let response = client.send(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(recorder.take().len(), 1);
+        let cluster =
+            format!("clusters:\n- {{ name: other, endpoints: [{{ address: \"{address}\" }}] }}\n");
+        let route = format!("routes:\n- serverNames: [\"{NAME}\"]\n  cluster: other\n{terminate}");
+        let routes = world.routes().replace("clusters:\n", &cluster);
+        let routes = routes.replace("routes:\n", &route);
+        world.change(&routes.replace(
+            &format!("[\"{NAME}\", \"*.{NAME}\"]"),
+            &format!("[\"*.{NAME}\"]"),
+        ));
+        let request = client.request(&token);
+        let response = client.send(request).await.unwrap();
+        assert_eq!(
+            response.status(),
+            StatusCode::SERVICE_UNAVAILABLE,
+            "{terminate}"
+        );
+        assert!(recorder.take().is_empty() && other.take().is_empty());
+        let labels = [("listener", "tls"), ("reason", "closed")];
+        let name = "rhizome_connections_closed_total";
+        world.wait_value(name, &labels, 1.0).await;
+    }
 }
