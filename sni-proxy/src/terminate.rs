@@ -214,6 +214,8 @@ async fn begin(
     let within = Instant::now() + shared.config.limits.preamble_timeout.0;
     let (wire, driver) = Wire::new(conn.downstream, conn.early.len());
     let handshakes = &conn.listener.handshakes;
+    // Before the client's certificate is verified: the client may take its time after that.
+    let began = SystemTime::now();
     let config = Arc::clone(&conn.secrets.tls.server);
     let tls = match timeout_at(within, accept(config, wire, conn.early)).await {
         Ok(Ok(tls)) => Box::new(tls),
@@ -236,7 +238,7 @@ async fn begin(
     };
     handshakes.count(outcome);
     let chain = session.peer_certificates().map(<[_]>::to_vec);
-    let verified = (!resumed).then(SystemTime::now);
+    let verified = (!resumed).then_some(began);
     let protocol = match session.alpn_protocol() {
         Some(b"h2") => Protocol::Http2,
         _ => Protocol::Http1,

@@ -8,7 +8,7 @@
 //! own certificate.
 
 use std::cell::Cell;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -59,8 +59,8 @@ pub(crate) enum Refused {
 }
 
 impl ClientIdentity {
-    /// Takes the chain of a handshake under `secrets`, which has verified it at that time, or not at all where a
-    /// session was resumed.
+    /// Takes the chain of a handshake under `secrets`, which has verified it at that time or later, or not at all
+    /// where a session was resumed.
     pub(crate) fn new(
         chain: Vec<CertificateDer<'static>>,
         secrets: &Secrets,
@@ -107,11 +107,62 @@ impl Checked {
         authority_ends: SystemTime,
     ) -> Self {
         let ends = chain.iter().filter_map(|own| tls::not_after(own));
-        let ends = ends.filter(|ends| *ends >= now);
+        // Valid through the second in which it ends (RFC 5280 section 4.1.2.5).
+        let ends = ends.filter(|ends| *ends + Duration::from_secs(1) > now);
         Self {
             serial,
             from: now,
             until: ends.min().map_or(now, |ends| ends.min(authority_ends)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::pem::PemObject;
+    use testkit::certs::Authority;
+    use testkit::tempdir::TempDir;
+    use tls::{KeyPair, MinVersion, Origin, SecretStore, TerminatingParams};
+
+    use super::*;
+    use crate::terminate::secrets::Store;
+
+    /// Beside an authority that outlives it.
+    #[test]
+    fn certificate_is_refused_after_its_last_second() {
+        let dir = TempDir::new("identity").unwrap();
+        let clients = Authority::new("clients").unwrap();
+        clients.write(&dir.join("clients.crt")).unwrap();
+        let own = clients.server(&["api.test"]).unwrap();
+        let own = own.write(dir.path(), "own").unwrap();
+        let authorities = Origin::File(dir.join("clients.crt"));
+        let params = TerminatingParams {
+            certificate: KeyPair::Files {
+                cert: own.cert,
+                key: own.key,
+            },
+            client_ca: Some(authorities.clone()),
+            min_version: MinVersion::Tls12,
+            upstream_ca: authorities,
+            identity: None,
+        };
+        let store = Store::new(&params, &SecretStore::default(), None);
+        let secrets = store.last().unwrap();
+        let jane = clients.ending_client("jane", Duration::from_secs(3600));
+        let pem = jane.unwrap().cert_pem + clients.pem();
+        let chain = CertificateDer::pem_slice_iter(pem.as_bytes());
+        let chain: Vec<_> = chain.map(Result::unwrap).collect();
+        let ends = tls::not_after(&chain[0]).unwrap();
+        let before = ends - Duration::from_secs(2);
+        let client = ClientIdentity::new(chain, &secrets, Some(before));
+        for (after, refused) in [
+            (0, None),
+            (900, None),
+            (1000, Some(Refused::Untrusted)),
+            (900, None),
+        ] {
+            let at = ends + Duration::from_millis(after);
+            assert_eq!(client.verify(&secrets, at).err(), refused, "{after} ms");
         }
     }
 }

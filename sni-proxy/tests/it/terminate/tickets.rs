@@ -1,7 +1,8 @@
 //! What outlives its handshake: sessions that are taken up again, and trust in authorities.
 
+use std::io::{Read, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use testkit::certs::{self, Authority, Identity};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,10 +14,10 @@ use tokio_rustls::rustls::client::{
     Tls13ClientSessionValue,
 };
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, NamedGroup};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, NamedGroup};
 
 use super::recorder::Recorder;
-use super::{NAME, World};
+use super::{NAME, World, until};
 use crate::support::LIMIT;
 
 /// Offers a session to whatever server, and not to its own alone.
@@ -201,4 +202,86 @@ async fn session_outlives_no_certificate() {
     assert_eq!(answer, "HTTP/1.1 401 Unauthorized");
     assert!(resumed(&world) >= 1.0);
     recorder.take();
+}
+
+/// Asks once, over a connection whose handshake goes on at `at` with the last record of its client; returns the
+/// answer's first line, or none if the handshake was refused.
+async fn ask_slowly(world: &World, identity: &Identity, at: SystemTime) -> String {
+    let mut config = ClientConfig::clone(&config(world, identity));
+    // Several records, so that the last has nothing of the certificate.
+    config.max_fragment_size = Some(64);
+    let name = ServerName::try_from(NAME).unwrap();
+    let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = TcpStream::connect(world.gateway.addr("tls")).await.unwrap();
+    let mut held = sent(&mut tls);
+    while tls.is_handshaking() {
+        stream.write_all(&held).await.unwrap();
+        let mut bytes = Vec::new();
+        stream.read_buf(&mut bytes).await.unwrap();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            tls.read_tls(&mut rest).unwrap();
+            tls.process_new_packets().unwrap();
+        }
+        held = sent(&mut tls);
+    }
+    let (mut last, mut next) = (0, 0);
+    while next < held.len() {
+        let len = u16::from_be_bytes([held[next + 3], held[next + 4]]);
+        (last, next) = (next, next + 5 + usize::from(len));
+    }
+    stream.write_all(&held[..last]).await.unwrap();
+    until("the time", || SystemTime::now() > at).await;
+    let request = format!("GET /a HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n");
+    tls.writer().write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let exchanged = async {
+        let _ = stream
+            .write_all(&[&held[last..], &sent(&mut tls)].concat())
+            .await;
+        let _ = stream.read_to_end(&mut answer).await;
+    };
+    timeout(LIMIT, exchanged).await.unwrap();
+    let (mut rest, mut text) = (&answer[..], Vec::new());
+    while !rest.is_empty() && tls.read_tls(&mut rest).is_ok() {
+        if tls.process_new_packets().is_err() {
+            return String::new();
+        }
+        let _ = tls.reader().read_to_end(&mut text);
+    }
+    let text = String::from_utf8_lossy(&text);
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Returns what a client has to send now.
+fn sent(tls: &mut ClientConnection) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while tls.wants_write() {
+        tls.write_tls(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+/// Beside an authority that outlives it.
+#[tokio::test]
+async fn certificate_that_ends_in_its_handshake_is_refused() {
+    let (world, recorder) = Recorder::start(&["h2"]);
+    let clients = &world.secrets.clients;
+    let asked = async {
+        loop {
+            let after = Duration::from_secs(4);
+            // Valid through a whole second.
+            let ended = SystemTime::now() + after + Duration::from_secs(1);
+            let mut identity = clients.ending_client("jane", after).unwrap();
+            identity.cert_pem += clients.pem();
+            let answer = ask_slowly(&world, &identity, ended).await;
+            // On a busy machine it may come too late even for the handshake.
+            if !answer.is_empty() {
+                return answer;
+            }
+        }
+    };
+    let answer = timeout(LIMIT, asked).await.unwrap();
+    assert_eq!(answer, "HTTP/1.1 401 Unauthorized");
+    assert!(recorder.take().is_empty());
 }
