@@ -76,6 +76,10 @@ pub(crate) fn request(input: &[u8]) {
         assert_eq!(all.get_all("upgrade").iter().count(), 1);
         assert!(named.contains(&"upgrade".to_owned()));
     }
+    if headers::has_token(&all) {
+        let value = all["authorization"].as_bytes().trim_ascii();
+        assert!(value.to_ascii_lowercase().starts_with(b"bearer "));
+    }
     if !headers::is_coded(&all) {
         assert!(all.get_all("transfer-encoding").iter().count() < 2);
     }

@@ -33,7 +33,7 @@ mod upgraded;
 mod upstream;
 mod wire;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::pin::pin;
 use std::rc::Rc;
@@ -262,6 +262,7 @@ async fn begin(
         deadline: conn.deadline,
         idle: conn.idle,
         stale: Notify::new(),
+        unauthorized: Cell::new(false),
         upgraded: RefCell::default(),
     });
     Ok((tls, driver, client))

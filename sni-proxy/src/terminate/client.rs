@@ -5,7 +5,7 @@
 //!                  └─ changed: served still, and the connection is to end
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,6 +51,8 @@ pub(super) struct Client {
     pub(super) idle: Option<Duration>,
     /// Its route has changed: the connection is to end.
     pub(super) stale: Notify,
+    /// The last token that it sent was refused.
+    pub(super) unauthorized: Cell<bool>,
     pub(super) upgraded: RefCell<Option<Upgraded>>,
 }
 
@@ -237,14 +239,19 @@ impl Client {
         }
         let secrets = own.secrets.last();
         let secrets = secrets.ok_or_else(status::unavailable)?;
-        let caller = match &self.identity {
-            None => Caller::Anonymous,
-            Some(identity) => Caller::Verified(self.verify(identity, &secrets)?),
-        };
+        let verified = self.identity.as_ref();
+        let verified = verified.map(|identity| self.verify(identity, &secrets));
+        let verified = verified.transpose()?;
         let upgrade = (request.version() == Version::HTTP_11)
             .then(|| headers::upgrade(request.headers()))
             .flatten();
         headers::clean(request.headers_mut(), self.address);
+        let has_token = headers::has_token(request.headers());
+        let caller = match verified {
+            Some(verified) => Caller::Verified(verified),
+            None if has_token && !self.unauthorized.get() => Caller::Token,
+            None => Caller::Anonymous,
+        };
         let path = request.uri().path_and_query().cloned();
         // What is for the server as a whole has none (RFC 9110 section 7.1).
         if path
@@ -280,6 +287,10 @@ impl Client {
             true => status::refuse(StatusCode::REQUEST_TIMEOUT, "the client stopped sending"),
             false => status::of_upstream(status),
         })?;
+        if has_token {
+            let status = response.status();
+            self.unauthorized.set(status == StatusCode::UNAUTHORIZED);
+        }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let agreed = response.headers().get(header::UPGRADE);
             let same = |(agreed, asked): (&HeaderValue, &HeaderValue)| {

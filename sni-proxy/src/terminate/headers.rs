@@ -120,6 +120,18 @@ pub(crate) fn is_coded(headers: &HeaderMap) -> bool {
     !all.next().is_none_or(chunked) || all.next().is_some()
 }
 
+/// Returns whether a request has a token, as API servers read it (RFC 6750 section 2.1).
+pub(crate) fn has_token(headers: &HeaderMap) -> bool {
+    let value = headers.get(header::AUTHORIZATION);
+    let value = value.map(|own| own.as_bytes().trim_ascii());
+    value
+        .and_then(|own| own.split_at_checked(b"bearer ".len()))
+        .is_some_and(|(scheme, token)| {
+            scheme.eq_ignore_ascii_case(b"bearer ")
+                && token.first().is_some_and(u8::is_ascii_graphic)
+        })
+}
+
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 const UPGRADES: [&[u8]; 2] = [b"spdy/3.1", b"websocket"];
@@ -262,5 +274,28 @@ mod tests {
         assert_eq!(found("/", &["a:443"]), "a:443");
         let users = ["https://a@a.example.com/", "/"].map(|uri| request(uri, &["b:1@b:1"]));
         assert!(users.iter().all(|own| *own == Err(StatusCode::BAD_REQUEST)));
+    }
+
+    #[test]
+    fn token_is_what_api_servers_take_for_one() {
+        for (value, has) in [
+            ("Bearer a", true),
+            (" bearer a b ", true),
+            ("", false),
+            ("Bearer", false),
+            ("Bearer ", false),
+            ("Bearer  a", false),
+            ("Bearer\ta", false),
+            ("Bearera", false),
+            ("Basic Og==", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            assert_eq!(has_token(&headers), has, "{value:?}");
+            headers.insert(header::AUTHORIZATION, HeaderValue::from_static("a"));
+            headers.append(header::AUTHORIZATION, value.parse().unwrap());
+            assert!(!has_token(&headers), "not the first: {value:?}");
+        }
+        assert!(!has_token(&HeaderMap::new()));
     }
 }

@@ -55,13 +55,15 @@ telemetry::labels! {
 }
 
 telemetry::labels! {
-    /// Which certificate the connections of a pool show.
+    /// Whose requests the connections of a pool carry.
     #[repr(u8)]
     pub(crate) enum PoolKind {
-        /// None.
+        /// Those without certificate and token.
         Anonymous = "anonymous",
-        /// The front proxy's.
+        /// Clients' that showed a certificate; the front proxy's is shown for them.
         Identity = "identity",
+        /// Those with a token.
+        Token = "token",
     }
 }
 
@@ -231,7 +233,7 @@ fn pools(out: &mut Encoder, all: &ByCluster) {
     };
     family(
         "rhizome_upstream_connections_active",
-        "Open connections to the API servers of terminating routes, by whether they show the front proxy's certificate.",
+        "Open connections to the API servers of terminating routes: for clients with a certificate (`identity`), requests with a token (`token`), and others (`anonymous`).",
         |pool| &pool.connections,
     );
     family(
@@ -293,9 +295,9 @@ impl WorkerStats {
             active: route.active.local(),
             seconds: route.seconds.local(),
             answered: RefCell::default(),
-            pools: [0, 1].map(|pool: usize| LocalPoolStats {
-                connections: route.pools[pool].connections.local(),
-                streams: route.pools[pool].streams.local(),
+            pools: PoolKind::ALL.map(|pool| LocalPoolStats {
+                connections: route.pools[pool as usize].connections.local(),
+                streams: route.pools[pool as usize].streams.local(),
             }),
         })
     }

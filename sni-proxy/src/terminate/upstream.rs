@@ -1,10 +1,14 @@
-//! Connections to the servers behind a terminating route, of one worker: two pools for each route.
+//! Connections to the servers behind a terminating route, of one worker: three pools for each route.
 //!
 //! ```text
-//!     without a certificate ─▶ plain ───┐
-//!     [`Verified`] ──────────▶ mutual ──┴─▶ endpoint by least requests ─▶ a stream of a kept HTTP/2 connection
-//!                                                                         upgrades, HTTP/1.1: one of its own
+//!     neither ───────▶ anonymous ─┐
+//!     with a token ──▶ token ─────┤
+//!     [`Verified`] ──▶ mutual ────┴─▶ endpoint by least requests ─▶ a stream of a kept HTTP/2 connection
+//!                                                                   upgrades, HTTP/1.1: one of its own
 //! ```
+//!
+//! Since Kubernetes 1.29 an API server ends the connection of each request that has no user, which is why such
+//! requests share none with others (`UnauthenticatedHTTP2DOSMitigation`).
 //!
 //! A request takes another endpoint only while nothing of it was processed. Each stream may hold one window's
 //! bytes, and a connection's window is more than that of all its streams: a stalled one takes from no other.
@@ -60,8 +64,10 @@ const IDLE: Duration = Duration::from_secs(90);
 /// Whom a request is sent for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Caller<'a> {
-    /// A client that showed no certificate.
+    /// A client without a certificate, a request without a token or after one that was refused.
     Anonymous,
+    /// The same with a token.
+    Token,
     /// One whose certificate was verified for this request.
     Verified(&'a Verified),
 }
@@ -113,7 +119,8 @@ impl Pools {
 #[derive(Debug)]
 pub(crate) struct Upstreams {
     pub(crate) stats: Rc<WorkerStats>,
-    plain: Pool,
+    anonymous: Pool,
+    token: Pool,
     /// Opened by [`Verified`] alone: see [`Upstreams::send`].
     mutual: Pool,
 }
@@ -213,7 +220,8 @@ impl Upstreams {
             endpoints: RefCell::default(),
         };
         Self {
-            plain: pool(PoolKind::Anonymous),
+            anonymous: pool(PoolKind::Anonymous),
+            token: pool(PoolKind::Token),
             mutual: pool(PoolKind::Identity),
             stats,
         }
@@ -233,7 +241,11 @@ impl Upstreams {
         match caller {
             Caller::Anonymous => {
                 let tls = &context.secrets.tls.plain;
-                self.plain.send(context, tls, request, upgrades).await
+                self.anonymous.send(context, tls, request, upgrades).await
+            }
+            Caller::Token => {
+                let tls = &context.secrets.tls.plain;
+                self.token.send(context, tls, request, upgrades).await
             }
             Caller::Verified(verified) => {
                 let tls = context.secrets.tls.mutual.as_ref();

@@ -167,7 +167,9 @@ fn terminated(out: &mut String, of: &TerminatedView) {
             let why = of.note.as_deref().unwrap_or_default();
             format!("answered 400: {why}")
         }
-        (Some(pool), None) => format!("no user, by the pool {pool}{note}"),
+        (Some(pool), None) => {
+            format!("no user; by the pool {pool}, with a token by the pool token{note}")
+        }
         (Some(pool), Some(user)) => {
             let groups = match of.groups.as_slice() {
                 [] => "no groups".to_owned(),

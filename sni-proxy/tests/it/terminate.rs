@@ -9,6 +9,7 @@ mod frames;
 mod limits;
 mod metrics;
 mod observed;
+mod pools;
 mod pseudo;
 mod recorder;
 mod slow;

@@ -1,0 +1,54 @@
+//! The kept connections to a server: which requests share one, and what happens when one takes no more of them.
+
+use super::frames::{END_STREAM, Frames, Said, head};
+use super::recorder::Recorder;
+use super::until;
+
+const CLUSTER: (&str, &str) = ("cluster", "api");
+const CONNECTIONS: &str = "rhizome_upstream_connections_active";
+const STREAMS: &str = "rhizome_upstream_streams_active";
+
+impl Frames {
+    /// Begins a GET with this Authorization, if there is one, and returns what it is answered.
+    async fn ask(&mut self, path: &str, authorization: Option<&str>) -> Said {
+        let head = head("GET", path).into_iter();
+        let authorization = authorization.map(|value| ("authorization", value));
+        let headers: Vec<_> = head.chain(authorization).collect();
+        let stream = self.request(&headers, END_STREAM).await;
+        self.said(stream).await
+    }
+}
+
+/// Since Kubernetes 1.29 an API server ends the connection of a request that it cannot attribute to a user.
+#[tokio::test]
+async fn unauthorized_requests_end_no_connection_of_others() {
+    let good = Some("Bearer good");
+    for (bad, apart) in [
+        (None, 0.0),
+        (Some("Basic Og=="), 0.0),
+        (Some("Bearer wrong"), 1.0),
+    ] {
+        let (world, _recorder) = Recorder::start(&["h2"]);
+        let mut stranger = Frames::open(&world, None).await;
+        let mut watching = Frames::open(&world, None).await;
+        for _ in 0..10 {
+            let said = stranger.ask("/unauthorized", bad).await;
+            assert!(matches!(said, Said::Status(_)), "{bad:?}: {said:?}");
+            let said = watching.ask("/events", good).await;
+            assert_eq!(said, Said::Status(200), "{bad:?}");
+        }
+        // A wrong token is found out by the first answer.
+        until("connections that end", || {
+            world.gateway.value(CONNECTIONS, &[CLUSTER]) <= 1.0 + apart
+        })
+        .await;
+        // And a right one by the next.
+        for _ in 0..2 {
+            assert_eq!(stranger.ask("/events", good).await, Said::Status(200));
+        }
+        for (pool, streams) in [("anonymous", apart), ("token", 12.0 - apart)] {
+            let open = world.gateway.value(STREAMS, &[CLUSTER, ("pool", pool)]);
+            assert_eq!(open, streams, "{bad:?}: {pool}");
+        }
+    }
+}
