@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use http::{Method, Request, StatusCode, Uri};
@@ -39,6 +39,7 @@ const MAX_DESCRIBED: usize = 10;
 pub(crate) struct RequestCount {
     begun: AtomicU32,
     ended: AtomicU32,
+    upgraded: AtomicBool,
 }
 
 impl RequestCount {
@@ -56,6 +57,15 @@ impl RequestCount {
 
     pub(super) fn end(&self) {
         self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_upgraded(&self) {
+        self.upgraded.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether what passes is no longer HTTP.
+    pub(crate) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Relaxed)
     }
 }
 
@@ -207,6 +217,12 @@ impl Open {
         &self.exchange
     }
 
+    /// The last of its connection: it lasts as long as its client likes.
+    pub(crate) fn set_upgraded(&self) {
+        self.exchange.long_running.set(true);
+        self.of.count.set_upgraded();
+    }
+
     /// Counts what it is answered.
     pub(crate) fn answered(&self, status: StatusCode) {
         self.exchange.status.set(Some(status));
@@ -249,10 +265,6 @@ impl Exchange {
 
     pub(crate) fn set_endpoint(&self, endpoint: &Arc<Endpoint>) {
         *self.endpoint.borrow_mut() = Some(Arc::clone(endpoint));
-    }
-
-    pub(crate) fn set_upgraded(&self) {
-        self.long_running.set(true);
     }
 
     pub(crate) fn set_stalled(&self) {

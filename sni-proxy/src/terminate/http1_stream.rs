@@ -6,7 +6,7 @@
 //!                          └ refused by hyper: the same status, as a Kubernetes Status
 //! ```
 //!
-//! How long a connection may be idle is not known here. A head that has begun in the same bytes as the end of the
+//! How long a connection may be idle, or upgraded, is not known here. A head that has begun in the same bytes as the end of the
 //! request before it is bounded only when more of it comes.
 
 use std::fmt;
@@ -219,7 +219,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1Stream<S> {
         cx: &mut Context<'_>,
         polled: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
+        // An upgraded one is bounded like a relay.
+        if polled.is_ready() || self.params.count.is_upgraded() {
             self.blocked_since = None;
             return polled;
         }

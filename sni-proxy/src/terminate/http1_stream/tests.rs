@@ -153,3 +153,27 @@ async fn stalled_reader_is_given_up() {
     let waited = stalled.elapsed();
     assert!(waited <= WRITE_STALL + Duration::from_secs(1), "{waited:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn upgraded_reader_may_stall() {
+    let (own, mut client) = duplex(1024);
+    let (count, state) = (Arc::<RequestCount>::default(), HttpState::new(HEAD_LIMIT));
+    count.begin();
+    count.set_upgraded();
+    let params = Http1Params {
+        count,
+        state: Arc::clone(&state),
+        hsts: None,
+        reset_on_close: |_| {},
+    };
+    let mut stream = Http1Stream::new(own, params);
+    let mut written = std::pin::pin!(stream.write_all(&[1; 4096]));
+    let stalled = timeout(WRITE_STALL * 2, written.as_mut()).await;
+    assert!(stalled.is_err(), "{stalled:?}");
+    let mut bytes = [0; 4096];
+    let (written, read) = tokio::join!(written, client.read_exact(&mut bytes));
+    written.unwrap();
+    read.unwrap();
+    assert_eq!(bytes, [1; 4096]);
+    assert!(!state.is_reset());
+}
