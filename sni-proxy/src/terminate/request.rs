@@ -24,9 +24,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::exchange::Exchange;
 use super::headers::remove_identity;
 
-/// Bytes of a body that are kept, with what its frames take beside them; one that is longer is sent once.
+/// Bytes of a body that are kept; one that is longer is sent once.
 const KEPT_BYTES: usize = 64 * 1024;
-const FRAME_BYTES: usize = 256;
 
 /// A client that sends nothing of its body for this long, while an API server waits for it, is given up (408);
 /// what Envoy grants a stream by default.
@@ -55,15 +54,15 @@ pub(crate) enum RequestBody {
 pub(crate) struct Sending {
     kept: Rc<RefCell<Kept>>,
     number: u32,
-    /// Frames of those kept that were sent.
+    /// Bytes of those kept that were sent.
     sent: usize,
 }
 
 #[derive(Debug)]
 struct Kept {
     body: Incoming,
-    frames: Vec<Bytes>,
-    bytes: usize,
+    /// A copy: what was read holds all that was read with it.
+    bytes: Vec<u8>,
     /// All that was read is kept.
     is_whole: bool,
     /// Of the sending that may read.
@@ -96,8 +95,7 @@ impl RequestBody {
         }
         let kept = Kept {
             body,
-            frames: Vec::new(),
-            bytes: 0,
+            bytes: Vec::new(),
             is_whole: true,
             number: 0,
             exchange: Rc::clone(exchange),
@@ -209,19 +207,16 @@ impl Again {
 }
 
 impl Kept {
-    fn keep(&mut self, data: &Bytes) {
-        self.bytes += data.len() + FRAME_BYTES;
-        if self.bytes > KEPT_BYTES {
-            self.forget();
+    fn keep(&mut self, data: &[u8]) {
+        if self.bytes.len() + data.len() > KEPT_BYTES {
+            return self.forget();
         }
-        if self.is_whole {
-            self.frames.push(data.clone());
-        }
+        self.bytes.extend_from_slice(data);
     }
 
     fn forget(&mut self) {
         self.is_whole = false;
-        self.frames = Vec::new();
+        self.bytes = Vec::new();
     }
 
     /// Bounds how long the client keeps the server waiting.
@@ -245,12 +240,13 @@ impl Sending {
         if kept.number != self.number {
             return Poll::Ready(Some(Err(BodyError::SentAgain)));
         }
-        if let Some(frame) = kept.frames.get(self.sent) {
-            self.sent += 1;
-            return Poll::Ready(Some(Ok(Frame::data(frame.clone()))));
+        if let Some(unsent @ [_, ..]) = kept.bytes.get(self.sent..) {
+            let unsent = Bytes::copy_from_slice(unsent);
+            self.sent = kept.bytes.len();
+            return Poll::Ready(Some(Ok(Frame::data(unsent))));
         }
         if !kept.is_whole {
-            (kept.frames, self.sent) = (Vec::new(), 0);
+            (kept.bytes, self.sent) = (Vec::new(), 0);
         }
         let Poll::Ready(mut frame) = Pin::new(&mut kept.body).poll_frame(cx) else {
             return kept.poll_stall(cx);
@@ -265,7 +261,7 @@ impl Sending {
                 kept.exchange.relayed(Direction::Rx, bytes, true);
                 if kept.is_whole {
                     kept.keep(data);
-                    self.sent = kept.frames.len();
+                    self.sent = kept.bytes.len();
                 }
             }
         }
@@ -274,8 +270,7 @@ impl Sending {
 
     /// Bytes of those kept that were not sent.
     fn unsent(&self, kept: &Kept) -> usize {
-        let frames = kept.frames.get(self.sent..).unwrap_or_default();
-        frames.iter().map(Bytes::len).sum()
+        kept.bytes.len().saturating_sub(self.sent)
     }
 }
 

@@ -291,6 +291,30 @@ async fn given_up_answers_give_back_the_window() {
     assert_eq!(recorder.connections.load(Ordering::Relaxed), 1);
 }
 
+/// Each byte comes within much that is not kept.
+#[tokio::test]
+async fn kept_body_holds_its_own_bytes_alone() {
+    let (world, recorder) = Recorder::start(&["h2"]);
+    let mut frames = Frames::open(&world, None).await;
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        streams.push(frames.request(&head("POST", "/a"), 0).await);
+    }
+    recorder.wait_active(20).await;
+    let before = resident();
+    let filler = encode(0xfa, 0, 1, &[0; 8192]);
+    for _ in 0..250 {
+        for stream in &streams {
+            let piece = [encode(DATA, 0, *stream, b"a"), filler.clone()].concat();
+            assert!(frames.write(&piece).await);
+        }
+    }
+    assert!(frames.serves().await);
+    let held = resident().saturating_sub(before);
+    assert!(held < 16 << 20, "{held} bytes");
+    assert_eq!(recorder.active.load(Ordering::Relaxed), 20);
+}
+
 /// Whichever protocol it speaks, and while no byte of an answer has come.
 #[tokio::test]
 async fn client_that_leaves_gives_up_its_request() {
