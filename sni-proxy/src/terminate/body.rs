@@ -16,6 +16,8 @@ use super::upstream::Active;
 /// Why a server's body ended before its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AnswerError {
+    #[error("the other side ended it early")]
+    Cut,
     #[error("the other side failed")]
     Http1(#[from] hyper::Error),
     #[error("the other side failed")]
@@ -43,8 +45,10 @@ impl Answer {
         // A poll comes when the client can take it.
         match ready!(stream.poll_data(cx)) {
             Some(Ok(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
-            // It has said all that it says (RFC 9113 section 8.1).
-            Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),
+            // A client that was told this reason could take the answer for whole (RFC 9113 section 8.1).
+            Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) => {
+                Poll::Ready(Some(Err(AnswerError::Cut)))
+            }
             Some(Err(error)) => Poll::Ready(Some(Err(error.into()))),
             None => {
                 let trailers = ready!(stream.poll_trailers(cx)).transpose();

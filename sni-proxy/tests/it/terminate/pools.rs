@@ -1,8 +1,12 @@
 //! The kept connections to a server: which requests share one, and what happens when one takes no more of them.
 
-use super::frames::{END_STREAM, Frames, Said, head};
+use http_body_util::BodyExt;
+use tokio::time::timeout;
+
+use super::frames::{DATA, END_STREAM, Frames, Said, head};
 use super::recorder::Recorder;
 use super::until;
+use crate::support::LIMIT;
 
 const CLUSTER: (&str, &str) = ("cluster", "api");
 const CONNECTIONS: &str = "rhizome_upstream_connections_active";
@@ -49,6 +53,31 @@ async fn unauthorized_requests_end_no_connection_of_others() {
         for (pool, streams) in [("anonymous", apart), ("token", 12.0 - apart)] {
             let open = world.gateway.value(STREAMS, &[CLUSTER, ("pool", pool)]);
             assert_eq!(open, streams, "{bad:?}: {pool}");
+        }
+    }
+}
+
+/// Whatever the server says is the reason.
+#[tokio::test]
+async fn answer_that_is_cut_does_not_look_whole() {
+    let (world, _recorder) = Recorder::start(&["h2"]);
+    for protocol in ["h2", "http/1.1"] {
+        let mut client = world.client(None, protocol).await;
+        let request = client.request_of("/cut", &[]);
+        // The reset may overtake the head.
+        let whole = async { client.send(request).await?.collect().await };
+        let whole = timeout(LIMIT, whole).await.expect("an end");
+        assert!(whole.is_err(), "{protocol}: {whole:?}");
+    }
+    // One that has ended is whole, though the rest of the request is not read (RFC 9113 section 8.1).
+    let mut frames = Frames::open(&world, None).await;
+    let stream = frames.request(&head("POST", "/stream/5/5"), 0).await;
+    assert_eq!(frames.said(stream).await, Said::Status(200));
+    loop {
+        let frame = frames.next().await.expect("a frame");
+        assert!(frame.stream != stream || frame.kind == DATA, "{frame:?}");
+        if frame.stream == stream && frame.flags & END_STREAM != 0 {
+            return;
         }
     }
 }
