@@ -45,8 +45,8 @@ use super::tls_stream::ClientStream;
 use super::wire::Driver;
 use crate::worker::Worker;
 
-/// Streams of one connection: what API servers permit at least.
-const MAX_STREAMS: u32 = 100;
+/// Streams of one connection, where its server does not permit fewer.
+const MAX_STREAMS: usize = 100;
 /// Bytes that a stream may hold.
 const STREAM_WINDOW: u32 = 64 * 1024;
 /// Bytes of an answer's head.
@@ -203,7 +203,7 @@ impl Drop for OpenConnection {
 
 #[derive(Debug)]
 struct Streams {
-    count: Cell<u32>,
+    count: Cell<usize>,
     used: Cell<Instant>,
     /// No further one is possible.
     ended: Cell<bool>,
@@ -397,7 +397,7 @@ impl Pool {
         let (sender, mut connection) = h2::client::Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .initial_max_send_streams(MAX_STREAMS as usize)
+            .initial_max_send_streams(MAX_STREAMS)
             .max_send_buffer_size(STREAM_WINDOW as usize)
             .max_header_list_size(HEAD_BYTES)
             .enable_push(false)
@@ -476,7 +476,7 @@ impl Connections {
         let usable = open.iter().find(|own| {
             own.serial == serial
                 && !own.streams.ended.get()
-                && own.streams.count.get() < MAX_STREAMS
+                && own.streams.count.get() < own.sender.current_max_send_streams().min(MAX_STREAMS)
         })?;
         usable.streams.count.set(usable.streams.count.get() + 1);
         active.streams = Some(Rc::clone(&usable.streams));

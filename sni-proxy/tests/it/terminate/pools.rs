@@ -1,5 +1,7 @@
 //! The kept connections to a server: which requests share one, and what happens when one takes no more of them.
 
+use std::sync::atomic::Ordering;
+
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
@@ -55,6 +57,18 @@ async fn unauthorized_requests_end_no_connection_of_others() {
             assert_eq!(open, streams, "{bad:?}: {pool}");
         }
     }
+}
+
+#[tokio::test]
+async fn connection_has_no_more_streams_than_permitted() {
+    let (world, recorder) = Recorder::start(&["h2"]);
+    recorder.max_streams.store(2, Ordering::Relaxed);
+    let mut frames = Frames::open(&world, None).await;
+    for _ in 0..2 {
+        assert_eq!(frames.ask("/events", None).await, Said::Status(200));
+    }
+    assert!(frames.serves().await);
+    assert_eq!(recorder.connections.load(Ordering::Relaxed), 2);
 }
 
 /// Whatever the server says is the reason.
