@@ -42,11 +42,7 @@ pub(crate) async fn exchange(
             })?;
             Ok(response.map(Answer::Http1))
         }
-        Sender::Http2(sender) => {
-            let Ok(mut sender) = sender.ready().await else {
-                active.connection_ended();
-                return Err(Failed::Unsent(Box::new(request)));
-            };
+        Sender::Http2(mut sender) => {
             *request.version_mut() = Version::HTTP_2;
             request.headers_mut().remove(header::HOST);
             tell_length(&mut request);

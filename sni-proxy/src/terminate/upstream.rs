@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -472,15 +473,9 @@ impl Pool {
 impl Connections {
     /// Takes a stream of a connection that has one left.
     fn take(&self, serial: u64, active: &mut Active) -> Option<SendRequest<Bytes>> {
-        let open = self.open.borrow();
-        let usable = open.iter().find(|own| {
-            own.serial == serial
-                && !own.streams.ended.get()
-                && own.streams.count.get() < own.sender.current_max_send_streams().min(MAX_STREAMS)
-        })?;
-        usable.streams.count.set(usable.streams.count.get() + 1);
-        active.streams = Some(Rc::clone(&usable.streams));
-        Some(usable.sender.clone())
+        let mut open = self.open.borrow_mut();
+        let mut usable = { open.iter_mut() }.filter(|own| own.serial == serial);
+        usable.find_map(|own| own.take(active))
     }
 
     /// Forgets connections that have ended or were idle for long; returns whether any is left.
@@ -491,6 +486,27 @@ impl Connections {
             !own.streams.ended.get() && !idle
         });
         !open.is_empty()
+    }
+}
+
+impl Connection {
+    fn take(&mut self, active: &mut Active) -> Option<SendRequest<Bytes>> {
+        let count = self.streams.count.get();
+        if self.streams.ended.get() || count >= MAX_STREAMS {
+            return None;
+        }
+        // Whether it has ended; it waits for no stream, as the handle that is kept sends nothing.
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Poll::Ready(Err(_)) = self.sender.poll_ready(&mut cx) {
+            self.streams.ended.set(true);
+            return None;
+        }
+        if count >= self.sender.current_max_send_streams() {
+            return None;
+        }
+        self.streams.count.set(count + 1);
+        active.streams = Some(Rc::clone(&self.streams));
+        Some(self.sender.clone())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-use super::frames::{DATA, END_STREAM, Frames, Said, head};
+use super::frames::{DATA, END_STREAM, Frames, RST_STREAM, Said, head};
 use super::recorder::Recorder;
 use super::until;
 use crate::support::LIMIT;
@@ -69,6 +69,32 @@ async fn connection_has_no_more_streams_than_permitted() {
     }
     assert!(frames.serves().await);
     assert_eq!(recorder.connections.load(Ordering::Relaxed), 2);
+}
+
+/// More than a request has tries.
+#[tokio::test]
+async fn connections_that_end_cost_no_try() {
+    let (world, recorder) = Recorder::start(&["h2"]);
+    recorder.max_streams.store(2, Ordering::Relaxed);
+    let mut frames = Frames::open(&world, None).await;
+    let mut watches = Vec::new();
+    for _ in 0..10 {
+        let watch = frames.get("/events").await;
+        assert_eq!(frames.said(watch).await, Said::Status(200));
+        watches.push(watch);
+    }
+    assert_eq!(recorder.connections.load(Ordering::Relaxed), 5);
+    for watch in watches.into_iter().step_by(2) {
+        frames.frame(RST_STREAM, 0, watch, &[0, 0, 0, 8]).await;
+    }
+    world.wait_value(STREAMS, &[CLUSTER], 5.0).await;
+    recorder.leaving.notify_waiters();
+    let dialed = async {
+        while recorder.connections.load(Ordering::Relaxed) == 5 {
+            assert!(frames.serves().await);
+        }
+    };
+    timeout(LIMIT, dialed).await.expect("a further connection");
 }
 
 /// Whatever the server says is the reason.
