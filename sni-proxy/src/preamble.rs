@@ -387,8 +387,9 @@ impl Reader<'_> {
     }
 }
 
+/// Joins the first protocols: a list may fill the whole preamble, and a byte that is not UTF-8 becomes three.
 fn join_alpn(hello: &ClientHello<'_>) -> String {
-    let protocols: Vec<_> = hello.alpn().map(String::from_utf8_lossy).collect();
+    let protocols: Vec<_> = hello.alpn().take(8).map(String::from_utf8_lossy).collect();
     protocols.join(",")
 }
 

@@ -62,7 +62,8 @@ pub struct ConnInfo {
     detail: OnceCell<Weak<dyn Detail>>,
 }
 
-/// Bytes of a text that move to another process; what clients say may be longer than its messages.
+/// Bytes that are kept of a text that a client sent: it lives as long as the connection, and goes into its line
+/// in the access log, where a byte may be written as six, and into messages to another process.
 const TEXT: usize = 512;
 
 /// What is known of a connection that is served here instead of being relayed.
@@ -145,7 +146,7 @@ impl ConnRecord {
         ];
         for (cell, text) in cells {
             if let Some(text) = text {
-                let _ = cell.set(text.as_str().into());
+                let _ = cell.set(begin(text).into());
             }
         }
         if let Some(route) = route {
@@ -226,14 +227,15 @@ impl ConnRecord {
         *self.info.source_permit.borrow_mut() = Some(permit);
     }
 
-    /// Sets the server name as it came from the wire.
+    /// Sets the server name as it came from the wire; its begin, if it is long.
     pub fn set_server_name(&self, name: &str) {
-        let _ = self.info.server_name.set(name.into());
+        let _ = self.info.server_name.set(begin(name).into());
     }
 
-    /// Sets the offered application protocols, comma-separated; only where they are logged.
+    /// Sets the offered application protocols, comma-separated; only where they are logged, and the begin of a
+    /// long list.
     pub fn set_alpn(&self, alpn: &str) {
-        let _ = self.info.alpn.set(alpn.into());
+        let _ = self.info.alpn.set(begin(alpn).into());
     }
 
     /// Sets the destination that a node proxy's header carried.
@@ -241,9 +243,9 @@ impl ConnRecord {
         self.info.destination.set(Some(destination));
     }
 
-    /// Sets the value of the header that names a CONNECT request's destination.
+    /// Sets the value of the header that names a CONNECT request's destination; its begin, if it is long.
     pub fn set_connect(&self, value: &str) {
-        let _ = self.info.connect.set(value.into());
+        let _ = self.info.connect.set(begin(value).into());
     }
 
     /// Sets the route, admitted or not.
@@ -352,7 +354,7 @@ impl ConnInfo {
 
     /// Describes the connection for another process.
     pub fn to_record(&self) -> RelayRecord {
-        let owned = |cell| text(cell).map(|text| text[..text.floor_char_boundary(TEXT)].to_owned());
+        let owned = |cell| text(cell).map(str::to_owned);
         RelayRecord {
             listener: self.listener.name.as_ref().to_owned(),
             peer: self.peer,
@@ -449,6 +451,11 @@ pub fn endpoint_at(cluster: &Cluster, at: SocketAddr) -> Option<&Arc<Endpoint>> 
 
 fn text(cell: &OnceCell<Box<str>>) -> Option<&str> {
     cell.get().map(AsRef::as_ref)
+}
+
+/// Returns what is kept of a text.
+fn begin(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT)]
 }
 
 impl Meter for ConnInfo {

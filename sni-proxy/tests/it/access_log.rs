@@ -159,6 +159,36 @@ fn every_route_and_refusal_is_logged() {
 }
 
 #[test]
+fn long_values_of_clients_are_cut() {
+    let (child, _upstream) = start("json");
+    let tls = ([127, 0, 0, 1], child.addr("tls").port()).into();
+    // As long as a preamble may be, each byte six in JSON.
+    let hello = ClientHello {
+        alpn: vec!["\u{1}".repeat(250); 200],
+        ..ClientHello::for_name("a.test")
+    };
+    let mut client = Client::open(tls);
+    client.expect_echo(&hello.encode());
+    client.finish();
+    client.end();
+    let line = child.access_line(client.addr());
+    assert_eq!(line["alpn"].as_str().unwrap().len(), 512);
+    assert_eq!(line["reason"], "closed");
+
+    let mut client = Client::open(child.addr("vpn"));
+    let long = "x".repeat(60_000);
+    client.send(
+        format!("CONNECT x:1 HTTP/1.1\r\nHost: x\r\nReversed-VPN: {long}\r\n\r\n").as_bytes(),
+    );
+    assert!(client.read_head().starts_with("HTTP/1.1 404 "));
+    client.finish();
+    client.rest();
+    let line = child.access_line(client.addr());
+    assert_eq!(line["connect"], long[..512]);
+    assert_eq!(line["reason"], "unknown_destination");
+}
+
+#[test]
 fn text_line_has_same_fields_on_one_line() {
     let (child, _upstream) = start("text");
     let mut client = Client::open(child.addr("vpn"));
