@@ -31,6 +31,7 @@ use tokio::net::TcpStream;
 use crate::outcome::{Direction, Failure, Meter};
 use crate::pool::{Pipe, Pool, Waiting};
 use crate::reset::is_writable;
+use crate::socket::{discard, has_more, not_ready, receive_buffer, would_block_or_interrupted};
 use crate::stopped::StoppedHalf;
 
 /// Bytes of a first read. A read that fills it makes the direction a bulk one: the copy of
@@ -371,7 +372,8 @@ impl Half {
         let spliced = source.try_io(Interest::READABLE, || {
             match splice(source, None, &pipe.writer, None, len, flags) {
                 Ok(read) => Ok(read),
-                Err(Errno::AGAIN) if recv_decides || has_more(source) => Ok(0), // it stays ready
+                // It stays ready.
+                Err(Errno::AGAIN) if recv_decides || has_more(source)? => Ok(0),
                 Err(errno) => {
                     refused = Some(errno);
                     Err(errno.into())
@@ -552,48 +554,4 @@ impl Half {
         }
         Ok(())
     }
-}
-
-/// Reads as many bytes as `peeked` has from `source`, which has them, and discards them: with
-/// MSG_TRUNC the kernel does not copy them (tcp(7)). They cannot be gone: one reader has the socket,
-/// and a reset leaves what was queued. Only a sender whose urgent pointer returns to a byte that was
-/// received before (RFC 6093 §3) can lose one more of its own.
-fn discard(source: &TcpStream, peeked: &mut [u8]) -> io::Result<()> {
-    let mut left = peeked.len();
-    while left > 0 {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        match recv(source, &mut peeked[..left], flags) {
-            // They were sent on already: going on would send them twice.
-            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok((gone, _)) => left -= gone,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
-}
-
-/// Clears a readiness without asking the kernel, which would only answer that there is nothing: a
-/// stream socket that gave or took less than offered is empty or full, and edge-triggered epoll
-/// reports the next change (epoll(7), Q9).
-pub fn not_ready(stream: &TcpStream, interest: Interest) {
-    let _ = stream.try_io::<()>(interest, || Err(io::ErrorKind::WouldBlock.into()));
-}
-
-fn would_block_or_interrupted(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
-}
-
-/// Bytes of a socket's receive buffer, as they were set.
-fn receive_buffer(socket: &TcpStream) -> Option<usize> {
-    let doubled = SockRef::from(socket).recv_buffer_size().ok()?;
-    Some(doubled / 2)
-}
-
-/// Returns whether recv(2) finds something.
-fn has_more(source: &TcpStream) -> bool {
-    recv(source, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok()
 }

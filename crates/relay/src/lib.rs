@@ -22,16 +22,17 @@ mod pace;
 mod pool;
 mod reset;
 mod session;
+mod socket;
 mod stopped;
 mod stream;
 
 pub use clock::Timers;
-pub use half::not_ready;
 pub use linger::linger;
 pub use outcome::{Direction, Meter, Outcome, Side};
 pub use pace::{MIN_BYTES, Pace, SinkState, round_trip};
 pub use pool::{Pool, PoolParams};
 pub use reset::{RESET_LIMIT, is_gone, is_writable, reset_on_close, reset_when_sent};
 pub use session::Relay;
+pub use socket::not_ready;
 pub use stopped::{Stopped, StoppedHalf};
 pub use stream::{Peer, relay_streams};
