@@ -4,7 +4,8 @@
 //! relay, since all that was read before has been handed to the kernel. A failed write leaves the
 //! other direction to deliver what the failed peer had sent before. A direction that waits for its
 //! sink does not read, so a source that is gone is noticed by its socket's error, and the sink gets
-//! a while to take what is left.
+//! a while to take what is left. So is a peer that has ended its direction and is gone: the other one
+//! may be silent for ever, and what it sends would reach no peer.
 //!
 //! Between two polls everything is in the sockets, in a pipe or in memory, so there a relay can be
 //! stopped, and another one resumed from what it held. Timers that run for a stalled or gone peer
@@ -20,7 +21,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -50,7 +51,8 @@ pub struct Relay<'a, M: Meter> {
     failed: Option<Failure>,
     clock: Option<Box<Clock>>,
     pace: Option<Box<Paced>>,
-    /// Looks after the source of a direction that has stalled once; downstream's, upstream's.
+    /// Looks after the source of a direction that has stalled once, or is over before the other; downstream's,
+    /// upstream's.
     watches: Option<Box<[Option<Watch<'a>>; 2]>>,
     ending: Option<Box<Ending<'a>>>,
 }
@@ -70,8 +72,9 @@ struct Ending<'a> {
     sending: Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
 
-/// Notices that the source of a stalled direction is gone, which reading would report if its sink
-/// accepted what was read before; and that a pipe is held for long, which others may need.
+/// Notices that the source of a direction is gone, which reading would report if the sink of a stalled one
+/// accepted what was read before, and which nothing reports once it has ended; and that a pipe is held for long,
+/// which others may need.
 struct Watch<'a> {
     gone: Pin<Box<dyn Future<Output = io::Result<Ready>> + 'a>>,
     /// Runs once the source is gone: time for the sink to take what the source had sent.
@@ -207,13 +210,15 @@ impl<'a, M: Meter> Relay<'a, M> {
         }
     }
 
-    /// Ends a stalled direction whose source has been gone for long.
+    /// Ends the relay when the source of a stalled direction has been gone for long, or that of one that is over,
+    /// which is the other's sink, is gone.
     fn look_after(&mut self, cx: &mut Context<'_>, direction: Direction) -> Poll<Outcome> {
         let (half, source, side) = match direction {
             Direction::Rx => (&mut self.rx, self.downstream, Side::Downstream),
             Direction::Tx => (&mut self.tx, self.upstream, Side::Upstream),
         };
-        if half.finished() || !half.stalled() {
+        let over = half.end_passed();
+        if !over && (half.finished() || !half.stalled()) {
             if let Some(watches) = &mut self.watches
                 && let Some(watch) = &mut watches[direction as usize]
             {
@@ -249,10 +254,11 @@ impl<'a, M: Meter> Relay<'a, M> {
         let Some(grace) = &mut watch.grace else {
             return Poll::Pending;
         };
-        grace.as_mut().poll(cx).map(|()| Outcome::Reset {
-            side,
-            error: io::ErrorKind::ConnectionReset.into(),
-        })
+        if !over {
+            ready!(grace.as_mut().poll(cx));
+        }
+        let error = io::ErrorKind::ConnectionReset.into();
+        Poll::Ready(Outcome::Reset { side, error })
     }
 
     /// Has the peer that did not fail reset, once it was sent what there is for it.

@@ -10,7 +10,8 @@
 //! end of stream is passed on by shutting the other stream down, which TLS turns into its closing
 //! alert; where something is missing, the stream gets no such end and its socket is reset. Bytes
 //! that a stream does not accept at once are kept in a buffer of exactly their size, and nothing
-//! more is read until they are gone; meanwhile the source's socket is looked at now and then.
+//! more is read until they are gone; meanwhile the source's socket is looked at now and then, as it is
+//! once the source has ended before the other peer.
 //!
 //! Does not close the streams: they are the caller's.
 
@@ -36,7 +37,7 @@ const READ_BYTES: usize = 64 * 1024;
 /// Steps of one direction before it yields to other tasks.
 const BUDGET_STEPS: usize = 8;
 
-/// Time between looks at the socket of a source that is not read.
+/// Time between looks at the socket of a source that is not read, or has ended.
 const WATCH_PERIOD: Duration = Duration::from_secs(2);
 
 /// One peer of a stream relay.
@@ -212,12 +213,12 @@ struct Half {
     end_passed: bool,
     /// The sink may buffer bytes that were written to it.
     unflushed: bool,
-    /// Exists while bytes are held.
+    /// Exists while bytes are held, and once the end was passed on.
     watch: Option<Box<Watch>>,
 }
 
-/// Notices that the source of a stalled direction is gone, which reading would report if the sink
-/// accepted what was read before.
+/// Notices that the source of a direction is gone, which reading would report if the sink of a stalled one
+/// accepted what was read before, and which nothing reports once it has ended.
 struct Watch {
     sleep: Pin<Box<Sleep>>,
     gone: bool,
@@ -332,14 +333,15 @@ impl Half {
     }
 
     /// Ready once the source of a stalled direction has been gone for [`RESET_LIMIT`], in which the
-    /// sink may accept what the source had sent. `shut`: the write side toward it is closed.
+    /// sink may accept what the source had sent; or that of one that is over, which is the other's sink, is
+    /// gone. `shut`: the write side toward it is closed.
     fn poll_source_lost(
         &mut self,
         cx: &mut Context<'_>,
         source: Option<BorrowedFd<'_>>,
         shut: bool,
     ) -> Poll<()> {
-        if self.held.is_empty() {
+        if self.held.is_empty() && !self.end_passed {
             self.watch = None;
             return Poll::Pending;
         }
@@ -355,6 +357,9 @@ impl Half {
                 return Poll::Ready(());
             }
             watch.gone = source.is_some_and(|source| is_gone(source, shut));
+            if watch.gone && self.end_passed {
+                return Poll::Ready(());
+            }
             let pause = if watch.gone {
                 RESET_LIMIT
             } else {

@@ -184,6 +184,28 @@ async fn reset_after_own_end_reaches_writer() {
 }
 
 #[tokio::test]
+async fn relay_ends_without_receiver_of_silent_peer() {
+    for (engine, side) in engines_and_sides() {
+        let case = Case::new(engine).await;
+        let mut silent = None;
+        let played = play(case, async |client, server| {
+            let (mut dying, mut other) = by_side(side, client, server);
+            dying.write_all(b"whole").await.unwrap();
+            dying.shutdown().await.unwrap();
+            assert_eq!(read_out(&mut other).await, (b"whole".to_vec(), Ok(())));
+            reset(dying);
+            silent = Some(other);
+        });
+        let ended = tokio::time::timeout(Duration::from_secs(60), played).await;
+        let (outcome, _) = ended.unwrap_or_else(|_| panic!("{engine:?} {side:?} goes on"));
+        assert_reset_by(&outcome, side);
+        let error = write_out(&mut silent.unwrap()).await;
+        let expected = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+        assert!(expected.contains(&error), "{engine:?} {side:?}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn cut_answer_is_reset_when_upload_fails() {
     for engine in ENGINES {
         let case = Case::new(engine).await;
