@@ -358,10 +358,12 @@ async fn connect(
                     error = %telemetry::chain(&error),
                     "connecting failed"
                 );
-                if error.is_local() {
-                    break; // no other endpoint would do better, and this one is not to blame
+                if !error.is_local() {
+                    cluster.connect_failed(endpoint, error.failure(), Instant::now().into_std());
                 }
-                cluster.connect_failed(endpoint, error.failure(), Instant::now().into_std());
+                if !error.is_worth_another() {
+                    break;
+                }
                 tried.push(Arc::clone(endpoint));
             }
         }

@@ -11,6 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use route::{ConnectFailure, EndpointAddress, TcpOptions};
+use rustix::io::Errno;
 use socket2::SockRef;
 use telemetry::metrics::Histogram;
 use tokio::net::{TcpSocket, TcpStream};
@@ -66,7 +67,6 @@ impl DialError {
 
     /// Tells whether the fault is this host's (descriptors, ports, memory), not the endpoint's.
     pub fn is_local(&self) -> bool {
-        use rustix::io::Errno;
         let Self::Failed(error) = self else {
             return matches!(self, Self::Option(_));
         };
@@ -74,6 +74,12 @@ impl DialError {
             Errno::from_io_error(error),
             Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::ADDRNOTAVAIL)
         )
+    }
+
+    /// Tells whether another endpoint may do better: local ports run out toward one address at a time (ip(7)).
+    pub fn is_worth_another(&self) -> bool {
+        let ports = |error| Errno::from_io_error(error) == Some(Errno::ADDRNOTAVAIL);
+        !self.is_local() || matches!(self, Self::Failed(error) if ports(error))
     }
 }
 
@@ -212,15 +218,16 @@ mod tests {
 
     #[test]
     fn local_faults_are_not_the_endpoints() {
-        use rustix::io::Errno;
-        for (errno, reason, is_local) in [
-            (Errno::MFILE, Reason::ConnectFailed, true),
-            (Errno::HOSTUNREACH, Reason::ConnectFailed, false),
-            (Errno::CONNREFUSED, Reason::ConnectRefused, false),
-            (Errno::TIMEDOUT, Reason::ConnectTimeout, false),
+        for (errno, reason, is_local, is_worth_another) in [
+            (Errno::MFILE, Reason::ConnectFailed, true, false),
+            (Errno::ADDRNOTAVAIL, Reason::ConnectFailed, true, true),
+            (Errno::HOSTUNREACH, Reason::ConnectFailed, false, true),
+            (Errno::CONNREFUSED, Reason::ConnectRefused, false, true),
+            (Errno::TIMEDOUT, Reason::ConnectTimeout, false, true),
         ] {
             let error = DialError::from(io::Error::from(errno));
             assert_eq!((error.reason(), error.is_local()), (reason, is_local));
+            assert_eq!(error.is_worth_another(), is_worth_another, "{errno}");
         }
     }
 }

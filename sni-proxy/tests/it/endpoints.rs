@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
+use testkit::client_hello::ClientHello;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
@@ -285,8 +286,50 @@ fn one_client_is_bound_to_one_endpoint_by_maglev() {
     assert_eq!(used.iter().max(), Some(&8), "{used:?}");
     for last in 2..40 {
         let mut client = Client::from_ip(&format!("127.0.0.{last}"), gateway.addr("tls"));
-        client.expect_echo(&testkit::client_hello::ClientHello::for_name("a.test").encode());
+        client.expect_echo(&ClientHello::for_name("a.test").encode());
     }
     let used = upstreams.iter().filter(|upstream| upstream.accepted() > 0);
     assert!(used.count() > 1, "clients are spread");
+}
+
+#[cfg(feature = "netns-tests")]
+#[test]
+fn endpoint_without_local_ports_is_passed_over() {
+    let namespace = testkit::netns::Namespace::new("ports").unwrap();
+    let test = || {
+        let echo = |port| {
+            let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+            Upstream::serve(listener, Behavior::Echo).unwrap()
+        };
+        let (exhausted, free) = (echo(7001), echo(7002));
+        let endpoints = [&exhausted, &free].map(|own| own.addr().to_string());
+        let gateway = Gateway::start(LISTENERS, &cluster(&endpoints, ""));
+        let range = "/proc/sys/net/ipv4/ip_local_port_range";
+        std::fs::write(range, "50000 50007").unwrap();
+        let mut all = Vec::new();
+        let last = loop {
+            match TcpStream::connect(exhausted.addr()) {
+                Ok(stream) => all.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(last.kind(), std::io::ErrorKind::AddrNotAvailable);
+        // Each balancer would choose the first for one of them.
+        let open: Vec<Client> = (2..5)
+            .map(|host| {
+                let from = format!("127.0.0.{host}");
+                let mut client = Client::from_ip(&from, gateway.addr("tls"));
+                client.expect_echo(&ClientHello::for_name("a.test").encode());
+                client
+            })
+            .collect();
+        assert_eq!(free.open(), open.len());
+        let failures = "rhizome_cluster_connect_failures_total";
+        let labels = [("cluster", "a"), ("reason", "connect_failed")];
+        assert_eq!(
+            gateway.metrics().value(failures, &labels).unwrap_or(0.0),
+            0.0
+        );
+    };
+    namespace.run(test).unwrap();
 }
