@@ -38,7 +38,7 @@ use crate::wireguard::{self, Scanner};
 use crate::worker::Shared;
 
 /// How long files must have been quiet before they are read. Short, since routes are replaced by one
-/// rename; a file that is read half-written is refused and read again.
+/// rename; a file that is written in place is given longer.
 const SETTLE: Duration = Duration::from_millis(10);
 
 /// How soon a routing file that could not be read is tried again.

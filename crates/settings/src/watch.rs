@@ -25,7 +25,8 @@ pub use self::stamp::Stamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchParams {
     /// How long the files must have been quiet before a change is reported, so that one that is
-    /// still being written is not read.
+    /// still being written is not read; 200 ms at least unless another file is in its place, which has
+    /// come there whole.
     pub settle: Duration,
     /// The longest that a change is held back because others follow.
     pub settle_limit: Duration,
@@ -36,12 +37,16 @@ pub struct WatchParams {
 impl Default for WatchParams {
     fn default() -> Self {
         Self {
-            settle: Duration::from_millis(200),
+            settle: IN_PLACE,
             settle_limit: Duration::from_secs(1),
             poll: Duration::from_millis(500),
         }
     }
 }
+
+/// [`WatchParams::settle`] at least of a file that may be written piece by piece: a program that writes it pauses
+/// for less, and the first pieces of a list are a list as well.
+const IN_PLACE: Duration = Duration::from_millis(200);
 
 /// Watches a fixed set of files, which need not exist yet.
 ///
@@ -74,6 +79,7 @@ pub struct FileWatcher {
 struct Unsettled {
     first: Instant,
     last: Instant,
+    settle: Duration,
 }
 
 impl FileWatcher {
@@ -127,7 +133,7 @@ impl FileWatcher {
             let next = match self.unsettled {
                 None => self.next_poll,
                 Some(since) => {
-                    (since.last + self.params.settle).min(since.first + self.params.settle_limit)
+                    (since.last + since.settle).min(since.first + self.params.settle_limit)
                 }
             };
             let hint = async {
@@ -165,9 +171,22 @@ impl FileWatcher {
         if stamps == self.seen {
             return false;
         }
+        let mut changes = self.seen.iter().zip(&stamps);
+        let may_be_partial = changes.any(|(before, now)| match (before, now) {
+            (Some(before), Some(now)) => before != now && before.is_same_file(now),
+            (before, now) => before != now,
+        });
         self.seen = stamps;
-        let first = self.unsettled.map_or(now, |since| since.first);
-        self.unsettled = Some(Unsettled { first, last: now });
+        let settle = match may_be_partial {
+            true => self.params.settle.max(IN_PLACE),
+            false => self.params.settle,
+        };
+        let since = self.unsettled.get_or_insert(Unsettled {
+            first: now,
+            last: now,
+            settle,
+        });
+        (since.last, since.settle) = (now, settle.max(since.settle));
         true
     }
 }

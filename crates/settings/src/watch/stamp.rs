@@ -26,6 +26,11 @@ impl Stamp {
         })
     }
 
+    /// Returns whether both are of one file, that was written in place.
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+
     /// When the file was written last, as the file system has it.
     pub fn modified(&self) -> Option<SystemTime> {
         self.modified

@@ -193,6 +193,28 @@ async fn constantly_changing_file_is_reported() {
     writer.await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn file_written_in_pieces_is_reported_once() {
+    let mut watched = Watched::file();
+    let pause = Duration::from_millis(100);
+    for written in ["first", "first and second"] {
+        fs::write(&watched.file, written).unwrap();
+        let changed = time::timeout(pause, watched.watcher.changed());
+        changed.await.expect_err("more may come");
+    }
+    watched.expect_change().await;
+    fs::remove_file(&watched.file).unwrap();
+    watched.expect_change().await;
+    fs::write(&watched.file, "anew").unwrap();
+    let changed = time::timeout(pause, watched.watcher.changed());
+    changed.await.expect_err("more may come");
+    watched.expect_change().await;
+    // What is renamed there is whole.
+    replace(&watched.file, "whole");
+    let changed = time::timeout(pause, watched.watcher.changed());
+    changed.await.expect("the change is noticed");
+}
+
 #[tokio::test]
 async fn abandoned_wait_loses_nothing() {
     for (hinted, params) in [(false, PARAMS), (true, RARELY)] {
