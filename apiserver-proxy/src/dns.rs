@@ -182,7 +182,7 @@ struct Limits {
     aside: Duration,
     /// How long it may take to fetch a truncated answer in full over TCP.
     in_full: Duration,
-    /// TCP connections at one time. Each may hold one message of 64 KiB.
+    /// TCP connections at one time, of which one source has at most half. Each may hold one message of 64 KiB.
     connections: usize,
     /// How long a TCP connection may take for its next question (RFC 7766 §6.2.3: "a few
     /// seconds").

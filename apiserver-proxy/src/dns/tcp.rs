@@ -1,14 +1,14 @@
-//! Questions over TCP: a bounded number of connections, each with a deadline for its next one.
+//! Questions over TCP: a bounded number of connections, of which one source can have half of what the others
+//! leave, each with a deadline for its next one.
 //!
 //! ```text
-//!     permit ─▶ accept ─▶ one task per connection: question ─▶ Handler ─▶ answer, in turn
+//!     accept ─▶ permit of its source ─▶ one task per connection: question ─▶ Handler ─▶ answer, in turn
 //! ```
 //!
 //! Framing and deadlines are hickory's. The deadline spans the whole of a question and the
 //! sending of the answer before it, so neither a slow writer nor a slow reader holds on longer.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -18,9 +18,8 @@ use hickory_server::net::tcp::TcpStream as Framed;
 use hickory_server::net::xfer::Protocol;
 use hickory_server::proto::op::MessageType;
 use hickory_server::server::{Request, RequestHandler, ResponseHandle, TimeoutStream};
-use telemetry::AcceptBackoff;
+use telemetry::{AcceptBackoff, FairPermits};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -32,17 +31,17 @@ const QUEUED: usize = 1;
 
 /// Accepts and serves until dropped, which closes every connection.
 pub(super) async fn serve(listener: TcpListener, handler: Handler, limits: &Limits) {
-    let permits = Arc::new(Semaphore::new(limits.connections));
+    let permits = FairPermits::new(limits.connections);
     let mut connections = JoinSet::new();
     let mut backoff = AcceptBackoff::default();
     loop {
-        // Never closed, so never an error; what is not accepted waits in the kernel's queue.
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok((stream, peer)) => {
                 backoff.accepted();
+                let Some(permit) = permits.take(peer.ip().to_canonical()) else {
+                    tracing::debug!(%peer, "DNS connection refused: its source has too many");
+                    continue;
+                };
                 let (handler, idle) = (handler.clone(), limits.idle);
                 connections.spawn(async move {
                     serve_connection(stream, peer, &handler, idle).await;
