@@ -109,6 +109,10 @@ impl<T: Send + 'static> Workers<T> {
                     Err(error) => return drop(ready.send(Err(error))),
                 };
                 drop(ready.send(Ok(())));
+                let mut ended = Ended {
+                    ending,
+                    result: Err("it panicked".to_owned()),
+                };
                 let result = runtime.block_on(async {
                     let Ok(task) = task.await else { return Ok(()) };
                     let handle = WorkerHandle {
@@ -117,10 +121,9 @@ impl<T: Send + 'static> Workers<T> {
                         pool: Rc::new(Pool::new(pool)),
                         movable: Rc::default(),
                     };
-                    work(handle, task, run, drain, requests, &ending).await
+                    work(handle, task, run, drain, requests, &ended.ending).await
                 });
-                // The receiver is gone if the process is ending already.
-                let _ = ending.try_send(result.map_err(|error| error.to_string()));
+                ended.result = result.map_err(|error| error.to_string());
             };
             let thread = std::thread::Builder::new()
                 .name(format!("{name}-{index}"))
@@ -161,6 +164,20 @@ impl<T: Send + 'static> Workers<T> {
         Asker {
             requests: self.requests.clone(),
         }
+    }
+}
+
+/// Reports how a worker has ended, also one that panics.
+struct Ended {
+    ending: mpsc::Sender<Result<(), String>>,
+    result: Result<(), String>,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let result = std::mem::replace(&mut self.result, Ok(()));
+        // The receiver is gone if the process is ending already.
+        let _ = self.ending.try_send(result);
     }
 }
 
@@ -379,6 +396,23 @@ mod tests {
             .await
             .unwrap();
         assert!(ended.unwrap().is_err());
+        drain.cut();
+        while workers.ended().await.is_some() {}
+        workers.join();
+    }
+
+    #[tokio::test]
+    async fn panicked_worker_is_reported_while_others_go_on() {
+        let drain = Drain::new(DrainParams::default());
+        let pool = PoolParams::for_workers(2);
+        let run = async |handle: WorkerHandle, ()| {
+            assert_ne!(handle.index, 1, "the defect");
+            std::future::pending().await
+        };
+        let mut workers = Workers::prepare("test", 2, pool, &drain, run).unwrap();
+        workers.start(vec![(), ()]);
+        let ended = timeout(Duration::from_secs(60), workers.ended()).await;
+        assert!(ended.unwrap().unwrap().is_err());
         drain.cut();
         while workers.ended().await.is_some() {}
         workers.join();
