@@ -13,11 +13,12 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use telemetry::lock;
+use tokio::net::UnixStream;
 use tokio::time::sleep;
 
 use crate::shared_address::{OwnSockets, pass_over, pass_to_all};
@@ -33,8 +34,10 @@ pub(crate) struct ReusePortGroup {
     before: Mutex<Option<BTreeSet<u64>>>,
     watched: AtomicBool,
     passed: AtomicBool,
-    /// Another process has these very sockets.
+    /// Another process has these very sockets, or is about to.
     shared: AtomicBool,
+    /// The channels to those that go on with them: each has another end until its process has ended.
+    sharers: Mutex<Vec<Arc<UnixStream>>>,
     left: Mutex<Vec<TcpListener>>,
 }
 
@@ -47,6 +50,7 @@ impl ReusePortGroup {
             watched: AtomicBool::new(false),
             passed: AtomicBool::new(false),
             shared: AtomicBool::new(false),
+            sharers: Mutex::default(),
             left: Mutex::default(),
         })
     }
@@ -61,9 +65,21 @@ impl ReusePortGroup {
         self.shared.store(shared, Ordering::Relaxed);
     }
 
+    /// Remembers that both processes go on with these very sockets, if another one has them: this one, until
+    /// the other end of the channel is closed, not only shut down.
+    pub(crate) fn share_until_closed(&self, channel: &Arc<UnixStream>) {
+        if self.shared.load(Ordering::Relaxed) {
+            let mut sharers = lock(&self.sharers);
+            sharers.retain(|sharer| !is_closed(sharer));
+            sharers.push(Arc::clone(channel));
+            self.share(false);
+        }
+    }
+
     /// Returns whether another process has these very sockets, with which it would lose its queue.
     pub(crate) fn is_shared(&self) -> bool {
-        self.shared.load(Ordering::Relaxed)
+        let sharers = lock(&self.sharers);
+        self.shared.load(Ordering::Relaxed) || !sharers.iter().all(|sharer| is_closed(sharer))
     }
 
     /// Remembers the others; to be called before any of the sockets listens.
@@ -122,6 +138,11 @@ impl ReusePortGroup {
     pub(crate) fn leave(&self, socket: TcpListener) {
         lock(&self.left).push(socket);
     }
+}
+
+/// Returns whether the other end of a channel of which each process has shut down one direction is closed.
+fn is_closed(channel: &UnixStream) -> bool {
+    relay::is_gone(channel.as_fd(), false)
 }
 
 impl Drop for ReusePortGroup {
@@ -299,6 +320,34 @@ mod tests {
         assert!(group.own().beside().unwrap().is_some());
         leave(vec![last]);
         assert!(TcpStream::connect(address).is_err());
+    }
+
+    #[tokio::test]
+    async fn sockets_are_shared_until_the_channel_closes() {
+        let (_, own) = first();
+        let group = own[0].group.as_ref().unwrap();
+        let pair = || {
+            let (here, there) = UnixStream::pair().unwrap();
+            (Arc::new(here), there.into_std().unwrap())
+        };
+        let (earlier, gone) = pair();
+        group.share(true);
+        group.share_until_closed(&earlier);
+        // As who gives ends the talk, and as who takes does.
+        rustix::net::shutdown(&*earlier, rustix::net::Shutdown::Write).unwrap();
+        gone.shutdown(std::net::Shutdown::Read).unwrap();
+        assert!(group.is_shared());
+        let (later, there) = pair();
+        group.share(true);
+        group.share_until_closed(&later);
+        drop(gone);
+        assert!(group.is_shared(), "the later one goes on");
+        drop(there);
+        assert!(!group.is_shared());
+        // It has never had them.
+        let (stranger, _there) = pair();
+        group.share_until_closed(&stranger);
+        assert!(!group.is_shared());
     }
 
     const MANY: usize = 64;

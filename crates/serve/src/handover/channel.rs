@@ -6,10 +6,11 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
@@ -105,7 +106,24 @@ impl Channel {
     /// Has the other process find that what it sends from now on comes too late; what it has sent can be
     /// received.
     pub(super) fn shut(&self) {
-        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.stream, Shutdown::Read);
+    }
+
+    /// Ends the talk by telling why nothing more is taken. The other process finds the channel closed when this
+    /// one has ended, unless it is dropped before.
+    pub(super) fn refuse(self, reason: String) -> Arc<UnixStream> {
+        // One that has said more than was read finds what it says next refused, at the latest.
+        if let Ok(frame) = encode(&Message::Refused { reason }, 0, 0) {
+            let _ = self.stream.try_write(&frame);
+        }
+        self.shut();
+        Arc::new(self.stream)
+    }
+
+    /// Ends the talk, as an end of stream, with nothing more to give. As [`Channel::refuse`] otherwise.
+    pub(super) fn end(self) -> Arc<UnixStream> {
+        let _ = rustix::net::shutdown(&self.stream, Shutdown::Write);
+        Arc::new(self.stream)
     }
 
     /// Waits for a message. Not cancel-safe: the channel is of no use after that.

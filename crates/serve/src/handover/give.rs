@@ -50,6 +50,8 @@ enum GiveError {
     Channel(#[from] ChannelError),
     #[error("no progress for {0:?}")]
     Late(Duration),
+    #[error("it takes nothing more: {0}")]
+    Refused(String),
     #[error("it speaks versions {0} to {1}")]
     Version(u32, u32),
     #[error("it closed without a word")]
@@ -107,17 +109,34 @@ impl Giver {
         self.accepting.drain.phase() < Phase::Closing && keep.is_ok()
     }
 
-    /// Gives everything to one newcomer; completes if that fails, and when the newcomer is gone afterwards. Until
-    /// all is given, the listeners of tables of flows that are given are in `tables`.
+    /// Gives everything to one newcomer; completes if that fails. Until all is given, the listeners of tables of
+    /// flows that are given are in `tables`.
     async fn give(
         &self,
         stream: UnixStream,
         sockets: &Mutex<Vec<SharedSocket>>,
         tables: &mut Vec<String>,
     ) -> Result<(), GiveError> {
-        let begun = Instant::now();
         let mut channel = Channel::new(stream).map_err(ChannelError::from)?;
-        let first = self.receive(&mut channel).await;
+        let given = self.give_all(&mut channel, sockets, tables).await;
+        if given.is_err() {
+            // It may accept with them, until it has ended.
+            let channel = channel.end();
+            for own in lock(sockets).iter() {
+                own.group.share_until_closed(&channel);
+            }
+        }
+        given
+    }
+
+    async fn give_all(
+        &self,
+        channel: &mut Channel,
+        sockets: &Mutex<Vec<SharedSocket>>,
+        tables: &mut Vec<String>,
+    ) -> Result<(), GiveError> {
+        let begun = Instant::now();
+        let first = self.receive(channel).await;
         let hello = first.map_err(GiveError::first)?.message;
         let Message::Hello {
             lowest,
@@ -130,7 +149,7 @@ impl Giver {
         if unready && self.serves() {
             let reason = "it can serve, and the newcomer cannot yet".to_owned();
             let refused = Message::Refused { reason };
-            self.send(&mut channel, &refused, &[], &[]).await?;
+            self.send(channel, &refused, &[], &[]).await?;
             return Err(GiveError::Unready);
         }
         let [own_lowest, own_highest] = VERSIONS;
@@ -138,49 +157,38 @@ impl Giver {
         if version < own_lowest.max(lowest) {
             let reason = format!("versions {own_lowest} to {own_highest} are spoken here");
             let refused = Message::Refused { reason };
-            self.send(&mut channel, &refused, &[], &[]).await?;
+            self.send(channel, &refused, &[], &[]).await?;
             return Err(GiveError::Version(lowest, highest));
         }
         let agreed = Message::Agreed { version };
-        self.send(&mut channel, &agreed, &[], &[]).await?;
+        self.send(channel, &agreed, &[], &[]).await?;
         tracing::info!("handing over to another process");
 
         // What closes has nothing to share.
         let accepts = self.accepting.drain.phase() < Phase::Closing;
-        let before: Vec<_> = lock(sockets)
-            .iter()
-            .map(|own| (Arc::clone(&own.group), own.group.is_shared()))
-            .collect();
         let shared: Vec<_> = lock(sockets)
             .iter()
             .filter(|_| accepts)
             .filter_map(SharedSocket::share)
             .collect();
-        let shown = self.show_sockets(&mut channel, shared).await;
-        if shown.as_ref().is_err_and(GiveError::is_gone) {
-            // It never used them; an earlier newcomer may still share them.
-            before.iter().for_each(|(group, was)| group.share(*was));
-        }
-        // A listener closes with the last of these.
-        drop(before);
-        shown?;
+        self.show_sockets(channel, shared).await?;
         self.accepting.set(Gate::Paused);
 
         let mut moved = 0;
         for worker in 0..self.workers.count() {
-            while let Some(now) = self.give_some(&mut channel, worker).await? {
+            while let Some(now) = self.give_some(channel, worker).await? {
                 moved += now;
             }
         }
         for worker in 0..self.workers.count() {
-            while let Some((listener, now)) = self.give_flows(&mut channel, worker).await? {
+            while let Some((listener, now)) = self.give_flows(channel, worker).await? {
                 moved += now;
                 tables.push(listener);
             }
         }
-        self.send(&mut channel, &Message::Settled, &[], &[]).await?;
+        self.send(channel, &Message::Settled, &[], &[]).await?;
         // Newcomers come to it from here on, and a service manager knows of it: this process may end.
-        self.expect(&mut channel, Message::Taken).await?;
+        self.expect(channel, Message::Taken).await?;
         tables.clear();
         self.accepting.set(Gate::Left);
         let addresses: BTreeSet<_> = lock(sockets)
@@ -200,7 +208,7 @@ impl Giver {
         );
         self.accepting.drain.hand_over(self.shared.params.exit);
         // What was not established follows, for as long as there is somewhere to go.
-        let followed = self.give_later(&mut channel).await;
+        let followed = self.give_later(channel).await;
         if let Err(error) = followed {
             let error = chain(&error).to_string();
             tracing::info!(error, "what is left stays here");
@@ -401,7 +409,11 @@ impl Giver {
     }
 
     async fn receive(&self, channel: &mut Channel) -> Result<Received, GiveError> {
-        Ok(self.within(channel.receive()).await??)
+        let received = self.within(channel.receive()).await??;
+        if let Message::Refused { reason } = received.message {
+            return Err(GiveError::Refused(reason));
+        }
+        Ok(received)
     }
 
     async fn within<T>(&self, progress: impl Future<Output = T>) -> Result<T, GiveError> {
@@ -419,15 +431,6 @@ impl GiveError {
             true => Self::Silent,
             false => self,
         }
-    }
-
-    /// Returns whether the other process has closed its end, as one that has died.
-    fn is_gone(&self) -> bool {
-        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-        let is = |error: &io::Error| {
-            [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind())
-        };
-        matches!(self, Self::Channel(ChannelError::Io(error)) if is(error))
     }
 
     fn is_none_at_all(&self) -> bool {

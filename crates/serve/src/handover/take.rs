@@ -221,14 +221,18 @@ impl Taking {
             .take_all(workers, both, &mut settled, datagrams, drain)
             .await;
         let stopping = matches!(ended, Err(TakeError::Stopping));
+        let error = ended.map_or_else(|error| chain(&error).to_string(), |()| String::new());
         // The other process learns of it before it gives up more.
-        self.channel.shut();
+        let channel = self.channel.refuse(error.clone());
+        for group in groups.iter().filter_map(Weak::upgrade) {
+            group.share_until_closed(&channel);
+        }
+        drop(channel);
         if stopping {
             tracing::info!("nothing more is taken over, since this process stops");
         } else if !settled {
-            self.open_rest(workers, datagrams).await;
+            open_rest(workers, datagrams, &self.announced, &self.came).await;
             shared.metrics.ended(Direction::In, false);
-            let error = ended.map_or_else(|error| chain(&error).to_string(), |()| String::new());
             tracing::warn!(%error, "the rest is not taken over; this process serves what it has");
             socket.publish(&shared.params);
             shared.state.take(false);
@@ -285,7 +289,7 @@ impl Taking {
             within(limit, self.channel.send(&Message::Taken, &[], &[])).await??;
             // Only now the other one leaves; until then it may yet go on with the same sockets.
             *settled = true;
-            self.open_rest(workers, datagrams).await;
+            open_rest(workers, datagrams, &self.announced, &self.came).await;
             settle();
             self.shared.metrics.ended(Direction::In, true);
             let seconds = self.begun.elapsed().as_secs_f64();
@@ -382,15 +386,6 @@ impl Taking {
         Ok(count)
     }
 
-    /// Serves listeners of datagrams anew of which no table came, with as many sockets as were to come.
-    async fn open_rest(&self, workers: &Asker, datagrams: &DatagramListeners) {
-        let missing = self
-            .announced
-            .iter()
-            .filter(|name| !self.came.contains(name));
-        workers.open_flows(missing.cloned(), datagrams).await;
-    }
-
     /// Waits until the other process gives up what it sent, which it says or does not: then it goes on with it.
     async fn commit(&mut self) -> Result<(), TakeError> {
         let taken = within(
@@ -416,6 +411,17 @@ impl Taking {
         }
         Ok(())
     }
+}
+
+/// Serves listeners of datagrams anew of which no table came, with as many sockets as were to come.
+async fn open_rest(
+    workers: &Asker,
+    datagrams: &DatagramListeners,
+    announced: &[String],
+    came: &[String],
+) {
+    let missing = announced.iter().filter(|name| !came.contains(name));
+    workers.open_flows(missing.cloned(), datagrams).await;
 }
 
 /// Returns the two sockets of a table of flows.
@@ -466,5 +472,92 @@ impl TakeError {
 
     fn unexpected(message: &Message) -> Self {
         Self::Unexpected(format!("{message:?}").chars().take(80).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use relay::PoolParams;
+    use route::TcpOptions;
+    use telemetry::Registry;
+    use testkit::tempdir::TempDir;
+    use tokio::net::UnixListener;
+
+    use super::super::wire::SocketRecord;
+    use super::super::{HandoverMetrics, HandoverParams};
+    use super::*;
+    use crate::drain::DrainParams;
+    use crate::listener::{ListenerParams, bind_rest};
+    use crate::worker::Workers;
+
+    /// Gives a listening socket, and closes the channel once the newcomer serves.
+    async fn die_while_giving(path: &Path, socket: TcpListener) {
+        let listener = UnixListener::bind(path).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut channel = Channel::new(stream).unwrap();
+        let hello = channel.receive().await.unwrap().message;
+        assert!(matches!(hello, Message::Hello { .. }), "{hello:?}");
+        let agreed = Message::Agreed { version: 1 };
+        channel.send(&agreed, &[], &[]).await.unwrap();
+        let listener = "test".to_owned();
+        let sockets = Message::Sockets {
+            sockets: vec![SocketRecord { listener }],
+            last: true,
+            flows: Vec::new(),
+        };
+        let descriptors = [socket.as_fd()];
+        channel.send(&sockets, &descriptors, &[]).await.unwrap();
+        let serving = channel.receive().await.unwrap().message;
+        assert_eq!(serving, Message::Serving);
+    }
+
+    #[tokio::test]
+    async fn sockets_are_own_once_the_giver_has_died() {
+        let directory = TempDir::new("take").unwrap();
+        let own = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(directory.path(), own).unwrap();
+        let params = HandoverParams {
+            socket: directory.join("handover.sock"),
+            timeout: Duration::from_secs(60),
+            exit: false,
+            notify: None,
+        };
+        let path = params.socket.clone();
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let giver = tokio::spawn(async move { die_while_giving(&path, socket).await });
+        while !params.socket.exists() {
+            tokio::task::yield_now().await;
+        }
+        let metrics = HandoverMetrics::new(&Registry::new());
+        let shared = Arc::new(Shared {
+            params,
+            state: HandoverState::default(),
+            metrics,
+        });
+        let here = HandoverSocket::bind(&shared.params.socket).unwrap();
+        let (taking, taken) = Taking::begin(&shared).await.unwrap();
+        let listeners = [ListenerParams {
+            name: "test".to_owned(),
+            address,
+            tcp: TcpOptions::default(),
+        }];
+        let bound = bind_rest(&listeners, 1, Vec::new(), taken).unwrap();
+        let groups = bound.to_share(&listeners).unwrap().groups;
+        let group = groups[0].upgrade().unwrap();
+        assert!(group.is_shared());
+
+        let drain = Drain::new(DrainParams::default());
+        let pool = PoolParams::for_workers(1);
+        let run = async |_, ()| Ok(());
+        let workers = Workers::prepare("test", 1, pool, &drain, run).unwrap();
+        let datagrams = DatagramListeners::default();
+        let (asker, datagrams) = (workers.asker(), &datagrams);
+        taking.run(&asker, &groups, &here, datagrams, &drain).await;
+        giver.await.unwrap();
+        assert!(!group.is_shared());
+        assert_eq!(shared.state.ready(), Ok(()));
     }
 }
