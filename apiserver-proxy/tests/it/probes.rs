@@ -71,7 +71,7 @@ fn admin_socket_shows_connections() {
     proxy.wait_ended();
 }
 
-fn over_unix(path: &std::path::Path, method: &str, target: &str) -> String {
+pub(crate) fn over_unix(path: &std::path::Path, method: &str, target: &str) -> String {
     let mut stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let request = format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");

@@ -39,8 +39,18 @@ pub enum Phase {
 pub struct Drain {
     phase: Arc<watch::Sender<Phase>>,
     params: DrainParams,
-    /// Another process serves already, and whether this one ends then.
-    handed_over: Arc<watch::Sender<Option<bool>>>,
+    handed_over: Arc<watch::Sender<HandedOver>>,
+}
+
+/// How far another process has taken over from this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandedOver {
+    /// None does.
+    No,
+    /// It takes what there is.
+    UnderWay,
+    /// It serves already, and whether this one ends then.
+    Done { exit: bool },
 }
 
 impl Drain {
@@ -49,7 +59,7 @@ impl Drain {
         Self {
             phase: Arc::new(watch::Sender::new(Phase::Serving)),
             params,
-            handed_over: Arc::new(watch::Sender::new(None)),
+            handed_over: Arc::new(watch::Sender::new(HandedOver::No)),
         }
     }
 
@@ -58,10 +68,18 @@ impl Drain {
         *self.phase.borrow()
     }
 
+    /// Has the process not end while another takes over from it, or end as before if that came to nothing.
+    pub(crate) fn hand_over_begins(&self, begins: bool) {
+        self.handed_over.send_replace(match begins {
+            true => HandedOver::UnderWay,
+            false => HandedOver::No,
+        });
+    }
+
     /// Has a later drain not wait before nothing is accepted, since another process has the listeners; drains
     /// now if the process is to `exit`.
     pub(crate) fn hand_over(&self, exit: bool) {
-        self.handed_over.send_replace(Some(exit));
+        self.handed_over.send_replace(HandedOver::Done { exit });
         if self.phase() == Phase::Unready {
             self.advance(Phase::Closing);
         }
@@ -73,12 +91,24 @@ impl Drain {
     /// Waits until another process serves instead of this one. Cancel-safe.
     pub async fn handed_over(&self) {
         let mut receiver = self.handed_over.subscribe();
-        let _ = receiver.wait_for(Option::is_some).await;
+        let is_done = |now: &HandedOver| matches!(now, HandedOver::Done { .. });
+        let _ = receiver.wait_for(is_done).await;
     }
 
     /// Returns whether the process ends once its last connection has.
     pub(crate) fn exits(&self) -> bool {
-        *self.handed_over.borrow() == Some(true)
+        *self.handed_over.borrow() == HandedOver::Done { exit: true }
+    }
+
+    /// Returns whether the process stays for the sake of one that takes over, though no connection is left: each
+    /// step of that has a limit, and a cut ends it.
+    pub(crate) fn is_handing_over(&self) -> bool {
+        *self.handed_over.borrow() == HandedOver::UnderWay && self.phase() < Phase::Cut
+    }
+
+    /// Returns a receiver that tells when one of the last two answers may be another.
+    pub(crate) fn watch_handover(&self) -> watch::Receiver<HandedOver> {
+        self.handed_over.subscribe()
     }
 
     /// Starts draining; does nothing if it has begun. Must be called within a runtime, on which
@@ -89,7 +119,7 @@ impl Drain {
         }
         tracing::info!(delay = ?self.params.delay, timeout = ?self.params.timeout, "draining");
         let drain = self.clone();
-        if self.handed_over.borrow().is_some() {
+        if matches!(*self.handed_over.borrow(), HandedOver::Done { .. }) {
             self.advance(Phase::Closing);
         }
         tokio::spawn(async move {

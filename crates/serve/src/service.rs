@@ -85,7 +85,8 @@ impl<T: Send + 'static> Service<T> {
         self.workers.start(tasks);
     }
 
-    /// Runs until the workers have ended and, when signals are acted on, one asked to stop.
+    /// Runs until the workers have ended, nothing more is handed over and, when signals are acted on, one asked to
+    /// stop.
     ///
     /// `changed` resolves when `reload` is due; it must be cancel-safe.
     ///
@@ -100,7 +101,10 @@ impl<T: Send + 'static> Service<T> {
         let mut stopping = signals.is_none();
         let mut ended = false;
         let mut failed = None;
-        while !(ended && (stopping || self.drain.exits())) {
+        let mut handover = self.drain.watch_handover();
+        let may_end =
+            |drain: &Drain, stopping| (stopping || drain.exits()) && !drain.is_handing_over();
+        while !(ended && may_end(&self.drain, stopping)) {
             let signal = async {
                 match &mut signals {
                     Some(signals) => signals.next().await,
@@ -117,6 +121,8 @@ impl<T: Send + 'static> Service<T> {
                     }
                 },
                 () = changed() => reload(),
+                Ok(()) = handover.changed() => {}
+                () = self.drain.reached(Phase::Cut), if ended && self.drain.is_handing_over() => {}
                 worker = self.workers.ended(), if !ended => {
                     let early = self.drain.phase() < Phase::Closing;
                     let why = match worker {
@@ -144,5 +150,52 @@ impl<T: Send + 'static> Service<T> {
         self.access_log.close(LOG_CLOSE_TIMEOUT);
         tracing::info!("ended");
         failed.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::pin::pin;
+
+    use relay::PoolParams;
+    use telemetry::AccessFormat;
+    use telemetry::access_log::Sink;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::drain::DrainParams;
+
+    #[tokio::test]
+    async fn drained_process_stays_while_it_hands_over() {
+        let ends: [fn(&Drain); 3] = [
+            |drain| drain.hand_over_begins(false),
+            |drain| drain.hand_over(false),
+            Drain::cut,
+        ];
+        for end in ends {
+            let drain = Drain::new(DrainParams {
+                delay: Duration::ZERO,
+                timeout: Duration::from_secs(3600),
+            });
+            let pool = PoolParams::for_workers(1);
+            let closing = drain.clone();
+            let run = async move |_, ()| {
+                closing.reached(Phase::Closing).await;
+                Ok(())
+            };
+            let workers = Workers::prepare("test", 1, pool, &drain, run).unwrap();
+            let log = AccessLog::new(AccessFormat::Off, Sink::Stdout).unwrap();
+            let mut service = Service::new(drain.clone(), workers, log);
+            service.start(vec![()]);
+            drain.hand_over_begins(true);
+            drain.begin();
+            let mut run = pin!(service.run(None, async || pending().await, || {}));
+            let soon = Duration::from_millis(100);
+            timeout(soon, &mut run).await.expect_err("it hands over");
+            end(&drain);
+            let limit = Duration::from_secs(60);
+            timeout(limit, &mut run).await.unwrap().unwrap();
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! How a process ends that another one replaces, or has tried to.
 
 use super::*;
+use crate::probes::over_unix;
 
 /// As where a roll is taken back: the newcomer goes, and who handed over has no listener.
 #[test]
@@ -87,4 +88,41 @@ fn drain_after_given_up_handover_resets_none() {
         });
         assert_eq!(first.child.wait_exit(LIMIT).unwrap().code(), Some(0));
     }
+}
+
+#[test]
+fn draining_process_hands_over_what_is_left() {
+    let place = Place::new();
+    let mut first = place.start(json!({ "drain": { "delay": "0s", "timeout": "60s" } }));
+    let mut client = place.open();
+    first.child.signal(Signal::TERM).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], place.port));
+    let refused = || TcpStream::connect(address).is_err();
+    wait::until("a refusal", LIMIT, refused).unwrap();
+    let second = place.start(json!({}));
+    let done = || {
+        let labels = [("direction", "in"), ("outcome", "done")];
+        metrics(second.probes).value("rhizome_handovers_total", &labels) == Some(1.0)
+    };
+    wait::until("the handover to be done", LIMIT, done).unwrap();
+    assert_eq!(first.child.wait_exit(LIMIT).unwrap().code(), Some(0));
+    says_back(&mut client, b"still here");
+    assert_eq!(active(&second), 1.0);
+}
+
+#[test]
+fn drained_process_exits_once_it_is_replaced() {
+    let place = Place::new();
+    let admin = place.directory.join("admin.sock");
+    let mut first = place.start(json!({
+        "handover": { "socket": place.directory.join("handover.sock"), "afterwards": "exit" },
+        "admin": { "address": format!("unix:{}", admin.display()) },
+        "drain": { "delay": "0s", "timeout": "60s" },
+    }));
+    over_unix(&admin, "POST", "/drain");
+    let address = SocketAddr::from(([127, 0, 0, 1], place.port));
+    let refused = || TcpStream::connect(address).is_err();
+    wait::until("a refusal", LIMIT, refused).unwrap();
+    let _second = place.start(json!({}));
+    assert_eq!(first.child.wait_exit(LIMIT).unwrap().code(), Some(0));
 }

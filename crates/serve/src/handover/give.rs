@@ -92,6 +92,7 @@ impl Giver {
                         continue; // it only looked whether a process serves, or waits to be ready
                     }
                     self.shared.metrics.ended(Direction::Out, false);
+                    drain.hand_over_begins(false);
                     self.accepting.set(Gate::Open);
                     self.open_again(tables, datagrams).await;
                     let error = chain(&error).to_string();
@@ -163,6 +164,7 @@ impl Giver {
         let agreed = Message::Agreed { version };
         self.send(channel, &agreed, &[], &[]).await?;
         tracing::info!("handing over to another process");
+        self.accepting.drain.hand_over_begins(true);
 
         // What closes has nothing to share.
         let accepts = self.accepting.drain.phase() < Phase::Closing;

@@ -486,7 +486,7 @@ mod tests {
     use tokio::net::UnixListener;
 
     use super::super::wire::SocketRecord;
-    use super::super::{HandoverMetrics, HandoverParams};
+    use super::super::{HandoverConditions, HandoverMetrics, HandoverParams};
     use super::*;
     use crate::drain::DrainParams;
     use crate::listener::{ListenerParams, bind_rest};
@@ -536,6 +536,7 @@ mod tests {
             params,
             state: HandoverState::default(),
             metrics,
+            conditions: HandoverConditions::default(),
         });
         let here = HandoverSocket::bind(&shared.params.socket).unwrap();
         let (taking, taken) = Taking::begin(&shared).await.unwrap();
