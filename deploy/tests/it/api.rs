@@ -80,14 +80,28 @@ impl<'n> Api<'n> {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         let file = self.kubeconfig.with_extension("objects.json");
         std::fs::write(&file, list.to_string()).unwrap();
+        let file = format!("--filename={}", file.display());
+        self.run(&[arguments, &[&file]].concat())
+    }
+
+    /// Runs `kubectl`, and returns how it ended.
+    fn run(&self, arguments: &[&str]) -> Output {
         let mut kubectl = Place::In(self.namespace).command(command::require("timeout").unwrap());
         kubectl.arg("60").arg(command::require("kubectl").unwrap());
         kubectl.arg("--kubeconfig").arg(&self.kubeconfig);
         kubectl
             .arg("--cache-dir")
             .arg(self.kubeconfig.with_extension("cache"));
-        kubectl.args(arguments).arg("--filename").arg(&file);
-        command::output(&mut kubectl).unwrap()
+        command::output(kubectl.args(arguments)).unwrap()
+    }
+
+    /// As [`Api::kubectl`], without a file where there are no objects; it must succeed.
+    pub(crate) fn must_kubectl(&self, arguments: &[&str], objects: &[Value]) {
+        let output = match objects {
+            [] => self.run(arguments),
+            _ => self.kubectl(arguments, objects),
+        };
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
     }
 
     /// Applies objects server-side, all of whose fields the server must know.
@@ -99,8 +113,7 @@ impl<'n> Api<'n> {
     pub(crate) fn apply_as(&self, manager: &str, objects: &[Value]) {
         let manager = format!("--field-manager={manager}");
         let flags = ["apply", "--server-side", "--validate=false", &manager];
-        let output = self.kubectl(&flags, objects);
-        assert!(output.status.success(), "{}", text(&output));
+        self.must_kubectl(&flags, objects);
     }
 
     /// Returns what an apply would change, in words; nothing if nothing.

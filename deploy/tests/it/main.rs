@@ -23,6 +23,7 @@ mod documented;
 mod egress;
 mod envoy;
 mod manifests;
+mod migration;
 mod network;
 mod objects;
 mod path;

@@ -47,7 +47,7 @@ pub(crate) fn items(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Tells whether labels have all of a selector's.
-fn selects(selector: &Value, labels: &Value) -> bool {
+pub(crate) fn selects(selector: &Value, labels: &Value) -> bool {
     let wanted = selector.as_object().unwrap();
     // The name of a StatefulSet's pod is a label that its controller adds.
     let mut own = wanted.iter().filter(|(key, _)| !key.ends_with("/pod-name"));
