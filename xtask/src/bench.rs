@@ -184,4 +184,53 @@ mod tests {
         assert_eq!(runs, expected);
         assert_eq!(text.lines().count(), 2);
     }
+
+    /// A row that says so is of the set-up with the gateway, and no other.
+    #[test]
+    fn readme_has_tunnels_of_the_suite() {
+        let read = |file: &str| fs::read_to_string(workspace::root().join(file)).unwrap();
+        let runs: Vec<Value> = serde_json::from_str(&read(RESULTS)).unwrap();
+        let median = |setup: &str, case: &str, figure: &str| {
+            let rows = runs.iter().find(|run| run["name"] == "tunnel").unwrap();
+            let mut rows = rows["rows"].as_array().unwrap().iter();
+            let row = rows.find(|row| {
+                row["setup"] == setup && row["case"] == case && row["figure"] == figure
+            });
+            row.unwrap()["median"].as_f64().unwrap().round()
+        };
+        let readme = read("README.md");
+        let lines: Vec<&str> = readme.lines().collect();
+        for (case, figure, starts) in [
+            (
+                "bulk ×1",
+                "throughput",
+                "| tunnel by UDP through the gateway,",
+            ),
+            (
+                "idle",
+                "pings in turn p50",
+                "| ping through the idle tunnel by UDP,",
+            ),
+        ] {
+            let at = lines.iter().position(|line| line.starts_with(starts));
+            let [with, without] = lines[at.unwrap()..][..2] else {
+                panic!("{starts}")
+            };
+            for (line, setup) in [(with, "rhizome udp+gateway"), (without, "rhizome udp")] {
+                let own = median(setup, case, figure);
+                let shown = line.split('|').nth(2).unwrap().trim().trim_matches('*');
+                let shown: f64 = shown.parse().unwrap();
+                assert!((shown - own).abs() <= 1.0, "{line}: {own}");
+            }
+            assert!(without.contains("without a gateway"), "{without}");
+        }
+        let why = lines
+            .iter()
+            .find(|line| line.contains("Mb/s through the gateway"));
+        for setup in ["rhizome udp+gateway", "rhizome tcp+gateway"] {
+            let own = median(setup, "bulk ×1", "throughput").to_string();
+            let own = format!("{},{}", &own[..1], &own[1..]);
+            assert!(why.unwrap().contains(&own), "{setup}: {own}");
+        }
+    }
 }
