@@ -104,8 +104,7 @@ struct EndpointFile {
 #[derive(Deserialize, JsonSchema, Serialize)]
 #[serde(remote = "Balance", rename_all = "kebab-case")]
 enum BalanceFile {
-    /// One with few connections for its weight: the best of all where they are few, the better of
-    /// two chosen at random where they are many.
+    /// The one with the fewest connections for its weight; among equals one at random.
     LeastRequest,
     /// Always the same for one client address.
     Maglev,
