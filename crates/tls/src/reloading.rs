@@ -16,7 +16,7 @@ use arc_swap::ArcSwap;
 use ring::digest::SHA256_OUTPUT_LEN;
 use settings::{FileWatcher, WatchParams};
 use telemetry::lock;
-use telemetry::metrics::{Counter, CounterFamily};
+use telemetry::metrics::{Counter, CounterFamily, Gauge, GaugeFamily};
 
 use crate::error::TlsError;
 use crate::files::{Content, Piece};
@@ -45,29 +45,43 @@ struct Files {
     built_from: Vec<[u8; SHA256_OUTPUT_LEN]>,
     /// Why they were refused when they were read last; the same is counted and logged once.
     refused: Option<String>,
+    /// Whether they are among those that the gauge counts.
+    counted: bool,
 }
 
-/// The family `rhizome_tls_reloads_total{purpose,result}`, registered once per process.
+/// The families `rhizome_tls_reloads_total{purpose,result}` and `rhizome_tls_files_refused{purpose}`,
+/// registered once per process.
 #[derive(Clone, Debug)]
-pub struct Metrics(CounterFamily);
+pub struct Metrics {
+    reloads: CounterFamily,
+    refused: GaugeFamily,
+}
 
 /// The series of one set of files.
 struct Series {
     taken: Counter,
     refused: Counter,
+    now_refused: Gauge,
 }
 
 impl Metrics {
-    /// Registers the family.
+    /// Registers the families.
     ///
     /// # Panics
-    /// When it is registered already.
+    /// When one of them is registered already.
     pub fn new(registry: &telemetry::Registry) -> Self {
-        Self(registry.counter(
-            "rhizome_tls_reloads_total",
-            "Changed TLS files that were taken, or refused with the last good ones kept.",
-            &["purpose", "result"],
-        ))
+        Self {
+            reloads: registry.counter(
+                "rhizome_tls_reloads_total",
+                "Changed TLS files that were taken, or refused with the last good ones kept.",
+                &["purpose", "result"],
+            ),
+            refused: registry.gauge(
+                "rhizome_tls_files_refused",
+                "Sets of TLS files that are refused as they are now; the last good ones are in effect.",
+                &["purpose"],
+            ),
+        }
     }
 }
 
@@ -108,6 +122,7 @@ impl<T> Reloading<T> {
             files: Mutex::new(Files {
                 built_from,
                 refused: None,
+                counted: false,
             }),
             counted: OnceLock::new(),
         }))
@@ -122,8 +137,9 @@ impl<T> Reloading<T> {
     /// changes nothing: one set of files has one purpose.
     pub fn count_in(&self, metrics: &Metrics, purpose: &str) {
         let _ = self.0.counted.set(Series {
-            taken: metrics.0.with(&[purpose, "taken"]),
-            refused: metrics.0.with(&[purpose, "refused"]),
+            taken: metrics.reloads.with(&[purpose, "taken"]),
+            refused: metrics.reloads.with(&[purpose, "refused"]),
+            now_refused: metrics.refused.with(&[purpose]),
         });
     }
 
@@ -192,6 +208,15 @@ impl<T> Inner<T> {
                 Err(_) if new => series.refused.inc(),
                 Err(_) => {}
             }
+            let is_refused = !matches!(&changed, Ok(_) | Err(TlsError::Missing(_)));
+            match (
+                std::mem::replace(&mut files.counted, is_refused),
+                is_refused,
+            ) {
+                (false, true) => series.now_refused.inc(),
+                (true, false) => series.now_refused.dec(),
+                (false, false) | (true, true) => {}
+            }
         }
         files.refused = refused;
         (changed, new)
@@ -206,6 +231,16 @@ impl<T> Inner<T> {
         self.value.store(Arc::new((self.build)(&files)?));
         *built_from = digests;
         Ok(true)
+    }
+}
+
+impl<T> Drop for Inner<T> {
+    fn drop(&mut self) {
+        if lock(&self.files).counted
+            && let Some(series) = self.counted.get()
+        {
+            series.now_refused.dec();
+        }
     }
 }
 

@@ -301,12 +301,17 @@ async fn watch_applies_changes_and_counts_broken_files() {
     let registry = telemetry::Registry::new();
     let server = ServerTls::load(place.server_params(ClientAuth::Required)).unwrap();
     server.count_in(&Metrics::new(&registry), "xds");
-    let count = |result: &str| {
-        let series = format!(r#"rhizome_tls_reloads_total{{purpose="xds",result="{result}"}}"#);
+    let value = |series: &str| {
         let text = registry.encode(telemetry::metrics::Exposition::Text);
-        let line = text.lines().find(|line| line.starts_with(&series)).unwrap();
+        let line = text.lines().find(|line| line.starts_with(series)).unwrap();
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
     };
+    let count = |result: &str| {
+        value(&format!(
+            r#"rhizome_tls_reloads_total{{purpose="xds",result="{result}"}}"#
+        ))
+    };
+    let refused = || value(r#"rhizome_tls_files_refused{purpose="xds"}"#);
     let until = async |result: &str| {
         while count(result) == 0.0 {
             tokio::task::yield_now().await;
@@ -319,10 +324,17 @@ async fn watch_applies_changes_and_counts_broken_files() {
     let changing = async {
         place.dir.replace("server.crt", "garbage").unwrap();
         until("refused").await;
+        // One refusal, and it lasts.
+        while refused() == 0.0 {
+            tokio::task::yield_now().await;
+        }
         let fresh = server_identity(&authority);
         place.dir.replace("server.key", &fresh.key_pem).unwrap();
         place.dir.replace("server.crt", &fresh.cert_pem).unwrap();
         until("taken").await;
+        while refused() > 0.0 {
+            tokio::task::yield_now().await;
+        }
     };
     tokio::select! {
         () = watching => {}
@@ -330,4 +342,10 @@ async fn watch_applies_changes_and_counts_broken_files() {
     }
     let client = ClientTls::load(place.client_params()).unwrap();
     shake(&server, &client).await.unwrap();
+
+    place.dir.replace("server.crt", "garbage").unwrap();
+    server.reload().unwrap_err();
+    assert_eq!(refused(), 1.0);
+    drop(server);
+    assert_eq!(refused(), 0.0, "what is gone is not refused");
 }
