@@ -23,7 +23,7 @@ use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tunnel::keys::KeyError;
-use tunnel::{Identity, Sockets, Status, Tunnel};
+use tunnel::{Identity, Sockets, Status, Tunnel, TunnelError};
 
 use crate::config::{Config, Environment};
 use crate::dial::Connector;
@@ -55,6 +55,9 @@ pub enum ClientError {
     /// The probe port or the admin address could not be bound.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// Keys and servers cannot be used together.
+    #[error(transparent)]
+    Identity(#[from] tunnel::IdentityError),
     /// A key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -74,7 +77,10 @@ impl ClientError {
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Config(_) | Self::Key(_) | Self::Tunnel(tunnel::StartError::Identity(_)) => true,
+            Self::Config(_)
+            | Self::Identity(_)
+            | Self::Key(_)
+            | Self::Tunnel(tunnel::StartError::Identity(_)) => true,
             Self::Network(error) => error.is_configuration(),
             Self::CleanUp(_)
             | Self::Endpoint(_)
@@ -275,11 +281,21 @@ impl Client {
         Ok((config, identity, same))
     }
 
+    /// Reads keys and servers, and hands them to the tunnel.
+    async fn renew(&mut self) -> Result<(Config, bool), ClientError> {
+        let (config, identity, same) = self.read()?;
+        match self.tunnel.replace(identity).await {
+            Err(TunnelError::Identity(error)) => Err(error.into()),
+            // A tunnel that has ended is noticed elsewhere.
+            Ok(()) | Err(_) => Ok((config, same)),
+        }
+    }
+
     /// Reads keys and servers again; what cannot be used changes nothing. The same refusal is logged and
     /// counted once.
     async fn reload(&mut self) {
-        let (config, identity, same) = match self.read() {
-            Ok(read) => read,
+        let (config, same) = match self.renew().await {
+            Ok(renewed) => renewed,
             Err(error) => {
                 let error = telemetry::chain(&error).to_string();
                 if self.refused.as_ref() != Some(&error) {
@@ -292,8 +308,6 @@ impl Client {
             }
         };
         self.refused = None;
-        // A tunnel that has ended is noticed elsewhere.
-        let _ = self.tunnel.replace(identity).await;
         if !same {
             tracing::warn!("only keys and servers change without a restart");
         }

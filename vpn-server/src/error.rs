@@ -31,6 +31,9 @@ pub enum ServerError {
     /// An endpoint for probes or operators could not be bound.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// Keys and peers cannot be used together.
+    #[error(transparent)]
+    Identity(#[from] tunnel::IdentityError),
     /// The file of a key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -73,6 +76,9 @@ impl ServerError {
     /// Tells whether the configuration is to blame, or what it points to.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
-        matches!(self, Self::Key(_) | Self::Peers(_) | Self::Tls(_))
+        matches!(
+            self,
+            Self::Identity(_) | Self::Key(_) | Self::Peers(_) | Self::Tls(_)
+        )
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use settings::{ConfigErrors, FileWatcher, RelPath, WatchParams, yaml};
-use telemetry::metrics::CounterFamily;
+use telemetry::metrics::{CounterFamily, Gauge};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tunnel::keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
@@ -153,6 +153,8 @@ pub(crate) struct Keeper {
     pub(crate) asked: Arc<Notify>,
     /// Counts changed files, by what became of them.
     pub(crate) reloads: CounterFamily,
+    /// Whether what is in effect is what the files say.
+    pub(crate) good: Gauge,
 }
 
 impl Keeper {
@@ -195,19 +197,13 @@ impl Keeper {
 
     /// Reads once; the same refusal is logged and counted once.
     async fn read<L: Link>(&mut self, link: &L, refused: &mut Option<String>) {
-        match load(&self.files, &self.own) {
-            Ok(identity) => {
+        match self.renew(link).await {
+            Ok(()) => {
+                self.good.set(1);
                 *refused = None;
-                if same(&identity, &self.current) {
-                    return;
-                }
-                self.reloads.with(&["taken"]).inc();
-                self.current = identity.clone();
-                let (keys, peers) = (identity.keys.len(), identity.peers.len());
-                tracing::info!(keys, peers, "keys and peers reloaded");
-                link.replace(identity).await;
             }
             Err(error) => {
+                self.good.set(0);
                 let error = telemetry::chain(&error).to_string();
                 if refused.as_ref() != Some(&error) {
                     tracing::error!(%error, "keeping the previous keys and peers");
@@ -216,6 +212,20 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Hands what files say to `link`, if it is something else than before.
+    async fn renew<L: Link>(&mut self, link: &L) -> Result<(), ServerError> {
+        let identity = load(&self.files, &self.own)?;
+        if same(&identity, &self.current) {
+            return Ok(());
+        }
+        link.replace(identity.clone()).await?;
+        self.reloads.with(&["taken"]).inc();
+        let (keys, peers) = (identity.keys.len(), identity.peers.len());
+        tracing::info!(keys, peers, "keys and peers reloaded");
+        self.current = identity;
+        Ok(())
     }
 }
 

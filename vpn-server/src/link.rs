@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tunnel::{Identity, Status, Tunnel};
+use tunnel::{Identity, IdentityError, Status, Tunnel, TunnelError};
 
 /// The tunnels of this process.
 pub trait Link: Clone + Send + Sync + 'static {
@@ -17,7 +17,11 @@ pub trait Link: Clone + Send + Sync + 'static {
     fn drain(&self) -> impl Future<Output = ()> + Send;
 
     /// Replaces keys and peers.
-    fn replace(&self, identity: Identity) -> impl Future<Output = ()> + Send;
+    ///
+    /// # Errors
+    /// Why they cannot be used together; the previous ones stay.
+    fn replace(&self, identity: Identity)
+    -> impl Future<Output = Result<(), IdentityError>> + Send;
 
     /// Ends all tunnels. Cancel-safe.
     fn stop(&self) -> impl Future<Output = ()> + Send;
@@ -36,8 +40,12 @@ impl Link for Tunnel {
         let _ = Self::drain(self).await;
     }
 
-    async fn replace(&self, identity: Identity) {
-        let _ = Self::replace(self, identity).await;
+    async fn replace(&self, identity: Identity) -> Result<(), IdentityError> {
+        match Self::replace(self, identity).await {
+            Err(TunnelError::Identity(error)) => Err(error),
+            // As above.
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     async fn stop(&self) {

@@ -20,6 +20,8 @@ telemetry::families! {
         /// Changed files of keys and peers that were taken, or refused with the last good ones
         /// kept.
         pub(crate) keys: counter["result"] = "rhizome_vpn_keys_reloads_total",
+        /// 1 while the keys and peers in effect are those of the files.
+        pub(crate) keys_good: gauge = "rhizome_vpn_keys_good",
         /// TCP connections to the tunnel's port, by what became of them: taken, or refused because
         /// of limit, source_limit, evicted, silent, gone.
         pub(crate) links: counter["result"] = "rhizome_vpn_links_total",
@@ -43,6 +45,8 @@ impl Instruments {
         for result in ["taken", "refused"] {
             let _ = instruments.keys.with(&[result]);
         }
+        // Without good ones no server starts.
+        instruments.keys_good.set(1);
         instruments
     }
 }

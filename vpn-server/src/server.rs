@@ -121,6 +121,7 @@ impl<L: Link> Server<L> {
             current: parts.identity,
             asked: Arc::clone(&asked),
             reloads: instruments.keys.clone(),
+            good: instruments.keys_good.clone(),
         };
         let view: Arc<dyn Process> = Arc::new(View {
             info: ProcessInfo::new(BUILD, drain.clone()),

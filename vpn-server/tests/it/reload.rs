@@ -9,6 +9,7 @@ use vpn_server::keygen;
 use crate::support::{Call, LIMIT, Rig, peers};
 
 const RELOADS: &str = "rhizome_vpn_keys_reloads_total";
+const GOOD: &str = "rhizome_vpn_keys_good";
 
 #[test]
 fn changed_peers_apply_and_broken_ones_do_not() {
@@ -23,11 +24,19 @@ fn changed_peers_apply_and_broken_ones_do_not() {
     assert_eq!(identity.peers.len(), 1);
     assert_eq!(identity.peers[0].name, "b");
     rig.wait_value(RELOADS, &[("result", "taken")], 1.0);
+    rig.wait_value(GOOD, &[], 1.0);
 
     rig.dir
         .replace("peers.yaml", "peers: [{ name: c }]")
         .unwrap();
     rig.wait_value(RELOADS, &[("result", "refused")], 1.0);
+    rig.wait_value(GOOD, &[], 0.0);
+    assert!(rig.is_idle());
+    // What is in effect again is no change, and good.
+    rig.dir
+        .replace("peers.yaml", peers(&[("b", &key)]))
+        .unwrap();
+    rig.wait_value(GOOD, &[], 1.0);
     assert!(rig.is_idle());
 
     let other = keygen(&rig.dir.join("c")).unwrap().to_string();

@@ -18,7 +18,7 @@ use testkit::metrics::Metrics;
 use testkit::tempdir::TempDir;
 use testkit::wait;
 use tokio::sync::watch;
-use tunnel::{Identity, PeerStatus, Status};
+use tunnel::{Identity, IdentityError, PeerStatus, Status};
 use vpn_server::{Config, Environment, Link, Parts, Server, Shoot, keygen};
 
 pub(crate) use dns::Dns;
@@ -57,8 +57,9 @@ impl Link for FakeLink {
         self.record(Call::Drain);
     }
 
-    async fn replace(&self, identity: Identity) {
+    async fn replace(&self, identity: Identity) -> Result<(), IdentityError> {
         self.record(Call::Replace(identity));
+        Ok(())
     }
 
     async fn stop(&self) {
