@@ -16,6 +16,8 @@ telemetry::families! {
         nacks: counter["gateway", "type"] = "rhizome_xds_nacks_total",
         /// Bytes of responses sent to clients, encoded and before TLS.
         push_bytes: counter["gateway", "type"] = "rhizome_xds_push_bytes_total",
+        /// Clients that have refused a resource and not accepted it since.
+        refusing: gauge["gateway", "type"] = "rhizome_xds_clients_refusing",
         /// Responses sent to clients.
         pushes: counter["gateway", "type"] = "rhizome_xds_pushes_total",
         /// Connections and streams that were refused, by reason.
@@ -32,6 +34,7 @@ impl Metrics {
                 push_bytes: self.push_bytes.with(&[name, kind.as_str()]),
                 acks: self.acks.with(&[name, kind.as_str()]),
                 nacks: self.nacks.with(&[name, kind.as_str()]),
+                refusing: self.refusing.with(&[name, kind.as_str()]),
             }),
         }
     }
@@ -40,6 +43,7 @@ impl Metrics {
     pub(super) fn retain(&self, known: impl Fn(&String) -> bool) {
         let keep = |values: &[String]| values.first().is_some_and(&known);
         self.clients.retain(keep);
+        self.refusing.retain(keep);
         for family in [&self.pushes, &self.push_bytes, &self.acks, &self.nacks] {
             family.retain(keep);
         }
@@ -70,4 +74,5 @@ pub(super) struct TypeMetrics {
     pub(super) push_bytes: Counter,
     pub(super) acks: Counter,
     pub(super) nacks: Counter,
+    pub(super) refusing: Gauge,
 }

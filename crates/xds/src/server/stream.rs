@@ -64,6 +64,8 @@ pub(super) struct TypeState {
     pub(super) removing: BTreeSet<Arc<str>>,
     /// Halves of refused responses, to find the refused resource.
     pub(super) isolate: VecDeque<BTreeSet<Arc<str>>>,
+    /// Resources that were refused and neither accepted nor removed since; the empty name is for a list.
+    refused: BTreeSet<Arc<str>>,
     pub(super) outstanding: VecDeque<Outstanding>,
     /// Whether the initial state has been sent.
     pub(super) synced: bool,
@@ -201,6 +203,7 @@ impl TypeState {
     pub(super) fn forget(&mut self, name: &str) {
         self.known.remove(name);
         self.forced.remove(name);
+        self.refused.remove(name);
         self.due.forget(name);
         self.removals.forget(name);
         self.sending.remove(name);
@@ -240,11 +243,17 @@ impl TypeState {
         let handled = if let Some(error) = error {
             let text = cut(&error.message, MAX_NACK_BYTES);
             self.progress.nack = Some(text.clone());
-            if outstanding.names.len() > 1 {
-                self.isolate_refused(&outstanding.names);
+            match &outstanding.names[..] {
+                [] => drop(self.refused.insert("".into())),
+                [name] => drop(self.refused.insert(name.clone())),
+                names => self.isolate_refused(names),
             }
             Handled::Nacked(kind, text)
         } else {
+            self.refused.remove("");
+            for name in &outstanding.names {
+                self.refused.remove(name);
+            }
             self.progress.acked = Some(outstanding.version);
             Handled::Acked(kind)
         };
@@ -298,6 +307,11 @@ impl Stream {
 
     pub(super) fn progress(&self, kind: ResourceType) -> &TypeStatus {
         &self.types[kind as usize].progress
+    }
+
+    /// Whether the client refuses what it was last sent of something.
+    pub(super) fn refuses(&self, kind: ResourceType) -> bool {
+        !self.types[kind as usize].refused.is_empty()
     }
 
     /// Records what changed in the store.

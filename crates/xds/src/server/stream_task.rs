@@ -128,6 +128,8 @@ struct Client<V> {
     place: ClientEntry,
     stream: Stream,
     rate: Rate,
+    /// Whether it counts among the clients that refuse a type.
+    refusing: [bool; ResourceType::ALL.len()],
     variant: std::marker::PhantomData<V>,
 }
 
@@ -166,6 +168,7 @@ impl<V: Variant> Client<V> {
             place: inner.clients.enter(status),
             stream: Stream::new(audience, peer.names.is_some(), limits.clone()),
             rate: Rate::new(limits, Instant::now()),
+            refusing: Default::default(),
             audience,
             gateway,
             variant: std::marker::PhantomData,
@@ -225,6 +228,9 @@ impl<V: Variant> Client<V> {
             }
             Handled::Other => {}
         }
+        for kind in ResourceType::ALL {
+            self.count_refusing(kind, self.stream.refuses(kind));
+        }
         Ok(())
     }
 
@@ -256,9 +262,26 @@ impl<V: Variant> Client<V> {
     }
 }
 
+impl<V> Client<V> {
+    fn count_refusing(&mut self, kind: ResourceType, refuses: bool) {
+        let gauge = &self.gateway.metrics.of(kind).refusing;
+        match (
+            std::mem::replace(&mut self.refusing[kind as usize], refuses),
+            refuses,
+        ) {
+            (false, true) => gauge.inc(),
+            (true, false) => gauge.dec(),
+            (false, false) | (true, true) => {}
+        }
+    }
+}
+
 impl<V> Drop for Client<V> {
     fn drop(&mut self) {
         self.gateway.metrics.clients.dec();
+        for kind in ResourceType::ALL {
+            self.count_refusing(kind, false);
+        }
         if self.audience == Audience::Whole {
             self.gateway.whole_clients.send_if_modified(|count| {
                 *count -= 1;

@@ -41,6 +41,8 @@ async fn a_bad_resource_keeps_no_other_from_the_client() {
 
     serving.set(shoot(40));
     client.until_routes(41).await;
+    let refusing = r#"rhizome_xds_clients_refusing{gateway="default",type="listener"}"#;
+    assert_eq!(serving.count(refusing), 1, "others were accepted since");
     let sent = serving.count(nacks);
     serving.gateway.update(
         vec![],
@@ -48,6 +50,10 @@ async fn a_bad_resource_keeps_no_other_from_the_client() {
     );
     client.until_confirmed().await;
     assert_eq!(serving.count(nacks), sent, "it was not sent again");
+    crate::support::until("no refusal of what is gone", || {
+        serving.count(refusing) == 0
+    })
+    .await;
 }
 
 /// What the sink refuses is refused to the server, and what was in effect stays.
@@ -69,6 +75,8 @@ async fn refused_table_is_nacked() {
     let status = &serving.server.clients()[0];
     let nack = status.types["listener"].nack.as_deref();
     assert_eq!(nack, Some("more than two routes"));
+    let refusing = r#"rhizome_xds_clients_refusing{gateway="default",type="listener"}"#;
+    assert_eq!(serving.count(refusing), 1);
     // And endpoints still get through.
     serving.set(endpoints(0, 3));
     let name = crate::support::cluster_name(0);
