@@ -143,6 +143,12 @@ fn alert_has_texts_and_runbook_section() {
             anchors.contains(&name.to_lowercase()),
             "{name} has no section in the runbook"
         );
+        let (_, section) = runbook.split_once(&format!("### {name}\n\n")).unwrap();
+        let hold = rule
+            .hold
+            .map_or_else(|| "at once".to_owned(), |hold| format!("after {hold}"));
+        let begins = section.split_once(".*").unwrap().0.to_lowercase();
+        assert_eq!(begins, format!("*{}, {hold}", severity.unwrap()), "{name}");
     }
     let gone: Vec<&String> = anchors
         .iter()
@@ -203,7 +209,12 @@ fn scrape_configurations_find_shipped_pods() {
                 && scraped.contains(&format!("regex: (.+);(.+);{program}\n"))
         })
     };
-    let mut found = BTreeSet::new();
+    let watched = rules().unwrap().into_iter();
+    let mut watched = watched.filter(|rule| rule.alert.as_deref() == Some("RhizomeTargetDown"));
+    let watched = selectors(&watched.next().unwrap().expr);
+    let watched = format!("^({})$", watched[0].matchers[0].value);
+    let watched = regex_lite::Regex::new(&watched).unwrap();
+    let (mut found, mut sidecars) = (BTreeSet::new(), Vec::new());
     let mut directories = ["seed", "control-plane", "shoot"]
         .map(|own| repository().join("deploy").join(own))
         .to_vec();
@@ -222,6 +233,19 @@ fn scrape_configurations_find_shipped_pods() {
                 { names }.any(|name| line.contains(&format!("name: {name}, containerPort: ")))
             };
             let part = text.contains("app.kubernetes.io/part-of: rhizome\n");
+            // What becomes `job` is one that the rules look at.
+            for job in text.lines().filter_map(|line| {
+                let name = line.trim().strip_prefix("app.kubernetes.io/name: ");
+                name.filter(|_| part && text.lines().any(port))
+            }) {
+                assert!(watched.is_match(job), "{}: {job}", path.display());
+            }
+            if text
+                .lines()
+                .any(|line| line.contains("/konnectivity-server: sidecar"))
+            {
+                sidecars.extend(text.lines().filter(|line| port(line)).map(str::to_owned));
+            }
             if let Some(program) = programs.iter().find(named)
                 && part
                 && text
@@ -236,6 +260,8 @@ fn scrape_configurations_find_shipped_pods() {
         found, programs,
         "programs whose pods have the labels and a port for probes"
     );
+    assert_eq!(sidecars.len(), 1, "{sidecars:?}");
+    assert!(sidecars[0].contains("name: health"), "{sidecars:?}");
 }
 
 #[test]

@@ -227,6 +227,31 @@ fn grace_periods_cover_drains() {
     }
 }
 
+/// A pod is scraped until it has ended, and unready while it drains.
+#[test]
+fn gateway_drain_is_shorter_than_alert_waits() {
+    let rules = deploy::root().join("monitoring/rules/gateway.yaml");
+    let rules: Value = settings::yaml::load(&rules).unwrap();
+    let all = items(&rules["groups"]).flat_map(|group| items(&group["rules"]));
+    let mut all = all.filter(|rule| rule["alert"] == "RhizomeGatewayUnready");
+    let waits = text(&all.next().unwrap()["for"]).strip_suffix('m').unwrap();
+    let waits = waits.parse::<u64>().unwrap() * 60;
+    let mut seen = 0;
+    for (directory, objects) in built() {
+        if !directory.starts_with("seed/gateway") {
+            continue;
+        }
+        for map in objects.of_kind("ConfigMap") {
+            for file in map["data"].as_object().unwrap().values().map(text) {
+                // And a minute to end and to be missed.
+                assert!(drain(file) + 60 < waits, "{directory}: {}", drain(file));
+                seen += drain(file);
+            }
+        }
+    }
+    assert!(seen > 0);
+}
+
 /// Returns the seconds of `drain` in a configuration, 0 when it says nothing of it.
 fn drain(file: &str) -> u64 {
     let line = file.lines().find_map(|line| line.strip_prefix("drain: "));
