@@ -71,6 +71,23 @@ impl Target {
         }
     }
 
+    /// Makes it a container of an API server's pod, as the patch of `konnectivity-sidecar` does.
+    pub fn move_to_api_server(&mut self) {
+        let ours = [
+            "pod_label_app_kubernetes_io_name",
+            "pod_label_app_kubernetes_io_part_of",
+        ];
+        let [program, _] = ours.map(|label| self.labels.remove(label).unwrap_or_default());
+        self.labels.extend([
+            (
+                "pod_label_rhizome_gardener_cloud_konnectivity_server",
+                "sidecar".to_owned(),
+            ),
+            ("pod_container_name", program),
+            ("pod_container_port_name", "health".to_owned()),
+        ]);
+    }
+
     fn group(&self) -> Value {
         let labels = self.labels.iter();
         let labels = labels.map(|(name, value)| (format!("__meta_kubernetes_{name}"), value));
