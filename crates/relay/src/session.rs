@@ -21,7 +21,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -77,7 +77,7 @@ struct Ending<'a> {
 /// which others may need.
 struct Watch<'a> {
     gone: Pin<Box<dyn Future<Output = io::Result<Ready>> + 'a>>,
-    /// Runs once the source is gone: time for the sink to take what the source had sent.
+    /// Runs once the source is gone: time for the sink to take what the source had sent, or to end as well.
     grace: Option<Pin<Box<Sleep>>>,
     /// How often bytes have moved since.
     progress: u64,
@@ -87,6 +87,9 @@ struct Watch<'a> {
 
 /// How long a pipe may be held by a direction whose sink takes nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Time for the end of a direction whose sink is gone: mostly it is on its way, and all is in order.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 impl<'a, M: Meter> Relay<'a, M> {
     /// Prepares a relay between two connected sockets of the current runtime.
@@ -211,7 +214,7 @@ impl<'a, M: Meter> Relay<'a, M> {
     }
 
     /// Ends the relay when the source of a stalled direction has been gone for long, or that of one that is over,
-    /// which is the other's sink, is gone.
+    /// which is the other's sink, for a while.
     fn look_after(&mut self, cx: &mut Context<'_>, direction: Direction) -> Poll<Outcome> {
         let (half, source, side) = match direction {
             Direction::Rx => (&mut self.rx, self.downstream, Side::Downstream),
@@ -249,16 +252,16 @@ impl<'a, M: Meter> Relay<'a, M> {
             watch.patience = None;
         }
         if watch.grace.is_none() && watch.gone.as_mut().poll(cx).is_ready() {
-            watch.grace = Some(Box::pin(sleep_until(Instant::now() + RESET_LIMIT)));
+            let limit = if over { END_LIMIT } else { RESET_LIMIT };
+            watch.grace = Some(Box::pin(sleep_until(Instant::now() + limit)));
         }
         let Some(grace) = &mut watch.grace else {
             return Poll::Pending;
         };
-        if !over {
-            ready!(grace.as_mut().poll(cx));
-        }
-        let error = io::ErrorKind::ConnectionReset.into();
-        Poll::Ready(Outcome::Reset { side, error })
+        grace.as_mut().poll(cx).map(|()| Outcome::Reset {
+            side,
+            error: io::ErrorKind::ConnectionReset.into(),
+        })
     }
 
     /// Has the peer that did not fail reset, once it was sent what there is for it.

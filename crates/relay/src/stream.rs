@@ -333,8 +333,8 @@ impl Half {
     }
 
     /// Ready once the source of a stalled direction has been gone for [`RESET_LIMIT`], in which the
-    /// sink may accept what the source had sent; or that of one that is over, which is the other's sink, is
-    /// gone. `shut`: the write side toward it is closed.
+    /// sink may accept what the source had sent; or that of one that is over, which is the other's sink, for
+    /// a while. `shut`: the write side toward it is closed.
     fn poll_source_lost(
         &mut self,
         cx: &mut Context<'_>,
@@ -357,13 +357,10 @@ impl Half {
                 return Poll::Ready(());
             }
             watch.gone = source.is_some_and(|source| is_gone(source, shut));
-            if watch.gone && self.end_passed {
-                return Poll::Ready(());
-            }
-            let pause = if watch.gone {
-                RESET_LIMIT
-            } else {
-                WATCH_PERIOD
+            // Of one that is over, the other direction ends mostly in order by then.
+            let pause = match watch.gone && !self.end_passed {
+                true => RESET_LIMIT,
+                false => WATCH_PERIOD,
             };
             watch.sleep.as_mut().reset(Instant::now() + pause);
         }

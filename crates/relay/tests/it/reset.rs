@@ -205,6 +205,27 @@ async fn relay_ends_without_receiver_of_silent_peer() {
     }
 }
 
+/// As of a client that has all it asked for, while the server's last words are on their way.
+#[tokio::test]
+async fn end_behind_a_gone_peer_is_in_order() {
+    for (engine, side) in engines_and_sides() {
+        let case = Case::new(engine).await;
+        let (outcome, _) = play(case, async |client, server| {
+            let (mut gone, mut other) = by_side(side, client, server);
+            gone.shutdown().await.unwrap();
+            assert_eq!(read_out(&mut other).await, (Vec::new(), Ok(())));
+            reset(gone);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            other.shutdown().await.unwrap();
+        })
+        .await;
+        assert!(
+            matches!(outcome, Outcome::Closed),
+            "{engine:?} {side:?}: {outcome:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn cut_answer_is_reset_when_upload_fails() {
     for engine in ENGINES {
