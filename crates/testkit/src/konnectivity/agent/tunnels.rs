@@ -33,8 +33,8 @@ pub(super) struct Tunnels {
 struct Tunnel {
     queue: mpsc::Sender<Vec<u8>>,
     task: AbortHandle,
-    /// Ends once all that was read is sent.
-    sending: JoinHandle<()>,
+    /// Ends once all that was read is sent; awaited by the first that closes it.
+    sending: Option<JoinHandle<()>>,
 }
 
 impl Tunnels {
@@ -60,11 +60,9 @@ impl Tunnels {
         }
         match packet {
             Packet::CloseReq { connect_id } => {
-                let error = match self.remove(connect_id).await {
-                    true => "",
-                    false => "Unknown connectID",
-                };
-                self.answer(close(connect_id, error)).await;
+                if !self.close(connect_id).await {
+                    self.answer(close(connect_id, "Unknown connectID")).await;
+                }
             }
             Packet::Data { connect_id, data } => {
                 let tunnel = locked(&self.open)
@@ -148,7 +146,7 @@ impl Tunnels {
         let tunnel = Tunnel {
             queue,
             task,
-            sending,
+            sending: Some(sending),
         };
         locked(&self.open).insert(connect_id, tunnel);
         self.answer(Packet::DialRsp {
@@ -190,21 +188,28 @@ impl Tunnels {
             () = read => {}
         }
         drop(sender);
-        if self.remove(connect_id).await {
-            self.answer(close(connect_id, "")).await;
-        }
+        self.close(connect_id).await;
     }
 
-    /// Forgets a connection, and waits until what was read of it is sent, as upstream's loop does.
-    async fn remove(&self, connect_id: i64) -> bool {
-        let Some(tunnel) = locked(&self.open).remove(&connect_id) else {
-            return false;
+    /// Closes a connection, answers for it once what was read of it is sent, and then forgets it, as upstream
+    /// does; false if it is unknown.
+    async fn close(&self, connect_id: i64) -> bool {
+        let sending = match locked(&self.open).get_mut(&connect_id) {
+            None => return false,
+            Some(tunnel) => {
+                let sending = tunnel.sending.take();
+                // Aborting who closes it would lose its last words.
+                if sending.is_some() && tokio::task::try_id() != Some(tunnel.task.id()) {
+                    tunnel.task.abort();
+                }
+                sending
+            }
         };
-        // Aborting the caller itself would lose its last words.
-        if tokio::task::try_id() != Some(tunnel.task.id()) {
-            tunnel.task.abort();
+        if let Some(sending) = sending {
+            let _ = sending.await;
+            self.answer(close(connect_id, "")).await;
+            locked(&self.open).remove(&connect_id);
         }
-        let _ = tunnel.sending.await;
         true
     }
 
