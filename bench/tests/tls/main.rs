@@ -106,7 +106,9 @@ fn every_case_has_consistent_figures() {
         empty > 1.0 && (empty + 50.0 * each / 1024.0 - held).abs() < 0.01,
         "{each} KiB"
     );
-    assert!(ours(idle, "kept of it") <= each + 1.0);
+    // A page of code or of the heap that is first used when they close counts too, shared by 50.
+    let kept = ours(idle, "kept of it");
+    assert!(kept <= each + 4.0, "{kept} KiB of {each}");
 }
 
 #[test]
