@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes that a socket has to take in 5 s when memory is short: 200 KiB/s.
 const PACE: u32 = 1 << 20;
-/// Bytes within a [`PERIOD`] after which the peer has read more of the connection than it has sent.
+/// Bytes within a [`PERIOD`] after which the peer may have read more of the connection than it has sent.
 const BUSY: u32 = 64 << 10;
 const PERIOD: Duration = Duration::from_secs(1);
 
