@@ -18,6 +18,7 @@ const PARAMS: Params = Params {
     max_frame: 1 << 14,
     max_streams: 4,
     max_head: 1 << 12,
+    header_table: 4096,
     send_buffer: 1 << 13,
 };
 
@@ -102,6 +103,7 @@ fn echo(connection: &mut Connection, id: StreamId) {
                 connection.consumed(id, bytes.len());
                 let _ = connection.send(id, b"more", bytes);
             }
+            Ok(Some(Read::Trailers(_))) => {}
             Ok(Some(Read::End)) => return connection.end(id, &[(b"x", b"y")]),
             Ok(None) | Err(_) => return,
         }

@@ -50,15 +50,21 @@ pub struct Connection {
     output: SendBuffer,
     /// Streams with something to send.
     queue: VecDeque<StreamId>,
+    /// Those of which the connection's window lets nothing go.
+    blocked: VecDeque<StreamId>,
     /// Streams whose owner waits until the connection has capacity.
     crowd: Vec<StreamId>,
     events: VecDeque<Event>,
-    /// Streams that were reset before they were answered, less those that were answered.
+    /// Streams that were reset before their owner saw them, less those that were answered.
     hasty: u32,
+    /// Frames of DATA without payload, less those with some.
+    empty: u32,
     /// SETTINGS of the client so far.
     changes: u32,
     /// SETTINGS of this side have been agreed to.
     settled: bool,
+    /// No block of headers was sent.
+    fresh: bool,
     ended: Ended,
 }
 
@@ -66,6 +72,8 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     No,
+    /// The client has been asked not to begin more streams; those under way are accepted.
+    Leaving,
     /// No new streams.
     GoneAway,
     Yes,
@@ -108,11 +116,14 @@ impl Connection {
             control,
             output: SendBuffer::default(),
             queue: VecDeque::new(),
+            blocked: VecDeque::new(),
             crowd: Vec::new(),
             events: VecDeque::new(),
             hasty: 0,
+            empty: 0,
             changes: 0,
             settled: false,
+            fresh: true,
             ended: Ended::No,
         }
     }
@@ -162,8 +173,10 @@ impl Connection {
                     }
                 }
                 Event::Request(id, request) => {
-                    let over = self.stream(id).is_none_or(|stream| stream.end.is_some());
-                    if !over {
+                    if let Some(stream) = self.stream(id)
+                        && stream.end.is_none()
+                    {
+                        stream.seen = true;
                         return Some(Event::Request(id, request));
                     }
                     // The caller has not seen it, nor needs to.
@@ -182,6 +195,9 @@ impl Connection {
         let stream = self.stream(id).ok_or(StreamEnd::Lost)?;
         if let Some(bytes) = stream.received.pop() {
             return Ok(Some(Read::Data(bytes)));
+        }
+        if let Some(trailers) = stream.trailers.take() {
+            return Ok(Some(Read::Trailers(*trailers)));
         }
         match stream.end {
             _ if stream.remote_ended => Ok(Some(Read::End)),
@@ -214,16 +230,36 @@ impl Connection {
         }
     }
 
+    /// Returns whether all that the client has sent on a stream is read.
+    #[must_use]
+    pub fn is_read(&self, id: StreamId) -> bool {
+        let at = self.find(id).ok();
+        let stream = at.and_then(|at| self.streams.get(at));
+        stream.is_none_or(|stream| {
+            stream.remote_ended && stream.received.is_empty() && stream.trailers.is_none()
+        })
+    }
+
+    /// Reads no more of a stream: what comes is dropped, and its window stays as it is.
+    pub fn stop_reading(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        stream.unread = true;
+        stream.trailers = None;
+        let unread = stream.received.clear();
+        self.give_back(u32::try_from(unread).unwrap_or(u32::MAX));
+    }
+
     /// Lets go of a stream. One that has not been ended is reset; what was sent still goes out.
     pub fn release(&mut self, id: StreamId) {
         let Some(stream) = self.stream(id) else {
             return;
         };
         stream.released = true;
-        let unread = stream.received.clear();
         let over = stream.end.is_some();
         let unfinished = matches!(stream.local, Local::Asked | Local::Open);
-        self.give_back(u32::try_from(unread).unwrap_or(u32::MAX));
+        self.stop_reading(id);
         if !over && unfinished {
             self.reset(id, ErrorCode::CANCEL);
         }
@@ -235,12 +271,34 @@ impl Connection {
         self.answer(reader::PING, 0, StreamId(0), OPAQUE);
     }
 
+    /// Asks the client not to begin more streams, and accepts those that it had begun by then; after that none
+    /// (RFC 9113 section 6.8).
+    pub fn leave(&mut self) {
+        if self.ended == Ended::No {
+            self.ended = Ended::Leaving;
+            self.say_goodbye(MAX_STREAM, ErrorCode::NO_ERROR, "");
+            self.answer(reader::PING, 0, StreamId(0), LEAVING);
+        }
+    }
+
     /// Sends GOAWAY: no new streams are accepted.
     pub fn go_away(&mut self) {
-        if self.ended == Ended::No {
+        if matches!(self.ended, Ended::No | Ended::Leaving) {
             self.ended = Ended::GoneAway;
-            self.say_goodbye(ErrorCode::NO_ERROR, "");
+            self.say_goodbye(self.last, ErrorCode::NO_ERROR, "");
         }
+    }
+
+    /// Returns whether the connection has gone away, and all its streams are over and written.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.ended == Ended::GoneAway && self.streams.is_empty() && !self.wants_write()
+    }
+
+    /// Returns the number of the block of headers of which the client has sent a part; it wraps.
+    #[must_use]
+    pub fn unfinished_block(&self) -> Option<u32> {
+        self.reader.unfinished_block()
     }
 
     /// Returns how many streams there are, those included that their owners have not let go of.
@@ -299,6 +357,7 @@ impl Connection {
         if stream.end.is_none() {
             stream.end = Some(end);
             stream.out = SendBuffer::default();
+            stream.head = Vec::new();
             self.note(id);
             self.remove_if_over(id);
         }
@@ -315,13 +374,13 @@ impl Connection {
     fn break_off(&mut self, error: ConnectionError) {
         // Who does not begin as HTTP/2 does would not understand it.
         if self.is_begun() {
-            self.say_goodbye(error.code, error.text);
+            self.say_goodbye(self.last, error.code, error.text);
         }
         self.end_all(StreamEnd::Broken(error.code));
     }
 
-    fn say_goodbye(&mut self, code: ErrorCode, text: &'static str) {
-        let mut payload = self.last.0.to_be_bytes().to_vec();
+    fn say_goodbye(&mut self, last: StreamId, code: ErrorCode, text: &'static str) {
+        let mut payload = last.0.to_be_bytes().to_vec();
         payload.extend(code.0.to_be_bytes());
         payload.extend(text.as_bytes());
         self.answer(reader::GOAWAY, 0, StreamId(0), &payload);
@@ -343,6 +402,9 @@ impl Connection {
             let text = "streams are begun and reset at once";
             return Err(ConnectionError::calm(text));
         }
+        if self.empty > MAX_EMPTY {
+            return Err(ConnectionError::calm("frames without payload"));
+        }
         Ok(())
     }
 }
@@ -350,10 +412,16 @@ impl Connection {
 /// Bytes of answers that may wait: more than two for each of a thousand streams, which is what a
 /// client can have earned that does not read for a while.
 const MAX_BACKLOG: usize = 64 << 10;
-/// Streams that may be reset before they were answered, in excess of those that were.
+/// Streams that may be reset before their owner has seen them, in excess of those that were answered.
 const MAX_HASTY: u32 = 100;
-/// Eight bytes of no meaning.
+/// Frames of DATA without payload, in excess of those with some; a client sends one to end a stream.
+const MAX_EMPTY: u32 = 1000;
+/// The largest number of a stream.
+const MAX_STREAM: StreamId = StreamId((1 << 31) - 1);
+/// Eight bytes of no meaning, and those behind which nothing comes that was sent before it was known that the
+/// connection is to end.
 const OPAQUE: &[u8; 8] = b"rhizome.";
+const LEAVING: &[u8; 8] = b"rhizome!";
 
 #[cfg(test)]
 mod tests;

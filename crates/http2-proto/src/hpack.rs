@@ -200,11 +200,16 @@ impl<'a> Input<'a> {
     }
 }
 
+/// Begins the first block of a connection: the peer need keep no table, however large it may be.
+pub(crate) fn encode_no_table(to: &mut Vec<u8>) {
+    to.push(0x20);
+}
+
 /// Appends a field that no table is to keep. The name is in lower case.
 pub(crate) fn encode(name: &[u8], value: &[u8], to: &mut Vec<u8>) {
     match (name, value) {
         (b":status", b"200") => return to.push(0x80 | STATUS_200),
-        (b":status", _) => to.push(STATUS_200),
+        (b":status", _) => to.push(STATUS_200), // its name
         _ => {
             to.push(0);
             string(name, to);

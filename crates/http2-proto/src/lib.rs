@@ -11,10 +11,9 @@
 //! buffer, in either direction. Payloads are neither copied on their way in, when they are worth
 //! it, nor on their way out. What a peer can make it hold is bounded by [`Params`].
 //!
-//! What it leaves to others: sockets and clocks, so also pings in good time; the sum of a
-//! `content-length`, which no gRPC client sends. It does not compress what it sends, has the peer
-//! keep no table either, pushes nothing, and ignores priorities. The value of `:authority` is not
-//! looked at: Go's gRPC calls a Unix socket by its path there.
+//! What it leaves to others: clocks, so also pings in good time. It does not compress what it sends,
+//! pushes nothing, and ignores priorities. The value of `:authority` is not looked at: Go's gRPC calls
+//! a Unix socket by its path there.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
@@ -23,17 +22,21 @@
 
 mod connection;
 mod error;
+mod fields;
 mod flow;
 mod hpack;
 mod reader;
 mod request;
 mod send_buffer;
+mod server;
 mod settings;
 mod stream;
 
 pub use connection::{Connection, Event};
 pub use error::{ConnectionError, ErrorCode, StreamEnd};
+pub use fields::Fields;
 pub use request::Request;
 pub use send_buffer::SendBuffer;
+pub use server::{End, Host, Peer, Reader, Server, Stream};
 pub use settings::Params;
 pub use stream::{Read, StreamId};

@@ -26,7 +26,7 @@ const PUSH_PROMISE: u8 = 5;
 pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
+pub(crate) const CONTINUATION: u8 = 9;
 
 pub(crate) const ACK: u8 = 0x1;
 pub(crate) const END_STREAM: u8 = 0x1;
@@ -88,6 +88,8 @@ pub(crate) struct Reader {
     settled: bool,
     /// The stream whose block of headers has not ended.
     block: Option<u32>,
+    /// Blocks of headers that have ended; wraps.
+    blocks: u32,
 }
 
 #[derive(Debug)]
@@ -132,7 +134,21 @@ impl Reader {
             max_frame,
             settled: false,
             block: None,
+            blocks: 0,
         }
+    }
+
+    /// Returns the number of the block of headers that has come in part.
+    pub(crate) fn unfinished_block(&self) -> Option<u32> {
+        let within = match &self.state {
+            State::Whole(head, _) => matches!(head.kind, HEADERS | CONTINUATION),
+            State::Preface(_)
+            | State::Head(..)
+            | State::PaddedData(_)
+            | State::Data(_)
+            | State::Skip(_) => false,
+        };
+        (within || self.block.is_some()).then_some(self.blocks)
     }
 
     /// Returns whether a client's preface has come.
@@ -316,6 +332,7 @@ impl Reader {
         Ok(Some(match head.kind {
             HEADERS => {
                 self.block = (!end).then_some(head.stream);
+                self.blocks = self.blocks.wrapping_add(u32::from(end));
                 Frame::Headers {
                     stream: StreamId(head.stream),
                     block: block(head.flags, payload)?,
@@ -325,6 +342,7 @@ impl Reader {
             }
             CONTINUATION => {
                 self.block = (!end).then_some(head.stream);
+                self.blocks = self.blocks.wrapping_add(u32::from(end));
                 Frame::Continuation {
                     block: payload,
                     end,

@@ -7,46 +7,74 @@
 //! A malformed request ends its stream and no more. What the method and the path mean is not known
 //! here; `:authority` may be anything a header can have.
 
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::fields::Fields;
+
 /// A request without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    method: Box<[u8]>,
-    path: Box<[u8]>,
-    headers: Vec<Field>,
+    method: Bytes,
+    path: Bytes,
+    authority: Option<Bytes>,
+    content_length: Option<u64>,
+    headers: Fields,
 }
-
-/// A name and its value.
-type Field = (Box<[u8]>, Box<[u8]>);
 
 impl Request {
     /// Returns `:method`.
     #[must_use]
-    pub fn method(&self) -> &[u8] {
+    pub fn method(&self) -> &Bytes {
         &self.method
     }
 
     /// Returns `:path`, empty for CONNECT.
     #[must_use]
-    pub fn path(&self) -> &[u8] {
+    pub fn path(&self) -> &Bytes {
         &self.path
+    }
+
+    /// Returns `:authority`.
+    #[must_use]
+    pub fn authority(&self) -> Option<&Bytes> {
+        self.authority.as_ref()
+    }
+
+    /// Returns how long the body is, in bytes, if the client says so; it is held to that.
+    #[must_use]
+    pub fn content_length(&self) -> Option<u64> {
+        self.content_length
+    }
+
+    /// Returns the headers, without those that begin with a colon.
+    #[must_use]
+    pub fn headers(&self) -> &Fields {
+        &self.headers
     }
 
     /// Returns the first header of that name, which is in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&[u8]> {
-        let mut named = (self.headers.iter()).filter(|(found, _)| **found == *name.as_bytes());
-        named.next().map(|(_, value)| &**value)
+        let mut named = (self.headers.iter()).filter(|(found, _)| *found == name.as_bytes());
+        named.next().map(|(_, value)| value)
     }
 }
 
 /// A block of headers as far as it was read.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
-    method: Option<Box<[u8]>>,
-    path: Option<Box<[u8]>>,
+    /// What was kept: the pseudo-headers' values, then headers.
+    bytes: Vec<u8>,
+    method: Option<Range<usize>>,
+    path: Option<Range<usize>>,
+    authority: Option<Range<usize>>,
     scheme: bool,
-    authority: bool,
-    headers: Vec<Field>,
+    content_length: Option<u64>,
+    /// Where the first header begins, and where each one's name and value end.
+    begin: usize,
+    headers: Vec<(u32, u32)>,
     malformed: bool,
     /// As RFC 9113 section 10.5.1 counts.
     size: usize,
@@ -81,13 +109,15 @@ impl Builder {
     /// Returns whether a field is allowed, and keeps it.
     fn take(&mut self, name: &[u8], value: &[u8]) -> bool {
         if let Some(pseudo) = name.strip_prefix(b":") {
+            let range = self.bytes.len()..self.bytes.len() + value.len();
             let again = match pseudo {
-                b"method" => self.method.replace(value.into()).is_some(),
-                b"path" => self.path.replace(value.into()).is_some(),
-                b"scheme" => std::mem::replace(&mut self.scheme, true),
-                b"authority" => std::mem::replace(&mut self.authority, true),
+                b"method" => self.method.replace(range).is_some(),
+                b"path" => self.path.replace(range).is_some(),
+                b"authority" => self.authority.replace(range).is_some(),
+                b"scheme" => return self.headers.is_empty() && !self.set_scheme(),
                 _ => return false,
             };
+            self.bytes.extend_from_slice(value);
             // They come before all others.
             return !again && self.headers.is_empty();
         }
@@ -95,39 +125,63 @@ impl Builder {
             b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
             | b"upgrade" => false,
             b"te" => value == b"trailers",
+            // Twice it could be understood in two ways.
+            b"content-length" => {
+                let length = number(value);
+                length.is_some() && std::mem::replace(&mut self.content_length, length).is_none()
+            }
             _ => is_name(name),
         };
         if allowed {
-            self.headers.push((name.into(), value.into()));
+            if self.headers.is_empty() {
+                self.begin = self.bytes.len();
+            }
+            self.bytes.extend_from_slice(name);
+            let name = self.bytes.len();
+            self.bytes.extend_from_slice(value);
+            let end = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+            self.headers.push((end(name), end(self.bytes.len())));
         }
         allowed
+    }
+
+    /// Returns whether there was one before.
+    fn set_scheme(&mut self) -> bool {
+        std::mem::replace(&mut self.scheme, true)
     }
 
     /// Ends the head of a request.
     pub(crate) fn request(self) -> Result<Request, BadRequest> {
         self.check()?;
-        let method = self.method.ok_or(BadRequest::Malformed)?;
+        let bytes = Bytes::from(self.bytes);
+        // Within the bytes: each was made when its value was appended.
+        let part = |range| bytes.slice(range);
+        let method = self.method.map(part).ok_or(BadRequest::Malformed)?;
+        let (path, authority) = (self.path.map(part), self.authority.map(part));
         let complete = match *method == *b"CONNECT" {
-            true => self.authority && !self.scheme && self.path.is_none(),
-            false => self.scheme && self.path.as_ref().is_some_and(|path| !path.is_empty()),
+            true => authority.is_some() && !self.scheme && path.is_none(),
+            false => self.scheme && path.as_ref().is_some_and(|path| !path.is_empty()),
         };
         if !complete {
             return Err(BadRequest::Malformed);
         }
         Ok(Request {
             method,
-            path: self.path.unwrap_or_default(),
-            headers: self.headers,
+            path: path.unwrap_or_default(),
+            authority,
+            content_length: self.content_length,
+            headers: Fields::new(bytes, self.begin, self.headers),
         })
     }
 
     /// Ends trailers, which have none of a request's own fields.
-    pub(crate) fn trailers(self) -> Result<(), BadRequest> {
+    pub(crate) fn trailers(self) -> Result<Fields, BadRequest> {
         self.check()?;
-        if self.scheme || self.authority || self.method.is_some() || self.path.is_some() {
+        let pseudo = [&self.method, &self.path, &self.authority];
+        if self.scheme || pseudo.iter().any(|range| range.is_some()) {
             return Err(BadRequest::Malformed);
         }
-        Ok(())
+        Ok(Fields::new(self.bytes.into(), self.begin, self.headers))
     }
 
     fn check(&self) -> Result<(), BadRequest> {
@@ -139,6 +193,13 @@ impl Builder {
         }
         Ok(())
     }
+}
+
+/// Reads a length (RFC 9110 section 8.6).
+fn number(value: &[u8]) -> Option<u64> {
+    // `parse` takes a sign as well.
+    let digits = value.iter().all(u8::is_ascii_digit);
+    digits.then(|| str::from_utf8(value).ok()?.parse().ok())?
 }
 
 /// RFC 9113 section 8.2.1.
@@ -179,8 +240,15 @@ mod tests {
     #[test]
     fn a_request_to_a_path_as_authority_is_one() {
         let request = request(&GOOD).unwrap();
-        assert_eq!(request.method(), b"POST");
-        assert_eq!(request.path(), b"/ProxyService/Proxy");
+        assert_eq!(request.method(), "POST");
+        assert_eq!(request.path(), "/ProxyService/Proxy");
+        let authority = request.authority().unwrap();
+        assert_eq!(authority, "/var/run/a%2Fb.sock");
+        assert!(
+            request.headers().iter().eq(GOOD[4..]
+                .iter()
+                .map(|(name, value)| (name.as_bytes(), value.as_bytes())))
+        );
         let content_type = request.header("content-type");
         assert_eq!(content_type, Some(&b"application/grpc"[..]));
         assert_eq!(request.header("user-agent"), None);
@@ -190,7 +258,7 @@ mod tests {
     fn requests_are_accepted_malformed_or_too_large() {
         let long = "x".repeat(700);
         let connect = [(":method", "CONNECT"), (":authority", "a:1")];
-        assert_eq!(request(&connect).unwrap().path(), b"");
+        assert_eq!(request(&connect).unwrap().path(), "");
         let mut malformed = vec![connect[..1].to_vec()];
         malformed.extend((0..3).map(|at| [&GOOD[..at], &GOOD[at + 1..]].concat()));
         let with = |field| [&GOOD[..], &[field]].concat();
@@ -209,6 +277,9 @@ mod tests {
                 ("connection", "close"),
                 ("transfer-encoding", "chunked"),
                 ("te", "gzip"),
+                ("content-length", "+1"),
+                ("content-length", ""),
+                ("content-length", "18446744073709551616"),
             ]
             .map(with),
         );
@@ -219,14 +290,27 @@ mod tests {
     }
 
     #[test]
+    fn length_is_said_once() {
+        let with = |lengths: &[&'static str]| {
+            let mut fields = GOOD.to_vec();
+            fields.extend(lengths.iter().map(|length| ("content-length", *length)));
+            request(&fields).map(|request| request.content_length())
+        };
+        assert_eq!(with(&[]), Ok(None));
+        assert_eq!(with(&["007"]), Ok(Some(7)));
+        assert_eq!(with(&["7", "7"]), Err(BadRequest::Malformed));
+    }
+
+    #[test]
     fn trailers_have_no_path() {
         for (name, expected) in [
-            (&b"grpc-status"[..], Ok(())),
+            (&b"grpc-status"[..], Ok(1)),
             (b":path", Err(BadRequest::Malformed)),
+            (b":authority", Err(BadRequest::Malformed)),
         ] {
             let mut builder = Builder::new(1000);
             builder.field(name, b"0");
-            assert_eq!(builder.trailers(), expected);
+            assert_eq!(builder.trailers().map(|fields| fields.len()), expected);
         }
     }
 }

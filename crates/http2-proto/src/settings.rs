@@ -22,6 +22,9 @@ pub struct Params {
     pub max_streams: u32,
     /// Bytes of a request's head: as it is sent, and as RFC 9113 section 10.5.1 counts it.
     pub max_head: u32,
+    /// Bytes of the table of headers that a client may have us keep, at most 4096; 0 costs no memory while a
+    /// connection is idle, and the client sends the same headers again and again.
+    pub header_table: u32,
     /// Bytes that may wait to be written, beyond the end of one packet for each stream.
     pub send_buffer: usize,
 }
@@ -72,8 +75,7 @@ impl Params {
     /// Returns the payload of a server's SETTINGS.
     pub(crate) fn payload(&self) -> [u8; 30] {
         let settings = [
-            // Nothing to keep for connections of one request.
-            (HEADER_TABLE_SIZE, 0),
+            (HEADER_TABLE_SIZE, self.header_table),
             (MAX_CONCURRENT_STREAMS, self.max_streams),
             (INITIAL_WINDOW_SIZE, self.stream_window),
             (MAX_FRAME_SIZE, self.max_frame),

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 
 use crate::error::StreamEnd;
+use crate::fields::Fields;
 use crate::flow::Window;
 use crate::send_buffer::SendBuffer;
 
@@ -24,6 +25,8 @@ pub enum Read {
     /// Bytes; say with [`Connection::consumed`](crate::Connection::consumed) when they are no
     /// longer held.
     Data(Bytes),
+    /// Trailers, behind which there is only the end.
+    Trailers(Fields),
     /// The client has sent all it had.
     End,
 }
@@ -34,14 +37,23 @@ pub(crate) struct Stream {
     pub(crate) id: StreamId,
     pub(crate) window: Window,
     pub(crate) received: Received,
+    /// Of the length that the client has said, what has not come.
+    pub(crate) missing: Option<u64>,
+    pub(crate) trailers: Option<Box<Fields>>,
     /// The client sends no more.
     pub(crate) remote_ended: bool,
+    /// What comes is not read.
+    pub(crate) unread: bool,
     pub(crate) local: Local,
+    /// The block of an answer's headers, until it is sent.
+    pub(crate) head: Vec<u8>,
     /// What may be sent; less than nothing after the client has made its windows smaller.
     pub(crate) send_window: i64,
     pub(crate) out: SendBuffer,
     /// Set once the stream is over before its time.
     pub(crate) end: Option<StreamEnd>,
+    /// The owner has seen the request.
+    pub(crate) seen: bool,
     /// The owner has let go of it.
     pub(crate) released: bool,
     /// It is in the list of those with something to send.
@@ -61,7 +73,7 @@ pub(crate) enum Local {
     Asked,
     /// Has answered, and may send.
     Open,
-    /// Sends what waits, then this block of headers.
+    /// Sends what waits, then this block of trailers, or of an answer's headers that nothing follows.
     Ending(Vec<u8>),
     /// Has sent everything.
     Ended,
@@ -73,11 +85,16 @@ impl Stream {
             id,
             window: Window::new(receive_window),
             received: Received::default(),
+            missing: None,
+            trailers: None,
             remote_ended: false,
+            unread: false,
             local: Local::Asked,
+            head: Vec::new(),
             send_window: i64::from(send_window),
             out: SendBuffer::default(),
             end: None,
+            seen: false,
             released: false,
             queued: false,
             noted: false,
@@ -91,6 +108,11 @@ impl Stream {
         self.end.is_none() && !(self.remote_ended && self.local == Local::Ended)
     }
 
+    /// Returns whether as much has come as the client has said, if it has.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.missing.is_none_or(|missing| missing == 0)
+    }
+
     /// Returns what the stream's own window leaves for what is not sent yet.
     pub(crate) fn capacity(&self) -> usize {
         let waiting = i64::try_from(self.out.len()).unwrap_or(i64::MAX);
@@ -99,10 +121,11 @@ impl Stream {
 
     /// Returns whether frames can be made of it, as far as it is concerned.
     pub(crate) fn is_sendable(&self) -> bool {
-        match self.out.is_empty() {
-            true => matches!(self.local, Local::Ending(_)),
-            false => self.send_window > 0,
-        }
+        !self.head.is_empty()
+            || match self.out.is_empty() {
+                true => matches!(self.local, Local::Ending(_)),
+                false => self.send_window > 0,
+            }
     }
 }
 
@@ -134,6 +157,10 @@ impl Received {
             self.pieces = VecDeque::new();
         }
         piece
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.small.is_empty()
     }
 
     fn settle(&mut self) {

@@ -35,6 +35,7 @@ fn case() -> impl Strategy<Value = Case> {
         65_535u32..300_000,
         16_384u32..70_000,
         1000usize..200_000,
+        0u32..4096,
     );
     let client = (
         100u32..200_000,
@@ -56,6 +57,7 @@ fn case() -> impl Strategy<Value = Case> {
                 max_frame: params.2,
                 max_streams: 3,
                 max_head: 10_000,
+                header_table: params.4,
                 send_buffer: params.3,
             },
             client_window: client.0,
@@ -82,7 +84,7 @@ async fn serve(mut io: DuplexStream, params: Params) {
         loop {
             while let Some(event) = connection.poll_event() {
                 if let Event::Request(id, request) = event {
-                    assert_eq!(request.path(), b"/echo");
+                    assert_eq!(request.path(), "/echo");
                     assert_eq!(request.header("x-more"), Some(&b"a value"[..]));
                     connection.respond(id, &[(b":status", b"200"), (b"a", b"b")], false);
                     streams.push(id);
@@ -109,6 +111,10 @@ fn echo(connection: &mut Connection, id: StreamId) -> bool {
             Ok(Some(Read::Data(bytes))) => {
                 connection.consumed(id, bytes.len());
                 connection.send(id, b"", bytes).unwrap();
+            }
+            Ok(Some(Read::Trailers(trailers))) => {
+                let expected = [(&b"x-last"[..], &b"word"[..])];
+                assert!(trailers.iter().eq(expected));
             }
             Ok(Some(Read::End)) => {
                 connection.end(id, &[(b"grpc-status", b"0")]);
@@ -159,7 +165,14 @@ async fn call(client: SendRequest<Bytes>, pieces: Vec<usize>, seed: u8) {
             at += len;
             send.send_data(piece, false).unwrap();
         }
-        send.send_data(Bytes::new(), true).unwrap();
+        if seed.is_multiple_of(2) {
+            return send.send_data(Bytes::new(), true).unwrap();
+        }
+        let trailers = http::HeaderMap::from_iter([(
+            http::HeaderName::from_static("x-last"),
+            http::HeaderValue::from_static("word"),
+        )]);
+        send.send_trailers(trailers).unwrap();
     };
     let reading = async {
         let response = response.await.unwrap();

@@ -20,7 +20,6 @@ use std::task::{Context as Cx, Poll, ready};
 use bytes::Bytes;
 use http2_proto::{Params, Request};
 use knp_proto::{EndReason, FrontendAction, GrpcFrontend, Packet, PacketKind, Reserve};
-use tokio::time::timeout;
 
 use super::context::HANDSHAKE;
 use super::frontends::Frontend;
@@ -40,24 +39,20 @@ where
     S: connect::Stream,
 {
     let cx = &frontend.cx;
-    let mut server = http2::Server::new(
-        io,
-        PARAMS,
-        frontend.means.scratch.clone(),
-        Watch::new(cx.config.frontend_liveness),
-        |io, request| stream(io, request, &frontend),
-    );
-    match timeout(HANDSHAKE, server.begun()).await {
-        Ok(Ok(())) => server.run(frontend.cut()).await,
-        Ok(Err(error)) => {
+    let scratch = frontend.means.scratch.clone();
+    let host = (scratch, Watch::new(cx.config.frontend_liveness));
+    let begin = |io, request| stream(io, request, &frontend);
+    match http2::serve(io, PARAMS, host, begin, HANDSHAKE, frontend.cut()).await {
+        Ok(()) => {}
+        Err(Some(error)) => {
             tracing::debug!(peer = %frontend.peer, %error, "frontend connection is not HTTP/2");
             cx.metrics.peer_refused(frontend.port, "http2");
         }
-        Err(_) => cx.metrics.peer_refused(frontend.port, "handshake_timeout"),
+        Err(None) => cx.metrics.peer_refused(frontend.port, "handshake_timeout"),
     }
 }
 
-async fn stream(io: http2::Stream, request: Request, frontend: &Frontend) {
+async fn stream(io: http2_proto::Stream, request: Request, frontend: &Frontend) {
     if let Err(text) = check(&request) {
         return Wire::refuse(&io, GrpcCode::UNIMPLEMENTED, &text);
     }
@@ -417,6 +412,8 @@ const PARAMS: Params = Params {
     max_frame: grpc::MAX_FRAME,
     max_streams: grpc::MAX_STREAMS,
     max_head: grpc::MAX_HEADERS,
+    // Nothing to keep for connections of one request.
+    header_table: 0,
     send_buffer: grpc::SEND_BUFFER,
 };
 /// Bytes of a message. Upstream's library sends what it is given as one message, however long;

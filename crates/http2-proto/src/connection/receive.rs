@@ -14,7 +14,7 @@ use crate::flow::widen;
 use crate::hpack;
 use crate::reader::{self, Frame};
 use crate::request::{BadRequest, Builder};
-use crate::stream::{Local, Stream, StreamId};
+use crate::stream::{Stream, StreamId};
 
 /// A block of headers that has not ended.
 #[derive(Debug)]
@@ -53,8 +53,10 @@ impl Connection {
                 Ok(())
             }
             Frame::Pong(bytes) => {
-                if bytes == *super::OPAQUE {
-                    self.events.push_back(Event::Pong);
+                match &bytes {
+                    super::OPAQUE => self.events.push_back(Event::Pong),
+                    super::LEAVING => self.go_away(),
+                    _ => {}
                 }
                 Ok(())
             }
@@ -68,11 +70,22 @@ impl Connection {
     fn on_data(&mut self, id: StreamId, len: u32, padding: u32) -> Result<(), ConnectionError> {
         self.check_begun(id)?;
         self.window.take(len).ok_or(TOO_MUCH)?;
+        let payload = len.saturating_sub(padding);
+        self.empty = match payload {
+            0 => self.empty.saturating_add(1),
+            _ => self.empty.saturating_sub(1),
+        };
         let code = match self.stream(id) {
             Some(stream) if stream.end.is_some() => None,
             Some(stream) if stream.remote_ended => Some(ErrorCode::STREAM_CLOSED),
+            Some(stream) if stream.missing.is_some_and(|own| own < payload.into()) => {
+                Some(ErrorCode::PROTOCOL_ERROR)
+            }
             Some(stream) => match stream.window.take(len) {
                 Some(()) => {
+                    if let Some(missing) = &mut stream.missing {
+                        *missing -= u64::from(payload);
+                    }
                     if padding > 0 {
                         self.consumed(id, padding as usize);
                     }
@@ -94,11 +107,15 @@ impl Connection {
     fn on_bytes(&mut self, id: StreamId, bytes: Bytes, end_stream: bool) {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         match self.stream(id) {
+            Some(stream) if end_stream && !stream.is_whole() && stream.end.is_none() => {
+                self.give_back(len);
+                self.reset(id, ErrorCode::PROTOCOL_ERROR);
+            }
             Some(stream) if stream.end.is_none() => {
-                if !stream.released {
+                if !stream.unread {
                     stream.received.push(bytes);
                 }
-                let unwanted = stream.released && len > 0;
+                let unwanted = stream.unread && len > 0;
                 stream.remote_ended |= end_stream;
                 if unwanted {
                     // The stream's own window stays: a peer must not send what is not read.
@@ -177,15 +194,20 @@ impl Connection {
         }
         self.last = id;
         let open = self.streams.iter().filter(|stream| stream.is_open());
-        if self.ended != Ended::No || open.count() >= self.params.max_streams as usize {
+        let accepts = matches!(self.ended, Ended::No | Ended::Leaving);
+        if !accepts || open.count() >= self.params.max_streams as usize {
             self.reset(id, ErrorCode::REFUSED_STREAM);
             return Ok(());
         }
         match builder.request() {
+            Ok(request) if end_stream && request.content_length().is_some_and(|own| own > 0) => {
+                self.reset(id, ErrorCode::PROTOCOL_ERROR);
+            }
             Ok(request) => {
                 let (receive, send) = (self.params.stream_window, self.peer.stream_window);
                 let mut stream = Box::new(Stream::new(id, receive, send));
                 stream.remote_ended = end_stream;
+                stream.missing = request.content_length();
                 self.streams.push(stream);
                 self.events.push_back(Event::Request(id, request));
             }
@@ -198,6 +220,9 @@ impl Connection {
     /// Answers that a request's head is too large.
     fn refuse_head(&mut self, id: StreamId, end_stream: bool) {
         let mut block = Vec::new();
+        if std::mem::take(&mut self.fresh) {
+            hpack::encode_no_table(&mut block);
+        }
         hpack::encode(b":status", b"431", &mut block);
         let flags = reader::END_HEADERS | reader::END_STREAM;
         self.answer(reader::HEADERS, flags, id, &block);
@@ -210,12 +235,18 @@ impl Connection {
         let code = match self.stream(id) {
             Some(stream) if stream.end.is_some() => return,
             Some(stream) if stream.remote_ended => ErrorCode::STREAM_CLOSED,
-            Some(stream) if end_stream && builder.trailers().is_ok() => {
-                stream.remote_ended = true;
-                self.note(id);
-                self.remove_if_over(id);
-                return;
-            }
+            Some(stream) if end_stream && stream.is_whole() => match builder.trailers() {
+                Ok(trailers) => {
+                    if !stream.unread && !trailers.is_empty() {
+                        stream.trailers = Some(Box::new(trailers));
+                    }
+                    stream.remote_ended = true;
+                    self.note(id);
+                    self.remove_if_over(id);
+                    return;
+                }
+                Err(_) => ErrorCode::PROTOCOL_ERROR,
+            },
             Some(_) => ErrorCode::PROTOCOL_ERROR,
             None => ErrorCode::STREAM_CLOSED,
         };
@@ -227,7 +258,7 @@ impl Connection {
         if let Some(stream) = self.stream(id)
             && stream.end.is_none()
         {
-            if stream.local == Local::Asked {
+            if !stream.seen {
                 self.hasty += 1;
             }
             self.cut(id, StreamEnd::Reset(code));
@@ -261,7 +292,7 @@ impl Connection {
             let text = "settings were acknowledged that were not sent";
             return Err(ConnectionError::protocol(text));
         }
-        self.decoder.set_limit(0);
+        self.decoder.set_limit(self.params.header_table as usize);
         Ok(())
     }
 
@@ -272,6 +303,11 @@ impl Connection {
             }
             let wider = widen(self.send_window, i64::from(increment));
             self.send_window = wider.ok_or(TOO_WIDE)?;
+            if self.send_window > 0 {
+                let mut blocked = std::mem::take(&mut self.blocked);
+                blocked.append(&mut self.queue);
+                self.queue = blocked;
+            }
             self.wake_crowd();
             return Ok(());
         }

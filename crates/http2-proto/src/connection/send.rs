@@ -8,6 +8,8 @@
 //! Frames are made when they can be written, no sooner: what has to wait does so in its stream,
 //! and not before the others.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
 use super::{Connection, Ended};
@@ -27,17 +29,13 @@ impl Connection {
         if stream.end.is_some() || stream.local != Local::Asked {
             return;
         }
-        let (local, flags) = match end {
-            true => (Local::Ended, reader::END_HEADERS | reader::END_STREAM),
-            false => (Local::Open, reader::END_HEADERS),
-        };
-        stream.local = local;
-        let remote_ended = stream.remote_ended;
-        self.hasty = self.hasty.saturating_sub(1);
-        self.answer(reader::HEADERS, flags, id, &encoded(fields));
-        if end && !remote_ended {
-            self.reset(id, ErrorCode::NO_ERROR);
+        let block = encoded(fields);
+        match end {
+            true => stream.local = Local::Ending(block),
+            false => (stream.local, stream.head) = (Local::Open, block),
         }
+        self.hasty = self.hasty.saturating_sub(1);
+        self.enqueue(id);
     }
 
     /// Returns how many bytes may be sent now. When there is none, [`Event::Changed`] tells
@@ -77,7 +75,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends a stream in order: trailers, of 16,384 bytes at most, go out behind all that was sent.
+    /// Ends a stream in order: trailers, if there are any, go out behind all that was sent.
     pub fn end(&mut self, id: StreamId, trailers: &[(&[u8], &[u8])]) {
         let block = encoded(trailers);
         let Some(stream) = self.stream(id) else {
@@ -109,13 +107,11 @@ impl Connection {
             && let Some(id) = self.queue.pop_front()
         {
             if !self.frame_of(id) {
-                // It sends as soon as the connection's window opens.
-                self.queue.push_front(id);
-                break;
+                self.blocked.push_back(id);
             }
         }
         if self.queue.is_empty() {
-            self.queue = std::collections::VecDeque::new();
+            self.queue = VecDeque::new();
         }
         &self.output
     }
@@ -124,7 +120,7 @@ impl Connection {
     fn frame_of(&mut self, id: StreamId) -> bool {
         let largest = self.peer.max_frame.min(self.params.max_frame);
         let most = usize::try_from(self.send_window.min(i64::from(largest))).unwrap_or(0);
-        let output = &mut self.output;
+        let (output, fresh) = (&mut self.output, &mut self.fresh);
         let Ok(at) = (self.streams).binary_search_by_key(&id, |stream| stream.id) else {
             return true;
         };
@@ -132,6 +128,11 @@ impl Connection {
             return true;
         };
         stream.queued = false;
+        if !stream.head.is_empty() {
+            let head = std::mem::take(&mut stream.head);
+            put_block(output, fresh, id, head, 0);
+        }
+        let mut ended = false;
         if !stream.out.is_empty() {
             let window = usize::try_from(stream.send_window).unwrap_or(0);
             let len = stream.out.len().min(window).min(most);
@@ -140,28 +141,34 @@ impl Connection {
                 return !stream.queued;
             }
             let bytes = u32::try_from(len).unwrap_or(u32::MAX);
-            output.put(&reader::head(bytes, reader::DATA, 0, id.0));
+            let last = len == stream.out.len();
+            ended = last && matches!(&stream.local, Local::Ending(block) if block.is_empty());
+            let flags = if ended { reader::END_STREAM } else { 0 };
+            output.put(&reader::head(bytes, reader::DATA, flags, id.0));
             stream.out.move_to(len, output);
             stream.send_window -= i64::from(bytes);
             self.send_window -= i64::from(bytes);
         }
-        if let (true, Local::Ending(block)) = (stream.out.is_empty(), &mut stream.local) {
-            let len = u32::try_from(block.len()).unwrap_or(u32::MAX);
-            let flags = reader::END_HEADERS | reader::END_STREAM;
-            output.put(&reader::head(len, reader::HEADERS, flags, id.0));
-            output.put(block);
-            stream.local = Local::Ended;
-            if !stream.remote_ended {
-                // What it would still send is not wanted.
-                let code = ErrorCode::NO_ERROR;
-                output.put(&reader::head(4, reader::RST_STREAM, 0, id.0));
-                output.put(&code.0.to_be_bytes());
-                self.cut(id, StreamEnd::Reset(code));
-            }
-            self.remove_if_over(id);
-        } else {
+        if !stream.out.is_empty() || !matches!(stream.local, Local::Ending(_)) {
             self.enqueue(id);
+            return true;
         }
+        if let Local::Ending(block) = std::mem::replace(&mut stream.local, Local::Ended)
+            && !ended
+        {
+            match block.is_empty() {
+                true => output.put(&reader::head(0, reader::DATA, reader::END_STREAM, id.0)),
+                false => put_block(output, fresh, id, block, reader::END_STREAM),
+            }
+        }
+        if !stream.remote_ended {
+            // What it would still send is not wanted.
+            let code = ErrorCode::NO_ERROR;
+            output.put(&reader::head(4, reader::RST_STREAM, 0, id.0));
+            output.put(&code.0.to_be_bytes());
+            self.cut(id, StreamEnd::Reset(code));
+        }
+        self.remove_if_over(id);
         true
     }
 
@@ -175,6 +182,12 @@ impl Connection {
     #[must_use]
     pub fn wants_write(&self) -> bool {
         !self.output.is_empty() || !self.control.is_empty()
+    }
+
+    /// Returns whether something waits to be sent that can be, or could be when it was queued.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.wants_write() || !self.queue.is_empty()
     }
 
     /// Puts a stream in the queue, once and if there is something that it may send.
@@ -222,6 +235,33 @@ impl Connection {
     }
 }
 
+/// Writes a block of headers in as many frames as it needs.
+fn put_block(output: &mut SendBuffer, fresh: &mut bool, id: StreamId, block: Vec<u8>, flags: u8) {
+    let mut block = block;
+    if std::mem::take(fresh) {
+        let mut first = Vec::with_capacity(1 + block.len());
+        hpack::encode_no_table(&mut first);
+        first.append(&mut block);
+        block = first;
+    }
+    let (mut kind, mut flags, mut rest) = (reader::HEADERS, flags, &block[..]);
+    loop {
+        let (now, later) = rest.split_at(rest.len().min(BLOCK_FRAME));
+        let last = if later.is_empty() {
+            reader::END_HEADERS
+        } else {
+            0
+        };
+        let len = u32::try_from(now.len()).unwrap_or(u32::MAX);
+        output.put(&reader::head(len, kind, flags | last, id.0));
+        output.put(now);
+        if later.is_empty() {
+            return;
+        }
+        (kind, flags, rest) = (reader::CONTINUATION, 0, later);
+    }
+}
+
 fn encoded(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -229,3 +269,6 @@ fn encoded(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     }
     block
 }
+
+/// Bytes of a block of headers in one frame, which every client accepts (RFC 9113 section 6.5.2).
+const BLOCK_FRAME: usize = 16_384;

@@ -16,6 +16,7 @@ pub(super) const PARAMS: Params = Params {
     max_frame: 20_000,
     max_streams: 10,
     max_head: 1000,
+    header_table: 0,
     send_buffer: 50_000,
 };
 
@@ -44,6 +45,11 @@ pub(super) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
         hpack::encode(name.as_bytes(), value.as_bytes(), &mut block);
     }
     block
+}
+
+/// The first of a connection: there is to be no table.
+pub(super) fn first_block(fields: &[(&str, &str)]) -> Vec<u8> {
+    [&[0x20][..], &block(fields)].concat()
 }
 
 pub(super) const POST: [(&str, &str); 3] =

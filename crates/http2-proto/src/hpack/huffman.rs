@@ -5,43 +5,90 @@
 //! ```
 //!
 //! The code is canonical: codes of one length are consecutive numbers, in the order of their
-//! symbols. So a table of symbols and how many codes each length has say everything. It is read bit
-//! by bit, which is fast enough for one request in the life of a connection. Nothing is written in
-//! it.
+//! symbols, and those of a longer one are larger. So a table of symbols and how many codes each
+//! length has say everything, and a comparison for each length finds that of the next code, of which
+//! most have five to eight bits. Nothing is written in it.
 
 use super::HUFFMAN;
 use crate::error::ConnectionError;
 
 /// Appends what `bytes` stand for.
 pub(super) fn decode(bytes: &[u8], to: &mut Vec<u8>) -> Result<(), ConnectionError> {
-    let (mut code, mut first, mut length, mut before) = (0_u32, 0_u32, 0_usize, 0_u32);
-    let mut ones = true;
-    for byte in bytes {
-        for shift in (0..8).rev() {
-            let bit = u32::from(byte >> shift & 1);
-            code = code << 1 | bit;
-            first <<= 1;
-            length += 1;
-            ones &= bit == 1;
-            // No code is longer than the list.
-            let count = *CODES.get(length).ok_or(HUFFMAN)?;
-            if code - first >= count {
-                first += count;
-                before += count;
-                continue;
-            }
-            // The end of the string as a symbol, which is the last, does not occur.
-            let symbol = SYMBOLS.get((before + code - first) as usize);
-            to.push(*symbol.ok_or(HUFFMAN)?);
-            (code, first, length, before, ones) = (0, 0, 0, 0, true);
+    let mut bytes = bytes.iter();
+    // The next bits, of which there are so many.
+    let (mut bits, mut have) = (0_u64, 0_u32);
+    loop {
+        while have <= 56
+            && let Some(byte) = bytes.next()
+        {
+            (bits, have) = (bits << 8 | u64::from(*byte), have + 8);
         }
+        // Behind the last there are ones, as the end as a symbol has, which is the last.
+        let next = match have.checked_sub(32) {
+            Some(later) => bits >> later,
+            None => bits << (32 - have) | u64::from(u32::MAX >> have),
+        };
+        let next = next & u64::from(u32::MAX);
+        let mut lengths = LENGTHS.iter();
+        let length = lengths.find(|length| next < length.end).ok_or(HUFFMAN)?;
+        if length.bits > have {
+            let ones = (1 << have) - 1;
+            return match have < 8 && bits & ones == ones {
+                true => Ok(()),
+                false => Err(HUFFMAN),
+            };
+        }
+        let number = (next - length.first) >> (32 - length.bits);
+        let symbol = usize::try_from(number).ok();
+        let symbol = symbol.and_then(|own| SYMBOLS.get(length.before + own));
+        to.push(*symbol.ok_or(HUFFMAN)?);
+        have -= length.bits;
     }
-    // What is left fills a byte with the beginning of that symbol, which is all ones.
-    if length > 7 || !ones {
-        return Err(HUFFMAN);
-    }
-    Ok(())
 }
+
+/// The codes of one length, with zeros behind them to make 32 bits.
+#[derive(Clone, Copy)]
+struct Length {
+    bits: u32,
+    first: u64,
+    /// Behind the last.
+    end: u64,
+    /// Symbols with shorter codes.
+    before: usize,
+}
+
+/// All lengths that there are, the shortest first.
+#[expect(
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "what is wrong here does not compile"
+)]
+const LENGTHS: [Length; CODES.len() - SHORTEST] = {
+    let none = Length {
+        bits: 0,
+        first: 0,
+        end: 0,
+        before: 0,
+    };
+    let mut all = [none; CODES.len() - SHORTEST];
+    let (mut at, mut first, mut before) = (0, 0, 0);
+    while at < all.len() {
+        let bits = (at + SHORTEST) as u32;
+        let end = first + ((CODES[at + SHORTEST] as u64) << (32 - bits));
+        all[at] = Length {
+            bits,
+            first,
+            end,
+            before,
+        };
+        (first, before) = (end, before + CODES[at + SHORTEST] as usize);
+        at += 1;
+    }
+    all
+};
+
+/// Bits of the shortest codes.
+const SHORTEST: usize = 5;
 
 /// How many codes have 0, 1, 2 … bits; the last is that of the end.
 const CODES: [u32; 31] = [
@@ -111,5 +158,30 @@ mod tests {
         // More than seven bits, and the end as a symbol.
         assert_eq!(decoded(&[0b0000_0111, 0xff]), Err(HUFFMAN));
         assert_eq!(decoded(&[0xff; 4]), Err(HUFFMAN));
+    }
+
+    /// Each after the other, with what fills the last byte.
+    #[test]
+    fn every_code_is_read() {
+        let mut codes = Vec::new();
+        let mut next = 0_u64;
+        for (bits, count) in CODES.iter().enumerate() {
+            next <<= 1;
+            for _ in 0..*count {
+                codes.push((next, bits));
+                next += 1;
+            }
+        }
+        assert_eq!(codes.pop(), Some(((1 << 30) - 1, 30)));
+        let mut text = String::new();
+        for (code, bits) in &codes {
+            text.push_str(&format!("{code:0bits$b}"));
+        }
+        while !text.len().is_multiple_of(8) {
+            text.push('1');
+        }
+        let bytes = text.as_bytes().chunks(8);
+        let bytes = bytes.map(|bits| u8::from_str_radix(str::from_utf8(bits).unwrap(), 2).unwrap());
+        assert_eq!(decoded(&bytes.collect::<Vec<_>>()).unwrap(), SYMBOLS);
     }
 }

@@ -1,7 +1,7 @@
 //! Packets of one API server's stream, in gRPC's framing.
 //!
 //! ```text
-//!   http2::Stream ──▶ Deframer ──▶ Packet          head, payload ──▶ http2::Stream
+//!   Stream ──▶ Deframer ──▶ Packet          head, payload ──▶ Stream
 //! ```
 //!
 //! A packet's payload goes out from where it lies. What packets mean is not known here.
@@ -10,23 +10,22 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http2_proto::{ErrorCode, Read};
+use http2_proto::{ErrorCode, Read, Stream};
 use knp_proto::frame::{Deframer, HEAD};
 use knp_proto::{ConnectId, Packet};
 
-use super::super::http2;
 use crate::grpc::{self, StreamError};
 use crate::metrics::GrpcCode;
 
 /// Both halves of a stream.
 pub(super) struct Wire {
-    stream: http2::Stream,
+    stream: Stream,
     deframer: Deframer,
 }
 
 impl Wire {
     /// Accepts the call, with messages of at most `max` bytes.
-    pub(super) fn accept(stream: http2::Stream, max: usize) -> Self {
+    pub(super) fn accept(stream: Stream, max: usize) -> Self {
         stream.respond(&[STATUS, CONTENT_TYPE], false);
         Self {
             stream,
@@ -35,7 +34,7 @@ impl Wire {
     }
 
     /// Refuses a call.
-    pub(super) fn refuse(stream: &http2::Stream, status: GrpcCode, message: &str) {
+    pub(super) fn refuse(stream: &Stream, status: GrpcCode, message: &str) {
         let (number, message) = grpc::status(status, message);
         let fields = [
             STATUS,
@@ -65,6 +64,8 @@ impl Wire {
     ) -> Poll<Result<bool, StreamError>> {
         let bytes = match ready!(self.stream.poll_read(cx))? {
             Read::Data(bytes) => bytes,
+            // None of a request is of any meaning; the end comes behind them.
+            Read::Trailers(_) => return self.poll_packets(cx, packets),
             Read::End if self.deframer.is_empty() => return Poll::Ready(Ok(false)),
             Read::End => return Poll::Ready(Err(StreamError::Truncated)),
         };

@@ -322,7 +322,7 @@ fn a_head_that_is_too_large_is_answered() {
     .unwrap();
     let sent = sent(&mut connection);
     assert_eq!(kinds(&sent), [(HEADERS, 1), (RST_STREAM, 1)]);
-    assert_eq!(sent[0].payload, block(&[(":status", "431")]));
+    assert_eq!(sent[0].payload, first_block(&[(":status", "431")]));
     assert_eq!((connection.poll_event(), connection.streams()), (None, 0));
 }
 
