@@ -11,13 +11,13 @@
 
 mod body;
 mod client;
+mod client_body;
 mod dial;
 mod exchange;
 mod headers;
 mod http1_stream;
-mod http2_stream;
+mod http2;
 mod identity;
-mod local;
 mod lost;
 mod metrics;
 mod outcome;
@@ -40,7 +40,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use relay::Timers;
@@ -52,11 +52,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use self::client::Client;
+use self::client_body::ClientBody;
 use self::exchange::{Ending, Exchanges};
 use self::http1_stream::{Http1Params, Http1Stream, HttpState};
-use self::http2_stream::preface;
 use self::identity::ClientIdentity;
-use self::local::LocalExecutor;
 use self::metrics::{Handshake, Protocol, RouteStats};
 use self::outcome::{reason_of, why_failed};
 use self::secrets::{Secrets, Store};
@@ -73,12 +72,6 @@ pub(crate) use self::upstream::Pools;
 
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 64 * 1024;
-/// Bytes of a client's stream, and of its connection, that wait for an API server.
-const STREAM_WINDOW: u32 = 64 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// A silent client is asked whether it lives, and has as long to answer.
-const PING: Duration = Duration::from_secs(55);
-const PING_LIMIT: Duration = Duration::from_secs(20);
 
 /// A terminating route's state, which outlives snapshots in which it does not change.
 #[derive(Debug)]
@@ -190,8 +183,18 @@ pub(crate) async fn serve(
         Ok(begun) => begun,
         Err(reason) => return reason,
     };
-    let mut served = pin!(requests(tls, &client));
-    let served = driver.drive(served.as_mut(), record.info()).await;
+    let served = match client.protocol {
+        Protocol::Http2 => {
+            driver
+                .drive(pin!(http2::serve(tls, &client)), record.info())
+                .await
+        }
+        Protocol::Http1 => {
+            driver
+                .drive(pin!(serve_http1(tls, &client)), record.info())
+                .await
+        }
+    };
     let Some(upgraded) = client.upgraded.take() else {
         return served;
     };
@@ -268,8 +271,8 @@ async fn begin(
     Ok((tls, driver, client))
 }
 
-/// Serves requests until the client or the gateway ends the connection, or one of HTTP/1.1 is upgraded.
-async fn requests(tls: Tls, client: &Rc<Client>) -> Reason {
+/// Serves requests of HTTP/1.1 until the client or the gateway ends the connection, or it is upgraded.
+async fn serve_http1(tls: Tls, client: &Rc<Client>) -> Reason {
     let (shared, params) = (&client.worker.shared, &client.termination.params);
     // Pinned here: moved into the `select!` it would be stored twice.
     let mut ending = pin!(client.ending());
@@ -279,74 +282,44 @@ async fn requests(tls: Tls, client: &Rc<Client>) -> Reason {
         let open = client.exchanges.begin(&request);
         let client = Rc::clone(client);
         // On the heap: its memory is given back before a watch goes on for hours.
-        Box::pin(
-            async move { Ok::<_, std::convert::Infallible>(client.answer(request, open).await) },
-        )
+        Box::pin(async move {
+            let request = request.map(ClientBody::Http1);
+            Ok::<_, std::convert::Infallible>(client.answer(request, open).await)
+        })
     });
-    // Both ends are the same but for hyper's types.
-    macro_rules! drive {
-        ($connection:expr) => {{
-            let mut connection = Box::pin($connection);
-            let served = tokio::select! {
-                served = connection.as_mut() => Ok(served),
-                ending = ending.as_mut() => Err(ending),
-            };
-            match served {
-                Ok(served) => reason_of(served, &state),
-                Err((reason, Some(Ending::Overdue))) => {
-                    state.reset();
-                    reason
-                }
-                Err((reason, _)) => {
-                    connection.as_mut().graceful_shutdown();
-                    if !Box::pin(client.finished(reason, connection.as_mut())).await {
-                        state.reset();
-                    }
-                    reason
-                }
-            }
-        }};
-    }
-    match client.protocol {
-        Protocol::Http2 => {
-            let preface = preface(tls, client.begins_by, Arc::clone(&state));
-            let tls = match Box::pin(preface).await {
-                Ok(tls) => tls,
-                Err(reason) => return reason,
-            };
-            drive!(
-                http2::Builder::new(LocalExecutor::within(params.stream_timeout))
-                    .timer(TokioTimer::new())
-                    .max_concurrent_streams(params.max_streams)
-                    .initial_stream_window_size(STREAM_WINDOW)
-                    .initial_connection_window_size(CONNECTION_WINDOW)
-                    // What is larger than it may be is answered by a Status, unless it is much larger.
-                    .max_header_list_size(2 * HEAD_BYTES as u32)
-                    .max_send_buf_size(STREAM_WINDOW as usize)
-                    .keep_alive_interval(PING)
-                    .keep_alive_timeout(PING_LIMIT)
-                    .serve_connection(TokioIo::new(tls), service)
-            )
+    let stream = Http1Params {
+        count: Arc::clone(&client.exchanges.count),
+        state: Arc::clone(&state),
+        hsts: params.hsts.clone(),
+        reset_on_close: |tls: &Tls| tls.wire().reset(),
+    };
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(Http1Stream::new(tls, stream)), service)
+        .with_upgrades();
+    let mut connection = Box::pin(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => Ok(served),
+        ending = ending.as_mut() => Err(ending),
+    };
+    let reason = match served {
+        Ok(served) => reason_of(served, &state),
+        Err((reason, Some(Ending::Overdue))) => {
+            state.reset();
+            reason
         }
-        Protocol::Http1 => {
-            let http1 = Http1Params {
-                count: Arc::clone(&client.exchanges.count),
-                state: Arc::clone(&state),
-                hsts: params.hsts.clone(),
-                reset_on_close: |tls: &Tls| tls.wire().reset(),
-            };
-            let reason = drive!(
-                http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(None)
-                    .max_buf_size(HEAD_BYTES)
-                    .serve_connection(TokioIo::new(Http1Stream::new(tls, http1)), service)
-                    .with_upgrades()
-            );
-            if let Some(status) = state.refused() {
-                client.exchanges.stats.answered(client.protocol, status);
+        Err((reason, _)) => {
+            connection.as_mut().graceful_shutdown();
+            if !Box::pin(client.finished(reason, connection.as_mut())).await {
+                state.reset();
             }
             reason
         }
+    };
+    if let Some(status) = state.refused() {
+        client.exchanges.stats.answered(client.protocol, status);
     }
+    reason
 }

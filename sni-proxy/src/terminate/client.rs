@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime};
 
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use route::Route;
 use serve::{Phase, Reason};
@@ -21,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{Answer, ResponseBody, Upstream};
+use super::client_body::ClientBody;
 use super::exchange::{Ending, Exchanges, Limits, Open};
 use super::identity::{ClientIdentity, Refused, Verified};
 use super::metrics::Protocol;
@@ -108,7 +108,7 @@ impl Client {
 
     pub(super) async fn answer(
         &self,
-        request: Request<Incoming>,
+        request: Request<ClientBody>,
         open: Open,
     ) -> Response<ResponseBody> {
         let limit = open.started() + self.termination.params.stream_timeout;
@@ -219,7 +219,7 @@ impl Client {
     /// Sends a request on; an upgrade that the server agrees to has no body.
     async fn forward(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<ClientBody>,
         open: &Open,
     ) -> Result<Forwarded, status::Refusal> {
         if head_size(&request) > HEAD_BYTES {

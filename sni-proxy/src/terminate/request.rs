@@ -17,10 +17,10 @@ use bytes::Bytes;
 use h2::{Reason, SendStream};
 use http::Request;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use relay::{Direction, Meter};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::client_body::{ClientBody, ReceiveError};
 use super::exchange::Exchange;
 use super::headers::remove_identity;
 
@@ -34,8 +34,8 @@ const BODY_STALL: Duration = Duration::from_secs(300);
 /// Why a body ended before its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    #[error("the other side failed")]
-    Hyper(#[from] hyper::Error),
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
     #[error("the request is sent again to another server")]
     SentAgain,
     #[error("the client has stopped sending")]
@@ -60,7 +60,7 @@ pub(crate) struct Sending {
 
 #[derive(Debug)]
 struct Kept {
-    body: Incoming,
+    body: ClientBody,
     /// A copy: what was read holds all that was read with it.
     bytes: Vec<u8>,
     /// All that was read is kept.
@@ -89,7 +89,7 @@ pub(crate) fn head_size<B>(request: &Request<B>) -> usize {
 }
 
 impl RequestBody {
-    pub(crate) fn new(body: Incoming, exchange: &Rc<Exchange>) -> Self {
+    pub(crate) fn new(body: ClientBody, exchange: &Rc<Exchange>) -> Self {
         if body.is_end_stream() {
             return Self::Empty;
         }
@@ -322,6 +322,7 @@ mod tests {
     use crate::terminate::metrics::{Protocol, WorkerStats};
     use http::{Request, Response};
     use http_body_util::{BodyExt, Full};
+    use hyper::body::Incoming;
     use hyper::server::conn::http1;
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
@@ -335,7 +336,8 @@ mod tests {
         let service = service_fn(move |request: Request<Incoming>| {
             let exchanges = Exchanges::new(Protocol::Http1, &WorkerStats::detached(), None);
             let open = exchanges.begin(&request);
-            let body = RequestBody::new(request.into_body(), open.exchange());
+            let body = ClientBody::Http1(request.into_body());
+            let body = RequestBody::new(body, open.exchange());
             bodies.send((body, open)).unwrap();
             std::future::pending::<Result<Response<Full<Bytes>>, hyper::Error>>()
         });
