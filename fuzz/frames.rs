@@ -18,6 +18,7 @@ const PARAMS: Params = Params {
     max_frame: 1 << 14,
     max_streams: 4,
     max_head: 1 << 12,
+    max_copied: 1023,
     header_table: 4096,
     send_buffer: 1 << 13,
 };

@@ -39,8 +39,9 @@ pub struct Connection {
         reason = "most connections have one stream, and should not hold memory for more"
     )]
     streams: Vec<Box<Stream>>,
-    /// The newest stream.
+    /// The newest stream, and the last one that GOAWAY has named.
     last: StreamId,
+    said: Option<StreamId>,
     window: Window,
     send_window: i64,
     peer: Peer,
@@ -57,7 +58,7 @@ pub struct Connection {
     events: VecDeque<Event>,
     /// Streams that were reset before their owner saw them, less those that were answered.
     hasty: u32,
-    /// Frames of DATA without payload, less those with some.
+    /// Frames of DATA that have no payload and end no stream, less those with some.
     empty: u32,
     /// SETTINGS of the client so far.
     changes: u32,
@@ -110,6 +111,7 @@ impl Connection {
             block: None,
             streams: Vec::new(),
             last: StreamId(0),
+            said: None,
             window: Window::new(params.connection_window.max(FIRST_WINDOW)),
             send_window: i64::from(FIRST_WINDOW),
             peer: Peer::new(),
@@ -193,6 +195,9 @@ impl Connection {
     /// [`StreamEnd`] when the stream is over before its time, and all that came before is read.
     pub fn read(&mut self, id: StreamId) -> Result<Option<Read>, StreamEnd> {
         let stream = self.stream(id).ok_or(StreamEnd::Lost)?;
+        if stream.unread {
+            return Err(stream.end.unwrap_or(StreamEnd::Lost));
+        }
         if let Some(bytes) = stream.received.pop() {
             return Ok(Some(Read::Data(bytes)));
         }
@@ -230,13 +235,14 @@ impl Connection {
         }
     }
 
-    /// Returns whether all that the client has sent on a stream is read.
+    /// Returns whether the client has sent all it had, and that is read; not of a stream that is over.
     #[must_use]
     pub fn is_read(&self, id: StreamId) -> bool {
         let at = self.find(id).ok();
         let stream = at.and_then(|at| self.streams.get(at));
-        stream.is_none_or(|stream| {
-            stream.remote_ended && stream.received.is_empty() && stream.trailers.is_none()
+        stream.is_some_and(|stream| {
+            let rest = !stream.received.is_empty() || stream.trailers.is_some();
+            stream.remote_ended && !stream.unread && !rest
         })
     }
 
@@ -330,6 +336,7 @@ impl Connection {
         let Ok(at) = self.find(id) else { return };
         let over = |stream: &Stream| stream.released && !stream.is_open();
         if self.streams.get(at).is_some_and(|stream| over(stream)) {
+            self.forget(id);
             self.streams.remove(at);
             if self.streams.is_empty() {
                 self.streams = Vec::new();
@@ -349,6 +356,21 @@ impl Connection {
         }
     }
 
+    /// Takes a stream that sends nothing more out of the lists of those that wait to.
+    fn forget(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        let queued = std::mem::take(&mut stream.queued);
+        if std::mem::take(&mut stream.crowded) {
+            self.crowd.retain(|own| *own != id);
+        }
+        if queued {
+            self.queue.retain(|own| *own != id);
+            self.blocked.retain(|own| *own != id);
+        }
+    }
+
     /// Ends a stream before its time, and tells its owner.
     fn cut(&mut self, id: StreamId, end: StreamEnd) {
         let Some(stream) = self.stream(id) else {
@@ -358,6 +380,7 @@ impl Connection {
             stream.end = Some(end);
             stream.out = SendBuffer::default();
             stream.head = Vec::new();
+            self.forget(id);
             self.note(id);
             self.remove_if_over(id);
         }
@@ -380,6 +403,9 @@ impl Connection {
     }
 
     fn say_goodbye(&mut self, last: StreamId, code: ErrorCode, text: &'static str) {
+        // It may not grow.
+        let last = self.said.map_or(last, |said| said.min(last));
+        self.said = Some(last);
         let mut payload = last.0.to_be_bytes().to_vec();
         payload.extend(code.0.to_be_bytes());
         payload.extend(text.as_bytes());
@@ -414,7 +440,7 @@ impl Connection {
 const MAX_BACKLOG: usize = 64 << 10;
 /// Streams that may be reset before their owner has seen them, in excess of those that were answered.
 const MAX_HASTY: u32 = 100;
-/// Frames of DATA without payload, in excess of those with some; a client sends one to end a stream.
+/// Frames of DATA that have no payload and end no stream, in excess of those with some.
 const MAX_EMPTY: u32 = 1000;
 /// The largest number of a stream.
 const MAX_STREAM: StreamId = StreamId((1 << 31) - 1);

@@ -37,11 +37,12 @@ impl Window {
         Some(())
     }
 
-    /// Counts what was consumed, and returns an increment once half of the window is due.
+    /// Counts what was consumed, and returns an increment once half of the window is due, or as much as is left:
+    /// where others hold the rest of it, it may never be half.
     pub(crate) fn give(&mut self, bytes: u32) -> Option<u32> {
         // No more is consumed than has come, so that this stays within the size.
         self.consumed = self.consumed.saturating_add(bytes);
-        if self.consumed == 0 || self.consumed < self.size / 2 {
+        if self.consumed == 0 || self.consumed < self.left.min(self.size / 2) {
             return None;
         }
         let increment = std::mem::take(&mut self.consumed);
@@ -64,11 +65,22 @@ mod tests {
     #[test]
     fn half_a_window_is_given_back_at_once() {
         let mut window = Window::new(100);
-        assert_eq!(window.take(80), Some(()));
+        assert_eq!(window.take(50), Some(()));
         assert_eq!(window.give(49), None);
         assert_eq!(window.give(1), Some(50));
-        assert_eq!(window.take(70), Some(()));
+        assert_eq!(window.take(100), Some(()));
         assert_eq!(window.take(1), None);
+    }
+
+    #[test]
+    fn what_is_left_is_given_back_where_half_is_held() {
+        let mut window = Window::new(100);
+        assert_eq!(window.take(80), Some(()));
+        assert_eq!(window.give(19), None);
+        assert_eq!(window.give(1), Some(20));
+        assert_eq!(window.take(40), Some(()));
+        assert_eq!(window.give(1), Some(1));
+        assert_eq!(window.give(0), None);
     }
 
     #[test]

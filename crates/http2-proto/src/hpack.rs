@@ -13,6 +13,8 @@ mod statics;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 use crate::error::{ConnectionError, ErrorCode};
 
 /// Reads the blocks of one connection.
@@ -30,7 +32,7 @@ pub(crate) struct Decoder {
 }
 
 /// A name and its value.
-type Entry = (Box<[u8]>, Box<[u8]>);
+type Entry = (Bytes, Bytes);
 
 impl Decoder {
     /// Makes the decoder of a new connection, which may have a table of 4096 bytes.
@@ -53,11 +55,12 @@ impl Decoder {
     /// Reads a whole block, and calls `each` with every name and value in it.
     ///
     /// # Errors
-    /// Later blocks of the connection cannot be read either; some fields may have been.
+    /// Those of `each`, or when the block is wrong. Later blocks of the connection cannot be read either; some
+    /// fields may have been.
     pub(crate) fn decode(
         &mut self,
         block: &[u8],
-        mut each: impl FnMut(&[u8], &[u8]),
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<(), ConnectionError>,
     ) -> Result<(), ConnectionError> {
         let mut input = Input(block);
         let mut first = true;
@@ -83,12 +86,11 @@ impl Decoder {
         &mut self,
         byte: u8,
         input: &mut Input<'_>,
-        each: &mut impl FnMut(&[u8], &[u8]),
+        each: &mut impl FnMut(&[u8], &[u8]) -> Result<(), ConnectionError>,
     ) -> Result<(), ConnectionError> {
         if byte & 0x80 != 0 {
             let (name, value) = self.lookup(input.integer(7)?)?;
-            each(name, value);
-            return Ok(());
+            return each(name, value);
         }
         let indexed = byte & 0xc0 == 0x40;
         let index = input.integer(if indexed { 6 } else { 4 })?;
@@ -101,21 +103,38 @@ impl Decoder {
             Some(name) => &**name,
             None => self.lookup(index)?.0,
         };
-        each(name, &value);
+        each(name, &value)?;
         if indexed {
-            let entry = (Box::from(name), Box::from(&*value));
-            self.insert(entry);
+            let name = match &literal {
+                Some(name) => Bytes::copy_from_slice(name),
+                // Not a copy: two bytes of a block could stand for thousands.
+                None => self.name(index)?,
+            };
+            self.insert((name, Bytes::copy_from_slice(&value)));
         }
         Ok(())
+    }
+
+    /// Returns a name of the tables.
+    fn name(&self, index: usize) -> Result<Bytes, ConnectionError> {
+        if let Some((name, _)) = statics::field(index) {
+            return Ok(Bytes::from_static(name.as_bytes()));
+        }
+        self.entry(index).map(|(name, _)| name.clone())
     }
 
     fn lookup(&self, index: usize) -> Result<(&[u8], &[u8]), ConnectionError> {
         if let Some((name, value)) = statics::field(index) {
             return Ok((name.as_bytes(), value.as_bytes()));
         }
+        let (name, value) = self.entry(index)?;
+        Ok((name, value))
+    }
+
+    fn entry(&self, index: usize) -> Result<&Entry, ConnectionError> {
         let dynamic = index.checked_sub(statics::COUNT + 1);
         let entry = dynamic.and_then(|index| self.entries.get(index));
-        entry.map(|(name, value)| (&**name, &**value)).ok_or(INDEX)
+        entry.ok_or(INDEX)
     }
 
     fn insert(&mut self, entry: Entry) {

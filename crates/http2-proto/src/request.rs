@@ -106,6 +106,11 @@ impl Builder {
         self.malformed = !is_value(value) || !self.take(name, value);
     }
 
+    /// Returns whether what came is so much that the rest is not worth being looked at.
+    pub(crate) fn is_absurd(&self) -> bool {
+        self.size / ABSURD > self.limit
+    }
+
     /// Returns whether a field is allowed, and keeps it.
     fn take(&mut self, name: &[u8], value: &[u8]) -> bool {
         if let Some(pseudo) = name.strip_prefix(b":") {
@@ -202,18 +207,23 @@ fn number(value: &[u8]) -> Option<u64> {
     digits.then(|| str::from_utf8(value).ok()?.parse().ok())?
 }
 
-/// RFC 9113 section 8.2.1.
+/// A head that is so many times larger than it may be ends the connection.
+const ABSURD: usize = 8;
+
+/// RFC 9113 section 8.2.1, and RFC 9110 section 5.6.2.
 fn is_name(name: &[u8]) -> bool {
-    let wrong = |byte: &u8| matches!(byte, 0..=0x20 | b'A'..=b'Z' | b':' | 0x7f..);
-    !name.is_empty() && !name.iter().any(wrong)
+    let right = |byte: &u8| {
+        matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.')
+            || matches!(byte, b'^'..=b'`' | b'|' | b'~')
+    };
+    !name.is_empty() && name.iter().all(right)
 }
 
-/// The same section.
+/// The same section, and RFC 9110 section 5.5.
 fn is_value(value: &[u8]) -> bool {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    !value.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))
-        && !blank(value.first())
-        && !blank(value.last())
+    let control = |byte: &u8| matches!(byte, 0..=8 | 0xa..=0x1f | 0x7f);
+    !value.iter().any(control) && !blank(value.first()) && !blank(value.last())
 }
 
 #[cfg(test)]
@@ -271,6 +281,9 @@ mod tests {
                 ("Upper", "x"),
                 ("with space", "x"),
                 ("a:b", "x"),
+                ("a(b", "x"),
+                ("x", "a\x01"),
+                ("x", "a\x7f"),
                 ("x", " blank"),
                 ("x", "blank\t"),
                 ("x", "a\nb"),

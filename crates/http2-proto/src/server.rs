@@ -206,10 +206,12 @@ where
     fn poll_rounds(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..BATCH {
             let read = self.poll_read(cx);
-            let told = self.tell();
-            if self.end.is_none() && self.host.poll_given_up(cx, &Peer(&self.shared)).is_ready() {
+            // Ahead of what tells streams that they are over.
+            let peer = Peer(&self.shared);
+            if self.end.is_none() && self.host.poll_given_up(cx, &peer).is_ready() {
                 self.lost(End::GivenUp);
             }
+            let told = self.tell();
             while let Poll::Ready(Some(())) = Pin::new(&mut self.streams).poll_next(cx) {}
             let wrote = match self.poll_write(cx) {
                 Poll::Ready(Ok(wrote)) => wrote,
@@ -479,6 +481,16 @@ impl Stream {
         self.shared.change(|core| core.end(self.id, trailers));
     }
 
+    /// Waits until a stream that was ended in order is on its way as a whole. Cancel-safe.
+    pub fn poll_sent(&self, cx: &Context<'_>) -> Poll<Result<(), StreamEnd>> {
+        let sent = self.shared.change(|core| core.is_sent(self.id));
+        match sent {
+            Ok(true) => Poll::Ready(Ok(())),
+            Ok(false) => self.wait(cx),
+            Err(end) => Poll::Ready(Err(end)),
+        }
+    }
+
     /// Ends the stream now.
     pub fn reset(&self, code: ErrorCode) {
         self.shared.change(|core| core.reset(self.id, code));
@@ -537,6 +549,9 @@ impl Drop for Reader {
             && let Some((_, own)) = wakers.get_mut(at)
         {
             own.reader = None;
+            if own.owner.is_none() {
+                wakers.remove(at);
+            }
         }
     }
 }

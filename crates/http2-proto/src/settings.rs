@@ -22,6 +22,9 @@ pub struct Params {
     pub max_streams: u32,
     /// Bytes of a request's head: as it is sent, and as RFC 9113 section 10.5.1 counts it.
     pub max_head: u32,
+    /// Bytes of a piece of DATA that is copied while it waits to be read; a larger one keeps all that was read with
+    /// it.
+    pub max_copied: usize,
     /// Bytes of the table of headers that a client may have us keep, at most 4096; 0 costs no memory while a
     /// connection is idle, and the client sends the same headers again and again.
     pub header_table: u32,

@@ -60,8 +60,9 @@ pub(crate) struct Stream {
     pub(crate) queued: bool,
     /// The owner has been told that something changed, and has not asked since.
     pub(crate) noted: bool,
-    /// The owner waits for capacity.
+    /// The owner waits for capacity, or until all is sent.
     pub(crate) waits: bool,
+    pub(crate) waits_sent: bool,
     /// It waits in the list of those for whom there is none on the connection.
     pub(crate) crowded: bool,
 }
@@ -99,6 +100,7 @@ impl Stream {
             queued: false,
             noted: false,
             waits: false,
+            waits_sent: false,
             crowded: false,
         }
     }
@@ -139,8 +141,9 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    pub(crate) fn push(&mut self, bytes: Bytes) {
-        if bytes.len() < WORTH_HOLDING {
+    /// Adds bytes; up to `max_copied` of them are copied.
+    pub(crate) fn push(&mut self, bytes: Bytes, max_copied: usize) {
+        if bytes.len() <= max_copied {
             self.small.extend_from_slice(&bytes);
             return;
         }
@@ -179,9 +182,6 @@ impl Received {
     }
 }
 
-/// A piece of this size may keep the buffer it was read into; a smaller one is copied.
-const WORTH_HOLDING: usize = 4096;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,11 +190,11 @@ mod tests {
     fn single_bytes_are_put_together() {
         let mut received = Received::default();
         for byte in 0..100 {
-            received.push(Bytes::from(vec![byte]));
+            received.push(Bytes::from(vec![byte]), 99);
         }
-        let large = Bytes::from(vec![7; WORTH_HOLDING]);
-        received.push(large.clone());
-        received.push(Bytes::from_static(b"end"));
+        let large = Bytes::from(vec![7; 100]);
+        received.push(large.clone(), 99);
+        received.push(Bytes::from_static(b"end"), 99);
         assert_eq!(received.pop().unwrap().len(), 100);
         assert_eq!(received.pop().unwrap().as_ptr(), large.as_ptr());
         assert_eq!(received.pop().unwrap(), "end");

@@ -57,6 +57,7 @@ fn case() -> impl Strategy<Value = Case> {
                 max_frame: params.2,
                 max_streams: 3,
                 max_head: 10_000,
+                max_copied: 4095,
                 header_table: params.4,
                 send_buffer: params.3,
             },

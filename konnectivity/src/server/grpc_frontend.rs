@@ -413,6 +413,7 @@ const PARAMS: Params = Params {
     max_streams: grpc::MAX_STREAMS,
     max_head: grpc::MAX_HEADERS,
     // Nothing to keep for connections of one request.
+    max_copied: 4095,
     header_table: 0,
     send_buffer: grpc::SEND_BUFFER,
 };

@@ -87,7 +87,7 @@ pub(crate) enum ResponseBody {
 #[derive(Debug)]
 pub(crate) struct Own {
     text: Option<Bytes>,
-    _open: Open,
+    open: Open,
 }
 
 /// A body of the server's, and what is counted until it ends.
@@ -109,9 +109,16 @@ impl Upstream {
 }
 
 impl ResponseBody {
-    pub(crate) fn own(text: Bytes, open: Open) -> Self {
-        let text = Some(text);
-        Self::Own(Some(Box::new(Own { text, _open: open })))
+    /// Gives up all but what keeps the request open.
+    pub(crate) fn finish(self) -> Option<Open> {
+        match self {
+            Self::Own(own) => own.map(|own| own.open),
+            Self::Upstream(own) => Some(own.open),
+        }
+    }
+
+    pub(crate) fn own(text: Option<Bytes>, open: Open) -> Self {
+        Self::Own(Some(Box::new(Own { text, open })))
     }
 }
 

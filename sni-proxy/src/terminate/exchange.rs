@@ -259,6 +259,10 @@ impl Drop for Open {
 }
 
 impl Exchange {
+    pub(crate) fn is_head(&self) -> bool {
+        self.method == Method::HEAD
+    }
+
     pub(crate) fn started(&self) -> Instant {
         self.started
     }

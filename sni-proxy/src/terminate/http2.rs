@@ -15,14 +15,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Request, Response, Uri, Version, header, uri};
 use http_body::Body;
 use http2_proto::{End, ErrorCode, Host, Peer, Server, Stream};
 use serve::Reason;
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
+use tokio_util::io::poll_read_buf;
+use tracing::debug;
 
 use super::body::{AnswerError, ResponseBody};
 use super::client::Client;
@@ -47,7 +49,7 @@ const CLOSED_LIMIT: Duration = Duration::from_millis(500);
 
 thread_local! {
     /// What is read, until it is understood.
-    static PLAIN: RefCell<Vec<u8>> = RefCell::new(vec![0; MOST]);
+    static PLAIN: RefCell<BytesMut> = RefCell::default();
 }
 
 /// Serves a connection until it ends, and returns why.
@@ -65,6 +67,7 @@ pub(super) async fn serve(tls: Tls, client: &Rc<Client>) -> Reason {
         max_streams: params.max_streams,
         // What is larger than it may be is answered by a Status, unless it is much larger.
         max_head: 2 * HEAD_BYTES as u32,
+        max_copied: MAX_FRAME as usize,
         header_table: HEADER_TABLE,
         send_buffer: STREAM_WINDOW as usize,
     };
@@ -75,6 +78,7 @@ pub(super) async fn serve(tls: Tls, client: &Rc<Client>) -> Reason {
         Ok(Ok(())) => {}
         Ok(Err(end)) => {
             close(&mut server).await;
+            debug!(%end, "HTTP/2 was not begun");
             return unbegun(&end);
         }
         Err(_) => return Reason::PreambleTimeout,
@@ -87,6 +91,7 @@ pub(super) async fn serve(tls: Tls, client: &Rc<Client>) -> Reason {
         Ok(end) => {
             let late = server.host().late;
             close(&mut server).await;
+            debug!(%end, late, "HTTP/2 ended");
             match end {
                 End::Closed | End::Left => Reason::Closed,
                 End::GivenUp if late => Reason::PreambleTimeout,
@@ -97,7 +102,12 @@ pub(super) async fn serve(tls: Tls, client: &Rc<Client>) -> Reason {
         Err(reason) => {
             server.leave();
             let rest = pin!(async {
-                poll_fn(|cx| server.poll(cx)).await;
+                let left = timeout(PING_LIMIT, poll_fn(|cx| server.poll(cx))).await;
+                if left.is_err() {
+                    // A client that has not heard of it by now does not want to.
+                    server.go_away();
+                    poll_fn(|cx| server.poll(cx)).await;
+                }
                 close(&mut server).await;
             });
             Box::pin(client.finished(reason, rest)).await;
@@ -175,10 +185,15 @@ impl Watch {
 impl<S: AsyncRead + Unpin> Host<S> for Watch {
     fn poll_read(&mut self, cx: &mut Context<'_>, io: &mut S) -> Poll<io::Result<Bytes>> {
         PLAIN.with_borrow_mut(|plain| {
-            let mut read = ReadBuf::new(plain);
-            ready!(Pin::new(io).poll_read(cx, &mut read))?;
+            // The same memory again: all of what is kept is copied.
+            plain.reserve(MOST);
+            ready!(poll_read_buf(
+                Pin::new(io),
+                cx,
+                &mut (&mut *plain).limit(MOST)
+            ))?;
             self.heard = Instant::now();
-            Poll::Ready(Ok(Bytes::copy_from_slice(read.filled())))
+            Poll::Ready(Ok(plain.split().freeze()))
         })
     }
 
@@ -247,47 +262,54 @@ async fn answer(client: &Client, stream: &Stream, request: Request<ClientBody>, 
     }
 }
 
+/// Sends an answer, and waits until it is on its way as a whole: until then the request is open, and within its limit.
 async fn send(stream: &Stream, response: Response<ResponseBody>) {
     let (head, mut body) = response.into_parts();
     let ends = body.is_end_stream();
     let length = body.size_hint().exact().filter(|_| !ends);
     respond(stream, &head, length, ends);
     drop(head);
-    if ends {
+    if !ends && pass(stream, &mut body).await.is_none() {
         return;
     }
+    let _open = body.finish();
+    let _ = poll_fn(|cx| stream.poll_sent(cx)).await;
+}
+
+/// Passes a body as the client takes it; `None` when either side ended it early.
+async fn pass(stream: &Stream, body: &mut ResponseBody) -> Option<()> {
     loop {
-        let next = poll_fn(|cx| {
-            if stream.poll_end(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            // The server is read as fast as the client takes it.
-            if ready!(stream.poll_ready(cx)).is_err() {
-                return Poll::Ready(None);
-            }
-            Pin::new(&mut body).poll_frame(cx).map(Some)
+        // Ahead of what the client takes: an end, or a failure, needs no room.
+        let next = poll_fn(|cx| match stream.poll_end(cx) {
+            Poll::Ready(_) => Poll::Ready(None),
+            Poll::Pending => Pin::new(&mut *body).poll_frame(cx).map(Some),
         });
-        let frame = match next.await {
-            None => return,
-            Some(None) => return stream.end(&[]),
-            Some(Some(Err(error))) => return stream.reset(code_of(&error)),
-            Some(Some(Ok(frame))) => frame,
+        let frame = match next.await? {
+            None => break,
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                stream.reset(code_of(&error));
+                return None;
+            }
         };
         match frame.into_data() {
+            Ok(data) if data.is_empty() => {}
             Ok(data) => {
-                if stream.send(b"", data).is_err() {
-                    return;
-                }
+                poll_fn(|cx| stream.poll_ready(cx)).await.ok()?;
+                stream.send(b"", data).ok()?;
                 if body.is_end_stream() {
-                    return stream.end(&[]);
+                    break;
                 }
             }
             Err(frame) => {
                 let trailers = frame.into_trailers().unwrap_or_default();
-                return stream.end(&fields(&trailers));
+                stream.end(&fields(&trailers));
+                return Some(());
             }
         }
     }
+    stream.end(&[]);
+    Some(())
 }
 
 fn respond(stream: &Stream, head: &http::response::Parts, length: Option<u64>, ends: bool) {

@@ -46,8 +46,13 @@ pub(crate) fn of_head(status: StatusCode) -> Refusal {
 impl Refusal {
     pub(crate) fn response(self, open: Open) -> Response<ResponseBody> {
         let text = Bytes::from(self.json());
+        let length = text.len();
+        // HEAD is answered without a body, of which the length is said (RFC 9110 section 9.3.2).
+        let text = (!open.is_head()).then_some(text);
         let mut response = Response::new(ResponseBody::own(text, open));
         *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_LENGTH, length.into());
         response.headers_mut().insert(header::CONTENT_TYPE, JSON);
         response
     }

@@ -71,10 +71,6 @@ impl Connection {
         self.check_begun(id)?;
         self.window.take(len).ok_or(TOO_MUCH)?;
         let payload = len.saturating_sub(padding);
-        self.empty = match payload {
-            0 => self.empty.saturating_add(1),
-            _ => self.empty.saturating_sub(1),
-        };
         let code = match self.stream(id) {
             Some(stream) if stream.end.is_some() => None,
             Some(stream) if stream.remote_ended => Some(ErrorCode::STREAM_CLOSED),
@@ -105,7 +101,12 @@ impl Connection {
     }
 
     fn on_bytes(&mut self, id: StreamId, bytes: Bytes, end_stream: bool) {
+        let max_copied = self.params.max_copied;
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        self.empty = match len {
+            0 => self.empty.saturating_add(u32::from(!end_stream)),
+            _ => self.empty.saturating_sub(1),
+        };
         match self.stream(id) {
             Some(stream) if end_stream && !stream.is_whole() && stream.end.is_none() => {
                 self.give_back(len);
@@ -113,7 +114,7 @@ impl Connection {
             }
             Some(stream) if stream.end.is_none() => {
                 if !stream.unread {
-                    stream.received.push(bytes);
+                    stream.received.push(bytes, max_copied);
                 }
                 let unwanted = stream.unread && len > 0;
                 stream.remote_ended |= end_stream;
@@ -186,8 +187,13 @@ impl Connection {
     ) -> Result<(), ConnectionError> {
         let mut builder = Builder::new(self.params.max_head);
         // Also of refused requests: the table goes on behind them.
-        self.decoder
-            .decode(block, |name, value| builder.field(name, value))?;
+        self.decoder.decode(block, |name, value| {
+            builder.field(name, value);
+            match builder.is_absurd() {
+                true => Err(ConnectionError::calm("a head that unpacks to far too much")),
+                false => Ok(()),
+            }
+        })?;
         if id <= self.last {
             self.on_trailers(id, end_stream, builder);
             return Ok(());
@@ -303,7 +309,7 @@ impl Connection {
             }
             let wider = widen(self.send_window, i64::from(increment));
             self.send_window = wider.ok_or(TOO_WIDE)?;
-            if self.send_window > 0 {
+            if self.send_window > 0 && !self.blocked.is_empty() {
                 let mut blocked = std::mem::take(&mut self.blocked);
                 blocked.append(&mut self.queue);
                 self.queue = blocked;

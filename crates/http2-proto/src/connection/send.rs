@@ -87,6 +87,25 @@ impl Connection {
         }
     }
 
+    /// Returns whether a stream was ended in order and is on its way as a whole. When it is not,
+    /// [`Event::Changed`] tells of it later.
+    ///
+    /// # Errors
+    /// [`StreamEnd`] when the stream is over before its time.
+    ///
+    /// [`Event::Changed`]: super::Event::Changed
+    pub fn is_sent(&mut self, id: StreamId) -> Result<bool, StreamEnd> {
+        // Frames are made now, as far as there is room: it need not be asked twice.
+        self.transmit();
+        let stream = self.stream(id).ok_or(StreamEnd::Lost)?;
+        let sent = stream.local == Local::Ended;
+        stream.waits_sent = !sent;
+        match stream.end {
+            Some(end) if !sent => Err(end),
+            _ => Ok(sent),
+        }
+    }
+
     /// Ends a stream now; what was not sent is dropped.
     pub fn reset(&mut self, id: StreamId, code: ErrorCode) {
         let over = self.stream(id).is_some_and(|stream| stream.end.is_some());
@@ -160,6 +179,11 @@ impl Connection {
                 true => output.put(&reader::head(0, reader::DATA, reader::END_STREAM, id.0)),
                 false => put_block(output, fresh, id, block, reader::END_STREAM),
             }
+        }
+        if std::mem::take(&mut stream.waits_sent) && stream.remote_ended {
+            self.note(id);
+            self.remove_if_over(id);
+            return true;
         }
         if !stream.remote_ended {
             // What it would still send is not wanted.

@@ -16,6 +16,7 @@ pub(super) const PARAMS: Params = Params {
     max_frame: 20_000,
     max_streams: 10,
     max_head: 1000,
+    max_copied: 4095,
     header_table: 0,
     send_buffer: 50_000,
 };

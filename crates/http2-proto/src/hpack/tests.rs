@@ -12,7 +12,10 @@ fn text(bytes: &[u8]) -> String {
 
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, ConnectionError> {
     let mut fields = Vec::new();
-    decoder.decode(block, |name, value| fields.push((text(name), text(value))))?;
+    decoder.decode(block, |name, value| {
+        fields.push((text(name), text(value)));
+        Ok(())
+    })?;
     Ok(fields)
 }
 

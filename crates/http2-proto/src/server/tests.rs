@@ -12,6 +12,7 @@ const PARAMS: Params = Params {
     max_frame: 20_000,
     max_streams: 30,
     max_head: 1000,
+    max_copied: 4095,
     header_table: 4096,
     send_buffer: 20_000,
 };
@@ -181,4 +182,51 @@ async fn left_connection_serves_what_was_begun() {
     };
     let (end, ()) = tokio::join!(serve(far, echo, left), client);
     assert!(matches!(end, End::Left), "{end:?}");
+}
+
+/// Answers, and lets its reader see that there is nothing more to read.
+async fn answer_early(stream: Stream) {
+    let reader = stream.reader();
+    stream.respond(&[(b":status", b"200")], false);
+    stream.send(b"", Bytes::from_static(b"hello")).unwrap();
+    stream.end(&[]);
+    let shared = Rc::clone(&stream.shared);
+    assert!(
+        poll_fn(|cx| Poll::Ready(reader.poll_read(cx)))
+            .await
+            .is_pending()
+    );
+    drop(stream);
+    let read = poll_fn(|cx| reader.poll_read(cx)).await;
+    assert_eq!(read, Err(StreamEnd::Lost));
+    assert!(!reader.is_at_end());
+    drop(reader);
+    assert!(shared.wakers.borrow().is_empty());
+}
+
+/// The client's window has no room for the answer, and its body has not ended.
+#[tokio::test]
+async fn reader_ends_with_its_stream() {
+    let (near, far) = duplex(100_000);
+    let client = async {
+        let builder = { h2::client::Builder::new() }
+            .initial_window_size(1)
+            .clone();
+        let (mut client, connection) = builder.handshake::<_, Bytes>(near).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let request = http::Request::post("http://any/").body(()).unwrap();
+        let (response, send) = client.send_request(request, false).unwrap();
+        let mut body = response.await.unwrap().into_body();
+        let mut got = BytesMut::new();
+        while let Some(bytes) = body.data().await {
+            let bytes = bytes.unwrap();
+            body.flow_control().release_capacity(bytes.len()).unwrap();
+            got.extend_from_slice(&bytes);
+        }
+        assert_eq!(got, "hello");
+        drop((client, send, body));
+        connection.await.unwrap().unwrap();
+    };
+    let served = serve(far, answer_early, std::future::pending::<()>());
+    tokio::join!(served, client);
 }

@@ -69,12 +69,12 @@ impl Wire {
             Read::End if self.deframer.is_empty() => return Poll::Ready(Ok(false)),
             Read::End => return Poll::Ready(Err(StreamError::Truncated)),
         };
-        let len = bytes.len();
+        // Also of messages that are refused.
+        self.stream.consumed(bytes.len());
         self.deframer.push(bytes);
         while let Some(message) = self.deframer.next_message()? {
             packets.push_back(Packet::decode(message)?);
         }
-        self.stream.consumed(len);
         Poll::Ready(Ok(true))
     }
 

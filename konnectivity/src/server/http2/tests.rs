@@ -13,6 +13,7 @@ const PARAMS: Params = Params {
     max_frame: 20_000,
     max_streams: 30,
     max_head: 1000,
+    max_copied: 4095,
     header_table: 0,
     send_buffer: 20_000,
 };

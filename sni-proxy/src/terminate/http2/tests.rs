@@ -4,12 +4,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::sleep;
 
 use super::*;
+use crate::terminate::exchange::Exchanges;
+use crate::terminate::metrics::{Protocol, WorkerStats};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(3600);
+const SETTINGS_OF_SERVER: http2_proto::Params = http2_proto::Params {
+    stream_window: STREAM_WINDOW,
+    connection_window: CONNECTION_WINDOW,
+    max_frame: MAX_FRAME,
+    max_streams: 100,
+    max_head: 1000,
+    max_copied: MAX_FRAME as usize,
+    header_table: HEADER_TABLE,
+    send_buffer: 1000,
+};
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING_FRAME: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
@@ -22,7 +35,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&[0, 0, len, kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// Serves a client that has said what it begins with, and returns how the connection ends and after which time;
+/// Serves a client that has said what it begins with: its first stream is answered, others wait. Returns how the connection ends and after which time;
 /// an hour at most.
 async fn serve<F: Future>(
     client: impl FnOnce(DuplexStream) -> F,
@@ -33,17 +46,18 @@ async fn serve<F: Future>(
         &frame(SETTINGS, 0, 0, &[])[..],
     ];
     near.write_all(&begin.concat()).await.unwrap();
-    let settings = http2_proto::Params {
-        stream_window: STREAM_WINDOW,
-        connection_window: CONNECTION_WINDOW,
-        max_frame: MAX_FRAME,
-        max_streams: 100,
-        max_head: 1000,
-        header_table: HEADER_TABLE,
-        send_buffer: 1000,
+    let mut streams = 0;
+    let answer = |stream: Stream, _| {
+        streams += 1;
+        let answered = streams == 1;
+        async move {
+            match answered {
+                true => stream.respond(&[(b":status", b"200")], true),
+                false => drop(poll_fn(|cx| stream.poll_end(cx)).await),
+            }
+        }
     };
-    let answer = |stream: Stream, _| async move { stream.respond(&[(b":status", b"200")], true) };
-    let mut server = Server::new(own, settings, Watch::new(LIMIT), answer);
+    let mut server = Server::new(own, SETTINGS_OF_SERVER, Watch::new(LIMIT), answer);
     server.begun().await.unwrap();
     let began = Instant::now();
     let client = pin!(async {
@@ -135,13 +149,48 @@ async fn connection_between_heads_goes_on() {
     assert_eq!(after, HOUR);
 }
 
+/// One that waits for an answer, and one that does not.
 #[tokio::test(start_paused = true)]
 async fn silent_client_is_given_up() {
-    let (ended, after) = serve(|client| async move {
-        std::future::pending::<()>().await;
-        drop(client);
-    })
-    .await;
-    assert!(matches!(ended, Some((End::GivenUp, false))), "{ended:?}");
-    assert_eq!(after, PING + PING_LIMIT);
+    let get = frame(HEADERS, END_STREAM | END_HEADERS, 1, HEAD);
+    let hang = frame(HEADERS, END_STREAM | END_HEADERS, 3, HEAD);
+    for sent in [vec![], get.clone(), [get, hang].concat()] {
+        let (ended, after) = serve(|mut client| async move {
+            client.write_all(&sent).await.unwrap();
+            std::future::pending::<()>().await;
+            drop(client);
+        })
+        .await;
+        assert!(matches!(ended, Some((End::GivenUp, false))), "{ended:?}");
+        assert_eq!(after, PING + PING_LIMIT);
+    }
+}
+
+/// As long as the client's window has no room for all of the answer.
+#[tokio::test(start_paused = true)]
+async fn request_is_open_until_its_answer_is_sent() {
+    let (own, mut client) = duplex(64 * 1024);
+    let window = [0, 4, 0, 0, 0, 1];
+    let sent = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &frame(SETTINGS, 0, 0, &window)[..],
+        &frame(HEADERS, END_STREAM | END_HEADERS, 1, HEAD),
+    ];
+    client.write_all(&sent.concat()).await.unwrap();
+    let exchanges = Exchanges::new(Protocol::Http2, &WorkerStats::detached(), None);
+    let answer = |stream: Stream, _| {
+        let open = exchanges.begin(&Request::new(()));
+        async move {
+            let text = Bytes::from_static(b"hello");
+            send(&stream, Response::new(ResponseBody::own(Some(text), open))).await;
+        }
+    };
+    let mut server = Server::new(own, SETTINGS_OF_SERVER, Watch::new(LIMIT), answer);
+    server.begun().await.unwrap();
+    let waited = timeout(LIMIT, poll_fn(|cx| server.poll(cx))).await;
+    assert!(waited.is_err() && !exchanges.count.is_idle());
+    let more = frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 9]);
+    client.write_all(&more).await.unwrap();
+    let waited = timeout(LIMIT, poll_fn(|cx| server.poll(cx))).await;
+    assert!(waited.is_err() && exchanges.count.is_idle());
 }

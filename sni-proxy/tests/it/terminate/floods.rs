@@ -268,6 +268,38 @@ async fn stalled_readers_stall_no_other() {
     }
 }
 
+/// The answer fills the window, and its end comes behind it.
+#[tokio::test]
+async fn end_does_not_wait_for_the_window() {
+    let (world, _recorder) = Recorder::start(&["h2"]);
+    let mut frames = Frames::open(&world, None).await;
+    assert!(frames.frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 5]).await);
+    let stream = frames.get("/stream/5/5").await;
+    assert_eq!(frames.said(stream).await, Said::Status(200));
+    let mut got = 0;
+    loop {
+        let frame = frames.next().await.expect("a connection that goes on");
+        if frame.kind == DATA {
+            got += frame.payload.len();
+            if frame.flags & END_STREAM != 0 {
+                break;
+            }
+        }
+    }
+    assert_eq!(got, 5);
+}
+
+#[tokio::test]
+async fn empty_bodies_end_no_connection() {
+    let (world, _recorder) = Recorder::start(&["h2"]);
+    let mut frames = Frames::open(&world, None).await;
+    for _ in 0..1500 {
+        let stream = frames.request(&head("POST", "/a"), 0).await;
+        assert!(frames.frame(DATA, END_STREAM, stream, b"").await);
+        assert_eq!(frames.said(stream).await, Said::Status(200));
+    }
+}
+
 #[tokio::test]
 async fn given_up_answers_give_back_the_window() {
     let (world, recorder) = Recorder::start(&["h2"]);

@@ -389,3 +389,116 @@ fn resets_after_answer_are_free() {
     }
     assert_eq!(connection.streams(), 0);
 }
+
+/// Begins the next stream, and returns it once its owner has it.
+fn next_stream(connection: &mut Connection, at: u32, flags: u8) -> StreamId {
+    let id = StreamId(at * 2 + 1);
+    feed(connection, &request(id.0, flags)).unwrap();
+    let event = connection.poll_event();
+    assert!(matches!(event, Some(Event::Request(found, _)) if found == id));
+    id
+}
+
+/// A client that reads nothing: what it begins and resets is nowhere remembered.
+#[test]
+fn reset_streams_are_forgotten_while_nothing_is_written() {
+    let mut connection = with_streams(1);
+    let much = Bytes::from(vec![7; PARAMS.send_buffer + 1]);
+    connection.send(StreamId(1), b"", much).unwrap();
+    connection.transmit();
+    for at in 1..1000 {
+        let id = next_stream(&mut connection, at, END_STREAM);
+        connection.respond(id, &[(b":status", b"400")], false);
+        connection.send(id, b"", Bytes::from_static(b"a")).unwrap();
+        assert_eq!(connection.capacity(id), Ok(0));
+        feed(&mut connection, &frame(RST_STREAM, 0, id.0, &[0, 0, 0, 8])).unwrap();
+        assert_eq!(connection.poll_event(), Some(Event::Changed(id)));
+        connection.release(id);
+        let lists = [&connection.queue, &connection.blocked].map(VecDeque::len);
+        assert!(lists.iter().sum::<usize>() + connection.crowd.len() <= 1);
+        connection.control.clear();
+    }
+}
+
+#[test]
+fn frames_without_payload_end_the_connection() {
+    let empty = frame(DATA, 0, 1, b"");
+    assert_eq!(fatal(&empty.repeat(1001)), ErrorCode::ENHANCE_YOUR_CALM);
+    // As many bodies that are empty do not.
+    let mut connection = begun();
+    for at in 0..3000 {
+        let id = next_stream(&mut connection, at, 0);
+        feed(&mut connection, &frame(DATA, END_STREAM, id.0, b"")).unwrap();
+        assert_eq!(connection.read(id), Ok(Some(Read::End)));
+        connection.respond(id, &[(b":status", b"200")], true);
+        connection.release(id);
+        sent(&mut connection);
+    }
+    assert_eq!(connection.streams(), 0);
+}
+
+#[test]
+fn goaway_never_names_a_later_stream() {
+    let mut connection = with_streams(1);
+    connection.go_away();
+    feed(&mut connection, &request(3, 0)).unwrap();
+    feed(&mut connection, &frame(PING, 0, 1, &[0; 8])).unwrap_err();
+    let sent = sent(&mut connection);
+    let goaways: Vec<_> = sent.iter().filter(|own| own.kind == GOAWAY).collect();
+    let last = goaways.iter().map(|own| own.payload[..4].to_vec());
+    assert_eq!(last.collect::<Vec<_>>(), [[0, 0, 0, 1]; 2]);
+}
+
+/// A few thousand bytes that stand for some millions.
+#[test]
+fn block_that_unpacks_to_far_too_much_ends_the_connection() {
+    let mut bomb = block(&POST);
+    // A name of 4,000 bytes that is indexed, and then used with another value each time.
+    bomb.push(0x40);
+    let name = "a".repeat(3_900);
+    bomb.extend(&block(&[(&name, "")])[1..]);
+    for _ in 0..5000 {
+        bomb.extend([0x7e, 0]);
+    }
+    let params = Params {
+        max_head: 16_000,
+        ..PARAMS
+    };
+    let mut connection = Connection::new(params);
+    let whole = frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb);
+    let begin = [preface(), frame(SETTINGS, 0, 0, &[]), whole].concat();
+    let error = feed(&mut connection, &begin).unwrap_err();
+    assert_eq!(error.code, ErrorCode::ENHANCE_YOUR_CALM);
+}
+
+#[test]
+fn body_is_as_long_as_it_was_said() {
+    let head = [&POST[..], &[("content-length", "5")]].concat();
+    let head = |flags| frame(HEADERS, END_HEADERS | flags, 1, &block(&head));
+    let data = |flags, bytes: &[u8]| frame(DATA, flags, 1, bytes);
+    let trailers = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[("a", "b")]));
+    for (sent_frames, whole) in [
+        (vec![head(END_STREAM)], false),
+        (vec![head(0), data(END_STREAM, b"1234")], false),
+        (vec![head(0), data(0, b"123456")], false),
+        (vec![head(0), data(0, b"1234"), trailers.clone()], false),
+        (vec![head(0), data(0, b"12345"), trailers], true),
+        (
+            vec![head(0), data(0, b"12"), data(END_STREAM, b"345")],
+            true,
+        ),
+        (
+            vec![head(0), data(0, b"12345"), data(END_STREAM, b"")],
+            true,
+        ),
+    ] {
+        let mut connection = begun();
+        feed(&mut connection, &sent_frames.concat()).unwrap();
+        let resets = sent(&mut connection).into_iter();
+        let resets: Vec<_> = resets.filter(|own| own.kind == RST_STREAM).collect();
+        match whole {
+            true => assert_eq!(resets, []),
+            false => assert_eq!(resets[0].payload, ErrorCode::PROTOCOL_ERROR.0.to_be_bytes()),
+        }
+    }
+}

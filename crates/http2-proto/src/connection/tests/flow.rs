@@ -163,3 +163,75 @@ fn unread_stream_blocks_no_other() {
         .unwrap();
     assert_eq!(kinds(&sent(&mut connection)), [(DATA, 3)]);
 }
+
+/// Nor does one that waits for the connection's window.
+#[test]
+fn heads_do_not_wait_for_windows() {
+    let mut connection = with_streams(1);
+    let much = Bytes::from(vec![7; 70_000]);
+    feed(&mut connection, &frame(WINDOW_UPDATE, 0, 1, &[0, 1, 0, 0])).unwrap();
+    connection.send(StreamId(1), b"", much).unwrap();
+    assert_eq!(sent(&mut connection).len(), 4);
+    feed(&mut connection, &request(3, END_STREAM)).unwrap();
+    while connection.poll_event().is_some() {}
+    connection.respond(StreamId(3), &[(b":status", b"200")], false);
+    assert_eq!(kinds(&sent(&mut connection)), [(HEADERS, 3)]);
+    connection.end(StreamId(3), &[]);
+    assert_eq!(kinds(&sent(&mut connection)), [(DATA, 3)]);
+    feed(&mut connection, &frame(WINDOW_UPDATE, 0, 0, &[0, 1, 0, 0])).unwrap();
+    assert_eq!(kinds(&sent(&mut connection)), [(DATA, 1)]);
+}
+
+#[test]
+fn head_longer_than_a_frame_is_cut() {
+    let mut connection = begun();
+    feed(&mut connection, &request(1, END_STREAM)).unwrap();
+    connection.poll_event().unwrap();
+    let value = vec![b'a'; 40_000];
+    connection.respond(StreamId(1), &[(b":status", b"200"), (b"a", &value)], true);
+    let frames = sent(&mut connection);
+    let flags: Vec<_> = frames.iter().map(|own| (own.kind, own.flags)).collect();
+    assert_eq!(
+        flags,
+        [
+            (HEADERS, END_STREAM),
+            (CONTINUATION, 0),
+            (CONTINUATION, END_HEADERS)
+        ]
+    );
+    let block: Vec<u8> = frames.into_iter().flat_map(|own| own.payload).collect();
+    let mut lengths = Vec::new();
+    let decoded = hpack::Decoder::new().decode(&block, |_, value| {
+        lengths.push(value.len());
+        Ok(())
+    });
+    assert_eq!((decoded, lengths), (Ok(()), vec![3, 40_000]));
+}
+
+#[test]
+fn stream_is_sent_once_its_window_lets_it() {
+    let mut connection = begun();
+    feed(&mut connection, &settings(4, 3)).unwrap();
+    feed(&mut connection, &request(1, END_STREAM)).unwrap();
+    connection.poll_event().unwrap();
+    let id = StreamId(1);
+    connection.respond(id, &[(b":status", b"200")], false);
+    connection
+        .send(id, b"", Bytes::from_static(b"hello"))
+        .unwrap();
+    assert_eq!(connection.is_sent(id), Ok(false));
+    connection.end(id, &[]);
+    assert_eq!(connection.is_sent(id), Ok(false));
+    let frames = sent(&mut connection);
+    assert_eq!(frames.last().unwrap().payload, b"hel");
+    feed(&mut connection, &frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 9])).unwrap();
+    let frames = sent(&mut connection);
+    assert_eq!(
+        (frames[0].payload.as_slice(), frames[0].flags),
+        (&b"lo"[..], END_STREAM)
+    );
+    assert_eq!(connection.poll_event(), Some(Event::Changed(id)));
+    assert_eq!(connection.is_sent(id), Ok(true));
+    connection.release(id);
+    assert_eq!(connection.streams(), 0);
+}
