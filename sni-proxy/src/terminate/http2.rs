@@ -90,14 +90,16 @@ pub(super) async fn serve(tls: Tls, client: &Rc<Client>) -> Reason {
     match served {
         Ok(end) => {
             let late = server.host().late;
-            close(&mut server).await;
             debug!(%end, late, "HTTP/2 ended");
-            match end {
+            let reason = match end {
                 End::Closed | End::Left => Reason::Closed,
-                End::GivenUp if late => Reason::PreambleTimeout,
                 End::Protocol(_) => Reason::Malformed,
-                End::GivenUp | End::Socket(_) | _ => Reason::DownstreamReset,
-            }
+                // Nothing that is written arrives any more, or need not.
+                End::GivenUp if late => return Reason::PreambleTimeout,
+                End::GivenUp | End::Socket(_) | _ => return Reason::DownstreamReset,
+            };
+            close(&mut server).await;
+            reason
         }
         Err(reason) => {
             server.leave();
