@@ -3,6 +3,7 @@
 //! `exec` and `port-forward` end at a stand-in for a kubelet. The server is v1.20.2.
 
 mod bulk;
+mod flips;
 mod streams;
 mod subjects;
 
@@ -95,7 +96,12 @@ impl Stage {
 
     /// Prepares kubectl, through the gateway or straight to the first server, as a user.
     fn kubectl(&self, direct: bool, user: &User) -> Command {
-        let (addr, authority) = self.way(direct);
+        self.kubectl_trusting(direct, user, self.way(direct).1)
+    }
+
+    /// The same, with certificates of these authorities.
+    fn kubectl_trusting(&self, direct: bool, user: &User, authority: &str) -> Command {
+        let (addr, _) = self.way(direct);
         let name = format!("{}-{direct}", user.name());
         let ca = self.dir.write(format!("{name}.ca"), authority).unwrap();
         let user = match user {
