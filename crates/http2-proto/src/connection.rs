@@ -194,11 +194,12 @@ impl Connection {
     /// # Errors
     /// [`StreamEnd`] when the stream is over before its time, and all that came before is read.
     pub fn read(&mut self, id: StreamId) -> Result<Option<Read>, StreamEnd> {
+        let max = self.params.max_frame as usize;
         let stream = self.stream(id).ok_or(StreamEnd::Lost)?;
         if stream.unread {
             return Err(stream.end.unwrap_or(StreamEnd::Lost));
         }
-        if let Some(bytes) = stream.received.pop() {
+        if let Some(bytes) = stream.received.pop(max) {
             return Ok(Some(Read::Data(bytes)));
         }
         if let Some(trailers) = stream.trailers.take() {
@@ -257,7 +258,8 @@ impl Connection {
         self.give_back(u32::try_from(unread).unwrap_or(u32::MAX));
     }
 
-    /// Lets go of a stream. One that has not been ended is reset; what was sent still goes out.
+    /// Lets go of a stream. One that has not been ended is reset; one that was goes out as the client lets it, for
+    /// which there is no limit: see [`Connection::is_sent`].
     pub fn release(&mut self, id: StreamId) {
         let Some(stream) = self.stream(id) else {
             return;

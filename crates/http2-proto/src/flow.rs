@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_given_back_where_half_is_held() {
+    fn window_is_given_back_where_others_hold_half() {
         let mut window = Window::new(100);
         assert_eq!(window.take(80), Some(()));
         assert_eq!(window.give(19), None);

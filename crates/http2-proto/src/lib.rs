@@ -11,7 +11,7 @@
 //! buffer, in either direction. Payloads are neither copied on their way in, when they are worth
 //! it, nor on their way out. What a peer can make it hold is bounded by [`Params`].
 //!
-//! What it leaves to others: clocks, so also pings in good time. It does not compress what it sends,
+//! What it leaves to others: sockets and clocks, so also pings in good time. It does not compress what it sends,
 //! pushes nothing, and ignores priorities. The value of `:authority` is not looked at: Go's gRPC calls
 //! a Unix socket by its path there.
 #![forbid(unsafe_code)]
@@ -28,7 +28,6 @@ mod hpack;
 mod reader;
 mod request;
 mod send_buffer;
-mod server;
 mod settings;
 mod stream;
 
@@ -37,6 +36,5 @@ pub use error::{ConnectionError, ErrorCode, StreamEnd};
 pub use fields::Fields;
 pub use request::Request;
 pub use send_buffer::SendBuffer;
-pub use server::{End, Host, Peer, Reader, Server, Stream};
 pub use settings::Params;
 pub use stream::{Read, StreamId};

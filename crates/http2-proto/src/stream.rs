@@ -22,8 +22,8 @@ pub struct StreamId(pub u32);
 /// What a stream has for its reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// Bytes; say with [`Connection::consumed`](crate::Connection::consumed) when they are no
-    /// longer held.
+    /// Bytes, at most those of a frame; say with [`Connection::consumed`](crate::Connection::consumed)
+    /// when they are no longer held.
     Data(Bytes),
     /// Trailers, behind which there is only the end.
     Trailers(Fields),
@@ -151,11 +151,15 @@ impl Received {
         self.pieces.push_back(bytes);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Bytes> {
+    /// Returns the next bytes, at most `max`: what is not taken stays within the window.
+    pub(crate) fn pop(&mut self, max: usize) -> Option<Bytes> {
         if self.pieces.is_empty() {
             self.settle();
         }
-        let piece = self.pieces.pop_front();
+        let piece = match self.pieces.front_mut() {
+            Some(first) if first.len() > max => Some(first.split_to(max)),
+            _ => self.pieces.pop_front(),
+        };
         if self.pieces.is_empty() {
             self.pieces = VecDeque::new();
         }
@@ -195,10 +199,11 @@ mod tests {
         let large = Bytes::from(vec![7; 100]);
         received.push(large.clone(), 99);
         received.push(Bytes::from_static(b"end"), 99);
-        assert_eq!(received.pop().unwrap().len(), 100);
-        assert_eq!(received.pop().unwrap().as_ptr(), large.as_ptr());
-        assert_eq!(received.pop().unwrap(), "end");
-        assert_eq!(received.pop(), None);
+        assert_eq!(received.pop(70).unwrap().len(), 70);
+        assert_eq!(received.pop(70).unwrap().len(), 30);
+        assert_eq!(received.pop(100).unwrap().as_ptr(), large.as_ptr());
+        assert_eq!(received.pop(100).unwrap(), "end");
+        assert_eq!(received.pop(100), None);
         assert_eq!(received.pieces.capacity(), 0);
     }
 }

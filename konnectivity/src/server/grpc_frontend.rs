@@ -52,7 +52,7 @@ where
     }
 }
 
-async fn stream(io: http2_proto::Stream, request: Request, frontend: &Frontend) {
+async fn stream(io: http2_server::Stream, request: Request, frontend: &Frontend) {
     if let Err(text) = check(&request) {
         return Wire::refuse(&io, GrpcCode::UNIMPLEMENTED, &text);
     }

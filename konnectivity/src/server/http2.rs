@@ -1,7 +1,6 @@
 //! HTTP/2 for API servers: what its server needs of this program, and how a connection ends.
 //!
-//! What the protocol is, `http2_proto` knows; what requests mean, the owner. What is read goes into
-//! the worker's scratch memory.
+//! What requests mean, the owner knows. What is read goes into the worker's scratch memory.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,7 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use connect::Stream as Io;
-use http2_proto::{End, Host, Params, Peer, Request, Server, Stream};
+use http2_proto::{Params, Request};
+use http2_server::{End, Host, Peer, Server, Stream};
 use tokio::time::timeout;
 
 use crate::pump::{Pings, Watch};

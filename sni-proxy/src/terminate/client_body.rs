@@ -6,7 +6,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
-use http2_proto::{Fields, Read, Reader, StreamEnd};
+use http2_proto::{Fields, Read, StreamEnd};
+use http2_server::Reader;
 use hyper::body::Incoming;
 
 /// Why a body ended before its end.

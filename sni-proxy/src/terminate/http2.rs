@@ -1,7 +1,7 @@
 //! HTTP/2 of clients: requests from streams, and answers into them.
 //!
 //! ```text
-//!     TLS ─▶ http2_proto ─▶ request ─▶ Client::answer ─▶ head, body as the client takes it
+//!     TLS ─▶ http2_server ─▶ request ─▶ Client::answer ─▶ head, body as the client takes it
 //!                └ a head not whole in time, or no sign of life: the end
 //! ```
 //!
@@ -19,7 +19,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Request, Response, Uri, Version, header, uri};
 use http_body::Body;
-use http2_proto::{End, ErrorCode, Host, Peer, Server, Stream};
+use http2_proto::ErrorCode;
+use http2_server::{End, Host, Peer, Server, Stream};
 use serve::Reason;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
@@ -239,10 +240,18 @@ fn begin(
     async move {
         match begun {
             Some((open, request)) => {
-                drop(timeout_at(until, answer(&client, &stream, request, open)).await);
+                let answered = answer(&client, &stream, request, open);
+                within(until, &stream, answered).await;
             }
             None => stream.reset(ErrorCode::PROTOCOL_ERROR),
         }
+    }
+}
+
+/// Resets a stream whose answer is not on its way as a whole by then.
+async fn within(until: Instant, stream: &Stream, answered: impl Future<Output = ()>) {
+    if timeout_at(until, answered).await.is_err() {
+        stream.reset(ErrorCode::CANCEL);
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) fn is_known(target: &str) -> bool {
 /// Those of the workspace, and those of others that log by `tracing`.
 const CRATES: &str = "\
     apiserver_proxy boringtun connect h2 hickory_net hickory_proto hickory_resolver hickory_server \
-    http2_proto hyper_util knp_proto konnectivity kube_client kube_runtime net_config \
+    http2_proto http2_server hyper_util knp_proto konnectivity kube_client kube_runtime net_config \
     netpol_controller preamble relay route serve settings sni_proxy telemetry tls tonic tower \
     tower_http tunnel tunnel_proto udp vpn_client vpn_provision vpn_server xds";
 

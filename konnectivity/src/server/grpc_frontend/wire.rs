@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http2_proto::{ErrorCode, Read, Stream};
+use http2_proto::{ErrorCode, Read};
+use http2_server::Stream;
 use knp_proto::frame::{Deframer, HEAD};
 use knp_proto::{ConnectId, Packet};
 

@@ -194,3 +194,39 @@ async fn request_is_open_until_its_answer_is_sent() {
     let waited = timeout(LIMIT, poll_fn(|cx| server.poll(cx))).await;
     assert!(waited.is_err() && exchanges.count.is_idle());
 }
+
+/// One that the client does not take does not outlast its request's limit.
+#[tokio::test(start_paused = true)]
+async fn answer_is_reset_when_its_time_is_up() {
+    let (own, mut client) = duplex(64 * 1024);
+    let window = [0, 4, 0, 0, 0, 1];
+    let sent = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &frame(SETTINGS, 0, 0, &window)[..],
+        &frame(HEADERS, END_STREAM | END_HEADERS, 1, HEAD),
+    ];
+    client.write_all(&sent.concat()).await.unwrap();
+    let exchanges = Exchanges::new(Protocol::Http2, &WorkerStats::detached(), None);
+    let began = Instant::now();
+    let answer = |stream: Stream, _| {
+        let open = exchanges.begin(&Request::new(()));
+        let text = Bytes::from_static(b"hello");
+        let response = Response::new(ResponseBody::own(Some(text), open));
+        async move { within(began + LIMIT, &stream, send(&stream, response)).await }
+    };
+    let mut server = Server::new(own, SETTINGS_OF_SERVER, Watch::new(LIMIT), answer);
+    server.begun().await.unwrap();
+    server.leave();
+    tokio::spawn(async move {
+        let mut bytes = Vec::new();
+        client
+            .write_all(&frame(PING_FRAME, ACK, 0, b"rhizome!"))
+            .await
+            .unwrap();
+        client.read_to_end(&mut bytes).await.unwrap();
+    });
+    let end = poll_fn(|cx| server.poll(cx)).await;
+    assert!(matches!(end, End::Left), "{end:?}");
+    assert_eq!(began.elapsed(), LIMIT);
+    assert!(exchanges.count.is_idle());
+}

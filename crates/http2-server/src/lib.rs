@@ -7,7 +7,12 @@
 //!
 //! One future serves a connection with all its streams, so that what one wake-up brings is read,
 //! carried out and answered at once. There is no buffer here: what is read goes where the host
-//! says. Clocks are the host's.
+//! says. Clocks are the host's, and what the protocol is, `http2_proto` knows.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::indexing_slicing, clippy::cast_possible_truncation)
+)]
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -18,13 +23,10 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, Stream as _};
+use http2_proto::{
+    Connection, ConnectionError, ErrorCode, Event, Params, Read, Request, StreamEnd, StreamId,
+};
 use tokio::io::AsyncWrite;
-
-use crate::connection::{Connection, Event};
-use crate::error::{ConnectionError, ErrorCode, StreamEnd};
-use crate::request::Request;
-use crate::settings::Params;
-use crate::stream::{Read, StreamId};
 
 /// What a server of connections over `S` needs.
 pub trait Host<S> {
@@ -206,12 +208,13 @@ where
     fn poll_rounds(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..BATCH {
             let read = self.poll_read(cx);
-            // Ahead of what tells streams that they are over.
+            let mut told = self.tell();
             let peer = Peer(&self.shared);
             if self.end.is_none() && self.host.poll_given_up(cx, &peer).is_ready() {
                 self.lost(End::GivenUp);
+                // Its streams hear of it in the next round.
+                told = true;
             }
-            let told = self.tell();
             while let Poll::Ready(Some(())) = Pin::new(&mut self.streams).poll_next(cx) {}
             let wrote = match self.poll_write(cx) {
                 Poll::Ready(Ok(wrote)) => wrote,
