@@ -348,7 +348,7 @@ impl Connection {
 
     /// Returns bytes to the window of the connection.
     fn give_back(&mut self, bytes: u32) {
-        if let Some(increment) = self.window.give(bytes) {
+        if let Some(increment) = self.window.give_shared(bytes) {
             self.answer(
                 reader::WINDOW_UPDATE,
                 0,

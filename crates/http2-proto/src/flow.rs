@@ -37,12 +37,21 @@ impl Window {
         Some(())
     }
 
-    /// Counts what was consumed, and returns an increment once half of the window is due, or as much as is left:
-    /// where others hold the rest of it, it may never be half.
+    /// Counts what was consumed, and returns an increment once half of the window is due.
     pub(crate) fn give(&mut self, bytes: u32) -> Option<u32> {
+        self.give_at(bytes, self.size / 2)
+    }
+
+    /// The same for the window of a connection, where as much as is left is enough: streams that are not read may hold
+    /// the rest, and it may never be half.
+    pub(crate) fn give_shared(&mut self, bytes: u32) -> Option<u32> {
+        self.give_at(bytes, self.left.min(self.size / 2))
+    }
+
+    fn give_at(&mut self, bytes: u32, due: u32) -> Option<u32> {
         // No more is consumed than has come, so that this stays within the size.
         self.consumed = self.consumed.saturating_add(bytes);
-        if self.consumed == 0 || self.consumed < self.left.min(self.size / 2) {
+        if self.consumed == 0 || self.consumed < due {
             return None;
         }
         let increment = std::mem::take(&mut self.consumed);
@@ -76,11 +85,11 @@ mod tests {
     fn window_is_given_back_where_others_hold_half() {
         let mut window = Window::new(100);
         assert_eq!(window.take(80), Some(()));
-        assert_eq!(window.give(19), None);
-        assert_eq!(window.give(1), Some(20));
+        assert_eq!(window.give_shared(19), None);
+        assert_eq!(window.give_shared(1), Some(20));
         assert_eq!(window.take(40), Some(()));
-        assert_eq!(window.give(1), Some(1));
-        assert_eq!(window.give(0), None);
+        assert_eq!(window.give_shared(1), Some(1));
+        assert_eq!(window.give_shared(0), None);
     }
 
     #[test]
