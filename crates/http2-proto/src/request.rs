@@ -103,7 +103,7 @@ impl Builder {
         if self.malformed || self.size > self.limit {
             return;
         }
-        // Blanks around it may not be there, and Go's client sends them.
+        // Blanks around it may not be there; h2 lets them pass.
         let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
         let begin = value.iter().position(|byte| !blank(byte));
         let end = value.iter().rposition(|byte| !blank(byte));

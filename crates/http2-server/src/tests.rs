@@ -97,6 +97,16 @@ async fn echo_by_two(stream: Stream) {
     stream.end(&[(b"grpc-status", b"0")]);
 }
 
+async fn read_all(body: &mut h2::RecvStream) -> BytesMut {
+    let mut got = BytesMut::new();
+    while let Some(bytes) = body.data().await {
+        let bytes = bytes.unwrap();
+        body.flow_control().release_capacity(bytes.len()).unwrap();
+        got.extend_from_slice(&bytes);
+    }
+    got
+}
+
 /// Sends more than any window holds, and reads it back.
 async fn call(client: h2::client::SendRequest<Bytes>) {
     let mut client = client.ready().await.unwrap();
@@ -105,12 +115,7 @@ async fn call(client: h2::client::SendRequest<Bytes>) {
     let sent: Bytes = (0..90_000u32).map(|at| at.to_le_bytes()[1]).collect();
     send.send_data(sent.clone(), true).unwrap();
     let mut body = response.await.unwrap().into_body();
-    let mut got = BytesMut::new();
-    while let Some(bytes) = body.data().await {
-        let bytes = bytes.unwrap();
-        body.flow_control().release_capacity(bytes.len()).unwrap();
-        got.extend_from_slice(&bytes);
-    }
+    let got = read_all(&mut body).await;
     assert_eq!(got, sent);
     assert_eq!(body.trailers().await.unwrap().unwrap()["grpc-status"], "0");
 }
@@ -217,12 +222,7 @@ async fn reader_ends_with_its_stream() {
         let request = http::Request::post("http://any/").body(()).unwrap();
         let (response, send) = client.send_request(request, false).unwrap();
         let mut body = response.await.unwrap().into_body();
-        let mut got = BytesMut::new();
-        while let Some(bytes) = body.data().await {
-            let bytes = bytes.unwrap();
-            body.flow_control().release_capacity(bytes.len()).unwrap();
-            got.extend_from_slice(&bytes);
-        }
+        let got = read_all(&mut body).await;
         assert_eq!(got, "hello");
         drop((client, send, body));
         connection.await.unwrap().unwrap();

@@ -314,7 +314,7 @@ async fn pass(stream: &Stream, body: &mut ResponseBody) -> Option<()> {
             }
             Err(frame) => {
                 let trailers = frame.into_trailers().unwrap_or_default();
-                stream.end(&fields(&trailers));
+                stream.end(&fields(&trailers).collect::<Vec<_>>());
                 return Some(());
             }
         }
@@ -327,7 +327,8 @@ fn respond(stream: &Stream, head: &http::response::Parts, length: Option<u64>, e
     let status = head.status;
     let length = length.filter(|_| !head.headers.contains_key(header::CONTENT_LENGTH));
     let length = length.map(|length| length.to_string());
-    let mut all = vec![(&b":status"[..], status.as_str().as_bytes())];
+    let mut all = Vec::with_capacity(2 + head.headers.len());
+    all.push((&b":status"[..], status.as_str().as_bytes()));
     all.extend(fields(&head.headers));
     if let Some(length) = &length {
         all.push((b"content-length", length.as_bytes()));
@@ -335,10 +336,9 @@ fn respond(stream: &Stream, head: &http::response::Parts, length: Option<u64>, e
     stream.respond(&all, ends);
 }
 
-fn fields(headers: &HeaderMap) -> Vec<(&[u8], &[u8])> {
+fn fields(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     let fields = headers.iter();
-    let fields = fields.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
-    fields.collect()
+    fields.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }
 
 /// Returns with what a stream is reset whose answer ended early: what the server said, if it did.

@@ -41,7 +41,7 @@ const WRITE: usize = MOST + 1024;
 /// Bytes that are copied at a time: glibc copies 2,112 and more by one instruction, which AMD's processors carry out
 /// several times slower when both ends lie unlucky within their pages.
 const COPY: usize = 2048;
-/// Bytes ahead of what is written: rustls copies it to the begin of a page, and so from the middle of one.
+/// Bytes ahead of what is written, so that it does not lie at the begin of a page, where a copy of it may begin as well.
 const AHEAD: usize = 2048;
 /// Of a record, beside its payload: its header, a nonce, its type and a tag (RFC 5246 section 6.2.3.3, RFC 8446
 /// section 5.2), and room for one of an update of keys.

@@ -166,9 +166,8 @@ async fn silent_client_is_given_up() {
     }
 }
 
-/// As long as the client's window has no room for all of the answer.
-#[tokio::test(start_paused = true)]
-async fn request_is_open_until_its_answer_is_sent() {
+/// Makes a client that has asked for something, and takes one byte of it; returns the server's end and its own.
+async fn narrow_client() -> (DuplexStream, DuplexStream) {
     let (own, mut client) = duplex(64 * 1024);
     let window = [0, 4, 0, 0, 0, 1];
     let sent = [
@@ -177,6 +176,13 @@ async fn request_is_open_until_its_answer_is_sent() {
         &frame(HEADERS, END_STREAM | END_HEADERS, 1, HEAD),
     ];
     client.write_all(&sent.concat()).await.unwrap();
+    (own, client)
+}
+
+/// As long as the client's window has no room for all of the answer.
+#[tokio::test(start_paused = true)]
+async fn request_is_open_until_its_answer_is_sent() {
+    let (own, mut client) = narrow_client().await;
     let exchanges = Exchanges::new(Protocol::Http2, &WorkerStats::detached(), None);
     let answer = |stream: Stream, _| {
         let open = exchanges.begin(&Request::new(()));
@@ -198,14 +204,7 @@ async fn request_is_open_until_its_answer_is_sent() {
 /// One that the client does not take does not outlast its request's limit.
 #[tokio::test(start_paused = true)]
 async fn answer_is_reset_when_its_time_is_up() {
-    let (own, mut client) = duplex(64 * 1024);
-    let window = [0, 4, 0, 0, 0, 1];
-    let sent = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        &frame(SETTINGS, 0, 0, &window)[..],
-        &frame(HEADERS, END_STREAM | END_HEADERS, 1, HEAD),
-    ];
-    client.write_all(&sent.concat()).await.unwrap();
+    let (own, mut client) = narrow_client().await;
     let exchanges = Exchanges::new(Protocol::Http2, &WorkerStats::detached(), None);
     let began = Instant::now();
     let answer = |stream: Stream, _| {

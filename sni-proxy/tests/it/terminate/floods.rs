@@ -14,6 +14,7 @@ use super::frames::{
 use super::recorder::Recorder;
 use crate::support::LIMIT;
 
+const PROTOCOL_ERROR: u32 = 1;
 const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
@@ -287,6 +288,19 @@ async fn end_does_not_wait_for_the_window() {
         }
     }
     assert_eq!(got, 5);
+}
+
+#[tokio::test]
+async fn broken_protocol_is_counted_as_malformed() {
+    let (world, _recorder) = Recorder::start(&["h2"]);
+    let mut frames = Frames::open(&world, None).await;
+    assert!(frames.serves().await);
+    // Of no stream, as it may not be.
+    assert!(frames.frame(DATA, 0, 0, b"a").await);
+    assert_eq!(frames.ended().await, Some(PROTOCOL_ERROR));
+    let labels = [("listener", "tls"), ("reason", "malformed")];
+    let closed = "rhizome_connections_closed_total";
+    world.wait_value(closed, &labels, 1.0).await;
 }
 
 #[tokio::test]
