@@ -197,4 +197,8 @@ fn rules(at: &Namespace, text: &str) {
     let mut nft = at.command(command::require("nft").unwrap());
     let done = command::run(nft.arg("-f").arg(&file));
     done.unwrap_or_else(|error| panic!("{error:#}\n{text}"));
+    // A connection that its pod reset is remembered for 10 s, in which the kernel leads who comes from the same
+    // port to that pod, though it is gone. Clients here have some hundred connections in that time, and do.
+    at.set_sysctl("netfilter/nf_conntrack_tcp_timeout_close", "0")
+        .unwrap();
 }
