@@ -81,7 +81,7 @@ pub enum End {
     #[error(transparent)]
     Protocol(#[from] ConnectionError),
     /// Reading or writing failed.
-    #[error("the socket: {0}")]
+    #[error("the socket")]
     Socket(#[from] io::Error),
 }
 

@@ -54,10 +54,10 @@ where
     });
     match end.await {
         Some(end @ (End::Socket(_) | End::GivenUp)) => {
-            tracing::debug!(%end, "frontend connection failed");
+            tracing::debug!(end = %telemetry::chain(&end), "frontend connection failed");
             return Ok(());
         }
-        Some(end) => tracing::debug!(%end, "frontend connection closed"),
+        Some(end) => tracing::debug!(end = %telemetry::chain(&end), "frontend connection closed"),
         None => server.go_away(),
     }
     // What was said last has a moment to get out.

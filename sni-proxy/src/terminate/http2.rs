@@ -79,7 +79,7 @@ pub(super) async fn serve(tls: Tls, client: &Rc<Client>) -> Reason {
         Ok(Ok(())) => {}
         Ok(Err(end)) => {
             close(&mut server).await;
-            debug!(%end, "HTTP/2 was not begun");
+            debug!(end = %telemetry::chain(&end), "HTTP/2 was not begun");
             return unbegun(&end);
         }
         Err(_) => return Reason::PreambleTimeout,
@@ -91,7 +91,7 @@ pub(super) async fn serve(tls: Tls, client: &Rc<Client>) -> Reason {
     match served {
         Ok(end) => {
             let late = server.host().late;
-            debug!(%end, late, "HTTP/2 ended");
+            debug!(end = %telemetry::chain(&end), late, "HTTP/2 ended");
             let reason = match end {
                 End::Closed | End::Left => Reason::Closed,
                 End::Protocol(_) => Reason::Malformed,
