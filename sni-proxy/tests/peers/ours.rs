@@ -11,7 +11,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -29,6 +29,8 @@ pub(crate) struct Ours {
     access_log: PathBuf,
     probes: SocketAddr,
     pipes_at_start: usize,
+    /// How much of the access log [`Ours::next_record`] has looked at.
+    seen: AtomicUsize,
 }
 
 impl Ours {
@@ -58,6 +60,7 @@ impl Ours {
             child,
             access_log,
             probes,
+            seen: AtomicUsize::new(0),
         }
     }
 
@@ -103,21 +106,32 @@ impl Ours {
 
     /// Waits for the record that `wanted` accepts.
     pub(crate) fn wait_record(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let found = wait::until_some(what, LIMIT, || {
-            self.records().into_iter().find(|record| wanted(record))
-        });
-        found.unwrap_or_else(|error| {
+        self.wait_for(what, || self.records().into_iter().find(&wanted))
+    }
+
+    fn wait_for<T>(&self, what: &str, find: impl FnMut() -> Option<T>) -> T {
+        wait::until_some(what, LIMIT, find).unwrap_or_else(|error| {
             let records = fs::read_to_string(&self.access_log).unwrap();
             panic!("{error}; the access log:\n{records}")
         })
     }
 
-    /// Waits for the record of the connection that came from `peer`.
-    pub(crate) fn record_of(&self, peer: SocketAddr) -> Value {
-        let peer = peer.to_string();
-        self.wait_record(&format!("the connection of {peer} to end"), |record| {
-            record["peer"] == peer.as_str()
-        })
+    /// Waits for a record that has `address` as its `key`, among those that are newer than the last one it
+    /// returned: a client's port may have been another connection's to another address before.
+    pub(crate) fn next_record(&self, key: &str, address: SocketAddr) -> Value {
+        let what = format!("a record with {key} {address}");
+        let address = address.to_string();
+        let seen = self.seen.load(Ordering::Relaxed);
+        let is_it = |(_, record): &(usize, Value)| record[key] == address.as_str();
+        let (place, record) = self.wait_for(&what, || {
+            self.records()
+                .into_iter()
+                .enumerate()
+                .skip(seen)
+                .find(is_it)
+        });
+        self.seen.store(place + 1, Ordering::Relaxed);
+        record
     }
 
     /// Waits until neither a connection nor its sockets are left.

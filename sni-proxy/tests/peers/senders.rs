@@ -100,15 +100,6 @@ impl Stage {
         self.gateway
             .wait_record(&what, |record| record["reason"] == reason)
     }
-
-    /// Waits for the record of the connection to whose header `said` belongs.
-    fn record_by(&self, key: &str, address: SocketAddr) -> Value {
-        let address = address.to_string();
-        self.gateway
-            .wait_record(&format!("a record with {key} {address}"), |record| {
-                record[key] == address.as_str()
-            })
-    }
 }
 
 fn nginx_sender(dir: &Path, listen: SocketAddr, server: SocketAddr) -> ChildGuard {
@@ -133,7 +124,7 @@ fn haproxy_and_nginx_headers_select_destination() {
         let node = free(&format!("127.0.9.{}", number + 1));
         running.push(stage.haproxy(node, "proxy-or-connect-off", options));
         stage.ask(node);
-        let record = stage.record_by("destination", node);
+        let record = stage.gateway.next_record("destination", node);
         assert_eq!(record["cluster"], CLUSTER, "{options}: {record}");
         assert_eq!(record["client"], record["peer"], "{options}: {record}");
         assert_eq!(record["reason"], "closed", "{options}: {record}");
@@ -142,7 +133,7 @@ fn haproxy_and_nginx_headers_select_destination() {
     let server = stage.gateway.listener("proxy-or-connect-off");
     running.push(nginx_sender(stage.dir.path(), node, server));
     stage.ask(node);
-    stage.record_by("destination", node);
+    stage.gateway.next_record("destination", node);
 }
 
 #[test]
@@ -150,7 +141,7 @@ fn curl_header_selects_destination() {
     let stage = Stage::new(Kind::Tls, TRUSTED);
     let node = stage.gateway.listener("proxy-or-connect-off");
     let said = stage.ask_with(stage.curl(node).arg("--haproxy-protocol"));
-    let record = stage.record_by("destination", node);
+    let record = stage.gateway.next_record("destination", node);
     assert_eq!(record["peer"], said.local().to_string(), "{record}");
     // Toward an address that no route has.
     let elsewhere = free("127.0.0.33");
@@ -171,7 +162,7 @@ fn tls_tlvs_of_haproxy_are_accepted() {
     let _haproxy = haproxy::sender(stage.dir.path(), &[hop]);
     authority.write(&stage.web.authority).unwrap();
     stage.ask(node);
-    let record = stage.record_by("destination", node);
+    let record = stage.gateway.next_record("destination", node);
     assert_eq!(record["reason"], "closed", "{record}");
 }
 
@@ -184,7 +175,7 @@ fn balancer_header_names_client_on_tls() {
             let balancer = free("127.0.0.1");
             running.push(stage.haproxy(balancer, to, options));
             let said = stage.ask(balancer);
-            let record = stage.record_by("client", said.local());
+            let record = stage.gateway.next_record("client", said.local());
             assert_ne!(record["peer"], record["client"], "{options}: {record}");
             assert_eq!(record["server_name"], NAME, "{options}: {record}");
         }
@@ -195,16 +186,16 @@ fn balancer_header_names_client_on_tls() {
             stage.gateway.listener(to),
         ));
         let said = stage.ask(balancer);
-        stage.record_by("client", said.local());
+        stage.gateway.next_record("client", said.local());
         // curl as its own balancer: who it says is who it is.
         let mut own = stage.curl(stage.gateway.listener(to));
         let said = stage.ask_with(own.arg("--haproxy-protocol"));
-        let record = stage.record_by("client", said.local());
+        let record = stage.gateway.next_record("client", said.local());
         assert_eq!(record["peer"], record["client"], "{record}");
     }
     // Without a header it is served where it may be missing, and nowhere else.
     let said = stage.ask(stage.gateway.listener("tls-optional"));
-    stage.gateway.record_of(said.local());
+    stage.gateway.next_record("peer", said.local());
     let required = stage.gateway.listener("tls-required");
     stage.is_refused(&mut stage.curl(required), "bad_proxy_header");
     // And where none is expected, it is no TLS.
@@ -227,7 +218,7 @@ fn only_those_who_are_trusted_may_be_balancers() {
             _ => stage.curl(first),
         };
         let said = stage.ask_with(&mut curl(trusted));
-        let record = stage.record_by("client", said.local());
+        let record = stage.gateway.next_record("client", said.local());
         assert!(
             record["peer"].as_str().unwrap().starts_with(TRUSTED),
             "{record}"
@@ -245,7 +236,7 @@ fn only_those_who_are_trusted_may_be_balancers() {
     let node = free("127.0.9.1");
     let _haproxy = stage.haproxy(node, "proxy-or-connect-optional", "send-proxy-v2");
     stage.ask(node);
-    let record = stage.record_by("destination", node);
+    let record = stage.gateway.next_record("destination", node);
     assert_eq!(record["client"], record["peer"], "{record}");
 }
 
@@ -268,7 +259,7 @@ fn a_balancer_names_the_client_before_connect() {
                 let balancer = free("127.0.0.1");
                 let _haproxy = stage.haproxy(balancer, &to, options);
                 let said = stage.ask_with(&mut by_connect(&stage, balancer));
-                let record = stage.record_by("client", said.local());
+                let record = stage.gateway.next_record("client", said.local());
                 assert_eq!(record["connect"], CLUSTER, "{to} {options}: {record}");
             }
         }
@@ -352,7 +343,7 @@ fn two_headers_are_balancers_then_nodes() {
 
 /// The balancer's client is the node's proxy, wherever the node's own client comes from.
 fn names_the_node_and_not_the_pod(stage: &Stage, node: SocketAddr, pod: &Said) {
-    let record = stage.record_by("destination", node);
+    let record = stage.gateway.next_record("destination", node);
     assert_ne!(record["client"], record["peer"], "{record}");
     assert_ne!(record["client"], pod.local().to_string(), "{record}");
 }
@@ -393,7 +384,7 @@ fn single_optional_header_is_node_proxys() {
         let node = free("127.0.9.1");
         let _haproxy = stage.haproxy(node, "proxy-or-connect-optional", options);
         stage.ask(node);
-        let record = stage.record_by("destination", node);
+        let record = stage.gateway.next_record("destination", node);
         assert_eq!(record["client"], record["peer"], "{options}: {record}");
     }
 }

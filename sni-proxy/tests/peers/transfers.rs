@@ -139,7 +139,7 @@ fn curl_accepts_connect_answer() {
                 .curl_by_connect(listener, header, value)
                 .arg(format!("https://{NAME}/who")),
         );
-        let record = stage.gateway.record_of(said.local());
+        let record = stage.gateway.next_record("peer", said.local());
         assert_eq!(
             (&record["connect"], &record["listener"]),
             (&json!(value), &json!(listener))
