@@ -1,9 +1,10 @@
-//! Writes wall-clock times the way logs want them.
+//! Writes wall-clock times the way logs and HTTP want them.
 
 use std::fmt;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimePrinter;
 
 /// Displays a time in UTC with milliseconds, as RFC 3339 section 5.6 spells it:
 /// `2026-08-01T12:34:56.789Z`. Times that four digits of year cannot write are shown as the last one.
@@ -14,6 +15,16 @@ impl fmt::Display for Rfc3339 {
         let time = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
         write!(f, "{time:.3}")
     }
+}
+
+/// Returns a time as the field `Date` of HTTP has it (RFC 9110 section 5.6.7):
+/// `Sat, 01 Aug 2026 12:34:56 GMT`; `None` of one that four digits of year cannot write.
+#[must_use]
+pub fn http_date(time: SystemTime) -> Option<String> {
+    let time = Timestamp::try_from(time).ok()?;
+    DateTimePrinter::new()
+        .timestamp_to_rfc9110_string(&time)
+        .ok()
 }
 
 #[cfg(test)]
@@ -33,5 +44,12 @@ mod tests {
         assert!(at(253_402_300_800_000).starts_with("9999-12-30T"));
         let before = UNIX_EPOCH - Duration::from_secs(1);
         assert_eq!(Rfc3339(before).to_string(), "1969-12-31T23:59:59.000Z");
+
+        let at = |seconds| http_date(UNIX_EPOCH + Duration::from_secs(seconds));
+        let date = at(951_782_400).unwrap();
+        assert_eq!(date, "Tue, 29 Feb 2000 00:00:00 GMT");
+        assert_eq!(at(1 << 60), None);
+        let year_0 = Duration::from_secs(62_200_000_000);
+        assert_eq!(http_date(UNIX_EPOCH - year_0), None);
     }
 }

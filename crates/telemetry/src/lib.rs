@@ -33,6 +33,7 @@ mod throttle;
 pub use access_log::{AccessFormat, AccessLog, AccessRecord};
 pub use admin::{ClusterStatus, EndpointStatus, Endpoints, Fact, ListenerStatus, Process, Status};
 pub use backoff::AcceptBackoff;
+pub use clock::http_date;
 pub use error_chain::chain;
 pub use fair::{FairPermit, FairPermits};
 pub use http::Bound;

@@ -136,9 +136,16 @@ impl Client {
                 refusal.response(open)
             }
         };
+        let headers = response.headers_mut();
         if let Some(value) = &self.termination.params.hsts {
-            let headers = response.headers_mut();
             headers.insert(header::STRICT_TRANSPORT_SECURITY, value.clone());
+        }
+        // Also one that is passed on without (RFC 9110 section 6.6.1).
+        if !headers.contains_key(header::DATE)
+            && let Some(date) = telemetry::http_date(SystemTime::now())
+            && let Ok(date) = date.try_into()
+        {
+            headers.insert(header::DATE, date);
         }
         response
     }

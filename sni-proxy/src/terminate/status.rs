@@ -1,5 +1,7 @@
 //! The gateway's own answers, as a Kubernetes API server writes them (`Status` of v1).
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
@@ -65,6 +67,9 @@ impl Refusal {
             "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len}\r\nconnection: close\r\n"
         )
         .into_bytes();
+        if let Some(date) = telemetry::http_date(SystemTime::now()) {
+            text.extend_from_slice(format!("date: {date}\r\n").as_bytes());
+        }
         if let Some(hsts) = hsts {
             text.extend_from_slice(b"strict-transport-security: ");
             text.extend_from_slice(hsts.as_bytes());

@@ -65,6 +65,7 @@ async fn refused(client: &mut DuplexStream, code: u16) {
     let (head, body) = answer(client).await;
     assert!(head.starts_with(&format!("http/1.1 {code} ")), "{head}");
     assert!(head.contains("strict-transport-security: max-age=1\r\n"));
+    assert!(head.contains(" gmt\r\n"), "{head}");
     let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(
         (&status["kind"], &status["code"]),

@@ -90,6 +90,7 @@ async fn head_that_is_too_large_is_answered_431() {
         let response = client.send(request).await.unwrap();
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         assert_eq!(response.status(), status, "{protocol}");
+        assert!(response.headers().contains_key("date"), "{protocol}");
         assert_eq!(text_of(response).await["kind"], "Status", "{protocol}");
         world
             .wait_value(
