@@ -171,6 +171,7 @@ fn host(fields: Fields<'_>, required: bool) -> Result<Option<&str>, HeadError> {
 
 const METHOD: &str = "CONNECT";
 const CONNECT: &[u8] = b"CONNECT ";
-const SHORTEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+/// A method has one character at least.
+const SHORTEST: &[u8] = b"M / HTTP/1.0\r\n\r\n";
 /// Longest method looked at; the longest registered one is `UPDATEREDIRECTREF`, 17 bytes.
 const MAX_METHOD: usize = 32;

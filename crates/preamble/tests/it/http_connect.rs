@@ -245,7 +245,7 @@ fn need_counts_what_the_end_still_lacks() {
         Ok(Progress::Need { at_least }) => at_least,
         other => panic!("{len}: {other:?}"),
     };
-    assert_eq!(at_least(0), 18);
+    assert_eq!(at_least(0), 16);
     for missing in 1..=4 {
         assert_eq!(at_least(input.len() - missing), input.len());
     }
