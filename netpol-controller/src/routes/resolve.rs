@@ -60,7 +60,7 @@ pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
                     routed.entry(service).or_default().insert(port);
                 }
                 Err(why) => {
-                    let message = format!("{why}: connections are refused until it exists");
+                    let message = format!("{why}: connections are refused");
                     let object = &claim.source.object;
                     reports.problem(object, Reason::RouteNotTranslated, &message);
                 }
@@ -119,18 +119,21 @@ fn route(claim: &Claim, cluster: &ClusterSpec, times: Times) -> SourcedRoute {
 /// Returns the port of the pods that a claim opens, or why there is none.
 fn routed_port(state: &ClusterState, claim: &Claim) -> Result<Routed, String> {
     let target = &claim.target;
-    if let Some(port) = target.port_of(state) {
-        return Ok(Routed {
-            gateway: claim.gateway,
-            protocol: target.protocol,
-            target: port.target.clone(),
-        });
-    }
     let (service, protocol) = (&target.service, target.protocol.as_str());
-    Err(if state.services.contains_key(service) {
-        format!("Service {service} has no {protocol} port {}", target.port)
-    } else {
-        format!("there is no Service {service}")
+    let Some(own) = state.services.get(service) else {
+        return Err(format!("there is no Service {service}"));
+    };
+    if own.is_external_name {
+        return Err(format!("Service {service} stands for a name elsewhere"));
+    }
+    let Some(port) = target.port_of(state) else {
+        let port = target.port;
+        return Err(format!("Service {service} has no {protocol} port {port}"));
+    };
+    Ok(Routed {
+        gateway: claim.gateway,
+        protocol: target.protocol,
+        target: port.target.clone(),
     })
 }
 
@@ -142,8 +145,9 @@ fn endpoints(state: &ClusterState, target: &Target) -> Vec<EndpointSpec> {
     let Some(service) = state.services.get(&target.service) else {
         return Vec::new();
     };
-    if let Some(name) = &service.external_name {
-        return external(name, target.port);
+    // The name could lead to the gateway itself, or wherever its author may not.
+    if service.is_external_name {
+        return Vec::new();
     }
     let Some(port) = target.port_of(state) else {
         return Vec::new();
@@ -168,15 +172,6 @@ fn endpoints(state: &ClusterState, target: &Target) -> Vec<EndpointSpec> {
             ..EndpointSpec::new(EndpointAddress::Ip(address))
         })
         .collect()
-}
-
-/// A name that cannot be resolved leaves the cluster empty instead of the table refused.
-fn external(name: &str, port: u16) -> Vec<EndpointSpec> {
-    let address = match name.parse::<IpAddr>() {
-        Ok(ip) => Some(EndpointAddress::Ip((ip, port).into())),
-        Err(_) => format!("{name}:{port}").parse().ok(),
-    };
-    address.map(EndpointSpec::new).into_iter().collect()
 }
 
 fn addresses<'w>(

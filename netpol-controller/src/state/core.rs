@@ -99,8 +99,8 @@ pub struct Service {
     pub ports: Vec<ServicePort>,
     /// Its cluster addresses; none when it is headless.
     pub cluster_ips: Vec<IpAddr>,
-    /// The name it stands for, of type `ExternalName`.
-    pub external_name: Option<String>,
+    /// Whether it stands for a name elsewhere.
+    pub is_external_name: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -110,7 +110,6 @@ struct ServiceSpec {
     cluster_ip: Option<String>,
     #[serde(rename = "clusterIPs")]
     cluster_ips: Vec<String>,
-    external_name: Option<String>,
     ports: Vec<ServicePortSpec>,
     selector: Option<Labels>,
     r#type: Option<String>,
@@ -137,7 +136,6 @@ impl Parse for Service {
             spec.cluster_ips
         };
         let selectors = annotations.get(NAMESPACE_SELECTORS);
-        let external = spec.r#type.as_deref() == Some("ExternalName");
         Ok(Self {
             created: created(&meta),
             uid: meta.uid.unwrap_or_default(),
@@ -148,7 +146,7 @@ impl Parse for Service {
             selector: spec.selector.unwrap_or_default(),
             ports: spec.ports.into_iter().map(ServicePort::from).collect(),
             cluster_ips: ips.iter().filter_map(|ip| ip.parse().ok()).collect(),
-            external_name: spec.external_name.filter(|_| external),
+            is_external_name: spec.r#type.as_deref() == Some("ExternalName"),
         })
     }
 }

@@ -111,16 +111,15 @@ fn dual_stack_uses_the_first_family() {
 }
 
 #[test]
-fn an_external_name_is_an_endpoint() {
-    for (name, expected) in [
-        ("api.example.org", vec!["api.example.org:443@-"]),
-        ("192.0.2.1", vec!["192.0.2.1:443@-"]),
-        ("no name", vec![]),
-    ] {
+fn external_name_leads_nowhere() {
+    for name in ["api.example.org", "127.0.0.1", "localhost", "192.0.2.1"] {
         let mut service = api_server(SHOOT);
         service["spec"]["type"] = json!("ExternalName");
         service["spec"]["externalName"] = json!(name);
-        assert_eq!(addresses(&cluster(&[service])), expected, "{name}");
+        let found = found(&one(), &[service]);
+        assert_eq!(found.gateways[0].clusters[0].endpoints, [], "{name}");
+        let problems = count(&found, Reason::RouteNotTranslated, Kind::VirtualService);
+        assert_eq!((problems, found.routed.len()), (1, 0), "{name}");
     }
 }
 
