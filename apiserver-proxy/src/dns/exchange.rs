@@ -21,7 +21,8 @@ use super::forward::Question;
 /// value agreed on at the DNS flag day 2020).
 pub(super) const PAYLOAD: u16 = 1232;
 
-/// Asks `server` and returns its answer, in full when that can be had within `in_full`.
+/// Asks `server` and returns its answer, in full when that can be had within `in_full`; for a question that came over
+/// TCP only then.
 ///
 /// # Errors
 /// Whatever keeps the server from being asked or heard. Silence is no error here: the future is
@@ -38,10 +39,13 @@ pub(super) async fn exchange(
     if !answer.metadata.truncation {
         return Ok(answer);
     }
-    match timeout(in_full, over_tcp(server, &asked, &bytes)).await {
-        Ok(Ok(complete)) => Ok(complete),
+    let late = |_| Err(io::ErrorKind::TimedOut.into());
+    let complete = timeout(in_full, over_tcp(server, &asked, &bytes)).await;
+    match complete.unwrap_or_else(late) {
+        Ok(complete) => Ok(complete),
+        Err(error) if question.over_tcp => Err(ExchangeError::Tcp(error)),
         // The asker sees the mark and may try for himself.
-        Ok(Err(_)) | Err(_) => Ok(answer),
+        Err(_) => Ok(answer),
     }
 }
 
@@ -54,6 +58,9 @@ pub(super) enum ExchangeError {
     /// Another server answered first, by far.
     #[error("it is silent")]
     Silent,
+    /// The answer over UDP was truncated, for an asker whose own way has no such mark.
+    #[error("asking over TCP")]
+    Tcp(#[source] io::Error),
     #[error("asking over UDP")]
     Udp(#[source] io::Error),
 }

@@ -37,6 +37,8 @@ pub(super) struct Forwarder {
 pub(super) struct Question {
     /// The address of the asker.
     pub(super) asker: IpAddr,
+    /// Whether it came over TCP.
+    pub(super) over_tcp: bool,
     pub(super) query: Query,
     pub(super) recursion_desired: bool,
     pub(super) authentic_data: bool,
@@ -248,6 +250,7 @@ mod tests {
     fn question() -> Question {
         Question {
             asker: IpAddr::from([127, 0, 0, 1]),
+            over_tcp: false,
             query: Query::query(Name::from_ascii("example.com.").unwrap(), RecordType::A),
             recursion_desired: true,
             authentic_data: false,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hickory_server::net::runtime::Time;
+use hickory_server::net::xfer::Protocol;
 use hickory_server::proto::op::{
     Edns, Header, HeaderCounts, LowerQuery, Message, Metadata, OpCode, ResponseCode,
 };
@@ -128,6 +129,7 @@ impl RequestHandler for Handler {
 fn question(request: &Request, query: &LowerQuery) -> Question {
     Question {
         asker: request.src().ip().to_canonical(),
+        over_tcp: request.protocol() == Protocol::Tcp,
         query: query.original().clone(),
         recursion_desired: request.metadata.recursion_desired,
         authentic_data: request.metadata.authentic_data,

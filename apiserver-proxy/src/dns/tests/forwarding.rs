@@ -105,8 +105,16 @@ async fn incomplete_answer_stays_truncated() {
     let server = Running::start(&[other.addr]);
 
     let answer = server.udp_a("example.com").await;
+    // Over TCP it would pass for all there is.
+    let failed = server.tcp(&question("example.com", RecordType::A)).await;
 
     assert!(answer.metadata.truncation);
+    assert_eq!(failed.metadata.response_code, ResponseCode::ServFail);
+    let second = Peer::answering("192.0.2.2");
+    let server = Running::start_with(&params(&[other.addr, second.addr]), patient());
+    let whole = server.tcp(&question("example.com", RecordType::A)).await;
+    assert_eq!(addresses(&whole), ["192.0.2.2"]);
+    assert!(!whole.metadata.truncation);
 }
 
 /// Limits under which nothing but a failure ends the wait for a server.
