@@ -8,10 +8,13 @@
 //! Knows neither this host's resolver configuration nor its `/etc/hosts`. Which of the addresses
 //! may be used is for others to say.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::time::Duration;
 
 use hickory_resolver::Resolver;
@@ -25,7 +28,7 @@ use hickory_resolver::proto::rr::Name;
 use route::TcpOptions;
 use serve::LookupError;
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
 use super::shoot::Shoot;
@@ -38,7 +41,7 @@ const MORE_TRIES: usize = 2;
 /// Longest time an answer is kept, and a refusal.
 const LONGEST_TTL: Duration = Duration::from_secs(300);
 const LONGEST_NO: Duration = Duration::from_secs(5);
-/// Look-ups of one worker at once; each may hold some sockets.
+/// Names that one worker looks up at once; each may hold some sockets.
 const LOOKUPS: usize = 64;
 /// For connecting to a DNS server by TCP.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -48,6 +51,32 @@ pub(super) struct Names {
     resolver: Resolver<Sockets>,
     cluster_domain: Option<Name>,
     lookups: Semaphore,
+    /// Those of one name come one after the other, so that one that stays without an answer takes one place. Only
+    /// names that are looked up now.
+    turns: RefCell<HashMap<Name, Rc<Mutex<()>>>>,
+}
+
+/// One of the look-ups of a name, which wait for each other.
+struct Turn<'a> {
+    names: &'a Names,
+    name: Name,
+    lock: Rc<Mutex<()>>,
+}
+
+impl<'a> Turn<'a> {
+    fn new(names: &'a Names, name: Name) -> Self {
+        let lock = Rc::clone(names.turns.borrow_mut().entry(name.clone()).or_default());
+        Self { names, name, lock }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // The map's and this one.
+        if Rc::strong_count(&self.lock) == 2 {
+            self.names.turns.borrow_mut().remove(&self.name);
+        }
+    }
 }
 
 impl Names {
@@ -71,6 +100,7 @@ impl Names {
             resolver: builder.build().map_err(io::Error::other)?,
             cluster_domain: domain.transpose().map_err(io::Error::other)?,
             lookups: Semaphore::new(LOOKUPS),
+            turns: RefCell::default(),
         }))
     }
 
@@ -78,6 +108,8 @@ impl Names {
     /// wait. Cancel-safe.
     pub(super) async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, LookupError> {
         let name = self.full_name(host)?;
+        let turn = Turn::new(self, name.clone());
+        let _turn = turn.lock.lock().await;
         // The semaphore is never closed.
         let _place = self.lookups.acquire().await;
         let found = self.resolver.lookup_ip(name).await?;

@@ -1,14 +1,20 @@
 //! Names that API servers ask for.
 
 use std::net::{SocketAddr, TcpListener};
+use std::thread::ScopedJoinHandle;
 
 use serde_json::json;
+use testkit::konnectivity::HttpFrontend;
 use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Dns, Rig};
 
 fn status(rig: &Rig, target: &str) -> u16 {
-    match rig.api_server().connect(target).unwrap() {
+    asked(&rig.api_server(), target)
+}
+
+fn asked(proxy: &HttpFrontend, target: &str) -> u16 {
+    match proxy.connect(target).unwrap() {
         Ok(_) => 200,
         Err(refusal) => refusal.status,
     }
@@ -79,4 +85,28 @@ fn silent_dns_server_is_timeout() {
     let rig = Rig::start_with(&json!({ "proxy": { "connectTimeout": "300ms" } }), &[addr]);
     assert_eq!(status(&rig, "slow.example.com:443"), 504);
     lookups(&rig, "timeout", 1);
+}
+
+#[test]
+fn unanswered_name_leaves_others_their_lookups() {
+    let dns = Dns::start(&[("echo.example.com", &["127.0.0.1"])]);
+    let rig = Rig::start_with(&json!({ "proxy": { "connectTimeout": "3s" } }), &[dns.addr]);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let target = format!("echo.example.com:{}", echo.addr().port());
+    let proxy = rig.api_server();
+    std::thread::scope(|scope| {
+        let asks: Vec<_> = (0..100)
+            .map(|_| scope.spawn(|| asked(&proxy, "silent.example.com:443")))
+            .collect();
+        rig.wait_value("rhizome_listener_connections_active", &[], 100.0);
+        let mut others = 0;
+        while !asks.iter().any(ScopedJoinHandle::is_finished) {
+            assert_eq!(asked(&proxy, &target), 200);
+            others += 1;
+        }
+        assert!(others > 5, "{others} connections to others meanwhile");
+        for ask in asks {
+            assert_eq!(ask.join().unwrap(), 504);
+        }
+    });
 }

@@ -12,7 +12,8 @@ pub(crate) struct Dns {
 }
 
 impl Dns {
-    /// Starts a server that knows `names`, written without the final dot.
+    /// Starts a server that knows `names`, written without the final dot. It answers nothing about those whose first
+    /// label is `silent`.
     pub(crate) fn start(names: &[(&str, &[&str])]) -> Self {
         let names: BTreeMap<String, Vec<IpAddr>> = names
             .iter()
@@ -58,6 +59,9 @@ fn answer(query: &[u8], names: &BTreeMap<String, Vec<IpAddr>>) -> Option<Vec<u8>
     }
     let kind = u16::from_be_bytes([*query.get(at)?, *query.get(at + 1)?]);
     let question = query.get(12..at + 4)?;
+    if name.first()? == "silent" {
+        return None;
+    }
     let known = names.get(&name.join("."));
     let of_kind = |ip: &&IpAddr| (kind == 1 && ip.is_ipv4()) || (kind == 28 && ip.is_ipv6());
     let ips: Vec<&IpAddr> = known.into_iter().flatten().filter(of_kind).collect();
