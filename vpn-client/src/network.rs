@@ -27,6 +27,8 @@ const TABLE: &str = "rhizome-vpn-client";
 const QUEUE_PACKETS: u32 = 1000;
 /// How often the kernel's settings are looked at: others may flush rules and add devices.
 const LOOK: Duration = Duration::from_secs(60);
+/// The same after a failure, doubled with each further one.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// Why setting up the kernel's side failed.
 #[derive(Debug, thiserror::Error)]
@@ -166,12 +168,18 @@ impl Network {
 
     /// Keeps forwarding and masquerading in place until it is dropped.
     pub(crate) async fn keep(&self) {
+        let mut pause = LOOK;
+        let mut after_failure = FIRST_LOOK;
         loop {
             let asked = self.look_again.notified();
-            let _ = tokio::time::timeout(LOOK, asked).await;
-            if let Err(error) = self.put_in_place().await {
-                let error = telemetry::chain(&error);
-                tracing::warn!(%error, "tunnel network setup failed");
+            let _ = tokio::time::timeout(pause, asked).await;
+            match self.put_in_place().await {
+                Ok(()) => (pause, after_failure) = (LOOK, FIRST_LOOK),
+                Err(error) => {
+                    let error = telemetry::chain(&error);
+                    tracing::warn!(%error, "tunnel network setup failed");
+                    (pause, after_failure) = (after_failure, LOOK.min(after_failure * 2));
+                }
             }
         }
     }

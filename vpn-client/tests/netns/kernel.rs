@@ -4,7 +4,7 @@ use serde_json::json;
 use testkit::process::{NO_CAPABILITIES, Signal, TWO_CAPABILITIES};
 use testkit::wait;
 
-use crate::shoot::{DEVICE, LIMIT, Shoot, expect};
+use crate::shoot::{DEVICE, LIMIT, SEED, Shoot, expect};
 
 #[test]
 fn two_capabilities_are_enough_and_nothing_stays() {
@@ -79,6 +79,24 @@ fn flushed_rule_comes_back() {
     })
     .unwrap();
     assert!(client.exit_status().unwrap().is_none());
+}
+
+#[test]
+fn client_recovers_soon_from_failure() {
+    let shoot = Shoot::new("recovered");
+    let mut client = shoot.start(&shoot.config(json!({})));
+    let settled = |value| {
+        wait::until("the network to be looked at", LIMIT, || {
+            shoot.metric("rhizome_vpn_client_network_settled", &[]) == Some(value)
+        })
+        .unwrap();
+    };
+    shoot.ns.ip(&["route", "delete", "default"]).unwrap();
+    client.signal(Signal::HUP).unwrap();
+    settled(0.0);
+    shoot.ns.add_route("default", SEED).unwrap();
+    // Long before the next regular look.
+    settled(1.0);
 }
 
 #[test]
