@@ -6,7 +6,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 
 use route::{ClusterSpec, EndpointAddress, EndpointSpec, Handler, IpPrefix, OWN_PODS, RouteSpec};
 
