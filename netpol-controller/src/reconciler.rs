@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Nothing is written and no gateway is answered before every kind has been listed once, so that
-//! an object that is not listed yet is never treated as absent. All replicas serve routes; the
-//! leader alone writes. Requests run in tasks of their own and report back; nothing here waits for
-//! one.
+//! an object that is not listed yet is never treated as absent; for Secrets the gateways that ask
+//! for them wait. All replicas serve routes; the leader alone writes. Requests run in tasks of their
+//! own and report back; nothing here waits for one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
