@@ -178,7 +178,7 @@ impl Reconciler {
             }
             if std::mem::take(&mut self.unsettled) {
                 let routed = |key: &ObjectKey| self.parts.publisher.routed(key);
-                self.sync.settle(&self.state, routed);
+                self.sync.settle((&self.state, &self.observed), routed);
             }
             self.parts.publisher.publish_whole(now);
             if self.leading {
