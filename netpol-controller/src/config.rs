@@ -272,6 +272,9 @@ fn check_gateway(gateway: &GatewayEntry, key: &str, errors: &mut ConfigErrors) {
     if gateway.selector.is_empty() {
         errors.add(format!("{key}.selector"), "would select every pod");
     }
+    if let Err(why) = LabelSelector::of_labels(gateway.selector.clone()).check() {
+        errors.add(format!("{key}.selector"), why);
+    }
     let ports = gateway.ports;
     let ports = [("tls", ports.tls), ("node", ports.node), ("vpn", ports.vpn)];
     for (index, (name, port)) in ports.iter().enumerate() {

@@ -146,7 +146,8 @@ impl ObservedPolicies {
     }
 
     /// Records that all policies are listed again. Whatever is listed then counts, older versions
-    /// too: the API server's store may have been put back to an earlier state.
+    /// too: the API server's store may have been put back to an earlier state. That alone asks for
+    /// no list, since watches go on from where they were: `docs/operations.md` says what does.
     pub(crate) fn relist(&mut self) {
         for known in self.policies.values_mut() {
             known.awaited = None;

@@ -52,6 +52,8 @@ struct Gateway {
     /// The routes changed since.
     whole_due: bool,
     whole_at: Option<Instant>,
+    /// Secrets of its namespace may exist that are not known yet.
+    awaits_secrets: bool,
 }
 
 #[derive(Default)]
@@ -97,6 +99,7 @@ impl Publisher {
             };
             let handle = server.and_then(|server| server.gateway(&entry.name));
             if let Some(handle) = &handle {
+                handle.complete_secrets(!entry.terminates_tls);
                 handle.update(xds::base(&params), Vec::new());
             }
             Gateway {
@@ -108,6 +111,7 @@ impl Publisher {
                 whole_withheld: Vec::new(),
                 whole_due: true,
                 whole_at: None,
+                awaits_secrets: entry.terminates_tls,
             }
         });
         Self {
@@ -147,8 +151,8 @@ impl Publisher {
     }
 
     /// Publishes Secrets as they are now, each to the gateways of its namespace. Gateways go on with what they
-    /// have of one that is gone.
-    pub(crate) fn publish_secrets(&self, state: &ClusterState, keys: &BTreeSet<ObjectKey>) {
+    /// have of one that is gone, and are told of none that it does not exist before all are known.
+    pub(crate) fn publish_secrets(&mut self, state: &ClusterState, keys: &BTreeSet<ObjectKey>) {
         for key in keys {
             let set = state.secrets.resources(key);
             let kind = ResourceType::Secret;
@@ -162,6 +166,14 @@ impl Publisher {
                     } else {
                         handle.update(set.to_vec(), Vec::new());
                     }
+                }
+            }
+        }
+        for (entry, gateway) in self.entries.iter().zip(&mut self.gateways) {
+            if gateway.awaits_secrets && state.secrets.settled(&entry.namespace) {
+                gateway.awaits_secrets = false;
+                if let Some(handle) = &gateway.handle {
+                    handle.complete_secrets(true);
                 }
             }
         }

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Nothing is written and no gateway is answered before every kind has been listed once, so that
-//! an object that is not listed yet is never treated as absent. All replicas serve routes; the
-//! leader alone writes. Requests run in tasks of their own and report back; nothing here waits for
-//! one.
+//! an object that is not listed yet is never treated as absent; for Secrets the gateways that ask
+//! for them wait. All replicas serve routes; the leader alone writes. Requests run in tasks of their
+//! own and report back; nothing here waits for one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -178,7 +178,7 @@ impl Reconciler {
             }
             if std::mem::take(&mut self.unsettled) {
                 let routed = |key: &ObjectKey| self.parts.publisher.routed(key);
-                self.sync.settle(&self.state, routed);
+                self.sync.settle((&self.state, &self.observed), routed);
             }
             self.parts.publisher.publish_whole(now);
             if self.leading {
@@ -219,16 +219,18 @@ impl Reconciler {
             }
             Message::Object(kind, object) => self.apply(kind, *object),
             Message::Secret(key, secret) => {
-                if self.state.secrets.put(key.clone(), secret) {
+                let own = self.watches_secrets(&key.namespace);
+                if own && self.state.secrets.put(key.clone(), secret) {
                     self.enqueue_secret(key);
                 }
             }
             Message::SecretsForbidden(namespace) => {
-                if self.state.secrets.forbid(namespace) {
+                let own = self.watches_secrets(&namespace);
+                if own && self.state.secrets.forbid(namespace) {
                     self.enqueue_groups();
                 }
             }
-            Message::SecretsListed(namespace, seen) => {
+            Message::SecretsListed(namespace, seen) if self.watches_secrets(&namespace) => {
                 for key in self.state.secrets.retain(&namespace, &seen) {
                     self.enqueue_secret(key);
                 }
@@ -236,6 +238,7 @@ impl Reconciler {
                     self.enqueue_groups();
                 }
             }
+            Message::SecretsListed(..) => {}
             Message::Unreadable(kind, key, why) => self.reject(kind, &key, why),
             Message::Unserved(kind) => {
                 self.listing.remove(&kind);
@@ -243,6 +246,13 @@ impl Reconciler {
                 self.retain(kind, &BTreeSet::new());
             }
         }
+    }
+
+    /// Returns whether the Secrets of a namespace are watched. It is not this task's copy that
+    /// counts: what is said of a new gateway's may come before, of a removed one's after that.
+    fn watches_secrets(&self, namespace: &str) -> bool {
+        let gateways = self.parts.gateways.borrow();
+        gateways.iter().any(|own| own.namespace == namespace)
     }
 
     fn enqueue_secret(&mut self, key: ObjectKey) {
@@ -388,6 +398,8 @@ impl Reconciler {
         self.problems
             .retain(|source, _| !matches!(source, Source::Group(_)));
         self.incomplete = true;
+        let namespaces = routing.gateways.iter().map(|own| &*own.namespace);
+        self.state.secrets.keep(&namespaces.collect());
         self.secrets.extend(self.state.secrets.keys().cloned());
         if self.synced {
             self.enqueue_all();
@@ -581,3 +593,6 @@ impl Reconciler {
         self.parts.summary.send_replace(Arc::new(summary));
     }
 }
+
+#[cfg(test)]
+mod tests;

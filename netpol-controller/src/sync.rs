@@ -103,7 +103,7 @@ impl PolicySync {
     /// policy that an older one owns.
     pub(crate) fn settle(
         &mut self,
-        state: &ClusterState,
+        (state, observed): (&ClusterState, &ObservedPolicies),
         routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
     ) {
         let Some(settings) = &self.policies else {
@@ -113,7 +113,11 @@ impl PolicySync {
         self.claims = Claims::default();
         for key in state.services.keys() {
             let mut plan = plan::service(state, settings, &routed(key), key);
-            self.claims.settle(state, key, &mut plan);
+            let existing = observed.of_service(key);
+            self.claims.settle(state, key, existing, &mut plan);
+        }
+        for key in &state.unreadable {
+            self.claims.hold(key, observed.of_service(key));
         }
     }
 
@@ -168,7 +172,7 @@ impl PolicySync {
         for name in state.namespaces.keys() {
             self.add_namespace(Arc::clone(name), now);
         }
-        self.settle(state, &routed);
+        self.settle((state, observed), &routed);
         let mut plans = BTreeMap::new();
         while let Some(key) = self.queue.take(now) {
             let plan = match &key {
@@ -204,7 +208,8 @@ impl PolicySync {
             return (None, Vec::new());
         }
         let mut plan = plan::service(state, settings, routed, key);
-        for other in self.claims.settle(state, key, &mut plan) {
+        let existing = observed.of_service(key);
+        for other in self.claims.settle(state, key, existing, &mut plan) {
             if other != *key {
                 self.queue.add(Key::Service(other), now);
             }
@@ -367,4 +372,106 @@ async fn one(writer: &Writer, metrics: &Metrics, write: Write) -> Result<Written
         }
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::DynamicObject;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::state::Kind;
+
+    /// A Service whose policies are asked for in every namespace, unless its selectors are bad.
+    fn service(namespace: &str, name: &str, day: u8, selectors: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "namespace": namespace, "name": name,
+                "creationTimestamp": format!("2026-01-0{day}T00:00:00Z"),
+                "annotations": {
+                    "networking.resources.gardener.cloud/namespace-selectors": selectors,
+                },
+            },
+            "spec": {
+                "selector": { "app": name },
+                "ports": [{ "port": 443, "protocol": "TCP", "targetPort": 10250 }],
+            },
+        })
+    }
+
+    /// A cluster of these Services.
+    fn state(services: &[Value]) -> ClusterState {
+        let mut state = ClusterState::default();
+        let mut apply = |kind, object: &Value| {
+            let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+            state.apply(kind, object, |_| ()).unwrap();
+        };
+        for name in ["a", "a-b", "c"] {
+            let namespace = json!({
+                "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name },
+            });
+            apply(Kind::Namespace, &namespace);
+        }
+        for service in services {
+            apply(Kind::Service, service);
+        }
+        state
+    }
+
+    /// What a leader that has just begun would write.
+    fn writes(state: &ClusterState, observed: &ObservedPolicies) -> Vec<Write> {
+        let mut sync = PolicySync {
+            policies: Some(PolicySettings::default()),
+            namespaces: None,
+            queue: Queue::new(1),
+            claims: Claims::default(),
+        };
+        let known = PlanInputs {
+            state,
+            observed,
+            api_server: &ApiServer::of(state),
+        };
+        sync.review(&known, |_| Vec::new()).0
+    }
+
+    fn store(observed: &mut ObservedPolicies, write: &Write) {
+        let (Write::Create(policy) | Write::Update(policy)) = write else {
+            return;
+        };
+        let object = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {
+                "namespace": &*policy.key.namespace, "name": &*policy.key.name,
+                "labels": policy.labels,
+                "annotations": { plan::DESCRIPTION: policy.description },
+            },
+            "spec": policy.spec,
+        });
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        observed.seen(policy.key.clone(), &object);
+    }
+
+    #[test]
+    fn new_leader_leaves_policies_that_another_service_keeps() {
+        let older = |selectors: &str| service("a-b", "x", 1, selectors);
+        let younger = service("a", "b-x", 2, "[{}]");
+        let mut observed = ObservedPolicies::default();
+        for write in writes(&state(&[older("[{}]"), younger.clone()]), &observed) {
+            store(&mut observed, &write);
+        }
+        let shared = ObjectKey::new("c", "egress-to-a-b-x-tcp-10250");
+        let owner = ObjectKey::new("a-b", "x");
+        assert!(observed.of_service(&owner).any(|own| *own == shared));
+
+        let frozen = state(&[older("?"), younger.clone()]);
+        let mut unreadable = state(std::slice::from_ref(&younger));
+        unreadable.reject(Kind::Service, &owner);
+        for state in [&frozen, &unreadable] {
+            let written = writes(state, &observed);
+            assert!(written.is_empty(), "{written:?}");
+        }
+        let written = writes(&state(&[younger]), &observed);
+        assert!(written.iter().any(|write| *write.key() == shared));
+    }
 }

@@ -1,5 +1,7 @@
 //! The `tcp:` block: socket options of a hop, for all, and differently for one listener or cluster.
 
+use std::time::Duration;
+
 use route::TcpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,6 +49,13 @@ impl TcpSettings {
     /// See [`TcpOptions::AUTO`].
     pub const AUTO: &str = TcpOptions::AUTO;
 
+    /// The longest idle time and the longest interval of keepalive that the kernel takes: seconds,
+    /// from 1 to MAX_TCP_KEEPIDLE of linux/tcp.h.
+    pub const MAX_KEEPALIVE: Duration = Duration::from_secs(32_767);
+
+    /// MAX_TCP_KEEPCNT of linux/tcp.h.
+    pub const MAX_KEEPALIVE_PROBES: u32 = 127;
+
     /// Adds to `errors` what the kernel would not take. `key` is the path of this block.
     pub fn validate(&self, key: &str, errors: &mut ConfigErrors) {
         if self.keepalive.non_zero().is_some() {
@@ -56,8 +65,8 @@ impl TcpSettings {
                 &format!("{key}.keepaliveInterval"),
                 errors,
             );
-            if !(1..=MAX_KEEPALIVE_PROBES).contains(&self.keepalive_probes) {
-                let message = format_args!("must be from 1 to {MAX_KEEPALIVE_PROBES}");
+            if !(1..=Self::MAX_KEEPALIVE_PROBES).contains(&self.keepalive_probes) {
+                let message = format_args!("must be from 1 to {}", Self::MAX_KEEPALIVE_PROBES);
                 errors.add(format_args!("{key}.keepaliveProbes"), message);
             }
         }
@@ -91,10 +100,6 @@ impl TcpSettings {
     }
 }
 
-/// TCP_KEEPIDLE and TCP_KEEPINTVL count seconds, from 1 to MAX_TCP_KEEPIDLE of linux/tcp.h.
-const MAX_KEEPALIVE_SECONDS: u64 = 32_767;
-/// MAX_TCP_KEEPCNT of linux/tcp.h.
-const MAX_KEEPALIVE_PROBES: u32 = 127;
 /// Less holds no segment of a path with large ones; the kernel doubles it within 31 bits.
 const RECEIVE_BUFFER: std::ops::RangeInclusive<u64> = 4 << 10..=512 << 20;
 /// TCP_CA_NAME_MAX of linux/tcp.h without the closing zero.
@@ -102,10 +107,11 @@ const MAX_CONGESTION_NAME: usize = 15;
 
 fn keepalive_seconds(value: HumanDuration, key: &str, errors: &mut ConfigErrors) {
     let whole = value.0.subsec_nanos() == 0;
-    if !whole || !(1..=MAX_KEEPALIVE_SECONDS).contains(&value.0.as_secs()) {
+    let most = TcpSettings::MAX_KEEPALIVE;
+    if !whole || !(Duration::from_secs(1)..=most).contains(&value.0) {
         errors.add(
             key,
-            format_args!("must be whole seconds from 1s to {MAX_KEEPALIVE_SECONDS}s"),
+            format_args!("must be whole seconds from 1s to {most:?}"),
         );
     }
 }

@@ -233,6 +233,14 @@ impl GatewayHandle {
         self.gateway.wake();
     }
 
+    /// Sets whether the secrets are complete, as they are unless this says otherwise before
+    /// [`Self::complete`]. Until they are, no client is told that one does not exist: it would
+    /// do without.
+    pub fn complete_secrets(&self, complete: bool) {
+        self.gateway.store().complete_secrets(complete);
+        self.gateway.wake();
+    }
+
     /// Sets whether those for [`Audience::Whole`] are complete too. Before, clients that need
     /// them keep what they have; [`Self::whole_wanted`] reports when they are needed.
     pub fn complete_whole(&self, complete: bool) {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The Service that was created first owns it, of those created in one second the first by
-//! namespace and name. So the owner does not depend on the order of settling. Which policies
-//! exist, and whose labels they have, is no matter here.
+//! namespace and name. So the owner does not depend on the order of settling. What policies exist,
+//! and whose labels they have, counts only for what a Service keeps without asking for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,11 +31,13 @@ impl Claims {
     /// the plan what another Service owns, with a problem per owner.
     ///
     /// Returns the other Services that gained or lost a policy, to be planned and settled again. A
-    /// policy that the plan keeps as it is stays claimed.
-    pub fn settle(
+    /// policy that the plan keeps as it is stays claimed, or is claimed if it is among the
+    /// `existing` ones of the Service: a new leader knows no claims of before.
+    pub fn settle<'a>(
         &mut self,
         state: &ClusterState,
         service: &ObjectKey,
+        existing: impl IntoIterator<Item = &'a ObjectKey>,
         plan: &mut ServicePlan,
     ) -> BTreeSet<ObjectKey> {
         let created = state
@@ -43,8 +45,10 @@ impl Claims {
             .get(service)
             .map_or(0, |object| object.created);
         let mut wanted: BTreeSet<_> = plan.policies.iter().map(|one| one.key.clone()).collect();
+        let keeps = |key: &&ObjectKey| plan.keeps(key);
+        wanted.extend(existing.into_iter().filter(keeps).cloned());
         if let Some((_, before)) = self.claims.get(service) {
-            wanted.extend(before.iter().filter(|key| plan.keeps(key)).cloned());
+            wanted.extend(before.iter().filter(keeps).cloned());
         }
         let moved = self.claim(service, created, wanted);
         let mut lost: BTreeMap<ObjectKey, Vec<ObjectKey>> = BTreeMap::new();
@@ -63,6 +67,16 @@ impl Claims {
                 .map(|(owner, policies)| conflict(service, owner, policies)),
         );
         moved
+    }
+
+    /// Claims the policies of a Service that cannot be read. How old it is is not known: it
+    /// precedes all others until it is.
+    pub fn hold<'a>(
+        &mut self,
+        service: &ObjectKey,
+        existing: impl IntoIterator<Item = &'a ObjectKey>,
+    ) {
+        self.claim(service, 0, existing.into_iter().cloned().collect());
     }
 
     /// Returns the Service that owns a policy; `None` when no Service asks for it.

@@ -5,12 +5,13 @@
 //! and what concerns HTTP, mean nothing here. TLS is never added to what passes through, which is TLS
 //! already, from end to end.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use route::{Balance, ClusterSpec, OutlierParams, ProxyVersion, TcpOptions};
 use serde_json::Value;
-use settings::GoDuration;
+use settings::{GoDuration, TcpSettings};
 
 use super::claims::{Target, Times};
 use super::{GatewayEntry, ROOT_NAMESPACE, select};
@@ -146,13 +147,15 @@ impl Reader<'_> {
         if keepalive.is_object() {
             let mut options = TcpOptions::default();
             if let Some(time) = self.duration(keepalive, "time") {
-                options.keepalive = time;
+                options.keepalive = self.at_most("time", time, TcpSettings::MAX_KEEPALIVE);
             }
             if let Some(interval) = self.duration(keepalive, "interval") {
-                options.keepalive_interval = interval;
+                let most = TcpSettings::MAX_KEEPALIVE;
+                options.keepalive_interval = self.at_most("interval", interval, most);
             }
             if let Some(probes) = self.number(keepalive, "probes").filter(|own| *own > 0) {
-                options.keepalive_probes = probes;
+                let most = TcpSettings::MAX_KEEPALIVE_PROBES;
+                options.keepalive_probes = self.at_most("probes", probes, most);
             }
             self.cluster.tcp = Some(Arc::new(options));
         }
@@ -202,12 +205,27 @@ impl Reader<'_> {
             params.consecutive_connect_failures = failures;
         }
         if let Some(ejection) = self.duration(outlier, "baseEjectionTime") {
-            params.ejection = ejection;
+            if ejection.is_zero() {
+                let what = "baseEjectionTime is zero, the default is used";
+                self.wrong.push(what.to_owned());
+            } else {
+                params.ejection = ejection;
+            }
         }
         if let Some(percent) = self.number(outlier, "maxEjectionPercent") {
             params.max_ejected_percent = u8::try_from(percent.min(100)).unwrap_or(100);
         }
         self.cluster.outlier = Some(params);
+    }
+
+    /// Returns what a kernel takes of a value: with another one no connection would be made.
+    fn at_most<T: fmt::Debug + Ord>(&mut self, name: &str, value: T, most: T) -> T {
+        if value <= most {
+            return value;
+        }
+        let what = format!("tcpKeepalive.{name} is more than {most:?}, which is used");
+        self.wrong.push(what);
+        most
     }
 
     fn number(&mut self, message: &Value, name: &str) -> Option<u32> {

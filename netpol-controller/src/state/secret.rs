@@ -63,6 +63,20 @@ impl Secrets {
         gone
     }
 
+    /// Forgets all of namespaces other than these.
+    pub fn keep(&mut self, namespaces: &BTreeSet<&str>) {
+        self.known
+            .retain(|key, _| namespaces.contains(&*key.namespace));
+        for own in [&mut self.listed, &mut self.forbidden] {
+            own.retain(|namespace| namespaces.contains(&**namespace));
+        }
+    }
+
+    /// Returns whether it is known which Secrets of a namespace can be read: all, or none.
+    pub fn settled(&self, namespace: &str) -> bool {
+        self.listed.contains(namespace) || self.forbidden.contains(namespace)
+    }
+
     /// Returns why a Secret cannot be used, or what of it cannot be known, if there is anything.
     pub fn problem(&self, key: &ObjectKey) -> Option<String> {
         if self.forbidden.contains(&key.namespace) {

@@ -209,6 +209,10 @@ fn refused() -> Vec<(String, &'static str)> {
             "controllers.routing.gateways[0].selector",
         ),
         (
+            gateway("selector: { x: \"y z\" }"),
+            "controllers.routing.gateways[0].selector",
+        ),
+        (
             gateway("selector: { x: y }, ports: { tls: 0 }"),
             "controllers.routing.gateways[0].ports.tls",
         ),

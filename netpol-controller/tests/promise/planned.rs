@@ -51,7 +51,7 @@ pub(crate) fn plan(model: &Model, compatibility: Compatibility) -> Planned {
         for (index, object) in model.services.iter().enumerate() {
             let key = object.key_of();
             let mut plan = service(&state, &settings, &model.routed_to(index), &key);
-            let moved = claims.settle(&state, &key, &mut plan);
+            let moved = claims.settle(&state, &key, [], &mut plan);
             if last {
                 assert!(
                     moved.is_empty(),

@@ -140,6 +140,8 @@ impl Stream {
                     }
                     chunk.add(kind, name, content);
                 }
+                // Without an answer the client waits for it.
+                None if !store.has_all(kind) => self.secrets_awaited = true,
                 None => self.remove(kind, name, may_remove, now, &mut chunk),
             }
             if chunk.bytes >= self.limits.response_bytes {

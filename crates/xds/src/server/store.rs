@@ -65,6 +65,8 @@ pub(crate) struct Store {
     seq: u64,
     complete: bool,
     whole_complete: bool,
+    /// Secrets that are not here may exist.
+    secrets_incomplete: bool,
 }
 
 /// A resource for each audience.
@@ -122,6 +124,15 @@ impl Store {
 
     pub(crate) fn whole_complete(&mut self, complete: bool) {
         self.whole_complete = complete;
+    }
+
+    pub(crate) fn complete_secrets(&mut self, complete: bool) {
+        self.secrets_incomplete = !complete;
+    }
+
+    /// Whether a resource of this type that is not here does not exist.
+    pub(crate) fn has_all(&self, kind: ResourceType) -> bool {
+        kind != ResourceType::Secret || !self.secrets_incomplete
     }
 
     /// Whether clients of an audience are answered yet.

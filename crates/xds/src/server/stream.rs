@@ -38,6 +38,8 @@ pub(super) struct Stream {
     pub(super) cursor: u64,
     /// Assignments of clusters that were sent, which the client is going to ask for.
     pub(super) expected: BTreeSet<Arc<str>>,
+    /// Whether secrets were asked for of which it is not known yet whether they exist.
+    pub(super) secrets_awaited: bool,
     nonces: u64,
     /// Of which type the latest response was, when it said that more follows.
     announced: Option<ResourceType>,
@@ -279,6 +281,7 @@ impl Stream {
             types: Default::default(),
             cursor: 0,
             expected: BTreeSet::new(),
+            secrets_awaited: false,
             nonces: 0,
             announced: None,
             live: false,
@@ -338,6 +341,10 @@ impl Stream {
             }
         }
         self.cursor = seq;
+        if self.secrets_awaited && store.has_all(ResourceType::Secret) {
+            self.secrets_awaited = false;
+            self.types[ResourceType::Secret as usize].scan = true;
+        }
         for kind in ResourceType::ALL {
             if lagging || self.types[kind as usize].scan {
                 self.scan(kind, store, now);

@@ -38,7 +38,7 @@ fn settled(
     key: &ObjectKey,
 ) -> (BTreeSet<ObjectKey>, ServicePlan) {
     let mut plan = service(state, &settings(Compatibility::Document), &[], key);
-    (claims.settle(state, key, &mut plan), plan)
+    (claims.settle(state, key, [], &mut plan), plan)
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn the_older_service_owns_what_two_ask_for() {
     ] {
         // A Service that is gone asks for nothing.
         let (state, mut plan) = (ClusterState::default(), wanting(key, &[]));
-        assert_eq!(claims.settle(&state, key, &mut plan), again);
+        assert_eq!(claims.settle(&state, key, [], &mut plan), again);
         assert_eq!(claims.owner(&shared), owner);
     }
     assert!(claims.claimants.is_empty() && claims.claims.is_empty());
@@ -118,7 +118,7 @@ fn lost_policies_are_one_problem_per_owner() {
     let [_, plan] = ["older", "younger"].map(|name| {
         let key = ObjectKey::new("a", name);
         let mut plan = wanting(&key, &names);
-        claims.settle(&state, &key, &mut plan);
+        claims.settle(&state, &key, [], &mut plan);
         plan
     });
     assert_eq!(plan.policies, []);
@@ -221,7 +221,7 @@ fn settle(
     let wanted = (0..4).filter(|bit| bits & (1 << bit) != 0);
     let names: Vec<_> = wanted.map(|bit| NAMES[bit]).collect();
     let mut plan = wanting(key, &names);
-    let again = claims.settle(state, key, &mut plan);
+    let again = claims.settle(state, key, [], &mut plan);
     for name in names {
         let policy = ObjectKey::new("x", name);
         let given = plan.policies.iter().any(|one| one.key == policy);

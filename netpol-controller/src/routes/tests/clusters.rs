@@ -225,6 +225,40 @@ fn unsupported_rule_settings_are_reported() {
 }
 
 #[test]
+fn settings_beyond_what_gateways_take_are_adapted() {
+    let keepalive = |own: Value| json!({"connectionPool": {"tcp": {"tcpKeepalive": own}}});
+    for policy in [
+        keepalive(json!({"time": "10h"})),
+        keepalive(json!({"interval": "32768s"})),
+        keepalive(json!({"probes": 128})),
+        json!({"outlierDetection": {"baseEjectionTime": "0s"}}),
+    ] {
+        let found = ruled(policy.clone());
+        assert_eq!(
+            count(&found, Reason::RouteAdapted, Kind::DestinationRule),
+            1,
+            "{policy}"
+        );
+        let own = &found.gateways[0].clusters[0];
+        for resource in xds::cluster(own) {
+            let read = xds::decode(resource.kind, &resource.name, &resource.body);
+            assert!(read.is_ok(), "{policy}: {read:?}");
+        }
+        let longest = Duration::from_secs(32_767);
+        let taken = own.tcp.as_ref().is_none_or(|tcp| {
+            tcp.keepalive <= longest
+                && tcp.keepalive_interval <= longest
+                && tcp.keepalive_probes <= 127
+        });
+        assert!(taken, "{policy}: {:?}", own.tcp);
+    }
+    let longest = ruled(keepalive(
+        json!({"time": "32767s", "interval": "32767s", "probes": 127}),
+    ));
+    assert_eq!(problems(&longest), [""; 0]);
+}
+
+#[test]
 fn settings_of_the_port_stand_alone() {
     let tcp = |most: u32| json!({"tcp": {"maxConnections": most}});
     let found = ruled(json!({

@@ -1,17 +1,27 @@
 //! Routes whose TLS ends in the gateway, from what Gardener writes for it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret as SecretObject;
 use route::Handler;
 use serde_json::{Value, json};
-use testkit::certs::Authority;
+use telemetry::Registry;
+use testkit::certs::{Authority, IdentityFiles};
+use testkit::tempdir::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use xds::Terminate;
 
 use super::fixture::*;
+use crate::config::RoutingConfig;
 use crate::plan::Reason;
-use crate::routes::{GatewayEntry, Group, Table, group, groups_of_secret};
+use crate::publish::{Publisher, server_params};
+use crate::routes::{GatewayEntry, Group, Table, all_groups, group, groups_of_secret};
 use crate::state::{ClusterState, Kind, ObjectKey, Secret};
 
 const HOSTS: [&str; 2] = [
@@ -342,4 +352,103 @@ fn same_objects_are_no_change() {
     );
     let passed = table.put(SHOOT, group(&state, &one(), SHOOT));
     assert_eq!(passed.routes.len(), 1);
+}
+
+/// What a gateway has of secrets: how many, and whether the server has answered for all.
+struct Told(watch::Sender<(usize, bool)>);
+
+impl xds::Sink for Told {
+    fn apply(&mut self, _table: xds::Table) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn secrets(&mut self, all: tls::Secrets, complete: bool) {
+        self.0.send_replace((all.len(), complete));
+    }
+
+    fn confirmed(&mut self) {}
+}
+
+#[tokio::test]
+async fn gateway_is_told_of_absent_secrets_once_they_are_listed() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    const URI: &str = "spiffe://example.com/gateway";
+
+    let dir = TempDir::new("publish").unwrap();
+    let authority = Authority::new("gateways").unwrap();
+    let ca = authority.write(&dir.join("ca.crt")).unwrap();
+    let own = authority.server(&["127.0.0.1"]).unwrap();
+    let IdentityFiles { cert, key } = own.write(dir.path(), "server").unwrap();
+    let server_tls = tls::ServerTls::load(tls::ServerTlsParams {
+        cert,
+        key,
+        client_ca: Some(ca.clone()),
+        client_auth: tls::ClientAuth::Required,
+        alpn: vec![xds::ALPN_H2.to_vec()],
+    });
+    let own = authority.client("gateway", &[], &[URI]).unwrap();
+    let IdentityFiles { cert, key } = own.write(dir.path(), "client").unwrap();
+    let client_tls = tls::ClientTls::load(tls::ClientTlsParams {
+        ca,
+        cert: Some(cert),
+        key: Some(key),
+        alpn: vec![xds::ALPN_H2.to_vec()],
+    });
+
+    let mut gateways = on();
+    gateways[0].clients = vec![URI.to_owned()];
+    let registry = Registry::new();
+    let params = server_params(&gateways, Some(server_tls.unwrap()));
+    let server = xds::Server::new(params, &registry);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let routing = RoutingConfig {
+        gateways,
+        address,
+        tls: None,
+    };
+    let mut publisher = Publisher::new(Some(&routing), Some(&server));
+    let (told, mut seen) = watch::channel((0, false));
+    let params = xds::ClientParams {
+        server: format!("https://{address}").parse().unwrap(),
+        tls: Some(client_tls.unwrap()),
+        node: "gateway-0".to_owned(),
+        cluster: "default".to_owned(),
+        own: vec![xds::OwnListener {
+            name: "tls".to_owned(),
+            port: 443,
+            protocol: xds::OwnProtocol::Tls,
+        }],
+        start: xds::State::default(),
+        secrets: true,
+        cache: None,
+        limits: xds::ClientLimits::default(),
+    };
+    let registry = Registry::new();
+    let metrics = xds::ClientMetrics::new(&registry, tls::Metrics::new(&registry));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { server.serve(listener, std::future::pending()).await });
+    tasks.spawn(async move {
+        xds::run(params, Told(told), metrics).await;
+    });
+
+    // The controller knows all objects, and of the Secrets the first page.
+    let mut state = state(&objects());
+    let ca = Authority::new("ca").unwrap();
+    let mut keys = BTreeSet::new();
+    for name in [TLS, MTLS] {
+        let (key, secret) = secret(name, &ca);
+        keys.insert(key.clone());
+        state.secrets.put(key, Some(secret));
+    }
+    publisher.translate(&state, all_groups(&state));
+    publisher.publish_secrets(&state, &keys);
+    publisher.complete();
+    let known = timeout(LIMIT, seen.wait_for(|(count, _)| *count == 4)).await;
+    assert_eq!(*known.unwrap().unwrap(), (4, false));
+
+    state.secrets.list("istio-ingress".into());
+    publisher.publish_secrets(&state, &BTreeSet::new());
+    let all = timeout(LIMIT, seen.wait_for(|(_, complete)| *complete)).await;
+    assert_eq!(*all.unwrap().unwrap(), (4, true));
 }

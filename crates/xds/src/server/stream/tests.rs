@@ -83,6 +83,7 @@ impl Bench {
     ///   lists C 1 2                     the next response with these bodies
     ///   idle                            there is no response to be sent
     ///   more yes                        whether the latest response says that more follows
+    ///   secrets no                      whether the store has all secrets
     ///   ack, nack                       answers the oldest response; `ack a b` asks for names
     ///   acks C +a                       sends and ack
     /// ```
@@ -135,6 +136,7 @@ impl Bench {
             }
             ("nack", []) => self.answer(at, &[], Some(refusal())),
             ("reconnect", []) => self.reconnect(),
+            ("secrets", [there]) => self.store.complete_secrets(*there == "yes"),
             ("sends", [kind, items @ ..]) => {
                 let sent = self.next().unwrap_or_else(|| panic!("{at}: nothing"));
                 let name = |item: &&str| item.split('=').next().unwrap().to_owned();

@@ -20,6 +20,12 @@ fn delta_sends_what_differs() {
             change A/b=2; idle # not asked for
             change A/none=1; acks A +none
             drop A a never; change A/a=2; idle; ask A a; sends A +a",
+        "# a secret that may still come is not said to be absent, and nothing waits for it
+            secrets no; change S/a=1; ask S a b c with c=?; sends S +a; more no; ack; idle
+            change L/tls=1; ask L; acks L +tls; change S/b=1; acks S +b; idle
+            secrets yes; acks S -c; idle",
+        "# absent secrets that were asked for are answered together
+            secrets no; ask S a b; idle; drop S a; ask S c; idle; secrets yes; sends S -b -c",
         "# a resubscribed resource is sent again
             change A/a=1; ask A a none; acks A +a -none; ask A a none; sends A +a -none",
         "# a wildcard subscribes and unsubscribes
