@@ -24,7 +24,7 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::link::{DialError, LinkHandle, Tunnel};
+use crate::link::{self, DialError, LinkHandle, Tunnel};
 use crate::metrics::{DialFailure, PeerPort, ServerMetrics, TenantMetrics};
 use crate::registry::TenantSpec;
 
@@ -314,6 +314,10 @@ impl Tenant {
     }
 
     async fn dial_some(&self, target: &DialTarget, limit: Duration) -> Result<Dialed, TunnelError> {
+        // Once, not with each attempt: those that wait for an agent, or lose one, all go out at once.
+        if !self.limits.pass_rate(link::now()) {
+            return Err(TunnelError::Refused(DialRefused::Rate));
+        }
         let deadline = Instant::now() + limit;
         let mut tried = Vec::new();
         let mut unanswered = 0;
@@ -455,13 +459,19 @@ const FIRST_AGENT: Duration = Duration::from_secs(30);
 #[cfg(test)]
 mod tests {
     use knp_proto::{Extensions, Link, LinkConfig};
+    use tokio::task::JoinSet;
+    use tokio::time::sleep;
 
     use super::*;
     use crate::link::EndOnDrop;
     use crate::registry::tests::whole;
 
     fn tenant(expects: bool) -> Arc<Tenant> {
-        let spec = Arc::new(whole().spec);
+        of_spec(whole().spec, expects)
+    }
+
+    fn of_spec(spec: TenantSpec, expects: bool) -> Arc<Tenant> {
+        let spec = Arc::new(spec);
         let metrics = ServerMetrics::new(&telemetry::Registry::new(), false);
         Tenant::new(spec, &Budget::new(1 << 20), &metrics, expects)
     }
@@ -502,6 +512,47 @@ mod tests {
         assert_eq!(waits(&tenant).await, Duration::ZERO);
         drop(join(&tenant, 1));
         assert!(waits(&tenant).await >= RETURN - Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dials_pay_rate_once_when_they_arrive() {
+        let mut spec = whole().spec;
+        spec.limits.dials_per_second = 5;
+        let tenant = of_spec(spec, true);
+        let mut dials = JoinSet::new();
+        for _ in 0..4 {
+            for _ in 0..5 {
+                let tenant = Arc::clone(&tenant);
+                dials.spawn(async move { tenant.dial(target(), Duration::from_secs(60)).await });
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+
+        // All that waited are sent at once, and all that were sent once more.
+        let first = join(&tenant, 1);
+        assert_eq!(sent(&tenant).await, 20);
+        let lost = tenant.connected().into_iter().map(|own| own.link);
+        lost.for_each(|link| drop(EndOnDrop(link)));
+        drop(first);
+        let _second = join(&tenant, 2);
+        assert_eq!(sent(&tenant).await, 20);
+
+        let pass = || async { tenant.dial(target(), Duration::ZERO).await.err() };
+        let rate = Some(TunnelError::Refused(DialRefused::Rate));
+        let mut refused = false;
+        for _ in 0..6 {
+            refused |= pass().await == rate;
+        }
+        assert!(refused, "no rate any more");
+        assert!(dials.try_join_next().is_none());
+    }
+
+    /// Returns how many dials the agents have to answer, once all that can be are sent.
+    async fn sent(tenant: &Tenant) -> usize {
+        // Paused time goes on only when all tasks wait.
+        sleep(Duration::from_millis(1)).await;
+        let links = tenant.connected().into_iter();
+        links.map(|own| own.link.tunnels()).sum()
     }
 
     #[tokio::test(start_paused = true)]
