@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use knp_proto::{
-    AgentId, Backends, Budget, DialId, DialRefused, DialTarget, EndReason, Identifiers, StreamId,
-    TenantId, dial_host,
+    AgentId, Backends, Budget, DialId, DialRefused, DialTarget, EndReason, Identifiers, Strategy,
+    StreamId, TenantId, dial_host,
 };
 use telemetry::lock;
 use tokio::sync::futures::Notified;
@@ -265,12 +265,21 @@ impl Tenant {
         }
     }
 
-    /// Returns whether the first strategy has an agent to choose.
+    /// Returns whether a strategy has an agent to choose.
     pub(crate) fn is_ready(&self) -> bool {
+        self.any_is_ready(&self.spec.load().strategies)
+    }
+
+    /// Returns whether the first strategy has an agent to choose, which is all that upstream looks at.
+    pub(crate) fn is_ready_by_first(&self) -> bool {
         let spec = self.spec.load();
+        self.any_is_ready(spec.strategies.get(..1).unwrap_or_default())
+    }
+
+    fn any_is_ready(&self, strategies: &[Strategy]) -> bool {
         let agents = lock(&self.agents);
-        let first = spec.strategies.first();
-        first.is_some_and(|first| agents.backends.ready(*first) > 0)
+        let mut strategies = strategies.iter();
+        strategies.any(|strategy| agents.backends.ready(*strategy) > 0)
     }
 
     /// Returns the agents that are connected.

@@ -344,6 +344,16 @@ fn a_broken_file_keeps_what_was_good() {
     shared.dial(&shared.a, &addr).unwrap().echo(b"new").unwrap();
 }
 
+/// Agents name no host unless they are told to.
+#[test]
+fn tenant_is_ready_by_any_strategy() {
+    let shared = Shared::limited("strategies: [destHost, default]\n");
+    let _agent = shared.agent(&shared.a);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let mut tunnel = shared.dial(&shared.a, &echo.addr().to_string()).unwrap();
+    assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+}
+
 #[test]
 fn idle_frontends_of_a_tenant_are_bounded() {
     let shared = Shared::limited("limits: { tunnels: 4, pendingDials: 2 }\n");
