@@ -37,6 +37,8 @@ pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
 pub(crate) const MAX_FRAME: u32 = 68 << 10;
 /// Bytes that may wait in HTTP/2 for a connection. More would only make others wait longer.
 pub(crate) const SEND_BUFFER: usize = 192 << 10;
+/// Bytes of a link that may wait in the kernel, on either side: packets of other tunnels wait behind them.
+pub(crate) const NOTSENT_LOWAT: u32 = 128 << 10;
 /// Streams of one connection at a time: API servers may share one among their dials.
 pub(crate) const MAX_STREAMS: u32 = 1_000;
 /// What small frames that are not read may cost beyond their bytes: a stream of single bytes,
