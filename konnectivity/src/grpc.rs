@@ -138,6 +138,8 @@ pub(crate) enum StreamError {
     /// HTTP/2 says so.
     #[error("the HTTP/2 stream")]
     Http2(#[from] h2::Error),
+    #[error("no dial in time")]
+    Idle,
     #[error("no memory for so large a message")]
     Memory,
     #[error("reading a packet")]
@@ -151,6 +153,7 @@ impl StreamError {
     pub(crate) fn code(&self) -> GrpcCode {
         match self {
             Self::Frame(_) | Self::Packet(_) | Self::Truncated => GrpcCode::INTERNAL,
+            Self::Idle => GrpcCode::DEADLINE_EXCEEDED,
             Self::Memory => GrpcCode::RESOURCE_EXHAUSTED,
             Self::End(StreamEnd::Reset(code) | StreamEnd::Broken(code)) => code_of_reset(*code),
             Self::Http2(error) => match error.reason() {
