@@ -34,7 +34,7 @@ pub(crate) struct Tenant {
     limits: Arc<knp_proto::Tenant>,
     metrics: TenantMetrics,
     agents: Mutex<Agents>,
-    /// Told when an agent joins.
+    /// Told when an agent joins, or answers again.
     joined: Notify,
     /// Shared by the dials that wait for that.
     waiting: Arc<()>,
@@ -58,9 +58,16 @@ struct Agents {
 }
 
 impl Agents {
-    /// Returns until when one is expected to join, where there is none.
+    /// Returns until when one is expected to join, or to answer again, where there is none that does.
     fn expected(&self) -> Option<Instant> {
-        self.expected.filter(|_| self.links.is_empty())
+        if self.backends.ready(Strategy::Default) > 0 {
+            return None;
+        }
+        match self.links.is_empty() {
+            true => self.expected,
+            // Each is being asked: it answers, or its link is closed and the agent seeks the server anew.
+            false => self.expected.max(Some(Instant::now() + RETURN)),
+        }
     }
 }
 
@@ -263,6 +270,9 @@ impl Tenant {
         let mut agents = lock(&self.agents);
         agents.backends.set_alive(stream, alive);
         self.tell_ready(&agents);
+        if alive {
+            self.joined.notify_waiters();
+        }
     }
 
     /// Ends every agent's stream, which ends the tunnels.
@@ -314,7 +324,7 @@ impl Tenant {
     // === Dialing ===
 
     /// Asks an agent for a connection; if it does not answer, one more, and of those that are lost [`MAX_ASKED`]. While agents are expected
-    /// ([`RETURN`], [`FIRST_AGENT`]) and no other is to be asked, waits until one joins. It takes `limit`
+    /// ([`RETURN`], [`FIRST_AGENT`]) and no other is to be asked, waits until one joins or answers again. It takes `limit`
     /// at most. Dropping the future calls the dial off.
     pub(crate) async fn dial(
         &self,
@@ -386,8 +396,8 @@ impl Tenant {
         }
     }
 
-    /// Waits, until a moment, for an agent to join: what led to those that were lost, a gateway for
-    /// instance, was replaced, and they are on their way. False when none came, when none is
+    /// Waits, until a moment, for an agent to join or to answer again: what led to those that were lost, a gateway
+    /// for instance, was replaced, and they are on their way. False when none came, when none is
     /// expected, and when as many wait already as may be under way.
     async fn waits_for(&self, joined: Notified<'_>, until: Option<Instant>) -> bool {
         let Some(until) = until.filter(|_| !*self.removed.borrow()) else {
@@ -471,7 +481,7 @@ const FIRST_SHARE: f64 = 0.6;
 /// along, and one that came again. A dial that ends each link it is sent on ends no more.
 const MAX_ASKED: usize = 4;
 
-/// How long dials wait for agents that were all lost at once: an agent seeks a server that it lost after
+/// How long dials wait for agents that were all lost, or fell silent, at once: an agent seeks a server that it lost after
 /// a tenth of a second, and again at growing distance.
 const RETURN: Duration = Duration::from_secs(5);
 

@@ -57,6 +57,22 @@ async fn dials_wait_for_agents_that_left() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn dials_wait_for_silent_agents_to_answer() {
+    let tenant = tenant(false);
+    let _joined = [join(&tenant, 1), join(&tenant, 2)];
+    tenant.set_alive(StreamId(1), false);
+    tenant.set_alive(StreamId(2), false);
+    assert!(waits(&tenant).await >= RETURN - Duration::from_secs(1));
+
+    let mut dials = JoinSet::new();
+    let own = Arc::clone(&tenant);
+    dials.spawn(async move { own.dial(target(), Duration::from_secs(60)).await });
+    assert_eq!(sent(&tenant).await, 0);
+    tenant.set_alive(StreamId(1), true);
+    assert_eq!(sent(&tenant).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn dials_pay_rate_once_when_they_arrive() {
     let mut spec = whole().spec;
     spec.limits.dials_per_second = 5;
