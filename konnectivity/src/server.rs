@@ -49,7 +49,7 @@ use crate::grpc;
 use crate::lease::{ServerLease, ServerLeaseParams};
 use crate::metrics::{SERVER_BUILD, ServerMetrics};
 use crate::registry::{Port, Registry, TenantSource};
-use context::Context;
+use context::{Context, Refusals};
 use listen::{Admissions, Worker};
 use sockets::{Listen, SocketError, Sockets};
 use tunnels::Tunnels;
@@ -113,6 +113,7 @@ impl Server {
             budget,
             drain: drain.clone(),
             access_log,
+            refusals: Refusals::default(),
             lease_count,
             tunnels: Tunnels::default(),
             frontends: watch::Sender::default(),
