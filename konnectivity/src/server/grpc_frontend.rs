@@ -21,7 +21,8 @@ use http2_proto::{Params, Request};
 use knp_proto::{
     DialRefused, EndReason, FrontendAction, GrpcFrontend, Packet, PacketKind, Reserve,
 };
-use tokio::time::{Sleep, sleep};
+use serve::Phase;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::context::HANDSHAKE;
 use super::frontends::Frontend;
@@ -44,7 +45,8 @@ where
     let scratch = frontend.means.scratch.clone();
     let host = (scratch, Watch::new(cx.config.frontend_liveness));
     let begin = |io, request| stream(io, request, &frontend);
-    match http2::serve(io, PARAMS, host, begin, HANDSHAKE, frontend.cut()).await {
+    let ends = (cx.drain.reached(Phase::Closing), frontend.cut());
+    match http2::serve(io, PARAMS, host, begin, HANDSHAKE, ends).await {
         Ok(()) => {}
         Err(Some(error)) => {
             tracing::debug!(peer = %frontend.peer, %error, "frontend connection is not HTTP/2");
@@ -80,6 +82,7 @@ async fn stream(io: http2_server::Stream, request: Request, frontend: &Frontend)
         held: Reserve::new(frontend.tenant.limits()),
         flow: Flow::new(frontend.means.share.clone()),
         stalled: None,
+        started: Instant::now(),
         received: 0,
         sent: 0,
     };
@@ -118,6 +121,7 @@ struct Stream<'a> {
     flow: Flow,
     /// Held while the client does not read.
     stalled: Option<Held>,
+    started: Instant,
     received: u64,
     sent: u64,
 }
@@ -420,7 +424,8 @@ impl<'a> Stream<'a> {
             }
         };
         let target = self.target.as_deref();
-        self.frontend.log(target, self.received, self.sent, reason);
+        let bytes = (self.received, self.sent);
+        self.frontend.log(self.started, target, bytes, reason);
     }
 }
 
