@@ -37,15 +37,19 @@ pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
 pub(crate) const MAX_FRAME: u32 = 68 << 10;
 /// Bytes that may wait in HTTP/2 for a connection. More would only make others wait longer.
 pub(crate) const SEND_BUFFER: usize = 192 << 10;
+/// Bytes of a link that may wait in the kernel, on either side: packets of other tunnels wait behind them.
+pub(crate) const NOTSENT_LOWAT: u32 = 128 << 10;
 /// Streams of one connection at a time: API servers may share one among their dials.
 pub(crate) const MAX_STREAMS: u32 = 1_000;
+/// Streams of an agent's connection, those that have ended included: agents open one.
+pub(crate) const MAX_AGENT_STREAMS: u32 = 16;
 /// What small frames that are not read may cost beyond their bytes: a stream of single bytes,
 /// each with its heads, must be able to fill a window without ending the connection.
 const FRAME_BUDGET: usize = 64 << 20;
 /// Heads of requests and responses, bytes.
 pub(crate) const MAX_HEADERS: u32 = 64 << 10;
 
-/// Makes the settings of a server's connection.
+/// Makes the settings of a connection with an agent.
 pub(crate) fn server_builder(stream_window: u32, connection_window: u32) -> h2::server::Builder {
     let mut builder = h2::server::Builder::new();
     builder
@@ -53,7 +57,7 @@ pub(crate) fn server_builder(stream_window: u32, connection_window: u32) -> h2::
         .initial_connection_window_size(connection_window)
         .max_frame_size(MAX_FRAME)
         .max_header_list_size(MAX_HEADERS)
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(MAX_AGENT_STREAMS)
         .data_frame_budget(FRAME_BUDGET)
         .max_send_buffer_size(SEND_BUFFER);
     builder
@@ -136,6 +140,8 @@ pub(crate) enum StreamError {
     /// HTTP/2 says so.
     #[error("the HTTP/2 stream")]
     Http2(#[from] h2::Error),
+    #[error("no dial in time")]
+    Idle,
     #[error("no memory for so large a message")]
     Memory,
     #[error("reading a packet")]
@@ -149,6 +155,7 @@ impl StreamError {
     pub(crate) fn code(&self) -> GrpcCode {
         match self {
             Self::Frame(_) | Self::Packet(_) | Self::Truncated => GrpcCode::INTERNAL,
+            Self::Idle => GrpcCode::DEADLINE_EXCEEDED,
             Self::Memory => GrpcCode::RESOURCE_EXHAUSTED,
             Self::End(StreamEnd::Reset(code) | StreamEnd::Broken(code)) => code_of_reset(*code),
             Self::Http2(error) => match error.reason() {

@@ -45,10 +45,11 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
 use crate::flags::ServerConfig;
+use crate::grpc;
 use crate::lease::{ServerLease, ServerLeaseParams};
 use crate::metrics::{SERVER_BUILD, ServerMetrics};
 use crate::registry::{Port, Registry, TenantSource};
-use context::Context;
+use context::{Context, Refusals};
 use listen::{Admissions, Worker};
 use sockets::{Listen, SocketError, Sockets};
 use tunnels::Tunnels;
@@ -112,6 +113,7 @@ impl Server {
             budget,
             drain: drain.clone(),
             access_log,
+            refusals: Refusals::default(),
             lease_count,
             tunnels: Tunnels::default(),
             frontends: watch::Sender::default(),
@@ -283,7 +285,7 @@ fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Fail
                 address: address?,
                 tcp: TcpOptions {
                     notsent_lowat: match port {
-                        Port::Agents => NOTSENT_LOWAT,
+                        Port::Agents => grpc::NOTSENT_LOWAT,
                         Port::Frontends => 0,
                     },
                     ..TcpOptions::default()
@@ -328,8 +330,6 @@ const CONNECTIONS: u64 = 100_000;
 const SOCKETS: usize = 10_000;
 /// How often sockets that could not be bound are tried again.
 const SOCKET_RETRY: Duration = Duration::from_secs(5);
-/// Bytes to an agent that may wait in the kernel: packets of other tunnels wait behind them.
-const NOTSENT_LOWAT: u32 = 128 << 10;
 /// How long what is cut may take to end: tunnels to be logged, agents to be told.
 const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the access log may take to be written at the end.

@@ -1,7 +1,7 @@
 //! What one tenant may have at a time, over all its streams: agents, dials, tunnels, bytes.
 //!
 //! ```text
-//! dial ──▶ Tenant::admit_dial ──▶ Permit ── owned by the tunnel, gives everything back in Drop
+//! dial ──▶ Tenant::pass_rate, admit_dial ──▶ Permit ── owned by the tunnel, gives all back in Drop
 //! ```
 //!
 //! Counters are shared by threads and exact; nothing waits. What is refused is returned to the
@@ -145,8 +145,15 @@ impl Tenant {
         })
     }
 
+    /// Counts a dial against the rate; false when there were too many in this second. To be asked once for
+    /// each that arrives, before its first [`Link::dial`](crate::Link::dial): those that waited for an agent,
+    /// or are tried with another, go out together.
+    pub fn pass_rate(&self, now: Instant) -> bool {
+        self.rate.try_pass(now)
+    }
+
     /// Counts a dial in.
-    pub(crate) fn admit_dial(self: &Arc<Self>, now: Instant) -> Result<Permit, DialRefused> {
+    pub(crate) fn admit_dial(self: &Arc<Self>) -> Result<Permit, DialRefused> {
         if !self.tunnels.try_add() {
             return Err(DialRefused::Tunnels);
         }
@@ -156,9 +163,6 @@ impl Tenant {
         };
         if !permit.pending {
             return Err(DialRefused::PendingDials);
-        }
-        if !self.rate.try_pass(now) {
-            return Err(DialRefused::Rate);
         }
         Ok(permit)
     }
@@ -322,7 +326,7 @@ mod tests {
     #[test]
     fn a_permit_gives_back_what_it_took() {
         let tenant = tenant(|_| {});
-        let mut permit = tenant.admit_dial(start()).unwrap();
+        let mut permit = tenant.admit_dial().unwrap();
         assert!(permit.try_charge(500));
         assert_eq!((tenant.tunnels(), tenant.pending_dials()), (1, 1));
         assert_eq!(tenant.buffered_bytes(), 500);
@@ -336,7 +340,7 @@ mod tests {
     #[test]
     fn each_limit_refuses_and_keeps_nothing() {
         let tenant = tenant(|limits| (limits.pending_dials, limits.tunnels) = (1, 2));
-        let dial = || tenant.admit_dial(start());
+        let dial = || tenant.admit_dial();
         let mut first = dial().unwrap();
         assert_eq!(dial().err(), Some(DialRefused::PendingDials));
         first.answered();
@@ -351,7 +355,7 @@ mod tests {
         let (tenant, start) = (tenant(|limits| limits.dials_per_second = 10), start());
         for (milliseconds, expected) in [(0, 10), (250, 2), (60_250, 10)] {
             let now = start + Duration::from_millis(milliseconds);
-            let passed = (0..50).filter(|_| tenant.admit_dial(now).is_ok());
+            let passed = (0..50).filter(|_| tenant.pass_rate(now));
             assert_eq!(passed.count(), expected);
         }
     }

@@ -13,7 +13,7 @@ mod host;
 pub use host::dial_host;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -96,18 +96,15 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// Streams under a key; no key is without any.
-type Slots<K> = BTreeMap<K, BTreeSet<StreamId>>;
-
 /// The agents' streams of one tenant.
 #[derive(Debug, Default)]
 pub struct Backends {
     streams: BTreeMap<StreamId, Backend>,
-    by_agent: Slots<AgentId>,
-    by_host: Slots<String>,
+    by_agent: Table<AgentId>,
+    by_host: Table<String>,
     /// Smaller ranges come first.
-    by_range: Slots<(Reverse<u8>, IpNet)>,
-    by_route: Slots<AgentId>,
+    by_range: Table<(Reverse<u8>, IpNet)>,
+    by_route: Table<AgentId>,
 }
 
 #[derive(Debug)]
@@ -123,37 +120,20 @@ impl Backends {
     /// letter case; ranges that are none are left out.
     pub fn insert(&mut self, stream: StreamId, agent: AgentId, identifiers: Identifiers) {
         self.remove(stream);
-        add(&mut self.by_agent, agent.clone(), stream);
-        if identifiers.default_route {
-            add(&mut self.by_route, agent.clone(), stream);
-        }
-        for host in hosts(&identifiers) {
-            add(&mut self.by_host, host, stream);
-        }
-        for range in ranges(&identifiers) {
-            add(&mut self.by_range, range, stream);
-        }
         let backend = Backend {
             agent,
             identifiers,
             alive: true,
             draining: false,
         };
+        self.set(stream, &backend, Some(true));
         self.streams.insert(stream, backend);
     }
 
     /// Removes a stream and no other, whatever they have in common.
     pub fn remove(&mut self, stream: StreamId) {
-        let Some(backend) = self.streams.remove(&stream) else {
-            return;
-        };
-        take(&mut self.by_agent, &backend.agent, stream);
-        take(&mut self.by_route, &backend.agent, stream);
-        for host in hosts(&backend.identifiers) {
-            take(&mut self.by_host, &host, stream);
-        }
-        for range in ranges(&backend.identifiers) {
-            take(&mut self.by_range, &range, stream);
+        if let Some(backend) = self.streams.remove(&stream) {
+            self.set(stream, &backend, None);
         }
     }
 
@@ -166,21 +146,43 @@ impl Backends {
 
     /// Sets whether a stream answers. One that does not is not dialed at all.
     pub fn set_alive(&mut self, stream: StreamId, alive: bool) {
-        if let Some(backend) = self.streams.get_mut(&stream) {
+        // Taken out for as long as the tables change.
+        let Some(mut backend) = self.streams.remove(&stream) else {
+            return;
+        };
+        if backend.alive != alive {
             backend.alive = alive;
+            self.set(stream, &backend, Some(alive));
+        }
+        self.streams.insert(stream, backend);
+    }
+
+    /// Sets under all its keys whether a stream is alive; with nothing it is removed.
+    fn set(&mut self, stream: StreamId, backend: &Backend, alive: Option<bool>) {
+        let Backend {
+            agent, identifiers, ..
+        } = backend;
+        self.by_agent.set(agent.clone(), stream, alive);
+        if identifiers.default_route {
+            self.by_route.set(agent.clone(), stream, alive);
+        }
+        for host in hosts(identifiers) {
+            self.by_host.set(host, stream, alive);
+        }
+        for range in ranges(identifiers) {
+            self.by_range.set(range, stream, alive);
         }
     }
 
-    /// Returns how many agents, hosts or ranges a strategy knows of a stream that is alive for.
+    /// Returns how many agents, hosts or ranges a strategy knows of a stream that is alive for. Nothing is
+    /// searched: this is asked whenever a stream comes, goes or falls silent.
     #[must_use]
     pub fn ready(&self, strategy: Strategy) -> usize {
-        let alive = |stream: &StreamId| self.streams.get(stream).is_some_and(|known| known.alive);
-        let ready = |streams: &&BTreeSet<StreamId>| streams.iter().any(alive);
         match strategy {
-            Strategy::Default => self.by_agent.values().filter(ready).count(),
-            Strategy::DefaultRoute => self.by_route.values().filter(ready).count(),
-            Strategy::DestCidr => self.by_range.values().filter(ready).count(),
-            Strategy::DestHost => self.by_host.values().filter(ready).count(),
+            Strategy::Default => self.by_agent.ready,
+            Strategy::DefaultRoute => self.by_route.ready,
+            Strategy::DestCidr => self.by_range.ready,
+            Strategy::DestHost => self.by_host.ready,
         }
     }
 
@@ -213,12 +215,13 @@ impl Backends {
             Strategy::DefaultRoute => self.newest(rotated(&self.by_route, random), tried),
             Strategy::DestCidr => {
                 let address = host.parse::<IpAddr>().ok()?.to_canonical();
-                let ranges = self.by_range.iter();
+                let ranges = self.by_range.slots.iter();
                 let ranges = ranges.filter(|((_, range), _)| range.contains(&address));
-                self.newest(ranges.map(|(_, streams)| streams), tried)
+                self.newest(ranges.map(|(_, slot)| slot), tried)
             }
             Strategy::DestHost => {
-                self.newest(self.by_host.get(&canonical(host)).into_iter(), tried)
+                let slot = self.by_host.slots.get(&canonical(host));
+                self.newest(slot.into_iter(), tried)
             }
         }
     }
@@ -226,11 +229,11 @@ impl Backends {
     /// Returns the newest stream of the first slot that has one to choose.
     fn newest<'s>(
         &self,
-        slots: impl Iterator<Item = &'s BTreeSet<StreamId>> + Clone,
+        slots: impl Iterator<Item = &'s Slot> + Clone,
         tried: &[StreamId],
     ) -> Option<StreamId> {
         // Newest first: of two streams of one agent the older is the likelier to be dead.
-        let mut streams = slots.flat_map(|streams| streams.iter().rev());
+        let mut streams = slots.flat_map(|slot| slot.streams.keys().rev());
         let usable = |stream: &StreamId, draining| {
             let backend = self.streams.get(stream);
             backend.is_some_and(|known| known.alive && known.draining == draining)
@@ -243,22 +246,51 @@ impl Backends {
     }
 }
 
-/// Adds a stream; once under a key, however often it names it.
-fn add<K: Ord>(slots: &mut Slots<K>, key: K, stream: StreamId) {
-    slots.entry(key).or_default().insert(stream);
+/// Streams under a key; no key is without any.
+#[derive(Debug)]
+struct Table<K> {
+    slots: BTreeMap<K, Slot>,
+    /// Slots in which a stream is alive.
+    ready: usize,
 }
 
-fn take<K: Ord>(slots: &mut Slots<K>, key: &K, stream: StreamId) {
-    if let Some(streams) = slots.get_mut(key) {
-        streams.remove(&stream);
-        if streams.is_empty() {
-            slots.remove(key);
+#[derive(Debug, Default)]
+struct Slot {
+    /// Each with whether it is alive.
+    streams: BTreeMap<StreamId, bool>,
+    alive: usize,
+}
+
+impl<K> Default for Table<K> {
+    fn default() -> Self {
+        Self {
+            slots: BTreeMap::new(),
+            ready: 0,
+        }
+    }
+}
+
+impl<K: Clone + Ord> Table<K> {
+    /// Sets whether a stream is alive, with nothing removes it; once under a key, however often it names it.
+    fn set(&mut self, key: K, stream: StreamId, alive: Option<bool>) {
+        let slot = self.slots.entry(key.clone()).or_default();
+        self.ready -= usize::from(slot.alive > 0);
+        let before = match alive {
+            Some(alive) => slot.streams.insert(stream, alive),
+            None => slot.streams.remove(&stream),
+        };
+        slot.alive += usize::from(alive == Some(true));
+        slot.alive -= usize::from(before == Some(true));
+        self.ready += usize::from(slot.alive > 0);
+        if slot.streams.is_empty() {
+            self.slots.remove(&key);
         }
     }
 }
 
 /// Returns all slots once, in order, from one on that `random` decides.
-fn rotated<K>(slots: &Slots<K>, random: u64) -> impl Iterator<Item = &BTreeSet<StreamId>> + Clone {
+fn rotated<K>(table: &Table<K>, random: u64) -> impl Iterator<Item = &Slot> + Clone {
+    let slots = &table.slots;
     // Scales 64 random bits to the number of slots; the bias is below 2^-40.
     let scaled = (u128::from(random) * slots.len() as u128) >> 64;
     let start = usize::try_from(scaled).unwrap_or_default();

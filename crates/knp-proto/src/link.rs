@@ -231,7 +231,7 @@ impl Link {
     }
 
     fn begin(&mut self, now: Instant, random: DialId) -> Result<TunnelId, DialRefused> {
-        let permit = self.tenant.admit_dial(now)?;
+        let permit = self.tenant.admit_dial()?;
         let deadline = now + self.config.dial_timeout;
         let slot = u32::try_from(self.tunnels.vacant_key()).map_err(|_| DialRefused::Tunnels)?;
         self.serial = self.serial.wrapping_add(1);

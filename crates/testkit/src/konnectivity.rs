@@ -21,7 +21,9 @@ mod stream;
 mod tap;
 mod wire;
 
-pub use agent::{AgentMetadata, AgentTarget, DialRule, FakeAgent, connect, connect_deaf};
+pub use agent::{
+    AgentMetadata, AgentTarget, DialRule, FakeAgent, connect, connect_deaf, connect_often,
+};
 pub use frontend::{
     FakeFrontend, GrpcFrontend, HttpFrontend, Refusal, Tunnel, TunnelReader, TunnelWriter,
 };

@@ -28,6 +28,8 @@ pub(crate) use error::{DialError, DialFault, LookupFault};
 use names::Names;
 use target::{Host, Network, Target};
 
+use crate::grpc::NOTSENT_LOWAT;
+
 /// TCP keepalive probes of an idle connection: after this time, at this interval, and so many without an
 /// answer until it is given up.
 const KEEPALIVE: Duration = Duration::from_secs(55);
@@ -108,7 +110,8 @@ impl Dialer {
     }
 
     /// Connects to a server by its `host` and `port`, to which no list applies; of several
-    /// addresses, the one numbered `first` comes first. Cancel-safe.
+    /// addresses, the one numbered `first` comes first. What waits in the kernel is bounded, as on the
+    /// server's side. Cancel-safe.
     pub(crate) async fn dial_server(
         &self,
         host: &str,
@@ -125,7 +128,10 @@ impl Dialer {
         let dialing = async {
             let mut addresses = self.addresses(&target, deadline).await?;
             rotate(&mut addresses, first);
-            connect(&addresses, deadline).await
+            let stream = connect(&addresses, deadline).await?;
+            // Without it the link works all the same.
+            let _ = SockRef::from(&stream).set_tcp_notsent_lowat(NOTSENT_LOWAT);
+            Ok(stream)
         };
         let dialed = dialing.await;
         dialed.map_err(|fault| target.network.failed(fault))

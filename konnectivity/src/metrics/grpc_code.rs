@@ -8,6 +8,7 @@ impl GrpcCode {
     pub(crate) const OK: Self = Self(0);
     pub(crate) const CANCELED: Self = Self(1);
     pub(crate) const UNKNOWN: Self = Self(2);
+    pub(crate) const DEADLINE_EXCEEDED: Self = Self(4);
     pub(crate) const RESOURCE_EXHAUSTED: Self = Self(8);
     pub(crate) const UNIMPLEMENTED: Self = Self(12);
     pub(crate) const INTERNAL: Self = Self(13);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::{Connection, SendResponse};
-use h2::{PingPong, RecvStream};
+use h2::{PingPong, Reason, RecvStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use knp_proto::{AgentId, EXTENSION_KEY, Extensions, Identifiers, Link, LinkConfig};
 use serve::Phase;
@@ -71,13 +71,23 @@ pub(crate) async fn serve<S>(
     });
     let mut stranger = Some(stranger);
     let mut streams = JoinSet::new();
+    let mut begun = 0;
+    // Set once no more are wanted.
+    let mut leaving = false;
     // A connection on which nothing is asked for is not kept for ever.
     let mut idle = Box::pin(sleep(HANDSHAKE));
     loop {
         tokio::select! {
             accepted = connection.accept() => match accepted {
+                // The peer may not know of it yet.
+                Some(Ok((_, mut respond))) if leaving => respond.send_reset(Reason::REFUSED_STREAM),
                 Some(Ok((request, respond))) => {
                     streams.spawn_local(connect(request, respond, Rc::clone(&shared)));
+                    begun += 1;
+                    if begun == grpc::MAX_AGENT_STREAMS {
+                        leaving = true;
+                        connection.graceful_shutdown();
+                    }
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%from, %error, "agent connection failed");
@@ -90,12 +100,16 @@ pub(crate) async fn serve<S>(
                 connection.set_target_window_size(grpc::CONNECTION_WINDOW);
             }
             Some(ended) = streams.join_next(), if !streams.is_empty() => {
-                if let Err(error) = ended {
+                let admitted = ended.unwrap_or_else(|error| {
                     tracing::error!(%from, %error, "agent stream task failed");
+                    false
+                });
+                if !admitted || streams.is_empty() {
+                    leaving = true;
+                    connection.graceful_shutdown();
                 }
                 if streams.is_empty() {
                     // What was sent last has a moment to get out.
-                    connection.graceful_shutdown();
                     idle.as_mut().reset(Instant::now() + FLUSH_TIMEOUT);
                 }
             }
@@ -121,21 +135,24 @@ struct Shared {
     admitted: Notify,
 }
 
-/// Serves one stream of an agent's connection.
+/// Serves one stream of an agent's connection to its end; false if the agent was refused.
 async fn connect(
     request: Request<RecvStream>,
     mut respond: SendResponse<Message>,
     shared: Rc<Shared>,
-) {
+) -> bool {
     let (from, cx) = (shared.from, &shared.cx);
     let admitted = match admit(&request, &shared.peer, from, cx).await {
         Ok(admitted) => admitted,
         Err(refused) => {
-            tracing::info!(%from, reason = refused.reason, text = %refused.text, "agent refused");
+            if let Some(suppressed) = cx.refusals.permit(refused.reason) {
+                let (reason, text) = (refused.reason, refused.text.as_str());
+                tracing::info!(%from, reason, text, suppressed, "agent refused");
+            }
             cx.metrics.peer_refused(PeerPort::Agents, refused.reason);
             let response = refusal(refused.code, &refused.text);
             drop(respond.send_response(response, true));
-            return;
+            return false;
         }
     };
     let (tenant, agent, extensions) = (&admitted.tenant, &admitted.agent, admitted.extensions);
@@ -145,7 +162,7 @@ async fn connect(
     }
     let response = headers(cx, tenant, extensions);
     let Ok(stream) = respond.send_response(response, false) else {
-        return;
+        return true;
     };
     let id = admitted.link.stream();
     let link = LinkHandle::new(admitted.link, Arc::clone(tenant.metrics().link()));
@@ -155,7 +172,8 @@ async fn connect(
     );
     let Some(joined) = tenant.join(agent.clone(), admitted.identifiers, link.clone()) else {
         let sender = PacketSender::new(stream, Side::Server);
-        return sender.end(GrpcCode::UNAVAILABLE, "the tenant is no longer served");
+        sender.end(GrpcCode::UNAVAILABLE, "the tenant is no longer served");
+        return false;
     };
     // After it has joined, so that none is left out when the drain begins.
     if cx.drain.phase() != Phase::Serving {
@@ -192,6 +210,7 @@ async fn connect(
     drop(joined);
     let reason = end.reason();
     tracing::info!(%from, tenant = %tenant.id(), %agent, stream = id.0, reason, %end, "agent disconnected");
+    true
 }
 
 /// An agent that may serve.

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use knp_proto::{Budget, StreamId, TenantId};
 use serve::Drain;
-use telemetry::{AccessLog, lock};
+use telemetry::{AccessLog, Throttle, lock};
 use tokio::sync::watch;
 
 use super::tenant::Tenant;
 use super::tokens::Tokens;
 use super::tunnels::Tunnels;
 use crate::flags::ServerConfig;
+use crate::link;
 use crate::metrics::ServerMetrics;
 use crate::registry::{Registry, TenantSource, TenantSpec, Tenants};
 
@@ -27,6 +28,7 @@ pub(crate) struct Context {
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) drain: Drain,
+    pub(crate) refusals: Refusals,
     pub(crate) access_log: AccessLog,
     /// Servers that have a lease, where this one has.
     pub(crate) lease_count: Option<watch::Receiver<Option<u32>>>,
@@ -38,6 +40,24 @@ pub(crate) struct Context {
     /// Streams so far.
     pub(super) streams: AtomicU64,
 }
+
+/// Which refusals of peers are logged, the metrics count all: anyone can bring about as many as there are
+/// packets.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Mutex<BTreeMap<&'static str, Throttle>>);
+
+impl Refusals {
+    /// Returns how many with this reason were not logged before this one; nothing if it is not to be.
+    pub(crate) fn permit(&self, reason: &'static str) -> Option<u64> {
+        let mut reasons = lock(&self.0);
+        let throttle = reasons.entry(reason);
+        let throttle = throttle.or_insert_with(|| Throttle::new(REFUSAL_INTERVAL));
+        throttle.permit(link::now())
+    }
+}
+
+/// Time between two lines about refusals with one reason.
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a connection may take for TLS, HTTP/2 and a token.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(15);

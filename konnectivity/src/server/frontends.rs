@@ -77,8 +77,15 @@ impl Frontend {
         }
     }
 
-    /// Writes the access-log line of one tunnel, or of a connection that got none.
-    pub(crate) fn log(&self, target: Option<&str>, received: u64, sent: u64, reason: &'static str) {
+    /// Writes the access-log line of one tunnel that was asked for at `started`, or of a connection that got none,
+    /// with the bytes received and sent.
+    pub(crate) fn log(
+        &self,
+        started: Instant,
+        target: Option<&str>,
+        (received, sent): (u64, u64),
+        reason: &'static str,
+    ) {
         if !self.cx.access_log.is_on() {
             return;
         }
@@ -96,7 +103,7 @@ impl Frontend {
             endpoint: None,
             rx_bytes: received,
             tx_bytes: sent,
-            duration: self.started.elapsed(),
+            duration: started.elapsed(),
             reason,
         });
     }

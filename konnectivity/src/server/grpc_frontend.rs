@@ -11,7 +11,6 @@
 
 mod wire;
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,7 +18,11 @@ use std::task::{Context as Cx, Poll, ready};
 
 use bytes::Bytes;
 use http2_proto::{Params, Request};
-use knp_proto::{EndReason, FrontendAction, GrpcFrontend, Packet, PacketKind, Reserve};
+use knp_proto::{
+    DialRefused, EndReason, FrontendAction, GrpcFrontend, Packet, PacketKind, Reserve,
+};
+use serve::Phase;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::context::HANDSHAKE;
 use super::frontends::Frontend;
@@ -42,7 +45,8 @@ where
     let scratch = frontend.means.scratch.clone();
     let host = (scratch, Watch::new(cx.config.frontend_liveness));
     let begin = |io, request| stream(io, request, &frontend);
-    match http2::serve(io, PARAMS, host, begin, HANDSHAKE, frontend.cut()).await {
+    let ends = (cx.drain.reached(Phase::Closing), frontend.cut());
+    match http2::serve(io, PARAMS, host, begin, HANDSHAKE, ends).await {
         Ok(()) => {}
         Err(Some(error)) => {
             tracing::debug!(peer = %frontend.peer, %error, "frontend connection is not HTTP/2");
@@ -58,21 +62,27 @@ async fn stream(io: http2_server::Stream, request: Request, frontend: &Frontend)
     }
     // Not kept for as long as the stream.
     drop(request);
+    let Some(_open) = frontend.tenant.open_stream() else {
+        let refused = DialRefused::Tunnels;
+        frontend.tenant.metrics().dial_refused(refused);
+        return Wire::refuse(&io, GrpcCode::RESOURCE_EXHAUSTED, &refused.to_string());
+    };
     let _held = frontend.cx.metrics.grpc_connection(Service::Proxy);
     let mut stream = Stream {
         wire: Wire::accept(io, MAX_MESSAGE),
         frontend,
         state: GrpcFrontend::default(),
-        packets: VecDeque::new(),
         replies: Vec::new(),
         target: None,
         client: Client::Speaks,
         way: Way::None,
+        idle: None,
         outgoing: Bytes::new(),
         reason: None,
         held: Reserve::new(frontend.tenant.limits()),
         flow: Flow::new(frontend.means.share.clone()),
         stalled: None,
+        started: Instant::now(),
         received: 0,
         sent: 0,
     };
@@ -95,22 +105,23 @@ struct Stream<'a> {
     wire: Wire,
     frontend: &'a Frontend,
     state: GrpcFrontend,
-    /// Read, and not yet carried out.
-    packets: VecDeque<Packet>,
     /// To be sent before anything else.
     replies: Vec<Packet>,
     target: Option<String>,
     client: Client,
     way: Way<'a>,
+    /// Ends a stream that is not used for a dial.
+    idle: Option<Pin<Box<Sleep>>>,
     /// The client's bytes that the tunnel has not taken yet.
     outgoing: Bytes,
     /// Why the tunnel ended, or why there was none.
     reason: Option<&'static str>,
-    /// What the tenant is charged for large messages.
+    /// What the tenant is charged for what was read.
     held: Reserve,
     flow: Flow,
     /// Held while the client does not read.
     stalled: Option<Held>,
+    started: Instant,
     received: u64,
     sent: u64,
 }
@@ -152,6 +163,7 @@ impl<'a> Stream<'a> {
                 self.poll_dial(cx),
                 self.poll_out(cx),
                 self.poll_in(cx),
+                self.poll_idle(cx),
             ];
             let mut again = false;
             for result in results {
@@ -190,7 +202,7 @@ impl<'a> Stream<'a> {
             // It is not read, but may be gone.
             return self.wire.poll_end(cx).map(Err);
         }
-        if let Some(packet) = self.packets.pop_front() {
+        if let Some(packet) = self.wire.next_packet()? {
             let received = &self.frontend.cx.metrics.from_client;
             received.packet(packet.kind());
             let action = self.state.handle_packet(packet, &mut self.replies);
@@ -200,7 +212,7 @@ impl<'a> Stream<'a> {
         if let Client::Left { .. } = self.client {
             return self.wire.poll_end(cx).map(Err);
         }
-        let more = ready!(self.wire.poll_packets(cx, &mut self.packets))?;
+        let more = ready!(self.wire.poll_read(cx))?;
         if !self.hold() {
             return Poll::Ready(Err(StreamError::Memory));
         }
@@ -228,11 +240,26 @@ impl<'a> Stream<'a> {
 
     /// Charges the tenant for what this stream holds; false when there is no memory for it.
     fn hold(&mut self) -> bool {
-        let packets: usize = self.packets.iter().map(Packet::payload_len).sum();
-        let held = self.wire.buffered() + packets + self.outgoing.len();
-        // All streams share what a window carries.
-        self.held
-            .try_set(held.saturating_sub(STREAM_WINDOW as usize))
+        let held = self.wire.buffered() + self.outgoing.len();
+        let free = match self.way {
+            Way::Open { .. } => STREAM_WINDOW as usize,
+            Way::None | Way::Dialing(_) | Way::Over => DIAL_BYTES,
+        };
+        self.held.try_set(held.saturating_sub(free))
+    }
+
+    /// Waits until the client has had its time to ask for a tunnel, where there is none.
+    fn poll_idle(&mut self, cx: &mut Cx<'_>) -> Step {
+        match self.way {
+            Way::None => {}
+            Way::Dialing(_) | Way::Open { .. } | Way::Over => {
+                self.idle = None;
+                return Poll::Pending;
+            }
+        }
+        let idle = self.idle.get_or_insert_with(|| Box::pin(sleep(HANDSHAKE)));
+        ready!(idle.as_mut().poll(cx));
+        Poll::Ready(Err(StreamError::Idle))
     }
 
     fn carry_out(&mut self, action: Option<FrontendAction>) {
@@ -282,7 +309,6 @@ impl<'a> Stream<'a> {
         if self.outgoing.is_empty() {
             let asked = match self.client {
                 Client::Speaks => return Poll::Pending,
-                _ if !self.packets.is_empty() => return Poll::Pending,
                 Client::Closed => true,
                 Client::Left { asked } => asked,
             };
@@ -382,9 +408,12 @@ impl<'a> Stream<'a> {
                 self.wire.end(GrpcCode::OK, "");
                 self.reason.unwrap_or(reason)
             }
-            Err(StreamError::Memory) => {
-                let text = "no memory for so large a message";
-                self.wire.end(GrpcCode::RESOURCE_EXHAUSTED, text);
+            Err(error @ StreamError::Idle) => {
+                self.wire.end(error.code(), &error.to_string());
+                self.reason.unwrap_or("idle")
+            }
+            Err(error @ StreamError::Memory) => {
+                self.wire.end(error.code(), &error.to_string());
                 "limit"
             }
             Err(error) => {
@@ -395,7 +424,8 @@ impl<'a> Stream<'a> {
             }
         };
         let target = self.target.as_deref();
-        self.frontend.log(target, self.received, self.sent, reason);
+        let bytes = (self.received, self.sent);
+        self.frontend.log(self.started, target, bytes, reason);
     }
 }
 
@@ -404,6 +434,8 @@ type Step = Poll<Result<Option<&'static str>, StreamError>>;
 
 /// Window of a stream: what a client may send ahead of the tunnel.
 const STREAM_WINDOW: u32 = 128 << 10;
+/// Bytes held for nothing as long as there is no tunnel: more than any request for one.
+const DIAL_BYTES: usize = 2 << 10;
 /// What a connection may do.
 const PARAMS: Params = Params {
     stream_window: STREAM_WINDOW,

@@ -11,7 +11,7 @@ use crate::endpoints::{self, text};
 /// What the probe of one tenant shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TenantState {
-    /// Whether the first strategy has an agent to choose.
+    /// Whether a strategy has an agent to choose.
     pub(crate) ready: bool,
     /// How many connections of API servers were let in.
     pub(crate) frontends: u64,

@@ -17,8 +17,8 @@ use tokio::time::timeout;
 use crate::pump::{Pings, Watch};
 use crate::relay::Scratch;
 
-/// Serves a connection until it ends, or `cut` is ready and there are no streams; what `begin` makes
-/// of a request is polled to its end.
+/// Serves a connection until it ends, or `cut` is ready and there are no streams; once `closing` is, it takes
+/// no more streams and ends with the last. What `begin` makes of a request is polled to its end.
 ///
 /// # Errors
 /// When the client does not speak HTTP/2; `None` when it has not begun within `limit`.
@@ -28,7 +28,7 @@ pub(super) async fn serve<'a, S, B, F>(
     host: (Scratch, Watch),
     begin: B,
     limit: Duration,
-    cut: impl Future,
+    (closing, cut): (impl Future, impl Future),
 ) -> Result<(), Option<End>>
 where
     S: Io,
@@ -42,7 +42,13 @@ where
         .map_err(|_| None)?
         .map_err(Some)?;
     let mut cut = std::pin::pin!(cut);
+    let mut closing = std::pin::pin!(closing);
+    let mut leaving = false;
     let end = poll_fn(|cx| {
+        if !leaving && closing.as_mut().poll(cx).is_ready() {
+            leaving = true;
+            server.leave();
+        }
         if let Poll::Ready(end) = server.poll(cx) {
             return Poll::Ready(Some(end));
         }

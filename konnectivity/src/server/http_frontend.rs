@@ -43,8 +43,8 @@ pub(crate) async fn serve<S: Stream>(stream: S, frontend: &Frontend) {
         // A tunnel ends by itself then; everything else has a moment to end.
         reason = async { let reason = frontend.cut().await; sleep(FLUSH_TIMEOUT).await; reason } => reason,
     };
-    let (received, sent) = (bytes.from_socket.get(), bytes.to_socket.get());
-    frontend.log(target.as_deref(), received, sent, reason);
+    let bytes = (bytes.from_socket.get(), bytes.to_socket.get());
+    frontend.log(frontend.started, target.as_deref(), bytes, reason);
 }
 
 /// Reads the request into `target`, asks an agent while the client stays, and answers.

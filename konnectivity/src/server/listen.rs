@@ -142,8 +142,11 @@ impl Worker {
         let identity = match identity {
             Ok(identity) => identity,
             Err(refused) => {
-                tracing::info!(%from, %refused, "peer refused");
-                return metrics.peer_refused(peer_port(port), refused.as_str());
+                let reason = refused.as_str();
+                if let Some(suppressed) = self.cx.refusals.permit(reason) {
+                    tracing::info!(%from, %refused, suppressed, "peer refused");
+                }
+                return metrics.peer_refused(peer_port(port), reason);
             }
         };
         match (port, identity) {

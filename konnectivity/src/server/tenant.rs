@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use knp_proto::{
-    AgentId, Backends, Budget, DialId, DialRefused, DialTarget, EndReason, Identifiers, StreamId,
-    TenantId, dial_host,
+    AgentId, Backends, Budget, DialId, DialRefused, DialTarget, EndReason, Identifiers, Strategy,
+    StreamId, TenantId, dial_host,
 };
 use telemetry::lock;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::link::{DialError, LinkHandle, Tunnel};
+use crate::link::{self, DialError, LinkHandle, Tunnel};
 use crate::metrics::{DialFailure, PeerPort, ServerMetrics, TenantMetrics};
 use crate::registry::TenantSpec;
 
@@ -34,7 +34,7 @@ pub(crate) struct Tenant {
     limits: Arc<knp_proto::Tenant>,
     metrics: TenantMetrics,
     agents: Mutex<Agents>,
-    /// Told when an agent joins.
+    /// Told when an agent joins, or answers again.
     joined: Notify,
     /// Shared by the dials that wait for that.
     waiting: Arc<()>,
@@ -42,6 +42,8 @@ pub(crate) struct Tenant {
     frontends: AtomicU64,
     /// Shared by those that are open.
     open_frontends: Arc<()>,
+    /// Shared by the gRPC streams on them, of which a connection may have many.
+    open_streams: Arc<()>,
     /// Set once the tenant is no longer served.
     removed: watch::Sender<bool>,
     random: Random,
@@ -56,9 +58,16 @@ struct Agents {
 }
 
 impl Agents {
-    /// Returns until when one is expected to join, where there is none.
+    /// Returns until when one is expected to join, or to answer again, where there is none that does.
     fn expected(&self) -> Option<Instant> {
-        self.expected.filter(|_| self.links.is_empty())
+        if self.backends.ready(Strategy::Default) > 0 {
+            return None;
+        }
+        match self.links.is_empty() {
+            true => self.expected,
+            // Each is being asked: it answers, or its link is closed and the agent seeks the server anew.
+            false => self.expected.max(Some(Instant::now() + RETURN)),
+        }
     }
 }
 
@@ -139,6 +148,7 @@ impl Tenant {
             waiting: Arc::new(()),
             frontends: AtomicU64::new(0),
             open_frontends: Arc::new(()),
+            open_streams: Arc::new(()),
             removed: watch::Sender::new(false),
             random: Random::default(),
         })
@@ -166,16 +176,27 @@ impl Tenant {
     /// when as many are open as the tenant may have tunnels and dials: it has no use for more, and other
     /// tenants need theirs.
     pub(crate) fn accept_frontend(&self, port: PeerPort) -> Option<Arc<()>> {
-        let limits = self.spec.load().limits;
-        let open = Arc::clone(&self.open_frontends);
-        // One count is the tenant's own.
-        if Arc::strong_count(&open) - 1 > limits.tunnels.saturating_add(limits.pending_dials) {
+        let Some(open) = self.open(&self.open_frontends) else {
             self.metrics.server.peer_refused(port, "cluster_limit");
             return None;
-        }
+        };
         self.frontends.fetch_add(1, Ordering::Relaxed);
         self.metrics.frontend_accepted(port);
         Some(open)
+    }
+
+    /// Counts a gRPC stream of an API server, as [`Tenant::accept_frontend`] does its connections.
+    pub(crate) fn open_stream(&self) -> Option<Arc<()>> {
+        self.open(&self.open_streams)
+    }
+
+    /// Takes one of as many as the tenant may have tunnels and dials.
+    fn open(&self, all: &Arc<()>) -> Option<Arc<()>> {
+        let limits = self.spec.load().limits;
+        let open = Arc::clone(all);
+        // One count is the tenant's own.
+        let others = Arc::strong_count(&open) - 1;
+        (others <= limits.tunnels.saturating_add(limits.pending_dials)).then_some(open)
     }
 
     /// Returns how many connections of API servers were let in.
@@ -249,6 +270,9 @@ impl Tenant {
         let mut agents = lock(&self.agents);
         agents.backends.set_alive(stream, alive);
         self.tell_ready(&agents);
+        if alive {
+            self.joined.notify_waiters();
+        }
     }
 
     /// Ends every agent's stream, which ends the tunnels.
@@ -265,12 +289,21 @@ impl Tenant {
         }
     }
 
-    /// Returns whether the first strategy has an agent to choose.
+    /// Returns whether a strategy has an agent to choose.
     pub(crate) fn is_ready(&self) -> bool {
+        self.any_is_ready(&self.spec.load().strategies)
+    }
+
+    /// Returns whether the first strategy has an agent to choose, which is all that upstream looks at.
+    pub(crate) fn is_ready_by_first(&self) -> bool {
         let spec = self.spec.load();
+        self.any_is_ready(spec.strategies.get(..1).unwrap_or_default())
+    }
+
+    fn any_is_ready(&self, strategies: &[Strategy]) -> bool {
         let agents = lock(&self.agents);
-        let first = spec.strategies.first();
-        first.is_some_and(|first| agents.backends.ready(*first) > 0)
+        let mut strategies = strategies.iter();
+        strategies.any(|strategy| agents.backends.ready(*strategy) > 0)
     }
 
     /// Returns the agents that are connected.
@@ -291,7 +324,7 @@ impl Tenant {
     // === Dialing ===
 
     /// Asks an agent for a connection; if it does not answer, one more, and of those that are lost [`MAX_ASKED`]. While agents are expected
-    /// ([`RETURN`], [`FIRST_AGENT`]) and no other is to be asked, waits until one joins. It takes `limit`
+    /// ([`RETURN`], [`FIRST_AGENT`]) and no other is to be asked, waits until one joins or answers again. It takes `limit`
     /// at most. Dropping the future calls the dial off.
     pub(crate) async fn dial(
         &self,
@@ -314,6 +347,10 @@ impl Tenant {
     }
 
     async fn dial_some(&self, target: &DialTarget, limit: Duration) -> Result<Dialed, TunnelError> {
+        // Once, not with each attempt: those that wait for an agent, or lose one, all go out at once.
+        if !self.limits.pass_rate(link::now()) {
+            return Err(TunnelError::Refused(DialRefused::Rate));
+        }
         let deadline = Instant::now() + limit;
         let mut tried = Vec::new();
         let mut unanswered = 0;
@@ -359,8 +396,8 @@ impl Tenant {
         }
     }
 
-    /// Waits, until a moment, for an agent to join: what led to those that were lost, a gateway for
-    /// instance, was replaced, and they are on their way. False when none came, when none is
+    /// Waits, until a moment, for an agent to join or to answer again: what led to those that were lost, a gateway
+    /// for instance, was replaced, and they are on their way. False when none came, when none is
     /// expected, and when as many wait already as may be under way.
     async fn waits_for(&self, joined: Notified<'_>, until: Option<Instant>) -> bool {
         let Some(until) = until.filter(|_| !*self.removed.borrow()) else {
@@ -444,7 +481,7 @@ const FIRST_SHARE: f64 = 0.6;
 /// along, and one that came again. A dial that ends each link it is sent on ends no more.
 const MAX_ASKED: usize = 4;
 
-/// How long dials wait for agents that were all lost at once: an agent seeks a server that it lost after
+/// How long dials wait for agents that were all lost, or fell silent, at once: an agent seeks a server that it lost after
 /// a tenth of a second, and again at growing distance.
 const RETURN: Duration = Duration::from_secs(5);
 
@@ -453,77 +490,4 @@ const RETURN: Duration = Duration::from_secs(5);
 const FIRST_AGENT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
-mod tests {
-    use knp_proto::{Extensions, Link, LinkConfig};
-
-    use super::*;
-    use crate::link::EndOnDrop;
-    use crate::registry::tests::whole;
-
-    fn tenant(expects: bool) -> Arc<Tenant> {
-        let spec = Arc::new(whole().spec);
-        let metrics = ServerMetrics::new(&telemetry::Registry::new(), false);
-        Tenant::new(spec, &Budget::new(1 << 20), &metrics, expects)
-    }
-
-    fn join(tenant: &Arc<Tenant>, stream: u64) -> Joined {
-        let (extensions, config) = (Extensions::default(), LinkConfig::default());
-        let link = Link::server(tenant.limits(), StreamId(stream), extensions, config).unwrap();
-        let link = LinkHandle::new(link, tenant.metrics().link().clone());
-        let agent = AgentId::new("agent");
-        tenant.join(agent, Identifiers::default(), link).unwrap()
-    }
-
-    fn target() -> DialTarget {
-        DialTarget {
-            protocol: "tcp".to_owned(),
-            address: "10.0.0.1:443".to_owned(),
-        }
-    }
-
-    /// Returns how long a dial without an agent waits.
-    async fn waits(tenant: &Tenant) -> Duration {
-        let began = Instant::now();
-        let dialed = tenant.dial(target(), Duration::from_secs(60)).await;
-        assert_eq!(dialed.err(), Some(TunnelError::NoAgent));
-        began.elapsed()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn leaving_agent_shortens_no_first_wait() {
-        let tenant = tenant(true);
-        drop(join(&tenant, 1));
-        assert!(waits(&tenant).await >= FIRST_AGENT - Duration::from_secs(1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn dials_wait_for_agents_that_left() {
-        let tenant = tenant(false);
-        assert_eq!(waits(&tenant).await, Duration::ZERO);
-        drop(join(&tenant, 1));
-        assert!(waits(&tenant).await >= RETURN - Duration::from_secs(1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn dial_that_ends_links_ends_few() {
-        let tenant = tenant(false);
-        let _joined: Vec<_> = (1..=9).map(|stream| join(&tenant, stream)).collect();
-        let mut dial = std::pin::pin!(tenant.dial(target(), Duration::from_secs(60)));
-        let mut ended = 0;
-        let dialed = loop {
-            tokio::select! {
-                biased;
-                dialed = &mut dial => break dialed,
-                () = tokio::task::yield_now() => {}
-            }
-            let links = tenant.connected();
-            let asked = links.into_iter().filter(|own| own.link.tunnels() > 0);
-            for own in asked {
-                drop(EndOnDrop(own.link));
-                ended += 1;
-            }
-        };
-        assert_eq!(dialed.err(), Some(TunnelError::Lost));
-        assert_eq!(ended, MAX_ASKED);
-    }
-}
+mod tests;

@@ -111,10 +111,14 @@ impl View {
         self.info.serving().is_err()
     }
 
-    /// Returns whether agents are connected, where readiness depends on them: with one tenant.
+    /// Returns whether agents are connected, where readiness depends on them: with one tenant, as at upstream.
     fn has_agents(&self) -> bool {
         let many = matches!(self.cx.config.tenants, TenantSource::Registry(_));
-        many || self.cx.tenants().iter().any(|tenant| tenant.is_ready())
+        many || self
+            .cx
+            .tenants()
+            .iter()
+            .any(|tenant| tenant.is_ready_by_first())
     }
 }
 

@@ -61,6 +61,19 @@ fn one_strategy_asks_no_other_agent() {
     assert_eq!(agent.dials().len(), before);
 }
 
+/// As at upstream.
+#[test]
+fn first_strategy_decides_readiness_of_one_cluster() {
+    let flags = ServerFlags::new(Mode::Http).flag("--proxy-strategies=destHost,default");
+    let server = flags.start();
+    let _agent = named(&server, "one", "");
+    server.wait_agents(1);
+    assert_eq!(asked(&server.frontend(), "10.0.0.1:80"), "one");
+    assert_eq!(server.readiness(), 500);
+    let connections = format!("{}ready_backend_connections", crate::support::SERVER);
+    assert_eq!(server.value(&connections, &[]), 0.0);
+}
+
 #[test]
 fn default_route_serves_unnamed_destinations() {
     let flags = ServerFlags::new(Mode::Http).flag("--proxy-strategies=destHost,defaultRoute");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testkit::konnectivity::{FakeServer, Packet, ServerOptions};
+use testkit::konnectivity::{FakeServer, GrpcFrontend, Packet, ServerOptions};
 use testkit::process::Signal;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
@@ -139,6 +139,25 @@ fn draining_server_lets_tunnels_end() {
         drop(old);
         assert!(rig.server.wait_exit().success());
     }
+}
+
+#[test]
+fn draining_server_takes_no_streams_of_shared_connection() {
+    let flags = ServerFlags::new(Mode::Grpc).flag("--graceful-shutdown-timeout=60s");
+    let mut rig = Rig::of(flags, Mode::Grpc, Kind::Rust);
+    let frontend = GrpcFrontend::sharing(&rig.server.flags.uds()).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let target = echo.addr().to_string();
+    let mut old = frontend.connect(&target).unwrap().unwrap();
+    old.echo(b"x").unwrap();
+
+    rig.server.signal(Signal::TERM);
+
+    wait::until("GOAWAY", LIMIT, || frontend.open().is_err()).unwrap();
+    assert_eq!(old.echo(b"still").unwrap(), b"still");
+    // Nothing but the connection is left then, and that the client keeps.
+    drop(old);
+    assert!(rig.server.wait_exit().success());
 }
 
 #[test]

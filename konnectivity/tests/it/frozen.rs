@@ -68,6 +68,27 @@ fn a_frozen_agent_is_found_out_and_not_chosen() {
 }
 
 #[test]
+fn dial_waits_for_frozen_agent_that_thaws() {
+    let flags = ServerFlags::new(Mode::Http)
+        .flag("--backend-dial-timeout=6s")
+        .flag("--keepalive-timeout=20s");
+    let mut rig = Rig::of(flags, Mode::Http, Kind::Rust);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    rig.agent.freeze(true);
+    // From here on it is known that the agent does not answer.
+    assert_eq!(refusal(&rig.frontend, "127.0.0.1:1").status, 504);
+
+    let (frontend, target) = (rig.server.frontend(), echo.addr().to_string());
+    let dialing = std::thread::spawn(move || dial(&frontend, &target));
+    let pending = format!("{SERVER}pending_backend_dials");
+    rig.server.wait_value(&pending, &[], 1.0);
+    rig.agent.freeze(false);
+
+    let mut tunnel = dialing.join().unwrap().unwrap();
+    assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+}
+
+#[test]
 fn responsive_agent_is_preferred_to_frozen() {
     let mut rig = rig(Mode::Http, Kind::Go, "2s", "1s");
     let living = Backend::start(Kind::Rust, &rig.server, "living");

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use testkit::certs::{Authority, Identity};
 use testkit::konnectivity::{
-    AgentMetadata, AgentTarget, DialRule, FakeAgent, HttpFrontend, Packet, Refusal, Tunnel, Wire,
-    connect,
+    AgentMetadata, AgentTarget, DialRule, End, FakeAgent, GrpcFrontend, HttpFrontend, Packet,
+    Refusal, Tunnel, Wire, connect,
 };
 use testkit::process::Signal;
 use testkit::tempdir::TempDir;
@@ -344,6 +344,16 @@ fn a_broken_file_keeps_what_was_good() {
     shared.dial(&shared.a, &addr).unwrap().echo(b"new").unwrap();
 }
 
+/// Agents name no host unless they are told to.
+#[test]
+fn tenant_is_ready_by_any_strategy() {
+    let shared = Shared::limited("strategies: [destHost, default]\n");
+    let _agent = shared.agent(&shared.a);
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let mut tunnel = shared.dial(&shared.a, &echo.addr().to_string()).unwrap();
+    assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+}
+
 #[test]
 fn idle_frontends_of_a_tenant_are_bounded() {
     let shared = Shared::limited("limits: { tunnels: 4, pendingDials: 2 }\n");
@@ -469,20 +479,86 @@ fn missing_socket_directory_stops_no_other_tenant() {
     std::fs::create_dir(&missing).unwrap();
 
     shared.server.wait_value(failed, &[], 0.0);
-    let frontend = testkit::konnectivity::GrpcFrontend::uds(&path).unwrap();
+    let frontend = GrpcFrontend::uds(&path).unwrap();
     let mut tunnel = frontend.connect(&addr).unwrap().unwrap();
     assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
 }
 
+/// A server with one tenant, which has a socket of its own for gRPC.
+struct Single {
+    server: Server,
+    frontend: GrpcFrontend,
+    tenant: Tenant,
+    _dir: TempDir,
+}
+
+impl Single {
+    /// `limits` are the tenant's.
+    fn start(limits: &str) -> Self {
+        let dir = TempDir::new("registry").unwrap();
+        let tenant = Tenant::new("a", &dir);
+        let path = dir.join("a.sock");
+        let file = with_socket(&tenant, &path) + limits;
+        dir.write("a.yaml", file).unwrap();
+        let pki = Arc::new(Pki::new());
+        let flags = ServerFlags::of(&pki, "shared", Mode::Http).registry(dir.path());
+        Self {
+            server: flags.start(),
+            frontend: GrpcFrontend::sharing(&path).unwrap(),
+            tenant,
+            _dir: dir,
+        }
+    }
+}
+
+/// All are on one connection.
+#[test]
+fn grpc_streams_of_a_tenant_are_bounded() {
+    let single = Single::start("limits: { tunnels: 4, pendingDials: 2 }\n");
+    let open = || single.frontend.open().unwrap();
+    let mut streams: Vec<_> = (0..6).map(|_| open()).collect();
+    for stream in &mut streams {
+        stream.head(LIMIT).unwrap();
+    }
+
+    let refused = open().end(LIMIT).unwrap();
+
+    assert!(
+        matches!(refused, End::Status { code: 8, .. }),
+        "{refused:?}"
+    );
+    let metric = "rhizome_konnectivity_refused_dials_total";
+    assert_eq!(single.server.value(metric, &[("limit", "tunnels")]), 1.0);
+    streams.pop();
+    wait::until("a stream", LIMIT, || open().head(LIMIT).is_ok()).unwrap();
+}
+
+#[test]
+fn stream_without_dial_is_charged_and_ended() {
+    let single = Single::start("");
+    let mut stream = single.frontend.open().unwrap();
+    // The head of a message of 1 MiB, and less than a window of it.
+    let part = [&[0, 0, 16, 0, 0][..], &[0; 100_000]].concat();
+    stream.send_bytes(&[part]).unwrap();
+
+    let buffered = "rhizome_konnectivity_buffered_bytes";
+    let held = || single.server.value(buffered, &[]);
+    wait::until("the charge", LIMIT, || held() > 90_000.0).unwrap();
+
+    // A handshake has 15 s, and so has what follows it.
+    let end = stream.end(2 * LIMIT).unwrap();
+    assert!(matches!(end, End::Status { code: 4, .. }), "{end:?}");
+    single.server.wait_value(buffered, &[], 0.0);
+}
+
 #[test]
 fn a_tenant_may_have_a_socket_of_its_own() {
-    let dir = TempDir::new("registry").unwrap();
-    let tenant = Tenant::new("a", &dir);
-    let path = dir.join("a.sock");
-    dir.write("a.yaml", with_socket(&tenant, &path)).unwrap();
-    let pki = Arc::new(Pki::new());
-    let flags = ServerFlags::of(&pki, "shared", Mode::Http).registry(dir.path());
-    let server = flags.start();
+    let Single {
+        server,
+        frontend,
+        tenant,
+        _dir,
+    } = Single::start("");
     let target = AgentTarget {
         server_name: "a.kn.example.com".to_owned(),
         identity: Some(tenant.agent),
@@ -491,7 +567,6 @@ fn a_tenant_may_have_a_socket_of_its_own() {
     let _agent = FakeAgent::start(&target, &AgentMetadata::new("a")).unwrap();
     server.wait_status("/readyz/a", 200);
     let held = Held::new();
-    let frontend = testkit::konnectivity::GrpcFrontend::uds(&path).unwrap();
     let tunnel = frontend.connect(&held.addr().to_string()).unwrap().unwrap();
     drop(held.accept());
     drop(tunnel);

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use testkit::konnectivity::{AgentMetadata, End, FakeAgent, connect};
+use testkit::konnectivity::{AgentMetadata, End, FakeAgent, connect, connect_often};
 use testkit::wait;
 
 use crate::support::{Backend, Held, Kind, LIMIT, Mode, SERVER, Server, ServerFlags, dial};
@@ -40,6 +40,17 @@ fn agent_with_invalid_headers_is_refused() {
     // And one that says nothing wrong is not.
     let _agent = FakeAgent::start(&server.target(), &good).unwrap();
     server.wait_agents(1);
+}
+
+/// Though one stays, and whether or not they are refused.
+#[test]
+fn streams_of_an_agents_connection_are_bounded() {
+    let server = Server::start(Mode::Http);
+    let good = AgentMetadata::new("a");
+    for others in [good.clone().without("agentid"), good.clone()] {
+        let opened = connect_often(&server.target(), &good, &others, 1_000).unwrap();
+        assert!(opened < 100, "{opened} streams were answered");
+    }
 }
 
 #[test]

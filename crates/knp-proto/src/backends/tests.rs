@@ -1,5 +1,7 @@
 //! Choices among agents, and what becomes of them as streams come and go.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
@@ -128,31 +130,62 @@ fn agents_are_chosen_evenly() {
     );
 }
 
+/// Each time a walk over all keys would take minutes.
+#[test]
+fn many_streams_come_and_go_quickly() {
+    let mut backends = Backends::default();
+    let streams = 0..3_000;
+    for stream in streams.clone() {
+        let hosts: Vec<_> = (0..64)
+            .map(|host| format!("host={stream}-{host}"))
+            .collect();
+        add(&mut backends, stream, "a", &hosts.join("&"));
+        let ready = usize::try_from(64 * (stream + 1)).unwrap();
+        assert_eq!(backends.ready(Strategy::DestHost), ready);
+    }
+    for stream in streams {
+        backends.set_alive(StreamId(stream), false);
+        backends.remove(StreamId(stream));
+        let ready = usize::try_from(64 * (2_999 - stream)).unwrap();
+        assert_eq!(backends.ready(Strategy::DestHost), ready);
+    }
+}
+
 proptest! {
     /// Coming and going leaves nothing behind, and a choice is always of what is there.
     #[test]
     fn tables_follow_the_streams(
-        steps in proptest::collection::vec((any::<bool>(), 0u64..8, 0u8..3, any::<u64>()), 0..60),
+        steps in proptest::collection::vec((0u8..4, 0u64..8, 0u8..3, any::<u64>()), 0..60),
     ) {
         let mut backends = Backends::default();
-        let mut present = BTreeSet::new();
+        // With the agent of each, and whether it is alive.
+        let mut present = BTreeMap::new();
         let all = Strategy::parse_list("destHost,destCIDR,defaultRoute,default").unwrap();
-        for (insert, stream, agent, random) in steps {
-            if insert {
+        for (step, stream, agent, random) in steps {
+            if step == 0 {
                 let identifiers = "ipv4=10.0.0.1&cidr=10.0.0.0%2F8&default-route=true&host=h&host=h";
                 add(&mut backends, stream, &format!("agent-{agent}"), identifiers);
-                present.insert(StreamId(stream));
-            } else {
+                present.insert(StreamId(stream), (agent, true));
+            } else if step == 1 {
                 backends.remove(StreamId(stream));
                 present.remove(&StreamId(stream));
+            } else {
+                backends.set_alive(StreamId(stream), step == 2);
+                if let Some((_, alive)) = present.get_mut(&StreamId(stream)) {
+                    *alive = step == 2;
+                }
             }
-            for strategy in &all {
+            let alive = present.values().filter(|(_, alive)| *alive);
+            let agents: BTreeSet<_> = alive.map(|(agent, _)| agent).collect();
+            let any = usize::from(!agents.is_empty());
+            for (strategy, ready) in all.iter().zip([2 * any, any, agents.len(), agents.len()]) {
+                prop_assert_eq!(backends.ready(*strategy), ready);
                 let chosen = backends.pick(&[*strategy], "10.0.0.1", random, &[]);
-                prop_assert_eq!(chosen.is_some(), !present.is_empty());
-                prop_assert!(chosen.is_none_or(|stream| present.contains(&stream)));
+                prop_assert_eq!(chosen.is_some(), ready > 0);
+                prop_assert!(chosen.is_none_or(|stream| present[&stream].1));
             }
         }
-        for stream in present {
+        for (stream, _) in present {
             backends.remove(stream);
         }
         prop_assert!(backends.streams.is_empty() && all.iter().all(|s| backends.ready(*s) == 0));

@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use h2::client::ResponseFuture;
+use h2::client::{ResponseFuture, SendRequest};
 use h2::{Ping, PingPong};
-use http::HeaderMap;
+use http::{HeaderMap, Request};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -112,6 +112,39 @@ pub fn connect_deaf(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Wi
     let control = Control::default();
     control.deafen(true);
     connect_with(target, metadata, control)
+}
+
+/// Opens an agent's stream and keeps it, and over the same connection one after the other with `others`, each once the
+/// one before it was answered. Returns how many there were when the server took no more, or `max`.
+///
+/// Fails when the connection or its handshakes fail.
+pub fn connect_often(
+    target: &AgentTarget,
+    metadata: &AgentMetadata,
+    others: &AgentMetadata,
+    max: usize,
+) -> Result<usize> {
+    let engine = Engine::start("agent-streams")?;
+    let opening = async {
+        let prepared = prepare(target, metadata, Control::default()).await?;
+        let (mut requests, request, _pings, _control) = prepared;
+        let other = stream::request(&request.uri().to_string(), &others.0)?;
+        let _kept = requests.send_request(request, false)?;
+        for count in 0..max {
+            let Ok(ready) = requests.ready().await else {
+                return Ok(count);
+            };
+            requests = ready;
+            let Ok((response, _)) = requests.send_request(other.clone(), true) else {
+                return Ok(count);
+            };
+            // It is answered or reset.
+            let _ = response.await;
+        }
+        Ok(max)
+    };
+    let opened = engine.wait(LIMIT, opening);
+    opened.context("opening streams takes too long")?
 }
 
 fn connect_with(target: &AgentTarget, metadata: &AgentMetadata, control: Control) -> Result<Wire> {
@@ -254,6 +287,25 @@ struct Opened {
 }
 
 async fn open(target: &AgentTarget, metadata: &AgentMetadata, control: Control) -> Result<Opened> {
+    let (mut requests, request, pings, control) = prepare(target, metadata, control).await?;
+    let asked = requests.send_request(request, false);
+    let (response, outgoing) = asked.context("asking for a stream")?;
+    Ok(Opened {
+        control,
+        outgoing: Outgoing(outgoing),
+        response,
+        pings,
+    })
+}
+
+type Prepared = (SendRequest<Bytes>, Request<()>, PingPong, Arc<Control>);
+
+/// Opens a connection, and makes the request for a stream of it.
+async fn prepare(
+    target: &AgentTarget,
+    metadata: &AgentMetadata,
+    control: Control,
+) -> Result<Prepared> {
     let alpn: Vec<_> = target.alpn.iter().map(String::as_str).collect();
     let config =
         certs::mutual_client_config(&target.authority_pem, target.identity.as_ref(), &alpn)?;
@@ -265,7 +317,7 @@ async fn open(target: &AgentTarget, metadata: &AgentMetadata, control: Control) 
     let tls = tls.context("the TLS handshake")?;
     let chosen = tls.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
     let (requests, pings, control) = stream::connect(tls, control).await?;
-    let mut requests = requests.ready().await.context("opening a stream")?;
+    let requests = requests.ready().await.context("opening a stream")?;
     // grpc-go has refused servers that choose nothing since 1.67.
     ensure!(
         chosen.as_deref() == Some(b"h2") || !target.alpn.iter().any(|name| name == "h2"),
@@ -274,14 +326,7 @@ async fn open(target: &AgentTarget, metadata: &AgentMetadata, control: Control) 
     let (host, port) = (&target.server_name, target.addr.port());
     let uri = format!("https://{host}:{port}/AgentService/Connect");
     let request = stream::request(&uri, &metadata.0)?;
-    let asked = requests.send_request(request, false);
-    let (response, outgoing) = asked.context("asking for a stream")?;
-    Ok(Opened {
-        control,
-        outgoing: Outgoing(outgoing),
-        response,
-        pings,
-    })
+    Ok((requests, request, pings, control))
 }
 
 async fn send(mut outgoing: Outgoing, mut queue: mpsc::Receiver<Packet>, frame: usize) {

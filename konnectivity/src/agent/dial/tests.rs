@@ -47,6 +47,19 @@ async fn connection_has_nodelay_and_keepalive() {
 }
 
 #[tokio::test]
+async fn unsent_bytes_are_bounded_toward_servers_alone() {
+    let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
+    let dialer = dialer(&[]);
+    let limit = Duration::from_secs(5);
+    let server = dialer.dial_server("127.0.0.1", address.port(), 0, limit);
+    let server = server.await.unwrap();
+    let destination = dialer.dial("tcp", &address.to_string()).await.unwrap();
+    let unsent = |stream| SockRef::from(stream).tcp_notsent_lowat().unwrap();
+    assert_eq!(unsent(&server), NOTSENT_LOWAT);
+    assert_ne!(unsent(&destination), NOTSENT_LOWAT);
+}
+
+#[tokio::test]
 async fn ipv6_is_dialed_where_there_is_ipv6() {
     let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
         return;

@@ -6,7 +6,6 @@
 //!
 //! A packet's payload goes out from where it lies. What packets mean is not known here.
 
-use std::collections::VecDeque;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -56,30 +55,29 @@ impl Wire {
         self.stream.poll_end(cx).map(StreamError::from)
     }
 
-    /// Waits for bytes, reads the packets that are complete with them into `packets`, and returns
-    /// whether the client may send more. Cancel-safe.
-    pub(super) fn poll_packets(
-        &mut self,
-        cx: &Context<'_>,
-        packets: &mut VecDeque<Packet>,
-    ) -> Poll<Result<bool, StreamError>> {
+    /// Returns the next packet, if it is complete.
+    pub(super) fn next_packet(&mut self) -> Result<Option<Packet>, StreamError> {
+        let message = self.deframer.next_message()?;
+        Ok(message.map(Packet::decode).transpose()?)
+    }
+
+    /// Waits for bytes, once no packet is complete, and returns whether the client may send more.
+    /// Cancel-safe.
+    pub(super) fn poll_read(&mut self, cx: &Context<'_>) -> Poll<Result<bool, StreamError>> {
         let bytes = match ready!(self.stream.poll_read(cx))? {
             Read::Data(bytes) => bytes,
             // None of a request is of any meaning; the end comes behind them.
-            Read::Trailers(_) => return self.poll_packets(cx, packets),
+            Read::Trailers(_) => return self.poll_read(cx),
             Read::End if self.deframer.is_empty() => return Poll::Ready(Ok(false)),
             Read::End => return Poll::Ready(Err(StreamError::Truncated)),
         };
         // Also of messages that are refused.
         self.stream.consumed(bytes.len());
         self.deframer.push(bytes);
-        while let Some(message) = self.deframer.next_message()? {
-            packets.push_back(Packet::decode(message)?);
-        }
         Poll::Ready(Ok(true))
     }
 
-    /// Returns how many bytes of a message that is not complete are held.
+    /// Returns how many bytes were read and are not yet packets.
     pub(super) fn buffered(&self) -> usize {
         self.deframer.len()
     }

@@ -30,7 +30,8 @@ async fn answer(sent: &[u8], cut: impl Future) -> (Result<(), Option<End>>, Vec<
         timeout: Duration::from_secs(1),
     });
     let host = (Scratch::default(), watch);
-    let served = serve(far, PARAMS, host, |_, _| async {}, LIMIT, cut);
+    let ends = (pending::<()>(), cut);
+    let served = serve(far, PARAMS, host, |_, _| async {}, LIMIT, ends);
     let mut bytes = Vec::new();
     let (served, read) = tokio::join!(served, near.read_to_end(&mut bytes));
     read.unwrap();

@@ -1,6 +1,6 @@
 //! The frontend that asks by HTTP CONNECT, over a Unix socket or mTLS.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,9 @@ use anyhow::{Context, Result, ensure};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -175,7 +176,7 @@ impl Bridge {
         let (mut from_test, mut to_test) = theirs.into_split();
         let (mut from_server, mut to_server) = tokio::io::split(tls);
         let down = async move {
-            if let Err(error) = tokio::io::copy(&mut from_server, &mut to_test).await {
+            if let Err(error) = copy(&mut from_server, &mut to_test).await {
                 *locked(&self.failed) = Some(error.kind());
             }
             // What is dropped here ends the test's reads.
@@ -186,6 +187,17 @@ impl Bridge {
             let _ = to_server.shutdown().await;
         };
         tokio::join!(down, up);
+    }
+}
+
+/// Copies to the end. Unlike tokio's `copy` it has written what it read when reading fails.
+async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut OwnedWriteHalf) -> io::Result<()> {
+    let mut buf = vec![0; 8 << 10];
+    loop {
+        match from.read(&mut buf).await? {
+            0 => return Ok(()),
+            len => to.write_all(&buf[..len]).await?,
+        }
     }
 }
 
