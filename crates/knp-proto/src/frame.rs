@@ -39,12 +39,7 @@ pub fn put_head(len: usize, buf: &mut BytesMut) {
 /// Cuts a stream into messages. One that lies within one piece of the stream is not copied.
 #[derive(Debug)]
 pub struct Deframer {
-    /// As they came.
     pieces: VecDeque<Bytes>,
-    /// What came after all of `pieces`, copied.
-    tail: BytesMut,
-    /// Messages were taken of `tail` since it was made, and keep it in memory, as it keeps them.
-    cut: bool,
     len: usize,
     max: usize,
 }
@@ -55,8 +50,6 @@ impl Deframer {
     pub fn new(max: usize) -> Self {
         Self {
             pieces: VecDeque::new(),
-            tail: BytesMut::new(),
-            cut: false,
             len: 0,
             max,
         }
@@ -68,17 +61,16 @@ impl Deframer {
         if piece.is_empty() {
             return;
         }
-        // With nothing before it, it may be whole messages.
-        let whole = self.len == 0 || piece.len() >= COPY_BELOW;
         self.len += piece.len();
-        if whole {
-            if !self.tail.is_empty() {
-                let tail = std::mem::take(&mut self.tail);
-                self.pieces.push_back(tail.freeze());
+        match self.pieces.pop_back() {
+            // What comes byte by byte must not keep a buffer for each.
+            Some(last) if piece.len() < GATHER_BELOW => {
+                let last = last.try_into_mut();
+                let mut last = last.unwrap_or_else(|last| BytesMut::from(&*last));
+                last.extend_from_slice(&piece);
+                self.pieces.push_back(last.freeze());
             }
-            self.pieces.push_back(piece);
-        } else {
-            self.tail.extend_from_slice(&piece);
+            last => self.pieces.extend(last.into_iter().chain([piece])),
         }
     }
 
@@ -100,7 +92,6 @@ impl Deframer {
     /// [`FrameError`], as soon as the head of a message is there, and again each time.
     pub fn next_message(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some([flags, length @ ..]) = self.head() else {
-            self.copy_rest();
             return Ok(None);
         };
         let len = u32::from_be_bytes(length) as usize;
@@ -111,7 +102,6 @@ impl Deframer {
             return Err(FrameError::TooLong { len, max: self.max });
         }
         if self.len < HEAD + len {
-            self.copy_rest();
             return Ok(None);
         }
         self.take(HEAD);
@@ -119,25 +109,12 @@ impl Deframer {
     }
 
     fn head(&self) -> Option<[u8; HEAD]> {
-        let mut bytes = self.pieces.iter().flatten().chain(&self.tail);
+        let mut bytes = self.pieces.iter().flatten();
         let mut head = [0; HEAD];
         for byte in &mut head {
             *byte = *bytes.next()?;
         }
         Some(head)
-    }
-
-    /// Copies what is left once all messages are taken, if it is little: it would keep the whole buffer that
-    /// it is a slice of.
-    fn copy_rest(&mut self) {
-        if std::mem::take(&mut self.cut) {
-            self.tail = BytesMut::from(&*self.tail);
-        }
-        if self.tail.is_empty() && self.pieces.iter().all(|piece| piece.len() < COPY_BELOW) {
-            for piece in self.pieces.drain(..) {
-                self.tail.extend_from_slice(&piece);
-            }
-        }
     }
 
     /// Takes `len` bytes, which must be there.
@@ -152,10 +129,6 @@ impl Deframer {
             }
             return taken;
         }
-        if self.pieces.is_empty() {
-            self.cut = true;
-            return self.tail.split_to(len.min(self.tail.len())).freeze();
-        }
         let mut gathered = BytesMut::with_capacity(len);
         while gathered.len() < len {
             let Some(front) = self.pieces.front_mut() else {
@@ -167,12 +140,9 @@ impl Deframer {
                 self.pieces.pop_front();
             }
         }
-        let rest = (len - gathered.len()).min(self.tail.len());
-        self.cut |= rest > 0;
-        gathered.put(self.tail.split_to(rest));
         gathered.freeze()
     }
 }
 
-/// Pieces of an incomplete message below this are copied, as [`ByteQueue`](crate::queue::ByteQueue) does.
-const COPY_BELOW: usize = 32 << 10;
+/// Pieces of an incomplete message below this are gathered.
+const GATHER_BELOW: usize = 4096;
