@@ -56,6 +56,14 @@ impl Peer {
         self.records()
     }
 
+    /// Waits for a first byte: what is sent before may be read with the handshake, and fail that as a whole.
+    fn hear(&mut self) {
+        while self.tls.reader().read(&mut [0]).is_err() {
+            self.tls.read_tls(&mut self.socket).unwrap();
+            self.tls.process_new_packets().unwrap();
+        }
+    }
+
     /// Reads until the end that TLS says; returns what came.
     fn read_to_end(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
@@ -220,11 +228,7 @@ async fn handshake_may_come_a_byte_at_a_time() {
 async fn bad_record_fails_behind_what_came_ahead_of_it() {
     let (server, client) = configs();
     let (mut stream, peer) = accepted(server, client, 1 << 20, |mut peer| {
-        // Behind the handshake, which would fail as a whole.
-        while peer.tls.reader().read(&mut [0]).is_err() {
-            peer.tls.read_tls(&mut peer.socket).unwrap();
-            peer.tls.process_new_packets().unwrap();
-        }
+        peer.hear();
         let mut records = peer.write(&pattern(3000));
         let mut bad = peer.write(b"bad");
         *bad.last_mut().unwrap() ^= 1;
@@ -301,6 +305,7 @@ async fn both_directions_end_apart_and_nothing_behind_an_end_is_kept() {
 async fn flood_of_key_updates_ends() {
     let (server, client) = configs();
     let (mut stream, peer) = accepted(server, client, 1 << 20, |mut peer| {
+        peer.hear();
         for _ in 0..10_000 {
             peer.tls.refresh_traffic_keys().unwrap();
             let records = peer.records();
@@ -311,6 +316,7 @@ async fn flood_of_key_updates_ends() {
         peer.socket
     })
     .await;
+    stream.write_all(b"!").await.unwrap();
     let error = stream.read(&mut [0; 100]).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     assert!(stream.plain.is_empty());
