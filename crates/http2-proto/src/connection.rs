@@ -136,7 +136,7 @@ impl Connection {
         self.reader.is_begun()
     }
 
-    /// Handles bytes from the client. Large parts are kept without a copy.
+    /// Handles bytes from the client. A few large parts may wait without a copy.
     ///
     /// # Errors
     /// [`ConnectionError`] when the connection is over: send the output and close it.

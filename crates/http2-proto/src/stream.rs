@@ -131,8 +131,8 @@ impl Stream {
     }
 }
 
-/// Bytes that were not read. Small ones are put together, so that none holds much more than
-/// itself.
+/// Bytes that were not read. Small ones are put together, and so are those behind a few large ones: each would keep
+/// the whole buffer that it came in.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     pieces: VecDeque<Bytes>,
@@ -141,9 +141,9 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Adds bytes; up to `max_copied` of them are copied.
+    /// Adds bytes; up to `max_copied` of them are copied, and more behind large ones.
     pub(crate) fn push(&mut self, bytes: Bytes, max_copied: usize) {
-        if bytes.len() <= max_copied {
+        if bytes.len() <= max_copied || self.pieces.len() >= AS_THEY_CAME {
             self.small.extend_from_slice(&bytes);
             return;
         }
@@ -186,6 +186,9 @@ impl Received {
     }
 }
 
+/// Large pieces that may wait as they came: the frames of one read. Those behind them wait for a reader that is slow.
+const AS_THEY_CAME: usize = 4;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,5 +208,21 @@ mod tests {
         assert_eq!(received.pop(100).unwrap(), "end");
         assert_eq!(received.pop(100), None);
         assert_eq!(received.pieces.capacity(), 0);
+    }
+
+    #[test]
+    fn pieces_that_wait_keep_few_buffers() {
+        let mut received = Received::default();
+        let buffers: Vec<_> = (0..32).map(|at| Bytes::from(vec![at; 64 << 10])).collect();
+        for buffer in &buffers {
+            received.push(buffer.slice(..4096), 4095);
+        }
+        let kept = buffers.iter().filter(|buffer| !buffer.is_unique());
+        assert_eq!(kept.count(), AS_THEY_CAME);
+        let mut all = Vec::new();
+        while let Some(piece) = received.pop(16_384) {
+            all.extend_from_slice(&piece);
+        }
+        assert!(all.chunks(4096).eq(buffers.iter().map(|buffer| &buffer[..4096])));
     }
 }
