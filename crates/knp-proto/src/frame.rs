@@ -6,8 +6,6 @@
 //!
 //! Knows nothing of HTTP/2, nor of what the messages say.
 
-use std::collections::VecDeque;
-
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Bytes before each message.
@@ -36,11 +34,14 @@ pub fn put_head(len: usize, buf: &mut BytesMut) {
     buf.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
 }
 
-/// Cuts a stream into messages. One that lies within one piece of the stream is not copied.
+/// Cuts a stream into messages. One that lies within one piece of the stream is not copied; the start of one that
+/// does not is, at once: it would keep the whole buffer that it is a slice of.
 #[derive(Debug)]
 pub struct Deframer {
-    pieces: VecDeque<Bytes>,
-    len: usize,
+    /// The start of a message that is not complete, with room for no more than that message.
+    start: Vec<u8>,
+    /// What came last.
+    piece: Bytes,
     max: usize,
 }
 
@@ -49,8 +50,8 @@ impl Deframer {
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self {
-            pieces: VecDeque::new(),
-            len: 0,
+            start: Vec::new(),
+            piece: Bytes::new(),
             max,
         }
     }
@@ -58,32 +59,23 @@ impl Deframer {
     /// Adds the next piece of the stream. Take all messages before the next piece, then no more
     /// than one message and one piece are ever held.
     pub fn push(&mut self, piece: Bytes) {
-        if piece.is_empty() {
-            return;
-        }
-        self.len += piece.len();
-        match self.pieces.pop_back() {
-            // What comes byte by byte must not keep a buffer for each.
-            Some(last) if piece.len() < GATHER_BELOW => {
-                let last = last.try_into_mut();
-                let mut last = last.unwrap_or_else(|last| BytesMut::from(&*last));
-                last.extend_from_slice(&piece);
-                self.pieces.push_back(last.freeze());
-            }
-            last => self.pieces.extend(last.into_iter().chain([piece])),
-        }
+        self.piece = if self.piece.is_empty() {
+            piece
+        } else {
+            [&*self.piece, &piece].concat().into()
+        };
     }
 
     /// Returns how many bytes are held of a message that is not complete.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.start.len() + self.piece.len()
     }
 
     /// Returns whether the stream may end here: not within a message.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Returns the next message, if it is complete.
@@ -91,58 +83,53 @@ impl Deframer {
     /// # Errors
     /// [`FrameError`], as soon as the head of a message is there, and again each time.
     pub fn next_message(&mut self) -> Result<Option<Bytes>, FrameError> {
-        let Some([flags, length @ ..]) = self.head() else {
-            return Ok(None);
+        let len = self.message_len()?;
+        let whole = len.map_or(HEAD, |len| HEAD + len);
+        let mut message = if self.start.is_empty() && self.piece.len() >= whole {
+            self.piece.split_to(whole)
+        } else {
+            let wanted = (whole - self.start.len()).min(self.piece.len());
+            self.copy(wanted, whole);
+            if len.is_none() || self.start.len() < whole {
+                return Ok(None);
+            }
+            std::mem::take(&mut self.start).into()
         };
-        let len = u32::from_be_bytes(length) as usize;
+        message.advance(HEAD);
+        Ok(Some(message))
+    }
+
+    /// Returns how long the next message is, if its head is there.
+    fn message_len(&self) -> Result<Option<usize>, FrameError> {
+        let mut bytes = self.start.iter().chain(&self.piece);
+        let mut head = [0; HEAD];
+        for byte in &mut head {
+            let Some(next) = bytes.next() else {
+                return Ok(None);
+            };
+            *byte = *next;
+        }
+        let [flags, len @ ..] = head;
+        let len = u32::from_be_bytes(len) as usize;
         if flags != 0 {
             return Err(FrameError::Flags(flags));
         }
         if len > self.max {
             return Err(FrameError::TooLong { len, max: self.max });
         }
-        if self.len < HEAD + len {
-            return Ok(None);
-        }
-        self.take(HEAD);
-        Ok(Some(self.take(len)))
+        Ok(Some(len))
     }
 
-    fn head(&self) -> Option<[u8; HEAD]> {
-        let mut bytes = self.pieces.iter().flatten();
-        let mut head = [0; HEAD];
-        for byte in &mut head {
-            *byte = *bytes.next()?;
+    /// Copies `len` bytes more of a message that takes `whole`, of which a peer may never send the rest.
+    fn copy(&mut self, len: usize, whole: usize) {
+        let held = self.start.len() + len;
+        if held > self.start.capacity() {
+            let room = whole.min(ROOM.max(2 * held));
+            self.start.reserve_exact(room - self.start.len());
         }
-        Some(head)
-    }
-
-    /// Takes `len` bytes, which must be there.
-    fn take(&mut self, len: usize) -> Bytes {
-        self.len -= len;
-        if let Some(front) = self.pieces.front_mut()
-            && front.len() >= len
-        {
-            let taken = front.split_to(len);
-            if front.is_empty() {
-                self.pieces.pop_front();
-            }
-            return taken;
-        }
-        let mut gathered = BytesMut::with_capacity(len);
-        while gathered.len() < len {
-            let Some(front) = self.pieces.front_mut() else {
-                break;
-            };
-            let part = front.len().min(len - gathered.len());
-            gathered.put((&mut *front).take(part));
-            if front.is_empty() {
-                self.pieces.pop_front();
-            }
-        }
-        gathered.freeze()
+        self.start.extend_from_slice(&self.piece.split_to(len));
     }
 }
 
-/// Pieces of an incomplete message below this are gathered.
-const GATHER_BELOW: usize = 4096;
+/// Room for the start of a message, or for twice that.
+const ROOM: usize = 8 << 10;

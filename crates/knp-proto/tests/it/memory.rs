@@ -76,6 +76,18 @@ fn incomplete_message_keeps_no_large_buffer() {
         assert_eq!(deframer.next_message(), Ok(None));
     }
     assert!(buffer.is_unique());
+    for len in [1, 4 * KIB, 20 * KIB, 64 * KIB] {
+        // Alone, behind a message, and behind a part of one.
+        let whole = Bytes::from([&[0, 0, 0, 0, 1, 7, 0, 0, 4, 0, 0], &buffer[..len]].concat());
+        let mut deframer = Deframer::new(256 * KIB);
+        deframer.push(whole.clone());
+        assert_eq!(deframer.next_message().unwrap().unwrap().len(), 1);
+        assert_eq!(deframer.next_message(), Ok(None));
+        deframer.push(buffer.slice(..len));
+        assert_eq!(deframer.next_message(), Ok(None));
+        assert_eq!(deframer.len(), 5 + 2 * len);
+        assert!(whole.is_unique() && buffer.is_unique());
+    }
     deframer.push(buffer.slice(..));
     let message = deframer.next_message().unwrap().unwrap();
     assert_eq!(message.len(), 64 * KIB);
