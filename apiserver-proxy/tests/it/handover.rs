@@ -103,13 +103,13 @@ fn pattern(bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Sends what its echo has no room for, until nothing more is taken; returns how much that was.
+/// Sends what its echo has no room for, until nothing more is taken, or 64 MiB; returns how much that was.
 fn fill(stream: &TcpStream) -> usize {
     let all = pattern(64 << 20);
     let mut stream = stream.try_clone().unwrap();
     stream.set_nonblocking(true).unwrap();
     let (mut sent, mut quiet) = (0, 0);
-    while quiet < 20 {
+    while quiet < 20 && sent < all.len() {
         match stream.write(&all[sent..]) {
             Ok(bytes) => (sent, quiet) = (sent + bytes, 0),
             Err(_) => {
