@@ -38,6 +38,9 @@ pub trait Host<S> {
 
     /// Ready once the client is to be given up: because it is silent, say.
     fn poll_given_up(&mut self, cx: &mut Context<'_>, peer: &Peer<'_>) -> Poll<()>;
+
+    /// The socket, which had taken nothing more, does so again: its peer has taken something, though it may say nothing.
+    fn unblocked(&mut self) {}
 }
 
 /// A client, as its server's host sees it.
@@ -99,6 +102,8 @@ pub struct Server<'a, S, H, B> {
     gone: bool,
     /// Whether the socket may hold bytes that were written to it: TLS does.
     unflushed: bool,
+    /// The socket takes nothing more for now.
+    blocked: bool,
     /// Bytes that came after the connection was closed.
     dropped: usize,
 }
@@ -152,6 +157,7 @@ where
             end: None,
             gone: false,
             unflushed: false,
+            blocked: false,
             dropped: 0,
         }
     }
@@ -297,8 +303,14 @@ where
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(len)) => len,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.blocked = true;
+                    break;
+                }
             };
+            if std::mem::take(&mut self.blocked) {
+                self.host.unblocked();
+            }
             core.written(len);
             (wrote, self.unflushed) = (true, true);
             if len == all && !core.wants_write() {

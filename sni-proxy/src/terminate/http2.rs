@@ -223,6 +223,11 @@ impl<S: AsyncRead + Unpin> Host<S> for Watch {
             self.sleep.as_mut().reset(until);
         }
     }
+
+    /// It may say nothing for long that reads much over a slow line, and hears the question late.
+    fn unblocked(&mut self) {
+        self.heard = Instant::now();
+    }
 }
 
 /// Makes the future of a request, which is counted from now on.

@@ -179,6 +179,45 @@ async fn narrow_client() -> (DuplexStream, DuplexStream) {
     (own, client)
 }
 
+/// Its window is so wide that it says nothing for long, and the question waits behind what it reads.
+#[tokio::test(start_paused = true)]
+async fn silent_client_that_reads_slowly_goes_on() {
+    let (own, mut client) = duplex(1024);
+    let window = [0, 4, 0, 0xff, 0xff, 0xff];
+    let sent = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &frame(SETTINGS, 0, 0, &window)[..],
+        &frame(WINDOW_UPDATE, 0, 0, &[0, 0xff, 0, 0]),
+        &frame(HEADERS, END_STREAM | END_HEADERS, 1, HEAD),
+    ];
+    client.write_all(&sent.concat()).await.unwrap();
+    let answer = |stream: Stream, _| async move {
+        stream.respond(&[(b":status", b"200")], false);
+        while poll_fn(|cx| stream.poll_ready(cx)).await.is_ok() {
+            let data = Bytes::from_static(&[b'a'; 10_000]);
+            if stream.send(b"", data).is_err() {
+                break;
+            }
+        }
+    };
+    let mut server = Server::new(own, SETTINGS_OF_SERVER, Watch::new(LIMIT), answer);
+    server.begun().await.unwrap();
+    let began = Instant::now();
+    let reads = pin!(async {
+        for _ in 0..600 {
+            client.read_exact(&mut [0; 1024]).await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+        }
+    });
+    tokio::select! {
+        end = poll_fn(|cx| server.poll(cx)) => panic!("{end:?} after {:?}", began.elapsed()),
+        () = reads => {}
+    }
+    // One that takes nothing more is.
+    let end = timeout(HOUR, poll_fn(|cx| server.poll(cx))).await;
+    assert!(matches!(end, Ok(End::GivenUp)), "{end:?}");
+}
+
 /// As long as the client's window has no room for all of the answer.
 #[tokio::test(start_paused = true)]
 async fn request_is_open_until_its_answer_is_sent() {
