@@ -95,6 +95,6 @@ fn to_origin_form(request: &mut Request<RequestBody>) {
 /// Returns whether the server said that it has not begun with a request (RFC 9113 sections 6.8 and 8.7).
 fn was_not_processed(error: &h2::Error) -> bool {
     let refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
-    let leaves = error.is_go_away() && error.is_remote();
-    refused || (leaves && error.reason() == Some(h2::Reason::NO_ERROR))
+    // h2 says so of streams above the last one that the server names, whatever its reason.
+    refused || (error.is_go_away() && error.is_remote())
 }

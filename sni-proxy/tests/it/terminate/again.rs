@@ -29,8 +29,10 @@ async fn post(
 #[tokio::test]
 async fn body_is_sent_again_from_its_beginning() {
     for protocol in ["h2", "http/1.1"] {
-        for length in [1, 1_000, 60_000] {
+        // Also of a server that has a reason (RFC 9113 section 7).
+        for (length, code) in [(1, 0), (1_000, 11), (60_000, 0)] {
             let (world, recorder) = Recorder::start(&["h2"]);
+            recorder.go_away_code.store(code, Ordering::Relaxed);
             let status = post(&world, &recorder, protocol, (length, length)).await;
             assert_eq!(status, StatusCode::OK, "{protocol} {length}");
             let seen = recorder.take();

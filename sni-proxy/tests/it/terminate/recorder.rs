@@ -6,6 +6,7 @@
 //! | `/hang` | nothing, until the request is given up |
 //! | `/events` | one piece, and then nothing |
 //! | `/cut` | one piece, and then RST_STREAM with NO_ERROR |
+//! | `/bad` | 400 |
 //! | `/unauthorized` | 401, and the connection takes no further request |
 //! | `/switch` | 101, then what the client sends, as it is |
 //! | else | `ok`, when the body has ended |
@@ -45,6 +46,8 @@ pub(super) struct Recorder {
     pub(super) connections: AtomicUsize,
     /// The next connection ends after as many bytes of a body, and has processed nothing.
     pub(super) go_away_after: AtomicUsize,
+    /// What it says of why: a code of HTTP/2.
+    pub(super) go_away_code: AtomicU32,
     /// Streams that a further connection permits; 0 for what hyper does.
     pub(super) max_streams: AtomicU32,
     /// Connections take no further request when they are notified.
@@ -180,7 +183,8 @@ impl Recorder {
     async fn serve(self: Arc<Self>, stream: TlsStream<TcpStream>) {
         let bytes = self.go_away_after.swap(0, Ordering::Relaxed);
         if bytes > 0 {
-            let _ = go_away(stream, bytes).await;
+            let code = self.go_away_code.load(Ordering::Relaxed);
+            let _ = go_away(stream, bytes, code).await;
             return;
         }
         let session = stream.get_ref().1;
@@ -238,6 +242,11 @@ impl Recorder {
                 self.seen().push(seen);
                 let mut response = Response::new(Pieces::new("", Some(0), active));
                 *response.status_mut() = StatusCode::UNAUTHORIZED;
+                return response;
+            }
+            "/bad" => {
+                let mut response = Response::new(Pieces::new("", Some(0), active));
+                *response.status_mut() = StatusCode::BAD_REQUEST;
                 return response;
             }
             "/switch" => {
@@ -301,7 +310,7 @@ fn sorted(headers: &HeaderMap) -> Vec<String> {
 }
 
 /// Reads a request, and says that none was begun with (RFC 9113 section 6.8).
-async fn go_away(mut stream: TlsStream<TcpStream>, bytes: usize) -> std::io::Result<()> {
+async fn go_away(mut stream: TlsStream<TcpStream>, bytes: usize, code: u32) -> std::io::Result<()> {
     stream.write_all(&encode(SETTINGS, 0, 0, &[])).await?;
     stream.read_exact(&mut [0; 24]).await?;
     let mut read = 0;
@@ -324,7 +333,9 @@ async fn go_away(mut stream: TlsStream<TcpStream>, bytes: usize) -> std::io::Res
         }
         stream.flush().await?;
     }
-    stream.write_all(&encode(GOAWAY, 0, 0, &[0; 8])).await?;
+    let last_and_code = [[0; 4], code.to_be_bytes()].concat();
+    let frame = encode(GOAWAY, 0, 0, &last_and_code);
+    stream.write_all(&frame).await?;
     stream.shutdown().await
 }
 
