@@ -72,6 +72,8 @@ pub(crate) use self::upstream::Pools;
 
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 64 * 1024;
+/// Lines of a head by HTTP/1.1, of which hyper permits 100: a user is impersonated with a line for each group.
+const MAX_HEADERS: usize = 1024;
 
 /// A terminating route's state, which outlives snapshots in which it does not change.
 #[derive(Debug)]
@@ -265,7 +267,7 @@ async fn begin(
         deadline: conn.deadline,
         idle: conn.idle,
         stale: Notify::new(),
-        unauthorized: Cell::new(false),
+        proven: Cell::new(false),
         upgraded: RefCell::default(),
     });
     Ok((tls, driver, client))
@@ -291,12 +293,14 @@ async fn serve_http1(tls: Tls, client: &Rc<Client>) -> Reason {
         count: Arc::clone(&client.exchanges.count),
         state: Arc::clone(&state),
         hsts: params.hsts.clone(),
+        begins_by: client.begins_by,
         reset_on_close: |tls: &Tls| tls.wire().reset(),
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(Http1Stream::new(tls, stream)), service)
         .with_upgrades();
     let mut connection = Box::pin(connection);

@@ -223,6 +223,9 @@ mod tests {
         while let Some(piece) = received.pop(16_384) {
             all.extend_from_slice(&piece);
         }
-        assert!(all.chunks(4096).eq(buffers.iter().map(|buffer| &buffer[..4096])));
+        assert!(
+            all.chunks(4096)
+                .eq(buffers.iter().map(|buffer| &buffer[..4096]))
+        );
     }
 }

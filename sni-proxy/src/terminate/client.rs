@@ -51,8 +51,8 @@ pub(super) struct Client {
     pub(super) idle: Option<Duration>,
     /// Its route has changed: the connection is to end.
     pub(super) stale: Notify,
-    /// The last token that it sent was refused.
-    pub(super) unauthorized: Cell<bool>,
+    /// An API server has accepted a token of it, and refused none since.
+    pub(super) proven: Cell<bool>,
     pub(super) upgraded: RefCell<Option<Upgraded>>,
 }
 
@@ -256,7 +256,7 @@ impl Client {
         let has_token = headers::has_token(request.headers());
         let caller = match verified {
             Some(verified) => Caller::Verified(verified),
-            None if has_token && !self.unauthorized.get() => Caller::Token,
+            None if has_token && self.proven.get() => Caller::Token,
             None => Caller::Anonymous,
         };
         let path = request.uri().path_and_query().cloned();
@@ -290,13 +290,12 @@ impl Client {
         let sent = pools
             .send(&context, caller, request, upgrade.is_some())
             .await;
-        let (mut response, active) = sent.map_err(|status| match open.is_stalled() {
-            true => status::refuse(StatusCode::REQUEST_TIMEOUT, "the client stopped sending"),
-            false => status::of_upstream(status),
+        let (mut response, active) = sent.map_err(|status| match open.fault() {
+            Some(status) => status::refuse(status, "the request's body did not come as a whole"),
+            None => status::of_upstream(status),
         })?;
-        if has_token {
-            let status = response.status();
-            self.unauthorized.set(status == StatusCode::UNAUTHORIZED);
+        if has_token && let Some(accepted) = accepts_token(response.status()) {
+            self.proven.set(accepted);
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let agreed = response.headers().get(header::UPGRADE);
@@ -312,5 +311,15 @@ impl Client {
         headers::remove_hop_by_hop(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;
         Ok(Forwarded::Response(response, active))
+    }
+}
+
+/// Returns whether an API server has accepted the token of a request, where its answer says so: 400, 429 and 5xx may
+/// come ahead of that.
+fn accepts_token(status: StatusCode) -> Option<bool> {
+    match status {
+        StatusCode::UNAUTHORIZED => Some(false),
+        StatusCode::SWITCHING_PROTOCOLS | StatusCode::FORBIDDEN => Some(true),
+        _ => status.is_success().then_some(true),
     }
 }

@@ -94,8 +94,8 @@ pub(crate) struct Exchange {
     status: Cell<Option<StatusCode>>,
     rx: Cell<u64>,
     tx: Cell<u64>,
-    /// Its client has stopped sending the body.
-    stalled: Cell<bool>,
+    /// What its client is told whose body has not come as a whole.
+    fault: Cell<Option<StatusCode>>,
 }
 
 /// How long a connection, and what passes on it, may last.
@@ -148,7 +148,7 @@ impl Exchanges {
             status: Cell::new(None),
             rx: Cell::new(0),
             tx: Cell::new(0),
-            stalled: Cell::new(false),
+            fault: Cell::new(None),
         });
         self.count.begin();
         self.stats.active.inc();
@@ -271,12 +271,12 @@ impl Exchange {
         *self.endpoint.borrow_mut() = Some(Arc::clone(endpoint));
     }
 
-    pub(crate) fn set_stalled(&self) {
-        self.stalled.set(true);
+    pub(crate) fn set_fault(&self, status: StatusCode) {
+        self.fault.set(Some(status));
     }
 
-    pub(crate) fn is_stalled(&self) -> bool {
-        self.stalled.get()
+    pub(crate) fn fault(&self) -> Option<StatusCode> {
+        self.fault.get()
     }
 
     fn endpoint(&self) -> Option<String> {

@@ -41,6 +41,7 @@ pub(crate) struct HttpState {
     pub(super) head_limit: Duration,
     refused: AtomicU16,
     reset: AtomicBool,
+    silent: AtomicBool,
 }
 
 impl HttpState {
@@ -49,7 +50,13 @@ impl HttpState {
             head_limit,
             refused: AtomicU16::default(),
             reset: AtomicBool::default(),
+            silent: AtomicBool::default(),
         })
+    }
+
+    /// Returns whether the client has not begun in time.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
     }
 
     /// Returns the status of a refused head.
@@ -94,6 +101,8 @@ pub(crate) struct Http1Params<S> {
     pub(crate) state: Arc<HttpState>,
     /// A header of each answer.
     pub(crate) hsts: Option<HeaderValue>,
+    /// When the first byte must have come.
+    pub(crate) begins_by: Instant,
     /// Makes closing reset the connection.
     pub(crate) reset_on_close: fn(&S),
 }
@@ -261,7 +270,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Http1Stream<S> {
             }
             Poll::Pending => {
                 let Some(since) = own.head_since else {
-                    return Poll::Pending;
+                    if begun > 0 || !own.head_timer.has_passed(cx, own.params.begins_by) {
+                        return Poll::Pending;
+                    }
+                    own.params.state.silent.store(true, Ordering::Relaxed);
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 };
                 if !own
                     .head_timer

@@ -8,6 +8,10 @@ use super::metrics::Handshake;
 
 /// Returns why the requests of a connection have ended.
 pub(crate) fn reason_of(served: Result<(), hyper::Error>, state: &HttpState) -> Reason {
+    // What hyper makes of it is an end like others.
+    if state.is_silent() {
+        return Reason::PreambleTimeout;
+    }
     let Err(error) = served else {
         return Reason::Closed;
     };

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{Reason, SendStream};
-use http::Request;
+use http::{Request, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use relay::{Direction, Meter};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -229,7 +229,7 @@ impl Kept {
         if stall.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        self.exchange.set_stalled();
+        self.exchange.set_fault(StatusCode::REQUEST_TIMEOUT);
         Poll::Ready(Some(Err(BodyError::Stalled)))
     }
 }
@@ -264,6 +264,9 @@ impl Sending {
                     self.sent = kept.bytes.len();
                 }
             }
+        }
+        if let Some(Err(_)) = &frame {
+            kept.exchange.set_fault(StatusCode::BAD_REQUEST);
         }
         Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
     }
@@ -363,7 +366,7 @@ mod tests {
             let before = Instant::now();
             let frame = body.frame().await.unwrap();
             assert!(matches!(frame, Err(BodyError::Stalled)), "{frame:?}");
-            assert!(open.is_stalled());
+            assert_eq!(open.fault(), Some(StatusCode::REQUEST_TIMEOUT));
             assert_eq!(before.elapsed(), BODY_STALL);
         };
         tokio::select! {

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::*;
 
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
+const BEGIN_LIMIT: Duration = Duration::from_secs(3600);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
 /// Serves bodies of `len` bytes, and returns the client's side.
@@ -24,6 +25,7 @@ fn serve(len: usize) -> (DuplexStream, Arc<HttpState>) {
         count: Arc::clone(&count),
         state: Arc::clone(&state),
         hsts: Some(HeaderValue::from_static("max-age=1")),
+        begins_by: Instant::now() + BEGIN_LIMIT,
         reset_on_close: |_| {},
     };
     let io = TokioIo::new(Http1Stream::new(own, params));
@@ -72,6 +74,21 @@ async fn refused(client: &mut DuplexStream, code: u16) {
         (&"Status".into(), &code.into())
     );
     assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0, "the end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_never_begins_is_closed_without_answer() {
+    let (mut client, state) = serve(3);
+    let began = Instant::now();
+    assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
+    assert_eq!(began.elapsed(), BEGIN_LIMIT);
+    assert!(state.is_silent() && state.refused().is_none());
+    // One that has had a request is not.
+    let (mut client, state) = serve(3);
+    client.write_all(REQUEST).await.unwrap();
+    answer(&mut client).await;
+    let ended = timeout(2 * BEGIN_LIMIT, client.read(&mut [0; 8])).await;
+    assert!(ended.is_err() && !state.is_silent());
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,6 +182,7 @@ async fn upgraded_reader_may_stall() {
         count,
         state: Arc::clone(&state),
         hsts: None,
+        begins_by: Instant::now() + BEGIN_LIMIT,
         reset_on_close: |_| {},
     };
     let mut stream = Http1Stream::new(own, params);

@@ -62,6 +62,37 @@ async fn head_that_stops_is_answered_408() {
     assert_eq!(requests(&world, "http/1.1", "408"), 1.0);
 }
 
+/// By HTTP/1.1, as one of HTTP/2 is; one that has had a request may be idle.
+#[tokio::test]
+async fn client_that_never_begins_is_closed() {
+    let world = World::configured("limits: { preambleTimeout: 1s }\n", |_| {});
+    let mut client = raw(&world).await;
+    let mut answer = Vec::new();
+    let read = timeout(LIMIT, client.read_to_end(&mut answer)).await;
+    read.expect("an end").unwrap();
+    assert!(answer.is_empty(), "{answer:?}");
+    world.gateway.wait_closed("tls", "preamble_timeout", 1);
+}
+
+/// As many as groups with which a user is impersonated.
+#[tokio::test]
+async fn head_of_many_lines_is_served() {
+    let (world, recorder) = Recorder::start(&["h2"]);
+    let groups: Vec<String> = (0..200).map(|number| format!("group-{number}")).collect();
+    let lines: Vec<_> = { groups.iter() }
+        .map(|group| ("impersonate-group", &**group))
+        .collect();
+    for protocol in ["h2", "http/1.1"] {
+        let mut client = world.client(None, protocol).await;
+        let request = client.request(&lines);
+        let response = client.send(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{protocol}");
+        let seen = recorder.take();
+        let [own] = &seen[..] else { panic!("{seen:?}") };
+        assert_eq!(own.headers.len(), lines.len(), "{protocol}");
+    }
+}
+
 #[tokio::test]
 async fn head_of_http2_that_stops_ends_the_connection() {
     let world = World::configured("limits: { preambleTimeout: 1s }\n", |_| {});

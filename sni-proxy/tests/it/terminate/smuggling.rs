@@ -254,6 +254,11 @@ async fn chunks_have_one_reading() {
                 let begun = |seen: &Seen| seen.body == "broken off";
                 assert!(seen.iter().all(begun), "{chunks:?}: {shown:?}");
                 assert!(!answer.contains("HTTP/1.1 2"), "{chunks:?}: {answer}");
+                // It is no failure of the server's.
+                let failed = [("cluster", "api"), ("code", "502")];
+                let failed = world.gateway.value("rhizome_requests_total", &failed);
+                assert!(!answer.contains("HTTP/1.1 5"), "{chunks:?}: {answer}");
+                assert_eq!(failed, 0.0, "{chunks:?}");
             }
         }
     }
