@@ -20,6 +20,7 @@ use serve::{
 };
 use settings::{ConfigError, FileWatcher, WatchParams};
 use telemetry::{EndpointAddr, LogControl, Process, Registry};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tunnel::keys::KeyError;
@@ -200,6 +201,7 @@ impl Client {
         let mut tasks = JoinSet::new();
         let endpoints = endpoints.serve(&answers, registry, log);
         tasks.spawn(drain_tunnel(tunnel.clone(), drain.clone()));
+        tasks.spawn(report_settled(tunnel.clone(), network.watch()));
         let kept = Arc::clone(&network);
         tasks.spawn(async move { kept.keep().await });
         Ok(Self {
@@ -363,6 +365,15 @@ async fn drain_tunnel(tunnel: Tunnel, drain: Drain) {
     // A tunnel that has ended has no peer to inform.
     let _ = tunnel.drain().await;
     std::future::pending::<()>().await;
+}
+
+/// Has servers prefer other clients while this one cannot forward.
+async fn report_settled(tunnel: Tunnel, mut settled: watch::Receiver<bool>) {
+    while settled.changed().await.is_ok() {
+        let settled = *settled.borrow_and_update();
+        // As above.
+        let _ = tunnel.set_settled(settled).await;
+    }
 }
 
 /// Waits until servers have had no flow through this client for [`SETTLE`], or for the drain's end.

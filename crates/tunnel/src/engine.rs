@@ -144,6 +144,8 @@ struct Shared {
     last_link: u64,
     draining: bool,
     ended: bool,
+    /// Whether this end cannot forward at present.
+    unsettled: bool,
     counts: Counts,
 }
 
@@ -209,6 +211,7 @@ impl Engine {
             last_link: 0,
             draining: false,
             ended: false,
+            unsettled: false,
             counts: Counts::default(),
         };
         let mut engine = Self {
@@ -227,6 +230,18 @@ impl Engine {
     /// Asks all peers, by a probe each, to give no new flows to this end.
     pub(crate) fn drain(&mut self, now: Instant, out: &mut impl Out) {
         self.shared.draining = true;
+        self.report_to_all(now, out);
+    }
+
+    /// Tells all peers, by a probe each, whether this end can forward what it is given.
+    pub(crate) fn set_settled(&mut self, now: Instant, settled: bool, out: &mut impl Out) {
+        if self.shared.unsettled == settled {
+            self.shared.unsettled = !settled;
+            self.report_to_all(now, out);
+        }
+    }
+
+    fn report_to_all(&mut self, now: Instant, out: &mut impl Out) {
         for peer in self.peers.iter_mut().flatten() {
             if let Some(link) = peer.active_link() {
                 let (id, mtu) = (link.id, link.mtu(self.shared.mtu));

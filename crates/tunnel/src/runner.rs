@@ -217,6 +217,9 @@ impl Runner {
                     return None;
                 }
                 Some(Command::Drain) => engine.drain(now, &mut self.ports),
+                Some(Command::Settled(settled)) => {
+                    engine.set_settled(now, settled, &mut self.ports);
+                }
                 Some(Command::Replace(identity, answer)) => {
                     // The caller may have given up.
                     let _ = answer.send(engine.replace(now, identity));

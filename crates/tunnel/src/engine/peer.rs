@@ -244,6 +244,8 @@ pub(crate) struct Peer {
     pub(crate) draining: bool,
     /// Whether it said that it ends, in the newest probe or answer.
     pub(super) ended: bool,
+    /// Whether it said that it cannot forward.
+    pub(super) unsettled: bool,
     /// When a packet was sent to it that the minimum MTU would not carry.
     pub(crate) sent_large: Option<Instant>,
     /// Client: the open flows that the server counted, and when it said so.
@@ -440,6 +442,7 @@ impl Peer {
             name: self.name.clone(),
             healthy: self.is_healthy(),
             draining: self.draining,
+            unsettled: self.unsettled,
             transport: active.map(|link| link.remote.transport()),
             remote: active.map(Link::describe),
             rtt: stats.rtt,

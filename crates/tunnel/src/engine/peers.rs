@@ -191,6 +191,7 @@ impl Engine {
             steering,
             draining: false,
             ended: false,
+            unsettled: false,
             sent_large: None,
             flows: None,
             instance: None,
