@@ -64,8 +64,8 @@ const MAX_UNPROVEN: usize = 64;
 /// For how long a link in use may be silent before a keepalive by another one moves the path.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// For how long a stream that carried a tunnel may go without an authentic packet: clients probe
-/// even those that they do not use every 5 s.
+/// For how long a stream that carried a tunnel may go without an authentic packet, or an address of
+/// datagrams: clients probe even those that they do not use every 5 s.
 const SILENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Flows of each kind that are looked at by a tick, to forget those whose time is over.

@@ -15,7 +15,7 @@ use tunnel_proto::allowed::PeerIndex;
 use tunnel_proto::datagram::{INITIATION_LEN, RouteId};
 use tunnel_proto::path::{LinkId, LinkStats, Mtu, ProbeParams, Prober, Selector, Transport};
 
-use super::{DRAINED_GRACE, FLOW_GRACE};
+use super::{DRAINED_GRACE, FLOW_GRACE, SILENT_TIMEOUT};
 use crate::keys::{PresharedKey, PublicKey};
 use crate::noise::Noise;
 use crate::status::{LinkStatus, PeerStatus};
@@ -367,6 +367,16 @@ impl Peer {
         }
         self.links.push(Link::new(new, remote, now));
         (new, evicted)
+    }
+
+    /// Server: forgets addresses of datagrams that the peer has left. Streams end by themselves.
+    pub(crate) fn forget_left_addresses(&mut self, now: Instant) {
+        let active = self.active;
+        self.links.retain(|link| {
+            let recent = now.saturating_duration_since(link.heard) < SILENT_TIMEOUT;
+            let stream = link.remote.transport() == Transport::Tcp;
+            recent || stream || Some(link.id) == active
+        });
     }
 
     /// Uses a link from now on and returns whether another one was in use before.

@@ -188,6 +188,7 @@ impl Peer {
             self.send_probe(now, link, (id, 0, 0), shared, out);
         }
         if tick {
+            self.forget_left_addresses(now);
             self.tick_pairs(now, out);
             self.tell_health(now);
         }

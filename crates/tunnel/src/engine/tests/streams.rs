@@ -1,4 +1,4 @@
-//! TCP streams of strangers, of clients in their handshake, and those that went silent.
+//! TCP streams of strangers, of clients in their handshake, and links that went silent.
 
 use tunnel_proto::path::{Mode, Transport};
 
@@ -69,4 +69,24 @@ fn silent_stream_is_closed() {
         sim.servers[0].engine.status(sim.now).peers[0].links.len(),
         0
     );
+}
+
+#[test]
+fn addresses_that_client_left_are_forgotten() {
+    let mut sim = Simulation::after(Mode::Udp, ms(1000));
+    for _ in 0..3 {
+        sim.restart_client(0);
+        sim.run_for(ms(2000));
+    }
+    let links = |sim: &Simulation| sim.servers[0].engine.status(sim.now).peers.remove(0).links;
+    assert_eq!(links(&sim).len(), 4);
+    sim.run_for(ms(61_000));
+    let [link] = &links(&sim)[..] else {
+        panic!("{:?}", links(&sim));
+    };
+    assert!(link.active);
+    // The one in use stays known, however long it is silent: answers still go there.
+    sim.clients[0].dead = true;
+    sim.run_for(ms(61_000));
+    assert_eq!(links(&sim).len(), 1);
 }
