@@ -139,10 +139,10 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Returns a selector that has begun to dial. `secret` is a random number from which pauses
-    /// are spread, so that many tunnels do not come back in one moment.
+    /// Returns a selector that has begun to dial; the numbers of its links follow `last`. `secret` is a
+    /// random number from which pauses are spread, so that many tunnels do not come back in one moment.
     #[must_use]
-    pub fn new(params: Params, secret: u64, now: Instant) -> Self {
+    pub fn new(params: Params, secret: u64, last: LinkId, now: Instant) -> Self {
         let slot = |transport| Slot {
             transport,
             link: None,
@@ -156,7 +156,7 @@ impl Selector {
             hold: HOLD_FIRST,
             hold_until: None,
             died_at: None,
-            last_id: 0,
+            last_id: last.0,
             secret,
             events: VecDeque::new(),
             params,
@@ -259,6 +259,12 @@ impl Selector {
         let id = self.active?;
         let slot = self.slots.iter().find(|slot| slot.has(id))?;
         Some((id, slot.transport))
+    }
+
+    /// Returns the number that was given to a link last.
+    #[must_use]
+    pub fn last_link(&self) -> LinkId {
+        LinkId(self.last_id)
     }
 
     /// Returns whether a link was asked for and is neither connected nor given up.

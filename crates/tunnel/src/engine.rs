@@ -141,6 +141,7 @@ struct Shared {
     scratch: Vec<u8>,
     streams: BTreeMap<StreamId, Stream>,
     requests: VecDeque<Request>,
+    /// The greatest number of a link; at a client, of those of peers that are gone.
     last_link: u64,
     draining: bool,
     ended: bool,

@@ -43,7 +43,7 @@ impl Simulation {
     fn new(params: Params, tcp: Network, udp: Network) -> Self {
         let now = start();
         let mut sim = Self {
-            selector: Selector::new(params, 1, now),
+            selector: Selector::new(params, 1, LinkId(0), now),
             begin: now,
             now,
             tcp,
