@@ -308,10 +308,6 @@ impl Engine {
     pub(crate) fn send_close(&mut self, now: Instant, out: &mut impl Out) {
         self.shared.ended = true;
         self.drain(now, out);
-        let grace = Duration::ZERO;
-        for stream in self.shared.streams.keys() {
-            out.control(*stream, &Control::Drain { grace });
-        }
     }
 
     /// Returns what was counted.

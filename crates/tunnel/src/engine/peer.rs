@@ -20,7 +20,7 @@ use crate::keys::{PresharedKey, PublicKey};
 use crate::noise::Noise;
 use crate::status::{LinkStatus, PeerStatus};
 
-/// Links of one peer at a server. A client has two or, while one replaces another, four.
+/// Links of one peer at a server. A client has two; those that it lost may still be known.
 const LINKS: usize = 8;
 
 /// How much longer ago than by another pair something may have come by a pair that is preferred.

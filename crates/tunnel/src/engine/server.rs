@@ -101,7 +101,6 @@ impl Engine {
                 tracing::debug!(stream = stream.0, name = identity.as_str(), "hello");
                 self.handle_instance(now, stream, *instance, out);
             }
-            Control::Drain { .. } => self.handle_drain(now, stream, out),
             Control::Unknown { .. } => {}
         }
     }
