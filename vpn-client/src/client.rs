@@ -20,6 +20,7 @@ use serve::{
 };
 use settings::{ConfigError, FileWatcher, WatchParams};
 use telemetry::{EndpointAddr, LogControl, Process, Registry};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tunnel::keys::KeyError;
@@ -143,6 +144,8 @@ pub struct Client {
     watched: Watched,
     /// Why the last reload was refused.
     refused: Option<String>,
+    /// The keys of the configuration file that differ from what is in effect.
+    changed: Vec<String>,
     network: Arc<Network>,
     tunnel: Tunnel,
     connector: Arc<Connector>,
@@ -171,6 +174,7 @@ impl Client {
         let watched = Watched::new(&source, &config)?;
         let identity = config.identity()?;
         metrics.reload_good.set(1);
+        metrics.config_good.set(1);
         let network = Arc::new(Network::new(&config, metrics.clone())?);
         let started = start_tunnel(&config, identity, &network, &registry).await;
         let (tunnel, dials) = match started {
@@ -197,6 +201,7 @@ impl Client {
         let mut tasks = JoinSet::new();
         let endpoints = endpoints.serve(&answers, registry, log);
         tasks.spawn(drain_tunnel(tunnel.clone(), drain.clone()));
+        tasks.spawn(report_settled(tunnel.clone(), network.watch()));
         let kept = Arc::clone(&network);
         tasks.spawn(async move { kept.keep().await });
         Ok(Self {
@@ -205,6 +210,7 @@ impl Client {
             shown,
             watched,
             refused: None,
+            changed: Vec::new(),
             network,
             tunnel,
             connector,
@@ -269,33 +275,49 @@ impl Client {
         }
     }
 
-    /// Reads keys and servers to go with the rest of the configuration; tells whether nothing else differs.
-    fn read(&mut self) -> Result<(Config, Identity, bool), ClientError> {
+    /// Reads keys and servers to go with the rest of the configuration.
+    fn read(&mut self) -> Result<(Config, Identity), ClientError> {
         let fresh = self.source.load()?;
         if fresh.key_files() != self.watched.keys {
             self.watched = Watched::new(&self.source, &fresh)?;
         }
         // Again, so that no change falls between.
-        let (config, same) = self.config.reloaded(&self.source.load()?)?;
+        let fresh = self.source.load()?;
+        self.compare(&fresh);
+        let config = self.config.reloaded(&fresh)?;
         let identity = config.identity()?;
-        Ok((config, identity, same))
+        Ok((config, identity))
+    }
+
+    /// Compares what changes only with a restart with what is in effect. The same difference is logged
+    /// once.
+    fn compare(&mut self, fresh: &Config) {
+        let changed = self.config.restart_keys(fresh);
+        self.metrics.config_good.set(i64::from(changed.is_empty()));
+        if !changed.is_empty() && changed != self.changed {
+            tracing::warn!(
+                keys = changed.join(", "),
+                "configuration file changed; restart to apply it"
+            );
+        }
+        self.changed = changed;
     }
 
     /// Reads keys and servers, and hands them to the tunnel.
-    async fn renew(&mut self) -> Result<(Config, bool), ClientError> {
-        let (config, identity, same) = self.read()?;
+    async fn renew(&mut self) -> Result<Config, ClientError> {
+        let (config, identity) = self.read()?;
         match self.tunnel.replace(identity).await {
             Err(TunnelError::Identity(error)) => Err(error.into()),
             // A tunnel that has ended is noticed elsewhere.
-            Ok(()) | Err(_) => Ok((config, same)),
+            Ok(()) | Err(_) => Ok(config),
         }
     }
 
     /// Reads keys and servers again; what cannot be used changes nothing. The same refusal is logged and
     /// counted once.
     async fn reload(&mut self) {
-        let (config, same) = match self.renew().await {
-            Ok(renewed) => renewed,
+        let config = match self.renew().await {
+            Ok(config) => config,
             Err(error) => {
                 let error = telemetry::chain(&error).to_string();
                 if self.refused.as_ref() != Some(&error) {
@@ -308,9 +330,6 @@ impl Client {
             }
         };
         self.refused = None;
-        if !same {
-            tracing::warn!("only keys and servers change without a restart");
-        }
         self.connector.set_gateways(config.gateways.clone());
         self.metrics.reloads.inc();
         self.metrics.reload_good.set(1);
@@ -346,6 +365,15 @@ async fn drain_tunnel(tunnel: Tunnel, drain: Drain) {
     // A tunnel that has ended has no peer to inform.
     let _ = tunnel.drain().await;
     std::future::pending::<()>().await;
+}
+
+/// Has servers prefer other clients while this one cannot forward.
+async fn report_settled(tunnel: Tunnel, mut settled: watch::Receiver<bool>) {
+    while settled.changed().await.is_ok() {
+        let settled = *settled.borrow_and_update();
+        // As above.
+        let _ = tunnel.set_settled(settled).await;
+    }
 }
 
 /// Waits until servers have had no flow through this client for [`SETTLE`], or for the drain's end.

@@ -226,17 +226,24 @@ impl Config {
     }
 
     /// Returns the configuration with the servers and keys of `fresh`, which is what changes without
-    /// a restart, and whether all that differed was that.
+    /// a restart.
     ///
     /// # Errors
     /// Why they do not go with what is in effect.
-    pub(crate) fn reloaded(&self, fresh: &Self) -> Result<(Self, bool), ConfigError> {
+    pub(crate) fn reloaded(&self, fresh: &Self) -> Result<Self, ConfigError> {
         let mut file = self.file.clone();
         file.servers.clone_from(&fresh.file.servers);
         file.keys.clone_from(&fresh.file.keys);
-        let config = file.check(&self.origin, ConfigErrors::new())?;
-        let same = config.effective() == fresh.effective();
-        Ok((config, same))
+        file.check(&self.origin, ConfigErrors::new())
+    }
+
+    /// Returns the keys of the file by which `fresh` differs and that a running client does not
+    /// apply.
+    #[must_use]
+    pub fn restart_keys(&self, fresh: &Self) -> Vec<String> {
+        let mut keys = settings::changed_keys(&self.effective(), &fresh.effective());
+        keys.retain(|key| key != "servers" && key != "keys");
+        keys
     }
 
     fn validated(

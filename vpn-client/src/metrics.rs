@@ -39,6 +39,9 @@ telemetry::families! {
         pub(crate) reload_failures: counter = "rhizome_vpn_client_reload_failures_total",
         /// 1 while the keys and servers in effect are those of the files.
         pub(crate) reload_good: gauge = "rhizome_vpn_client_reload_good",
+        /// 1 while the configuration in effect is that of the file: keys and servers aside, a change
+        /// takes a restart.
+        pub(crate) config_good: gauge = "rhizome_vpn_client_config_good",
         /// 1 while forwarding and masquerading are in place.
         pub(crate) network_settled: gauge = "rhizome_vpn_client_network_settled",
         /// Failed attempts to keep forwarding and masquerading in place, by reason.

@@ -8,14 +8,13 @@
 //!
 //! Counts and reports; how the kernel is asked is `net-config`'s.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use net_config::{
     Forwarding, NetConfigError, NftablesError, Rules, TunnelDevice, ipv6_forwarding_enabled,
     setup_ipv6_forwarding,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tunnel::device::{Device, DeviceError};
 
 use crate::config::Config;
@@ -99,7 +98,7 @@ pub(crate) struct Network {
     forwarding: Forwarding,
     rule: Rules,
     masquerade: bool,
-    settled: AtomicBool,
+    settled: watch::Sender<bool>,
     look_again: Notify,
     metrics: Metrics,
 }
@@ -128,7 +127,7 @@ impl Network {
             },
             rule: rule(config)?,
             masquerade: config.file.masquerade,
-            settled: AtomicBool::new(false),
+            settled: watch::Sender::new(false),
             look_again: Notify::new(),
             metrics,
         })
@@ -158,7 +157,12 @@ impl Network {
 
     /// Returns whether everything was in place when last looked at.
     pub(crate) fn settled(&self) -> bool {
-        self.settled.load(Ordering::Relaxed)
+        *self.settled.borrow()
+    }
+
+    /// Returns a receiver of the same, whenever it changes.
+    pub(crate) fn watch(&self) -> watch::Receiver<bool> {
+        self.settled.subscribe()
     }
 
     /// Triggers a check now.
@@ -190,7 +194,9 @@ impl Network {
             Ok(()) => self.metrics.network_settled.set(1),
             Err(error) => self.metrics.network_failed(error.reason()),
         }
-        self.settled.store(result.is_ok(), Ordering::Relaxed);
+        let settled = result.is_ok();
+        self.settled
+            .send_if_modified(|known| std::mem::replace(known, settled) != settled);
         result
     }
 

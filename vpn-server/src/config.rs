@@ -113,6 +113,20 @@ impl Config {
         yaml::from_str::<Self>(text, origin)?.validated(origin, environment)
     }
 
+    /// Reads the file again, as it was read before.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub(crate) fn read_again(&self) -> Result<Self, ConfigError> {
+        Self::load(&self.origin, &self.environment)
+    }
+
+    /// Returns the keys of the file by which `fresh` differs: a running server applies none of them.
+    #[must_use]
+    pub fn restart_keys(&self, fresh: &Self) -> Vec<String> {
+        settings::changed_keys(&self.effective(), &fresh.effective())
+    }
+
     /// Returns the configuration in effect, defaults included and secrets left out.
     #[must_use]
     pub fn effective(&self) -> serde_json::Value {
@@ -166,6 +180,7 @@ impl Config {
         self.fill_tcp();
         self.validate(origin, &mut errors);
         errors.into_result(origin)?;
+        self.environment = environment.clone();
         Ok(self)
     }
 

@@ -1,9 +1,9 @@
-//! Keys and peers as their files say, read again when they change.
+//! Keys and peers as their files say, read again when they change; the configuration is only compared.
 //!
 //! ```text
 //!   private keys, peers.yaml, preshared keys ──load──▶ checked ──▶ Identity ──▶ the tunnel
 //!            ▲                                             └── refused: the last good ones stay
-//!            └───── watched, SIGHUP ────── Keeper::run
+//!            └───── watched, SIGHUP ────── Keeper::run ── configuration file: says what is in effect?
 //! ```
 //!
 //! Keys are never logged, nor are public ones, by which a server would answer any sender.
@@ -22,7 +22,7 @@ use tunnel::keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
 use tunnel::settings::validate_name;
 use tunnel::{Identity, PeerSpec};
 
-use crate::config::{KeyFiles, PeerFile, PeersFile};
+use crate::config::{Config, KeyFiles, PeerFile, PeersFile};
 use crate::error::ServerError;
 use crate::link::Link;
 
@@ -145,34 +145,43 @@ fn watched(files: &KeyFiles) -> Vec<PathBuf> {
 
 /// Reads keys and peers again for as long as the process runs.
 pub(crate) struct Keeper {
-    pub(crate) files: KeyFiles,
-    pub(crate) own: Vec<IpNet>,
-    /// What is in effect.
+    /// The configuration in effect.
+    pub(crate) config: Config,
+    /// Keys and peers in effect.
     pub(crate) current: Identity,
     /// Has everything read again.
     pub(crate) asked: Arc<Notify>,
     /// Counts changed files, by what became of them.
     pub(crate) reloads: CounterFamily,
-    /// Whether what is in effect is what the files say.
+    /// Whether keys and peers in effect are what the files say.
     pub(crate) good: Gauge,
+    /// Whether the configuration in effect is what its file says.
+    pub(crate) config_good: Gauge,
 }
+
+/// The keys by which the configuration file differs from what is in effect, or why it is refused.
+type Difference = Result<Vec<String>, String>;
 
 impl Keeper {
     /// Hands what files say to `link` whenever they change or it is asked to. It never ends; drop
     /// it to stop.
     pub(crate) async fn run<L: Link>(mut self, link: L) {
         let mut refused: Option<String> = None;
+        let mut difference: Difference = Ok(Vec::new());
         loop {
             // Watched before they are read, so that no change falls between.
-            let files = watched(&self.files);
-            let watcher = FileWatcher::new(files.clone(), WatchParams::default());
+            let files = watched(&self.config.key_files);
+            let mut all = files.clone();
+            all.push(self.config.origin.clone());
+            let watcher = FileWatcher::new(all, WatchParams::default());
             let mut watcher = watcher
                 .inspect_err(|error| tracing::warn!(%error, "files of keys are polled"))
                 .ok();
             loop {
+                self.compare(&mut difference);
                 self.read(&link, &mut refused).await;
                 // Other peers may have other files.
-                if watched(&self.files) != files {
+                if watched(&self.config.key_files) != files {
                     break;
                 }
                 self.change(watcher.as_mut(), refused.is_some()).await;
@@ -193,6 +202,30 @@ impl Keeper {
             () = changed => {}
             () = self.asked.notified() => {}
         }
+    }
+
+    /// Compares the configuration file with what is in effect. The same difference is logged once.
+    fn compare(&self, logged: &mut Difference) {
+        let fresh = self.config.read_again();
+        let found = fresh.map(|fresh| self.config.restart_keys(&fresh));
+        let found = found.map_err(|error| telemetry::chain(&error).to_string());
+        let same = found.as_ref().is_ok_and(Vec::is_empty);
+        self.config_good.set(i64::from(same));
+        if found == *logged {
+            return;
+        }
+        match &found {
+            Ok(_) if same => {}
+            Ok(keys) => tracing::warn!(
+                keys = keys.join(", "),
+                "configuration file changed; restart to apply it"
+            ),
+            Err(error) => tracing::error!(
+                %error,
+                "configuration file refused; keeping what is in effect"
+            ),
+        }
+        *logged = found;
     }
 
     /// Reads once; the same refusal is logged and counted once.
@@ -216,7 +249,7 @@ impl Keeper {
 
     /// Hands what files say to `link`, if it is something else than before.
     async fn renew<L: Link>(&mut self, link: &L) -> Result<(), ServerError> {
-        let identity = load(&self.files, &self.own)?;
+        let identity = self.config.identity()?;
         if same(&identity, &self.current) {
             return Ok(());
         }

@@ -22,6 +22,9 @@ telemetry::families! {
         pub(crate) keys: counter["result"] = "rhizome_vpn_keys_reloads_total",
         /// 1 while the keys and peers in effect are those of the files.
         pub(crate) keys_good: gauge = "rhizome_vpn_keys_good",
+        /// 1 while the configuration in effect is that of the file: keys aside, a change takes a
+        /// restart.
+        pub(crate) config_good: gauge = "rhizome_vpn_config_good",
         /// TCP connections to the tunnel's port, by what became of them: taken, or refused because
         /// of limit, source_limit, evicted, silent, gone.
         pub(crate) links: counter["result"] = "rhizome_vpn_links_total",
@@ -47,6 +50,7 @@ impl Instruments {
         }
         // Without good ones no server starts.
         instruments.keys_good.set(1);
+        instruments.config_good.set(1);
         instruments
     }
 }

@@ -116,12 +116,12 @@ impl<L: Link> Server<L> {
         let mut service = Service::new(drain.clone(), workers, access_log.clone());
         let asked = Arc::new(Notify::new());
         let keeper = Keeper {
-            files: config.key_files.clone(),
-            own: config.inner.clone(),
+            config: config.clone(),
             current: parts.identity,
             asked: Arc::clone(&asked),
             reloads: instruments.keys.clone(),
             good: instruments.keys_good.clone(),
+            config_good: instruments.config_good.clone(),
         };
         let view: Arc<dyn Process> = Arc::new(View {
             info: ProcessInfo::new(BUILD, drain.clone()),

@@ -120,10 +120,11 @@ fn ready(status: &Status) -> Result<(), String> {
 }
 
 fn peer_status(peer: &PeerStatus) -> ClusterStatus {
-    let state = match (peer.healthy, peer.draining) {
-        (true, false) => "up",
-        (true, true) => "draining",
-        (false, _) => "down",
+    let state = match (peer.healthy, peer.draining, peer.unsettled) {
+        (true, false, false) => "up",
+        (true, true, _) => "draining",
+        (true, false, true) => "unsettled",
+        (false, ..) => "down",
     };
     let links = peer.links.iter().map(|link| EndpointStatus {
         address: format!("{} {}", transport_name(link.transport), link.remote),

@@ -7,6 +7,8 @@
 //!
 //! Keys come out in alphabetical order, so that two outputs can be compared.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde::ser::Error as _;
 use serde_json::Value;
@@ -33,6 +35,18 @@ pub fn redact<T: Serialize + ?Sized>(value: &T) -> Result<Value, serde_json::Err
 /// Returns a configuration in effect as JSON, without secrets.
 pub fn effective<T: Serialize + ?Sized>(config: &T) -> Value {
     redact(config).unwrap_or_default()
+}
+
+/// Returns the keys of the top level whose values differ between two configurations in effect.
+#[must_use]
+pub fn changed_keys(before: &Value, after: &Value) -> Vec<String> {
+    let keys = |value: &Value| -> BTreeSet<String> {
+        let entries = value.as_object().into_iter().flatten();
+        entries.map(|(key, _)| key.clone()).collect()
+    };
+    let all = &keys(before) | &keys(after);
+    let changed = |key: &String| before.get(key) != after.get(key);
+    all.into_iter().filter(changed).collect()
 }
 
 /// Returns the redacted `value` as YAML with a closing newline; [`crate::yaml`] reads it back.
@@ -157,6 +171,14 @@ mod tests {
              none: []\n\
              workers: 0\n"
         );
+    }
+
+    #[test]
+    fn changed_keys_are_those_of_either_side() {
+        let before = json!({ "a": 1, "b": { "c": 1 }, "d": [1], "same": [{ "x": 1 }] });
+        let after = json!({ "b": { "c": 2 }, "d": [1, 2], "e": null, "same": [{ "x": 1 }] });
+        assert_eq!(changed_keys(&before, &after), ["a", "b", "d", "e"]);
+        assert!(changed_keys(&after, &after).is_empty());
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

@@ -30,7 +30,7 @@ pub mod yaml;
 
 pub use address::{EndpointAddr, ListenAddress};
 pub use duration::{GoDuration, GoDurationError, HumanDuration};
-pub use effective::{effective, effective_yaml, redact};
+pub use effective::{changed_keys, effective, effective_yaml, redact};
 pub use error::{ConfigError, ConfigErrors};
 pub use load::{Validate, from_text, load};
 pub use process::{

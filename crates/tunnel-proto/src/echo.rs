@@ -6,7 +6,7 @@
 //!    0      4       5      6     8       12     16
 //!   ┌──────┬───────┬──────┬─────┬───────┬──────┐
 //!   │ RZP1 │ flags │ zero │ MTU │ flows │ zero │      flags: 1 active, 2 draining,
-//!   └──────┴───────┴──────┴─────┴───────┴──────┘             4 large, 8 ended, 128 answer
+//!   └──────┴───────┴──────┴─────┴───────┴──────┘             4 large, 8 ended, 16 unsettled, 128 answer
 //! ```
 //!
 //! Being ICMP, they are answered by every WireGuard peer that has an inner address; an end of ours
@@ -35,6 +35,8 @@ pub struct ProbeInfo {
     pub draining: bool,
     /// Whether the sender ends now, and what it translated with it.
     pub ended: bool,
+    /// Whether the sender cannot forward at present what it is given.
+    pub unsettled: bool,
     /// Whether the sender lately sent packets larger than the minimum MTU: the end that searches for
     /// the size must check whether they arrive.
     pub large: bool,
@@ -93,6 +95,7 @@ pub fn parse(header: &Header, packet: &[u8]) -> Option<Echo> {
         active: flags & ACTIVE != 0,
         draining: flags & DRAINING != 0,
         ended: flags & ENDED != 0,
+        unsettled: flags & UNSETTLED != 0,
         large: flags & LARGE != 0,
         mtu: u16_at(payload, 6)?,
         flows: u32_at(payload, 8)?,
@@ -121,7 +124,8 @@ fn payload(info: ProbeInfo, flags: u8) -> [u8; PAYLOAD_LEN] {
     let reported = flag(info.active, ACTIVE)
         | flag(info.draining, DRAINING)
         | flag(info.large, LARGE)
-        | flag(info.ended, ENDED);
+        | flag(info.ended, ENDED)
+        | flag(info.unsettled, UNSETTLED);
     let mut bytes = [0; PAYLOAD_LEN];
     put(&mut bytes, 0, &MAGIC);
     put(&mut bytes, 4, &[flags | reported]);
@@ -145,4 +149,5 @@ const ACTIVE: u8 = 1;
 const DRAINING: u8 = 2;
 const LARGE: u8 = 4;
 const ENDED: u8 = 8;
+const UNSETTLED: u8 = 16;
 const ANSWER: u8 = 128;

@@ -88,8 +88,6 @@ const MAX_HOLD: Duration = Duration::from_secs(60);
 const FLAP_MEMORY: Duration = Duration::from_secs(300);
 /// When UDP is tried again after its packets turned out to be too small.
 const UNFIT_PAUSE: Duration = Duration::from_secs(60);
-/// For how long a link that must go is kept open after another took over.
-const LINGER: Duration = Duration::from_secs(3);
 
 impl Default for Params {
     fn default() -> Self {
@@ -110,16 +108,13 @@ struct Link {
     since: Instant,
     /// `None` while it is connecting.
     prober: Option<Prober>,
-    /// When a link that must go is closed; set when another took over.
-    close_at: Option<Instant>,
 }
 
-/// One transport: its link, the one it replaces, and when to try again.
+/// One transport: its link, and when to try again.
 #[derive(Debug)]
 struct Slot {
     transport: Transport,
     link: Option<Link>,
-    leaving: Option<Link>,
     retry_at: Option<Instant>,
     pause: Duration,
 }
@@ -139,14 +134,13 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Returns a selector that has begun to dial. `secret` is a random number from which pauses
-    /// are spread, so that many tunnels do not come back in one moment.
+    /// Returns a selector that has begun to dial; the numbers of its links follow `last`. `secret` is a
+    /// random number from which pauses are spread, so that many tunnels do not come back in one moment.
     #[must_use]
-    pub fn new(params: Params, secret: u64, now: Instant) -> Self {
+    pub fn new(params: Params, secret: u64, last: LinkId, now: Instant) -> Self {
         let slot = |transport| Slot {
             transport,
             link: None,
-            leaving: None,
             retry_at: params.mode.allows(transport).then_some(now),
             pause: params.retry_first,
         };
@@ -156,7 +150,7 @@ impl Selector {
             hold: HOLD_FIRST,
             hold_until: None,
             died_at: None,
-            last_id: 0,
+            last_id: last.0,
             secret,
             events: VecDeque::new(),
             params,
@@ -205,24 +199,6 @@ impl Selector {
         }
     }
 
-    /// Records that the peer is about to close a link: another one is connected first.
-    pub fn handle_drain(&mut self, now: Instant, id: LinkId) {
-        let is_it = |slot: &&mut Slot| slot.link.as_ref().is_some_and(|link| link.id == id);
-        if let Some(slot) = self.slots.iter_mut().find(is_it) {
-            let before = slot.leaving.take();
-            slot.leaving = slot.link.take();
-            slot.retry_at = Some(now);
-            slot.pause = self.params.retry_first;
-            if let Some(link) = before {
-                self.events.push_back(Event::Close {
-                    link: link.id,
-                    reason: CloseReason::Drained,
-                });
-            }
-        }
-        self.handle_timeout(now);
-    }
-
     /// Does what is due: closes what is dead, dials, probes, chooses.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.hold_until = self.hold_until.filter(|until| now < *until);
@@ -235,14 +211,12 @@ impl Selector {
     /// Returns when [`Selector::handle_timeout`] is to be called next, at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let of_link = |link: &Link| match &link.prober {
-            Some(prober) => [Some(prober.deadline()), link.close_at],
-            None => [Some(link.since + self.params.dial_timeout), None],
-        };
-        let of_slot = |slot: &Slot| {
-            let links = slot.link.iter().chain(&slot.leaving);
-            let retry = slot.retry_at.filter(|_| slot.link.is_none());
-            links.flat_map(of_link).flatten().chain(retry).min()
+        let of_slot = |slot: &Slot| match &slot.link {
+            Some(link) => Some(match &link.prober {
+                Some(prober) => prober.deadline(),
+                None => link.since + self.params.dial_timeout,
+            }),
+            None => slot.retry_at,
         };
         let hold = self.hold_until.filter(|_| self.udp_waits());
         self.slots.iter().filter_map(of_slot).chain(hold).min()
@@ -261,37 +235,41 @@ impl Selector {
         Some((id, slot.transport))
     }
 
+    /// Returns the number that was given to a link last.
+    #[must_use]
+    pub fn last_link(&self) -> LinkId {
+        LinkId(self.last_id)
+    }
+
     /// Returns whether a link was asked for and is neither connected nor given up.
     #[must_use]
     pub fn awaits(&self, id: LinkId) -> bool {
-        let mut links = self.slots.iter().flat_map(Slot::links);
+        let mut links = self.slots.iter().filter_map(|slot| slot.link.as_ref());
         links.any(|link| link.id == id && link.prober.is_none())
     }
 
     /// Returns what is known of a link's quality; `None` while it is connecting and once closed.
     #[must_use]
     pub fn stats(&self, id: LinkId) -> Option<LinkStats> {
-        let mut links = self.slots.iter().flat_map(Slot::links);
-        let link = links.find(|link| link.id == id)?;
-        Some(link.prober.as_ref()?.stats())
+        let mut slots = self.slots.iter();
+        let slot = slots.find(|slot| slot.has(id))?;
+        Some(slot.link.as_ref()?.prober.as_ref()?.stats())
     }
 
     fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
-        let mut links = self.slots.iter_mut().flat_map(Slot::links_mut);
-        links.find(|link| link.id == id)
+        let mut slots = self.slots.iter_mut();
+        slots.find(|slot| slot.has(id))?.link.as_mut()
     }
 
-    /// Closes links that are dead, never came up, or have been replaced.
+    /// Closes links that are dead or never came up.
     fn close_dead(&mut self, now: Instant) {
-        let mut ends = [None; 4];
-        let links = self.slots.iter_mut().flat_map(Slot::links_mut);
+        let mut ends = [None; 2];
+        let links = self.slots.iter_mut().filter_map(|slot| slot.link.as_mut());
         for (end, link) in ends.iter_mut().zip(links) {
             let dead = link.prober.as_mut().map(|prober| prober.is_dead(now));
-            let timed_out = dead.is_none() && now >= link.since + self.params.dial_timeout;
-            let replaced = link.close_at.is_some_and(|close_at| now >= close_at);
+            let timed_out = now >= link.since + self.params.dial_timeout;
             let reason = match dead {
-                Some(true) => Some(CloseReason::Dead),
-                Some(false) => replaced.then_some(CloseReason::Drained),
+                Some(dead) => dead.then_some(CloseReason::Dead),
                 None => timed_out.then_some(CloseReason::Timeout),
             };
             *end = reason.map(|reason| (link.id, reason));
@@ -307,12 +285,8 @@ impl Selector {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.has(id)) else {
             return;
         };
-        self.events.push_back(Event::Close { link: id, reason });
-        if slot.leaving.as_ref().is_some_and(|link| link.id == id) {
-            slot.leaving = None;
-            return;
-        }
         let Some(link) = slot.link.take() else { return };
+        self.events.push_back(Event::Close { link: id, reason });
         let steady = link.prober.is_some() && now >= link.since + HOLD_FIRST;
         let longest = match slot.transport {
             Transport::Tcp => params.retry_tcp,
@@ -362,7 +336,6 @@ impl Selector {
                 id: link,
                 since: now,
                 prober: None,
-                close_at: None,
             });
             let transport = slot.transport;
             self.events.push_back(Event::Dial { link, transport });
@@ -370,7 +343,7 @@ impl Selector {
     }
 
     fn probe(&mut self, now: Instant) {
-        for link in self.slots.iter_mut().flat_map(Slot::links_mut) {
+        for link in self.slots.iter_mut().filter_map(|slot| slot.link.as_mut()) {
             let Some(prober) = &mut link.prober else {
                 continue;
             };
@@ -382,30 +355,19 @@ impl Selector {
         }
     }
 
-    /// Uses the best link, and schedules the closing of replaced ones.
+    /// Uses the best link.
     fn choose(&mut self, now: Instant) {
-        let rank = |slot: &Slot, link: &Link| {
+        let rank = |slot: &Slot| {
+            let link = slot.link.as_ref()?;
             let up = link.prober.as_ref()?;
-            let staying = slot.link.as_ref().is_some_and(|other| other.id == link.id);
             let preferred = slot.transport == Transport::Udp && self.hold_until.is_none();
             // A link that stopped answering is no place to move to.
             let answering = !up.is_suspect() || self.active == Some(link.id);
-            Some((
-                answering,
-                staying,
-                preferred,
-                slot.transport == Transport::Tcp,
-                link.id,
-            ))
+            let tcp = slot.transport == Transport::Tcp;
+            Some((answering, preferred, tcp, link.id, slot.transport))
         };
-        let links = self
-            .slots
-            .iter()
-            .flat_map(|slot| slot.links().map(move |link| (slot, link)));
-        let best = links
-            .filter_map(|(slot, link)| Some((rank(slot, link)?, slot.transport)))
-            .max();
-        let best = best.map(|((.., id), transport)| (id, transport));
+        let best = self.slots.iter().filter_map(rank).max();
+        let best = best.map(|(.., id, transport)| (id, transport));
         if best.map(|(id, _)| id) != self.active {
             self.active = best.map(|(id, _)| id);
             self.events.push_back(match best {
@@ -413,14 +375,6 @@ impl Selector {
                 None => Event::Down,
             });
             self.probe(now);
-        }
-        let active = self.active;
-        for leaving in self.slots.iter_mut().flat_map(|slot| &mut slot.leaving) {
-            if active == Some(leaving.id) {
-                leaving.close_at = None;
-            } else if active.is_some() {
-                leaving.close_at.get_or_insert(now + LINGER);
-            }
         }
     }
 
@@ -432,20 +386,12 @@ impl Selector {
 }
 
 impl Slot {
-    fn links(&self) -> impl Iterator<Item = &Link> {
-        self.link.iter().chain(&self.leaving)
-    }
-
-    fn links_mut(&mut self) -> impl Iterator<Item = &mut Link> {
-        self.link.iter_mut().chain(&mut self.leaving)
-    }
-
     fn is_up(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.prober.is_some())
     }
 
     fn has(&self, id: LinkId) -> bool {
-        self.links().any(|link| link.id == id)
+        self.link.as_ref().is_some_and(|link| link.id == id)
     }
 }
 

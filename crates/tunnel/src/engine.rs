@@ -64,8 +64,8 @@ const MAX_UNPROVEN: usize = 64;
 /// For how long a link in use may be silent before a keepalive by another one moves the path.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// For how long a stream that carried a tunnel may go without an authentic packet: clients probe
-/// even those that they do not use every 5 s.
+/// For how long a stream that carried a tunnel may go without an authentic packet, or an address of
+/// datagrams: clients probe even those that they do not use every 5 s.
 const SILENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Flows of each kind that are looked at by a tick, to forget those whose time is over.
@@ -141,9 +141,12 @@ struct Shared {
     scratch: Vec<u8>,
     streams: BTreeMap<StreamId, Stream>,
     requests: VecDeque<Request>,
+    /// The greatest number of a link; at a client, of those of peers that are gone.
     last_link: u64,
     draining: bool,
     ended: bool,
+    /// Whether this end cannot forward at present.
+    unsettled: bool,
     counts: Counts,
 }
 
@@ -209,6 +212,7 @@ impl Engine {
             last_link: 0,
             draining: false,
             ended: false,
+            unsettled: false,
             counts: Counts::default(),
         };
         let mut engine = Self {
@@ -227,6 +231,18 @@ impl Engine {
     /// Asks all peers, by a probe each, to give no new flows to this end.
     pub(crate) fn drain(&mut self, now: Instant, out: &mut impl Out) {
         self.shared.draining = true;
+        self.report_to_all(now, out);
+    }
+
+    /// Tells all peers, by a probe each, whether this end can forward what it is given.
+    pub(crate) fn set_settled(&mut self, now: Instant, settled: bool, out: &mut impl Out) {
+        if self.shared.unsettled == settled {
+            self.shared.unsettled = !settled;
+            self.report_to_all(now, out);
+        }
+    }
+
+    fn report_to_all(&mut self, now: Instant, out: &mut impl Out) {
         for peer in self.peers.iter_mut().flatten() {
             if let Some(link) = peer.active_link() {
                 let (id, mtu) = (link.id, link.mtu(self.shared.mtu));
@@ -292,10 +308,6 @@ impl Engine {
     pub(crate) fn send_close(&mut self, now: Instant, out: &mut impl Out) {
         self.shared.ended = true;
         self.drain(now, out);
-        let grace = Duration::ZERO;
-        for stream in self.shared.streams.keys() {
-            out.control(*stream, &Control::Drain { grace });
-        }
     }
 
     /// Returns what was counted.

@@ -123,6 +123,8 @@ pub(crate) enum Command {
         socket: Option<Connected>,
     },
     Drain,
+    /// Whether this end can forward.
+    Settled(bool),
     Replace(Identity, oneshot::Sender<Result<(), IdentityError>>),
     Stop,
 }
@@ -210,6 +212,16 @@ impl Tunnel {
     /// [`TunnelError::Stopped`].
     pub async fn drain(&self) -> Result<(), TunnelError> {
         self.tell(Command::Drain).await
+    }
+
+    /// Tells every peer whether this end can forward what it is given; from the start it can. Peers prefer
+    /// others that can for new flows. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// [`TunnelError::Stopped`].
+    pub async fn set_settled(&self, settled: bool) -> Result<(), TunnelError> {
+        self.tell(Command::Settled(settled)).await
     }
 
     /// Ends all links and the data thread. Cancel-safe.

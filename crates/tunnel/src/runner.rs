@@ -217,6 +217,9 @@ impl Runner {
                     return None;
                 }
                 Some(Command::Drain) => engine.drain(now, &mut self.ports),
+                Some(Command::Settled(settled)) => {
+                    engine.set_settled(now, settled, &mut self.ports);
+                }
                 Some(Command::Replace(identity, answer)) => {
                     // The caller may have given up.
                     let _ = answer.send(engine.replace(now, identity));
@@ -289,13 +292,16 @@ impl Runner {
                 let filled = self.ports.receive(id, &mut self.inbox);
                 for mut run in self.inbox.runs(filled) {
                     let (sender, local) = (run.sender, run.local);
-                    if kind == SocketKind::Wrapped && !self.ports.trusts(sender.ip()) {
-                        continue;
-                    }
+                    let trusted = kind != SocketKind::Wrapped || self.ports.trusts(sender.ip());
                     for datagram in run.datagrams() {
+                        if !trusted {
+                            self.ports.untrusted += 1;
+                            continue;
+                        }
                         let Some((from, datagram)) =
                             ports::unwrap(id, kind, sender, local, datagram)
                         else {
+                            self.ports.not_wrapped += 1;
                             continue;
                         };
                         let (engine, ports) = (&mut self.engine, &mut self.ports);

@@ -40,6 +40,8 @@ pub struct PeerStatus {
     pub healthy: bool,
     /// Whether it asked to be given no new flows.
     pub draining: bool,
+    /// Whether it reported that it cannot forward.
+    pub unsettled: bool,
     /// What carries packets at present.
     #[serde(serialize_with = "optional_name")]
     pub transport: Option<Transport>,

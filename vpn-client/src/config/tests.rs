@@ -257,19 +257,20 @@ fn only_keys_and_servers_change_while_running() {
     );
     let server = sample().replace(&public(2).to_string(), &public(3).to_string());
     for text in [&keys, &server] {
-        let (changed, same) = reloaded(text).unwrap();
-        assert!(same);
-        assert_eq!(changed.effective(), config(text).unwrap().effective());
+        let fresh = config(text).unwrap();
+        assert!(own.restart_keys(&fresh).is_empty());
+        assert_eq!(reloaded(text).unwrap().effective(), fresh.effective());
     }
     // What has no effect is not shown either.
     let other = server.replace("masquerade: true", "masquerade: false");
-    let (changed, same) = reloaded(&other).unwrap();
-    assert!(!same);
+    let changed = reloaded(&other).unwrap();
     assert_eq!(changed.effective(), config(&server).unwrap().effective());
+    assert_eq!(own.restart_keys(&config(&other).unwrap()), ["masquerade"]);
     // Nor do servers count that go with what has no effect.
     let moved = sample().replace("192.168.123.", "192.168.124.");
     let error = reloaded(&moved).unwrap_err().to_string();
     assert!(error.contains("is on no transfer network"), "{error}");
+    assert_eq!(own.restart_keys(&config(&moved).unwrap()), ["addresses"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde_json::json;
 use testkit::process::{NO_CAPABILITIES, Signal, TWO_CAPABILITIES};
 use testkit::wait;
 
+use crate::seed::Seed;
 use crate::shoot::{DEVICE, LIMIT, SEED, Shoot, expect};
 
 #[test]
@@ -84,7 +85,15 @@ fn flushed_rule_comes_back() {
 #[test]
 fn client_recovers_soon_from_failure() {
     let shoot = Shoot::new("recovered");
+    let seed = Seed::start(&shoot, vec![shoot.client]);
     let mut client = shoot.start(&shoot.config(json!({})));
+    shoot.wait_ready(true);
+    let reported = |value| {
+        wait::until("the server to be told", LIMIT, || {
+            seed.client_is_unsettled() == value
+        })
+        .unwrap();
+    };
     let settled = |value| {
         wait::until("the network to be looked at", LIMIT, || {
             shoot.metric("rhizome_vpn_client_network_settled", &[]) == Some(value)
@@ -94,9 +103,11 @@ fn client_recovers_soon_from_failure() {
     shoot.ns.ip(&["route", "delete", "default"]).unwrap();
     client.signal(Signal::HUP).unwrap();
     settled(0.0);
+    reported(true);
     shoot.ns.add_route("default", SEED).unwrap();
     // Long before the next regular look.
     settled(1.0);
+    reported(false);
 }
 
 #[test]

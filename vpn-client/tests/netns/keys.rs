@@ -11,6 +11,7 @@ use crate::shoot::{LIMIT, SERVER, Shoot};
 const FAILURES: &str = "rhizome_vpn_client_reload_failures_total";
 const RELOADS: &str = "rhizome_vpn_client_reloads_total";
 const GOOD: &str = "rhizome_vpn_client_reload_good";
+const CONFIG_GOOD: &str = "rhizome_vpn_client_config_good";
 
 #[test]
 fn broken_file_keeps_last_good_key() {
@@ -84,12 +85,35 @@ fn sighup_reloads_everything() {
     another["value"] = json!("outbound|1194||b");
     another["addresses"] = json!(["192.168.123.2"]);
     config["servers"].as_array_mut().unwrap().push(another);
+    assert_eq!(shoot.metric(CONFIG_GOOD, &[]), Some(1.0));
     shoot.write(&config);
     shoot.wait_metric(RELOADS, &[], 2.0);
+    assert_eq!(shoot.metric(CONFIG_GOOD, &[]), Some(0.0));
     wait::until("the other server to be shown", LIMIT, || {
         let told = shoot.admin("/tunnels").text();
         told.contains("another") && told.contains(SERVER)
     })
     .unwrap();
     assert!(shoot.nft(&["list", "ruleset"]).contains("masquerade"));
+}
+
+#[test]
+fn refused_reload_reports_restart_it_needs() {
+    let shoot = Shoot::new("dual");
+    let _client = shoot.start(&shoot.config(json!({})));
+    wait::until("the client to start", LIMIT, || {
+        shoot.metric(CONFIG_GOOD, &[]) == Some(1.0)
+    })
+    .unwrap();
+    // Another transfer network, which the addresses of the running process are not on.
+    let mut config = shoot.config(json!({ "addresses": ["192.168.124.64/24"] }));
+    config["servers"][0]["addresses"] = json!(["192.168.124.1"]);
+    shoot.write(&config);
+    shoot.wait_metric(FAILURES, &[], 1.0);
+    assert_eq!(shoot.metric(CONFIG_GOOD, &[]), Some(0.0));
+    shoot.write(&shoot.config(json!({})));
+    wait::until("what is in effect to be back", LIMIT, || {
+        shoot.metric(CONFIG_GOOD, &[]) == Some(1.0) && shoot.metric(GOOD, &[]) == Some(1.0)
+    })
+    .unwrap();
 }

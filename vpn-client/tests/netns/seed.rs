@@ -136,6 +136,11 @@ impl Seed {
     pub(crate) fn client_drains(&self) -> bool {
         self.tunnel.status().peers.iter().any(|peer| peer.draining)
     }
+
+    /// Returns whether a client has reported that it cannot forward.
+    pub(crate) fn client_is_unsettled(&self) -> bool {
+        self.tunnel.status().peers.iter().any(|peer| peer.unsettled)
+    }
 }
 
 impl Drop for Seed {

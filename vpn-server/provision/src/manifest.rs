@@ -71,6 +71,12 @@ pub(super) fn state(secret: &Secret) -> Result<State, StateError> {
     serde_json::from_slice(&data.0).map_err(StateError::Content)
 }
 
+/// Returns a file of a Secret.
+pub(super) fn file(secret: &Secret, name: &str) -> Option<String> {
+    let file = secret.data.as_ref()?.get(name)?;
+    String::from_utf8(file.0.clone()).ok()
+}
+
 /// Returns the annotations as something to apply to a Service that is there.
 pub(super) fn service(object: &Annotated) -> Value {
     json!({

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use settings::ConfigError;
@@ -137,6 +138,24 @@ impl View {
     }
 }
 
+/// Returns the keys by which an end's configuration in `object` differs from what its Secret had
+/// `before`, and that its running pod does not apply. Other Secrets have none.
+pub(super) fn restart_keys(
+    object: &SecretObject,
+    before: impl Fn(&str) -> Option<String>,
+) -> Vec<String> {
+    let both = |file: &str| Some((before(file)?, object.data.get(file)?.clone()));
+    // What cannot be read was not ours, and no pod has started with it.
+    let (open, here) = (Environment::default(), Path::new(""));
+    let server = |text: &str| vpn_server::Config::from_text(text, here, &open).ok();
+    let client = |text: &str| vpn_client::Config::from_text(text, here, &open).ok();
+    let of_server = both(SERVER_FILE)
+        .and_then(|(before, after)| Some(server(&before)?.restart_keys(&server(&after)?)));
+    let of_client = both(CLIENT_FILE)
+        .and_then(|(before, after)| Some(client(&before)?.restart_keys(&client(&after)?)));
+    of_server.or(of_client).unwrap_or_default()
+}
+
 struct Picture<'a> {
     state: &'a State,
     wanted: &'a Wanted,
@@ -171,9 +190,9 @@ impl Picture<'_> {
         let keys = json!({ "private": PRIVATE, "peers": "peers.yaml" });
         config.insert("keys".to_owned(), keys);
         proxy_files(&mut config);
-        let (text, file) = (to_yaml(&Value::Object(config)), "vpn-server.yaml");
+        let (text, file) = (to_yaml(&Value::Object(config)), SERVER_FILE);
         let end = server_name(number);
-        let name = format!("{end}-keys");
+        let name = format!("{end}{KEYS}");
         vpn_server::Config::from_text(&text, file.as_ref(), &Environment::default())
             .map_err(|source| RenderError::Config { end, source })?;
         data.insert(file.to_owned(), text);
@@ -208,9 +227,9 @@ impl Picture<'_> {
         config.insert("networks".to_owned(), json!(self.wanted.file.networks));
         config.insert("keys".to_owned(), json!({ "private": PRIVATE }));
         config.insert("servers".to_owned(), json!(servers));
-        let (text, file) = (to_yaml(&Value::Object(config)), "vpn-client.yaml");
+        let (text, file) = (to_yaml(&Value::Object(config)), CLIENT_FILE);
         let end = client_name(number);
-        let name = format!("{end}-keys");
+        let name = format!("{end}{KEYS}");
         vpn_client::Config::from_text(&text, file.as_ref(), &Environment::default())
             .map_err(|source| RenderError::Config { end, source })?;
         data.insert(file.to_owned(), text);
@@ -321,6 +340,13 @@ const STATE: &str = "vpn-provision";
 
 /// Its only file.
 pub(super) const STATE_FILE: &str = "state.json";
+
+/// The configurations in the Secrets of the two ends.
+const SERVER_FILE: &str = "vpn-server.yaml";
+const CLIENT_FILE: &str = "vpn-client.yaml";
+
+/// What the name of an end's Secret has behind that of its pod.
+pub(super) const KEYS: &str = "-keys";
 
 /// Files of private keys.
 const PRIVATE: [&str; 2] = ["private-0", "private-1"];

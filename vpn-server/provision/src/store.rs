@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
 
+use k8s_openapi::api::core::v1::Secret;
 use settings::ConfigError;
 use tunnel::RouteId;
 
@@ -18,7 +19,7 @@ use super::cluster::{Cause, Cluster, Saved};
 use super::directory::Directory;
 use super::manifest::{self, MANAGED_BY, MANAGER, StateError};
 use super::plan;
-use super::render::{Objects, SecretObject, Side, server_name, state_secret};
+use super::render::{KEYS, Objects, SecretObject, Side, restart_keys, server_name, state_secret};
 use super::state::State;
 use crate::config::{Destination, Target, Wanted};
 
@@ -225,12 +226,22 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let mut changed = false;
         for secret in objects.secrets.iter().filter(|one| one.side == side) {
-            let change = match self.place(side) {
-                Place::Cluster(cluster) => cluster.put_secret(secret).await?,
-                Place::Directory(dir) => dir.put_secret(secret)?,
+            let (before, change) = match self.place(side) {
+                Place::Cluster(cluster) => {
+                    let before = cluster.secret(&secret.namespace, &secret.name).await?;
+                    (before, cluster.put_secret(secret).await?)
+                }
+                Place::Directory(dir) => {
+                    // A file that cannot be read is written anew.
+                    let before = dir.secret(&secret.name).unwrap_or_default();
+                    (before, dir.put_secret(secret)?)
+                }
             };
             changed |= change != Change::Unchanged;
             record(report, secret, change);
+            if let Some(before) = before {
+                report_restart(report, secret, &before);
+            }
         }
         Ok(changed)
     }
@@ -310,6 +321,20 @@ fn of_shoot(error: StoreError) -> StoreError {
 fn record(report: &mut Report, object: &SecretObject, change: Change) {
     let side = object.side.as_str();
     report.object(side, "Secret", &object.namespace, &object.name, change);
+}
+
+/// Names the pod that goes on with what it has until it is restarted, and why.
+fn report_restart(report: &mut Report, object: &SecretObject, before: &Secret) {
+    let keys = restart_keys(object, |file| manifest::file(before, file));
+    if let Some(pod) = object.name.strip_suffix(KEYS)
+        && !keys.is_empty()
+    {
+        let (side, namespace) = (object.side.as_str(), &object.namespace);
+        let keys = keys.join(", ");
+        report.line(&format!(
+            "{side} restart pod {namespace}/{pod}: {keys} changed"
+        ));
+    }
 }
 
 telemetry::labels! {

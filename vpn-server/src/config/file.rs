@@ -16,7 +16,9 @@ use settings::{
 };
 use tunnel::RouteId;
 use tunnel::keys::PublicKey;
-use tunnel::settings::{Buffers, Cidr, DeviceName, Networks, Offloads, Queue, TunnelAddress};
+use tunnel::settings::{
+    Buffers, Cidr, DeviceName, Environment, Networks, Offloads, Queue, TunnelAddress,
+};
 
 use ipnet::IpNet;
 
@@ -99,7 +101,10 @@ pub struct Config {
     pub(crate) access_log: AccessLogSettings,
     /// The file itself, which relative paths start from.
     #[serde(skip)]
-    pub(super) origin: PathBuf,
+    pub(crate) origin: PathBuf,
+    /// What filled what the file leaves open.
+    #[serde(skip)]
+    pub(super) environment: Environment,
     /// `route_id`, checked.
     #[serde(skip)]
     pub(crate) route: Option<RouteId>,

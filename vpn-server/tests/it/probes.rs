@@ -36,6 +36,7 @@ fn tunnels_are_shown_on_admin_address_only() {
             name: "vpn-shoot-0".to_owned(),
             healthy: true,
             draining: false,
+            unsettled: true,
             transport: Some(Transport::Udp),
             remote: Some("192.0.2.1:51820".to_owned()),
             rtt,
@@ -58,14 +59,19 @@ fn tunnels_are_shown_on_admin_address_only() {
         "rttSeconds": 0.25,
     });
     let peer = json!({
-        "name": "vpn-shoot-0", "healthy": true, "draining": false, "transport": "udp",
-        "remote": "192.0.2.1:51820", "rttSeconds": 0.25, "loss": 0.5,
+        "name": "vpn-shoot-0", "healthy": true, "draining": false, "unsettled": true,
+        "transport": "udp", "remote": "192.0.2.1:51820", "rttSeconds": 0.25, "loss": 0.5,
         "handshakeAgeSeconds": 60.0, "mtu": 1420, "flows": 7, "links": [link],
     });
     assert_eq!(shown, json!({ "draining": false, "peers": [peer] }));
     assert_eq!(Rig::ask(rig.probes, "GET", "/tunnels").status, 404);
     let page = Rig::ask(rig.admin, "GET", "/").text();
-    assert!(page.contains("vpn-shoot-0"), "{page}");
+    assert!(
+        page.contains("vpn-shoot-0") && page.contains("unsettled"),
+        "{page}"
+    );
+    // The other servers have the same clients.
+    assert_eq!(rig.ready(), 200);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Keys, peers and certificates that change under a running server.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::certs::Authority;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
@@ -10,6 +10,7 @@ use crate::support::{Call, LIMIT, Rig, peers};
 
 const RELOADS: &str = "rhizome_vpn_keys_reloads_total";
 const GOOD: &str = "rhizome_vpn_keys_good";
+const CONFIG_GOOD: &str = "rhizome_vpn_config_good";
 
 #[test]
 fn changed_peers_apply_and_broken_ones_do_not() {
@@ -58,6 +59,30 @@ fn changed_own_key_applies() {
         panic!("another call");
     };
     assert_eq!(identity.keys[0].public(), key);
+}
+
+#[test]
+fn changed_configuration_is_reported_as_not_applied() {
+    let rig = Rig::start(&json!({}));
+    rig.wait_value(CONFIG_GOOD, &[], 1.0);
+    let file = rig.dir.join("server.yaml");
+    let before = std::fs::read_to_string(&file).unwrap();
+    let mut config: Value = serde_json::from_str(&before).unwrap();
+    config["networks"]["pods"] = json!(["100.96.0.0/11", "100.128.0.0/16"]);
+    for changed in [config.to_string(), "{}".to_owned()] {
+        rig.dir.replace("server.yaml", changed).unwrap();
+        rig.wait_value(CONFIG_GOOD, &[], 0.0);
+        // Keys are taken all the same.
+        let key = keygen(&rig.dir.join("new")).unwrap();
+        std::fs::rename(rig.dir.join("new"), rig.dir.join("own")).unwrap();
+        let Call::Replace(identity) = rig.call() else {
+            panic!("another call");
+        };
+        assert_eq!(identity.keys[0].public(), key);
+        rig.dir.replace("server.yaml", &before).unwrap();
+        rig.wait_value(CONFIG_GOOD, &[], 1.0);
+    }
+    assert!(rig.is_idle());
 }
 
 #[test]

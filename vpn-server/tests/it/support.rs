@@ -163,8 +163,8 @@ impl Rig {
         let dir = TempDir::new("vpn-server").unwrap();
         let authority = Authority::new("ca").unwrap();
         let text = with(files(&dir, &authority), more).to_string();
-        let config =
-            Config::from_text(&text, &dir.join("server.yaml"), &Environment::default()).unwrap();
+        let file = dir.write("server.yaml", &text).unwrap();
+        let config = Config::load(&file, &Environment::default()).unwrap();
         let networks = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().unwrap());
         let shoot = Shoot::around_host(&networks, resolvers);
         let (sender, calls) = channel();

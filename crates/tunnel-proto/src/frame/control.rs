@@ -3,21 +3,18 @@
 //! ```text
 //!  type  fields, big-endian
 //!   1    hello     version u8, instance u64, length u8, identity
-//!   4    drain     grace u32, milliseconds
 //! ```
 //!
-//! 2 and 3 (ping, pong), 5 (MTU hint), 6 and 7 (padding and its request) are of earlier versions: they
-//! are not reused, and are ignored like any unknown type.
+//! 2 and 3 (ping, pong), 4 (drain), 5 (MTU hint), 6 and 7 (padding and its request) are of earlier
+//! versions: they are not reused, and are ignored like any unknown type.
 //!
 //! A later version may append fields to a message and add types: what follows the known fields is
 //! skipped, an unknown type is handed up as such. When to send which is decided elsewhere.
 
-use std::time::Duration;
-
 use bytes::{BufMut, BytesMut};
 
 use super::FrameError;
-use crate::wire::{u8_at, u32_at, u64_at};
+use crate::wire::{u8_at, u64_at};
 
 /// Maximum bytes of a control message. Larger ones end the stream.
 pub const MAX_CONTROL_LEN: u16 = 512;
@@ -27,11 +24,6 @@ pub const MAX_IDENTITY_LEN: usize = 128;
 /// A control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control<'a> {
-    /// The sender is about to go: take another path, then close.
-    Drain {
-        /// For how long this stream will still work; to the millisecond, at most about 49 days.
-        grace: Duration,
-    },
     /// The first message of each end.
     Hello {
         /// The highest version of these messages the sender knows; 1 at present.
@@ -53,9 +45,6 @@ impl<'a> Control<'a> {
         let kind = u8_at(message, 0).ok_or(FrameError::Empty)?;
         let control = match kind {
             HELLO => hello(message),
-            DRAIN => u32_at(message, 1).map(|millis| Self::Drain {
-                grace: Duration::from_millis(millis.into()),
-            }),
             kind => Some(Self::Unknown { kind }),
         };
         control.ok_or(FrameError::Control(kind))
@@ -63,10 +52,6 @@ impl<'a> Control<'a> {
 
     pub(super) fn encode(&self, out: &mut BytesMut) -> Result<(), FrameError> {
         match *self {
-            Self::Drain { grace } => {
-                out.put_u8(DRAIN);
-                out.put_u32(u32::try_from(grace.as_millis()).unwrap_or(u32::MAX));
-            }
             Self::Hello {
                 version,
                 instance,
@@ -115,4 +100,3 @@ impl<'a> Identity<'a> {
 }
 
 const HELLO: u8 = 1;
-const DRAIN: u8 = 4;

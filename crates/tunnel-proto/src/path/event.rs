@@ -45,8 +45,6 @@ pub enum Event {
 pub enum CloseReason {
     /// Probes were not answered.
     Dead,
-    /// The peer drained it, and another one took over.
-    Drained,
     /// The caller reported a failure, which it counts.
     Failed,
     /// Connecting took too long.
@@ -61,7 +59,6 @@ impl CloseReason {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Dead => "dead",
-            Self::Drained => "drained",
             Self::Failed => "failed",
             Self::Timeout => "dial_timeout",
             Self::Unfit => "unfit",

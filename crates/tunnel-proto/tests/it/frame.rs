@@ -6,8 +6,6 @@ use tunnel_proto::frame::{
     Control, Decoder, Frame, FrameError, Identity, MAX_CONTROL_LEN, MAX_LEN, header, put_control,
 };
 
-use super::ms;
-
 /// A frame that owns what is in it.
 #[derive(Clone, Debug, PartialEq)]
 enum Owned {
@@ -58,7 +56,6 @@ fn controls() -> Vec<Control<'static>> {
             instance: 0,
             identity: Identity::new("").unwrap(),
         },
-        Control::Drain { grace: ms(30_000) },
     ]
 }
 
@@ -82,10 +79,6 @@ fn headers_are_big_endian_with_the_kind_on_top() {
             max: 16_383
         }
     );
-    assert_eq!(
-        encode(&Control::Drain { grace: ms(1280) })[..],
-        [0x40, 5, 4, 0, 0, 5, 0]
-    );
     let hello = encode(&controls()[0]);
     assert_eq!(
         hello[..],
@@ -103,13 +96,14 @@ fn control_messages_come_back_as_they_went() {
     }
 }
 
-/// Ping, pong, MTU hint, padding and its request.
+/// Ping, pong, drain, MTU hint, padding and its request.
 #[test]
 fn control_of_earlier_versions_is_skipped() {
     let padding = [&[0x42, 0, 6], &[0; 511][..]].concat();
     for (bytes, kind) in [
         (&b"\x40\x0d\x02\0\0\0\x07\0\0\0\0\0\0\0\x09"[..], 2),
         (b"\x40\x11\x03\0\0\0\x07\0\0\0\0\0\0\0\x09\0\0\0\xfa", 3),
+        (b"\x40\x05\x04\0\0\x05\0", 4),
         (b"\x40\x03\x05\x05\0", 5),
         (&padding, 6),
         (b"\x40\x05\x07\0\x10\0\0", 7),
@@ -157,7 +151,7 @@ fn invalid_frame_ends_stream() {
             },
         ),
         (&[0x42, 0x01], FrameError::TooLong { len: 513, max: 512 }),
-        (&[0x40, 2, 4, 0], FrameError::Control(4)),
+        (&[0x40, 2, 1, 0], FrameError::Control(1)),
         (
             b"\x40\x0d\x01\x01........\x02a\n", // a line break in an identity
             FrameError::Control(1),

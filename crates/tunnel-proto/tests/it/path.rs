@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tunnel_proto::path::{CloseReason, Event, LinkId, Mode, Params, Selector, Transport};
+use tunnel_proto::path::{Event, LinkId, Mode, Params, Selector, Transport};
 
 use super::{ms, start};
 use Transport::{Tcp, Udp};
@@ -43,7 +43,7 @@ impl Simulation {
     fn new(params: Params, tcp: Network, udp: Network) -> Self {
         let now = start();
         let mut sim = Self {
-            selector: Selector::new(params, 1, now),
+            selector: Selector::new(params, 1, LinkId(0), now),
             begin: now,
             now,
             tcp,
@@ -356,79 +356,6 @@ fn mode_forbids_the_other_transport() {
 }
 
 #[test]
-fn drained_link_is_replaced_before_it_closes() {
-    let params = Params {
-        mode: Mode::Tcp,
-        ..Params::default()
-    };
-    let mut sim = Simulation::new(
-        params,
-        Network {
-            rtt: ms(400),
-            ..NEAR
-        },
-        SHUT,
-    );
-    sim.run(ms(5000));
-    let old = sim.active_link();
-    sim.selector.handle_drain(sim.now, old);
-    sim.act();
-    assert_eq!(sim.active_link(), old, "still the only one");
-    sim.run(ms(399));
-    assert_eq!(sim.active_link(), old);
-    sim.run(ms(2));
-    assert_ne!(sim.active_link(), old);
-    assert!(sim.links.contains_key(&old), "packets may be on their way");
-    sim.run(ms(3000));
-    assert!(!sim.links.contains_key(&old));
-    assert!(
-        sim.uses(ms(0)).iter().all(|(_, to)| to.is_some()),
-        "never down"
-    );
-    let closed = sim
-        .log
-        .iter()
-        .find(|(_, event)| matches!(event, Event::Close { .. }));
-    let reason = CloseReason::Drained;
-    assert_eq!(closed.unwrap().1, Event::Close { link: old, reason });
-}
-
-#[test]
-fn drained_link_serves_while_there_is_no_other() {
-    let params = Params {
-        mode: Mode::Tcp,
-        ..Params::default()
-    };
-    let mut sim = Simulation::new(params, NEAR, SHUT);
-    sim.run(ms(5000));
-    let old = sim.active_link();
-    sim.selector.handle_drain(sim.now, old);
-    sim.act();
-    sim.run(ms(1000));
-    let new = sim.active_link();
-    assert_ne!(new, old);
-    sim.tcp.open = false; // to new connections; the old one is answered by hand
-    sim.selector.handle_failed(sim.now, new);
-    sim.act();
-    for _ in 0..400 {
-        assert_eq!(sim.active_link(), old);
-        sim.run(ms(10));
-        let answered: Vec<u32> = sim
-            .log
-            .iter()
-            .filter_map(|(_, event)| match event {
-                Event::Probe { link, id } if *link == old => Some(*id),
-                Event::Probe { .. } | Event::Close { .. } | Event::Dial { .. } => None,
-                Event::Down | Event::Use { .. } => None,
-            })
-            .collect();
-        sim.selector
-            .handle_pong(sim.now, old, *answered.last().unwrap());
-        sim.act();
-    }
-}
-
-#[test]
 fn unanswering_link_is_never_switched_to() {
     let mut params = Params::default();
     params.probes.standby = ms(500);
@@ -520,7 +447,6 @@ fn unknown_links_are_ignored() {
     sim.selector.handle_connected(now, absent);
     sim.selector.handle_pong(now, absent, 0);
     sim.selector.handle_received(now, absent);
-    sim.selector.handle_drain(now, absent);
     sim.selector.handle_failed(now, absent);
     sim.selector.handle_unfit(now, absent);
     let link = sim.active_link();
@@ -535,7 +461,7 @@ proptest! {
 
     #[test]
     fn best_link_is_used_after_any_history(
-        steps in prop::collection::vec((0_u8..7, 0_u64..9000), 0..40),
+        steps in prop::collection::vec((0_u8..6, 0_u64..9000), 0..40),
         rtts in (1_u64..900, 1_u64..900),
         udp_open in any::<bool>(),
     ) {
@@ -547,13 +473,12 @@ proptest! {
             match (what, active) {
                 (0, _) => sim.tcp.open ^= true,
                 (1 | 2, _) => sim.udp.open ^= true,
-                (3, Some(link)) => sim.selector.handle_drain(sim.now, link),
-                (4, Some(link)) => sim.selector.handle_failed(sim.now, link),
-                (5, Some(link)) => sim.selector.handle_received(sim.now, link),
+                (3, Some(link)) => sim.selector.handle_failed(sim.now, link),
+                (4, Some(link)) => sim.selector.handle_received(sim.now, link),
                 _ => {}
             }
             sim.act();
-            prop_assert!(sim.links.len() <= 4);
+            prop_assert!(sim.links.len() <= 2);
         }
         (sim.tcp.open, sim.udp.open) = (true, udp_open);
         sim.run(ms(100_000));

@@ -81,18 +81,6 @@ impl Engine {
         }
     }
 
-    /// Records that the other end of a stream will close it.
-    pub(super) fn handle_drain(&mut self, now: Instant, stream: StreamId, out: &mut impl Out) {
-        let remote = Remote::Stream(stream);
-        for peer in self.peers.iter_mut().flatten() {
-            let link = peer.link_of(&remote);
-            if let (Some(link), Steering::Client(selector)) = (link, &mut peer.steering) {
-                selector.handle_drain(now, link);
-                peer.drive_client(now, false, &mut self.shared, out);
-            }
-        }
-    }
-
     /// Handles the instance number of the process behind a stream: a new one knows none of our sessions.
     /// A stream's first hello counts, since anything between the ends can forge more.
     pub(super) fn handle_instance(

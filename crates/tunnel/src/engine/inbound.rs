@@ -368,6 +368,7 @@ impl Peer {
         }
         let info = info.unwrap_or_default();
         (self.draining, self.ended) = (info.draining, info.ended);
+        self.unsettled = info.unsettled;
     }
 
     /// Applies what the peer reported in a probe.
@@ -399,6 +400,7 @@ impl Peer {
             active,
             draining: shared.draining,
             ended: shared.ended,
+            unsettled: shared.unsettled,
             large: self.sent_large.is_some_and(recent),
             mtu,
             flows: shared.open_flows(self.place).unwrap_or(0),

@@ -143,7 +143,8 @@ pub(super) fn mark(buf: &mut [u8], len: usize, route: Option<RouteId>) -> usize 
 }
 
 /// Returns the peer for a flow: the one it has, as long as that may come back; else one of the
-/// healthy ones, the same for all packets of a flow while other peers come and go.
+/// healthy ones, the same for all packets of a flow while other peers come and go. One that cannot
+/// forward is the last choice, one that drains the last but one.
 fn choose(
     now: Instant,
     peers: &[Option<Peer>],
@@ -161,14 +162,14 @@ fn choose(
     }) = before
         && stays(&place)
         // Nothing is lost with a flow that was not answered yet: this peer may have died.
-        && (answered || peer(place).is_some_and(Peer::is_healthy))
+        && (answered || peer(place).is_some_and(|peer| peer.is_healthy() && !peer.unsettled))
     {
         return Some(place);
     }
     let usable = |place: &PeerIndex| peer(*place).is_some_and(|peer| peer.is_healthy());
     let candidates = allowed.peers(flow.far).iter().filter(usable);
     let weight = |place: &PeerIndex| {
-        let willing = peer(*place).is_some_and(|peer| !peer.draining);
+        let willing = peer(*place).map(|peer| (!peer.unsettled, !peer.draining));
         (willing, flow.hash(secret.wrapping_add(place.get().into())))
     };
     candidates.max_by_key(weight)

@@ -15,12 +15,12 @@ use tunnel_proto::allowed::PeerIndex;
 use tunnel_proto::datagram::{INITIATION_LEN, RouteId};
 use tunnel_proto::path::{LinkId, LinkStats, Mtu, ProbeParams, Prober, Selector, Transport};
 
-use super::{DRAINED_GRACE, FLOW_GRACE};
+use super::{DRAINED_GRACE, FLOW_GRACE, SILENT_TIMEOUT};
 use crate::keys::{PresharedKey, PublicKey};
 use crate::noise::Noise;
 use crate::status::{LinkStatus, PeerStatus};
 
-/// Links of one peer at a server. A client has two or, while one replaces another, four.
+/// Links of one peer at a server. A client has two; those that it lost may still be known.
 const LINKS: usize = 8;
 
 /// How much longer ago than by another pair something may have come by a pair that is preferred.
@@ -244,6 +244,8 @@ pub(crate) struct Peer {
     pub(crate) draining: bool,
     /// Whether it said that it ends, in the newest probe or answer.
     pub(super) ended: bool,
+    /// Whether it said that it cannot forward.
+    pub(super) unsettled: bool,
     /// When a packet was sent to it that the minimum MTU would not carry.
     pub(crate) sent_large: Option<Instant>,
     /// Client: the open flows that the server counted, and when it said so.
@@ -367,6 +369,16 @@ impl Peer {
         (new, evicted)
     }
 
+    /// Server: forgets addresses of datagrams that the peer has left. Streams end by themselves.
+    pub(crate) fn forget_left_addresses(&mut self, now: Instant) {
+        let active = self.active;
+        self.links.retain(|link| {
+            let recent = now.saturating_duration_since(link.heard) < SILENT_TIMEOUT;
+            let stream = link.remote.transport() == Transport::Tcp;
+            recent || stream || Some(link.id) == active
+        });
+    }
+
     /// Uses a link from now on and returns whether another one was in use before.
     pub(crate) fn follow(&mut self, id: LinkId, probes: ProbeParams, now: Instant) -> bool {
         if self.active == Some(id) {
@@ -440,6 +452,7 @@ impl Peer {
             name: self.name.clone(),
             healthy: self.is_healthy(),
             draining: self.draining,
+            unsettled: self.unsettled,
             transport: active.map(|link| link.remote.transport()),
             remote: active.map(Link::describe),
             rtt: stats.rtt,

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 use tunnel_proto::allowed::{AllowedIps, Builder, PeerIndex, Sharing};
-use tunnel_proto::path::Selector;
+use tunnel_proto::path::{LinkId, Selector};
 
 use crate::handle::{Identity, IdentityError, PeerSpec};
 
@@ -63,6 +63,11 @@ impl Engine {
         self.allowed = allowed;
         for gone in before.into_iter().flatten() {
             tracing::info!(peer = %gone.name, "peer removed");
+            if let Steering::Client(selector) = &gone.steering {
+                // Its attempts may end once another peer of that name is there.
+                let last = selector.last_link().0;
+                self.shared.last_link = self.shared.last_link.max(last);
+            }
             for link in &gone.links {
                 if let Remote::Stream(stream) = link.remote {
                     self.shared.streams.remove(&stream);
@@ -175,7 +180,9 @@ impl Engine {
             }
         } else {
             let secret = self.shared.instance ^ u64::from(place.get()) << 40;
-            Steering::Client(Box::new(Selector::new(self.shared.path, secret, now)))
+            let last = LinkId(self.shared.last_link);
+            let selector = Selector::new(self.shared.path, secret, last, now);
+            Steering::Client(Box::new(selector))
         };
         Peer {
             place,
@@ -191,6 +198,7 @@ impl Engine {
             steering,
             draining: false,
             ended: false,
+            unsettled: false,
             sent_large: None,
             flows: None,
             instance: None,

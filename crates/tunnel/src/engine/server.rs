@@ -101,7 +101,6 @@ impl Engine {
                 tracing::debug!(stream = stream.0, name = identity.as_str(), "hello");
                 self.handle_instance(now, stream, *instance, out);
             }
-            Control::Drain { .. } => self.handle_drain(now, stream, out),
             Control::Unknown { .. } => {}
         }
     }
@@ -188,6 +187,7 @@ impl Peer {
             self.send_probe(now, link, (id, 0, 0), shared, out);
         }
         if tick {
+            self.forget_left_addresses(now);
             self.tick_pairs(now, out);
             self.tell_health(now);
         }

@@ -149,6 +149,47 @@ fn new_flows_avoid_draining_client_and_old_stay() {
     assert_eq!(sim.client_status(0).flows as usize, first[0]);
 }
 
+#[test]
+fn new_flows_avoid_client_that_cannot_forward() {
+    let mut sim = Simulation::new(1, 2, Mode::Auto);
+    sim.run_for(ms(2000));
+    let mut port = 0;
+    let mut shares = |sim: &mut Simulation| {
+        sim.run_for(ms(200));
+        sim.server_opens(port..port + 32);
+        port += 32;
+        sim.run_for(ms(100));
+        [0, 1].map(|client| sim.take_at_client(client).len())
+    };
+    sim.settle_client(0, false);
+    assert_eq!(shares(&mut sim), [0, 32]);
+    sim.settle_client(0, true);
+    let both = shares(&mut sim);
+    assert!(both.iter().all(|share| *share > 4), "{both:?}");
+    // One that drains is better, and one that cannot is better than none.
+    sim.settle_client(0, false);
+    sim.drain_client(1);
+    assert_eq!(shares(&mut sim), [0, 32]);
+    sim.clients[1].dead = true;
+    sim.run_for(ms(3000));
+    assert_eq!(shares(&mut sim), [32, 0]);
+}
+
+#[test]
+fn unanswered_flow_leaves_client_that_cannot_forward() {
+    let mut sim = Simulation::new(1, 2, Mode::Auto);
+    sim.run_for(ms(2000));
+    sim.server_opens(0..32);
+    sim.run_for(ms(100));
+    sim.take_at_client(1);
+    sim.settle_client(0, false);
+    sim.run_for(ms(200));
+    // TCP repeats its SYN.
+    sim.server_opens(0..32);
+    sim.run_for(ms(100));
+    assert_eq!(sim.take_at_client(1).len(), 32);
+}
+
 /// Opens answered flows by both clients, has the first one end after a drain, and returns how many packets
 /// of its flows arrive at the other one within `wait`.
 fn moved_after_end(says_so: bool, wait: u64) -> (usize, usize) {

@@ -79,6 +79,7 @@ impl Counters {
         }
         dropped.extend(ports.queue_drops());
         dropped.insert("untrusted_gateway", ports.untrusted);
+        dropped.insert("not_wrapped", ports.not_wrapped);
         dropped.insert("device_header", ports.broken);
         let (sent, written) = (ports.take_tally(), ports.take_written());
         let add = |map: &mut BTreeMap<_, u64>, key, count| *map.entry(key).or_default() += count;

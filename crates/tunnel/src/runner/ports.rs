@@ -60,8 +60,10 @@ pub(super) struct Ports {
     trusted: Vec<IpNet>,
     stream_params: StreamParams,
     offloads: udp::Offloads,
-    /// Wrapped datagrams from elsewhere than a gateway.
+    /// Datagrams for the gateways' socket from elsewhere than a gateway.
     pub(super) untrusted: u64,
+    /// Datagrams of gateways that are not wrapped, or for an address that no client has.
+    pub(super) not_wrapped: u64,
     /// Packets of the device whose header is not understood.
     pub(super) broken: u64,
     /// What became of the datagrams of sockets that were closed since.
@@ -81,6 +83,7 @@ impl Ports {
             stream_params: params.stream.clone(),
             offloads: params.offloads,
             untrusted: 0,
+            not_wrapped: 0,
             broken: 0,
             closed: udp::Tally::default(),
             closed_queues: codel::Stats::default(),
@@ -143,13 +146,9 @@ impl Ports {
         }
     }
 
-    pub(super) fn trusts(&mut self, gateway: IpAddr) -> bool {
-        let trusts = self
-            .trusted
-            .iter()
-            .any(|network| network.contains(&gateway));
-        self.untrusted += u64::from(!trusts);
-        trusts
+    pub(super) fn trusts(&self, gateway: IpAddr) -> bool {
+        let mut trusted = self.trusted.iter();
+        trusted.any(|network| network.contains(&gateway))
     }
 
     /// Returns the socket that comes behind another one; they may go meanwhile.
@@ -325,7 +324,8 @@ impl Out for Ports {
     }
 }
 
-/// Returns the source of a datagram and the datagram, without a gateway's wrapping.
+/// Returns the source of a datagram and the datagram, without a gateway's wrapping; `None` when a
+/// gateway's has none that is right.
 pub(super) fn unwrap(
     id: SocketId,
     kind: SocketKind,

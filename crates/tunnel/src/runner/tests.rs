@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -169,10 +169,8 @@ async fn short_lived_streams_disturb_no_other() {
     }
 }
 
-/// Connections of strangers come as commands.
-#[tokio::test]
-async fn many_commands_leave_time_for_packets() {
-    let (identity, sockets, _other) = ingredients(1, peer("client", 2, "192.168.123.64"), None);
+/// Returns a server that is polled by the test.
+fn runner(identity: Identity, sockets: Sockets) -> (Runner, mpsc::Sender<Command>) {
     let (commands, received) = mpsc::channel(100);
     let ends = crate::handle::Ends {
         commands: received,
@@ -183,7 +181,15 @@ async fn many_commands_leave_time_for_packets() {
     };
     let counters = Counters::new(&telemetry::Registry::new());
     let params = params(server_role(17), "server", "192.168.123.1");
-    let mut runner = Runner::new(params, identity, sockets, counters, ends).unwrap();
+    let runner = Runner::new(params, identity, sockets, counters, ends).unwrap();
+    (runner, commands)
+}
+
+/// Connections of strangers come as commands.
+#[tokio::test]
+async fn many_commands_leave_time_for_packets() {
+    let (identity, sockets, _other) = ingredients(1, peer("client", 2, "192.168.123.64"), None);
+    let (mut runner, commands) = runner(identity, sockets);
     for _ in 0..100 {
         commands.try_send(Command::Drain).unwrap();
     }
@@ -191,6 +197,42 @@ async fn many_commands_leave_time_for_packets() {
     for left in [84, 68, 52] {
         assert_eq!(runner.handle_commands(now(), cx), Some(true));
         assert_eq!(runner.ends.commands.len(), left);
+    }
+}
+
+/// The kernel joins datagrams of one sender.
+#[tokio::test]
+async fn refused_datagrams_of_gateways_are_each_counted() {
+    const COUNT: u64 = 10;
+    for (trusted, refused) in [("192.0.2.0/24", [COUNT, 0]), ("127.0.0.0/8", [0, COUNT])] {
+        let peer = peer("client", 2, "192.168.123.64");
+        let (identity, mut sockets, _other) = ingredients(1, peer, None);
+        let wrapped = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = wrapped.local_addr().unwrap();
+        sockets.wrapped = Some(wrapped);
+        sockets.trusted_gateways = vec![trusted.parse().unwrap()];
+        let (mut runner, _commands) = runner(identity, sockets);
+        let options = udp::Options {
+            mtu_discovery: udp::MtuDiscovery::Probe,
+            offloads: udp::Offloads::default(),
+        };
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = udp::Datagrams::new(sender, options).unwrap();
+        let mut outbox = udp::Outbox::default();
+        for _ in 0..COUNT {
+            outbox.push(&sender, address, None, (&[], &[0; 100]));
+        }
+        outbox.flush(&sender);
+        let counted = std::future::poll_fn(|cx| {
+            runner.receive_datagrams(now(), cx);
+            let counted = [runner.ports.untrusted, runner.ports.not_wrapped];
+            if counted == refused {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        });
+        timeout(LIMIT, counted).await.expect(trusted);
     }
 }
 

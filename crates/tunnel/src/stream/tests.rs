@@ -122,14 +122,19 @@ async fn control_goes_ahead_of_bulk() {
     let (mut stream, mut other) = connected(&[]);
     let now = start();
     put(&mut stream, now, b"bulk");
-    let grace = Duration::from_millis(9);
-    stream.outgoing.control(now, &Control::Drain { grace });
+    let identity = Identity::new("a").unwrap();
+    let hello = Control::Hello {
+        version: 1,
+        instance: 5,
+        identity,
+    };
+    stream.outgoing.control(now, &hello);
     let flushed = within(poll_fn(|cx| stream.poll_flush(now, cx)));
     flushed.await.unwrap();
     stream.socket.shutdown().await.unwrap();
     let frames = take_apart(&within(read_all(&mut other)).await);
-    let drain = [4, 0, 0, 0, 9];
-    assert_eq!(frames, [(1, drain.to_vec()), (0, b"bulk".to_vec())]);
+    let hello = b"\x01\x01\0\0\0\0\0\0\0\x05\x01a";
+    assert_eq!(frames, [(1, hello.to_vec()), (0, b"bulk".to_vec())]);
 }
 
 #[tokio::test]

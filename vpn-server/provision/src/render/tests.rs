@@ -231,6 +231,46 @@ fn config_that_either_end_refuses_is_refused() {
 }
 
 #[test]
+fn change_that_pods_do_not_apply_needs_restart() {
+    let mut shoot = Shoot::new(wanted());
+    let first = shoot.objects();
+    let differing = |shoot: &Shoot| {
+        let all = shoot.objects().secrets.into_iter().filter_map(|object| {
+            let same = first.secrets.iter().find(|one| one.name == object.name)?;
+            let keys = restart_keys(&object, |file| same.data.get(file).cloned());
+            (!keys.is_empty()).then(|| (object.name, keys.join(" ")))
+        });
+        all.collect::<Vec<_>>()
+    };
+    let of_both = |keys: &str| {
+        let names = [
+            "vpn-seed-server-0",
+            "vpn-seed-server-1",
+            "vpn-shoot-0",
+            "vpn-shoot-1",
+        ];
+        names.map(|name| (format!("{name}-keys"), keys.to_owned()))
+    };
+    let pods = r#"pods: ["100.96.0.0/11""#;
+    shoot.wanted = changed(pods, &format!("{pods}, \"100.128.0.0/16\""));
+    assert_eq!(differing(&shoot), of_both("networks"));
+    // The first network of IPv6 gives each end an address.
+    shoot.wanted = changed(pods, &format!("{pods}, \"2001:db8::/64\""));
+    assert_eq!(differing(&shoot), of_both("addresses networks"));
+    shoot.wanted = changed("resolvers: [", "connectTimeout: 5s, resolvers: [");
+    assert_eq!(differing(&shoot), of_both("proxy")[..2]);
+    shoot.wanted = changed("tcpPort: 8132", "tcpPort: 8133");
+    assert_eq!(differing(&shoot), of_both("endpoint")[2..]);
+    // Said in words, a default changes nothing.
+    shoot.wanted = changed("server: {", "server: { mtu: 1420,");
+    assert!(differing(&shoot).is_empty());
+    // Nor does a rotation.
+    shoot.wanted = wanted();
+    shoot.rotate(Rotate::Start).unwrap();
+    assert!(differing(&shoot).is_empty());
+}
+
+#[test]
 fn check_refuses_what_an_end_refuses() {
     let dir = testkit::tempdir::TempDir::new("provision").unwrap();
     let check = |changes: &[_]| {

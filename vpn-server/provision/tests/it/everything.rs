@@ -87,6 +87,18 @@ fn objects_are_created_once_and_restored() {
     let told = stage.must(PLANE, &[]);
     assert_eq!(lines_with(&told, ": unchanged").len(), 9, "{told}");
 
+    // Running pods keep their networks: those to restart are named, once.
+    stage.parameters(PLANE, &format!("{TWO}server: {{ flows: 1000 }}\n"));
+    let told = stage.must(PLANE, &[]);
+    for server in 0..2 {
+        let line = format!("seed restart pod {PLANE}/vpn-seed-server-{server}: flows changed");
+        assert!(told.lines().any(|one| one == line), "{told}");
+    }
+    assert!(!told.contains("restart pod kube-system/"), "{told}");
+    stage.parameters(PLANE, TWO);
+    stage.must(PLANE, &[]);
+    assert!(!stage.must(PLANE, &[]).contains("restart pod"));
+
     rotations(&stage);
     refusals(&stage);
 }

@@ -198,6 +198,14 @@ impl Simulation {
         self.call(Node::Client(at), |engine, out| engine.drain(now, out));
     }
 
+    /// Has a client report whether it can forward.
+    pub(super) fn settle_client(&mut self, at: usize, settled: bool) {
+        let now = self.now;
+        self.call(Node::Client(at), |engine, out| {
+            engine.set_settled(now, settled, out);
+        });
+    }
+
     pub(super) fn close_client(&mut self, at: usize) {
         let now = self.now;
         self.call(Node::Client(at), |engine, out| engine.send_close(now, out));
