@@ -180,3 +180,33 @@ fn gardener_policies_admit_gateway() {
         }
     }
 }
+
+#[test]
+fn seed_prometheus_reaches_its_targets() {
+    // One label for its own namespace, one for those of gateways.
+    let keys = [
+        "to-all-seed-scrape-targets",
+        "to-all-istio-ingresses-all-seed-scrape-targets",
+    ];
+    let keys = keys.map(|key| format!("{PREFIX}{key}"));
+    let own = [0, 1].map(|place: usize| (&*keys[place], "allowed"));
+    let prometheus = pod("garden", "prometheus-seed", &own, "10.0.0.1");
+    let gateway = deployment("seed/gateway/base", "sni-proxy", "10.0.0.2");
+    let controller = deployment("seed/controller", "rhizome-netpol-controller", "10.0.0.3");
+    let server = deployment(
+        "seed/konnectivity-server",
+        "konnectivity-server",
+        "10.0.0.4",
+    );
+    let cluster = seed(&[&prometheus, &gateway, &controller, &server]);
+    for (to, port, allowed) in [
+        (&gateway, 15021, true),
+        (&controller, 8081, true),
+        (&server, 8092, true),
+        (&server, 8090, false),
+    ] {
+        let (from, target) = (End::Pod(&prometheus), End::Pod(to));
+        let verdict = cluster.connection(from, target, Protocol::Tcp, port);
+        assert_eq!(verdict.allowed(), allowed, "{} {port}: {verdict}", to.name);
+    }
+}
