@@ -185,11 +185,121 @@ mod tests {
         assert_eq!(text.lines().count(), 2);
     }
 
+    fn read(file: &str) -> String {
+        fs::read_to_string(workspace::root().join(file)).unwrap()
+    }
+
+    fn suite() -> Vec<Value> {
+        serde_json::from_str(&read(RESULTS)).unwrap()
+    }
+
+    /// Tells whether a text has a number, rounded, or a range "a to b" that it is in.
+    fn has(text: &str, number: f64) -> bool {
+        let words = text.split(|c: char| c.is_whitespace() || "(),;:".contains(c));
+        let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+        let parsed = |word: &str| word.trim_end_matches('.').parse::<f64>().ok();
+        let slack = 0.01 * number;
+        let alone = |word: &&str| parsed(word).is_some_and(|own| (own - number).abs() <= slack);
+        let within = |own: &[&str]| match (parsed(own[0]), own[1], parsed(own[2])) {
+            (Some(low), "to", Some(high)) => low - slack <= number && number <= high + slack,
+            _ => false,
+        };
+        words.iter().any(alone) || words.windows(3).any(within)
+    }
+
+    /// Returns the rows with a target, and of each its value, its bound, and whether it is met.
+    fn targets(runs: &[Value]) -> Vec<(&Value, f64, f64, bool)> {
+        let rows = runs.iter().flat_map(|run| run["rows"].as_array().unwrap());
+        let target = |row| {
+            let row: &Value = row;
+            let median = row["median"].as_f64().unwrap();
+            if let Some(bound) = row["must"]["at_least"].as_f64() {
+                return Some((row, median, bound, median >= bound));
+            }
+            let bound = row["must"]["at_most"].as_f64()?;
+            // What is never to happen is judged by the worst.
+            let worst = row["range"][1].as_f64().filter(|_| bound == 0.0);
+            let value = worst.unwrap_or(median);
+            Some((row, value, bound, value <= bound))
+        };
+        rows.filter_map(target).collect()
+    }
+
+    #[test]
+    fn missed_targets_are_listed_as_not_met() {
+        let (runs, text) = (suite(), read("docs/performance.md"));
+        let (_, section) = text.split_once("### What is not met\n").unwrap();
+        let section = section.split("\n### ").next().unwrap();
+        let items: Vec<&str> = section.split("\n- ").collect();
+        let all = targets(&runs);
+        let missed: Vec<_> = all.iter().filter(|(.., met)| !met).collect();
+        let count = format!("{} of the {} targets", missed.len(), all.len());
+        assert!(items[0].contains(&count), "{count}: {}", items[0]);
+        let short = format!("{} of {} targets", missed.len(), all.len());
+        assert!(read("README.md").contains(&short), "{short}");
+        for (row, value, bound, _) in missed {
+            let mut items = items.iter();
+            let named = items.any(|item| has(item, *value) && has(item, *bound));
+            assert!(named, "not listed: {row}");
+        }
+    }
+
+    #[test]
+    fn sizing_has_figures_of_the_suite() {
+        let (runs, text) = (suite(), read("docs/operations.md"));
+        let text = text + &read("docs/konnectivity.md");
+        let item = |starts: &str| {
+            let (_, rest) = text.split_once(&format!("\n- {starts}")).unwrap();
+            rest.split("\n- ").next().unwrap()
+        };
+        let tls = item("`rhizome-bench tls --cases bulk`");
+        let tunnel = item("`rhizome-bench tunnel --cases idle,bulk`");
+        let konnectivity = item("**CPU.**");
+        let (ends, all) = ("cpu of both ends", "cpu with gateway");
+        let pair = ("http-uds", "down ×1", "cpu server+agent");
+        for (name, (setup, case, figure), item) in [
+            ("konnectivity", pair, konnectivity),
+            ("tls", ("rhizome", "sni bulk", "proxy cpu"), tls),
+            ("tunnel", ("rhizome udp", "bulk ×1", ends), tunnel),
+            ("tunnel", ("rhizome udp+gateway", "bulk", all), tunnel),
+            ("tunnel", ("rhizome tcp+gateway", "bulk", all), tunnel),
+        ] {
+            let run = runs.iter().find(|run| run["name"] == name).unwrap();
+            let rows = run["rows"].as_array().unwrap().iter();
+            let rows = rows.filter(|row| {
+                let is_case = row["case"].as_str().unwrap().starts_with(case);
+                row["setup"] == setup && is_case && row["figure"] == figure
+            });
+            let medians: Vec<f64> = rows.map(|row| row["median"].as_f64().unwrap()).collect();
+            assert!(!medians.is_empty(), "{setup}: {case}");
+            let missing = medians.iter().find(|median| !has(item, **median));
+            assert_eq!(missing, None, "{setup}: {case}: {item}");
+        }
+    }
+
+    #[test]
+    fn readme_memory_is_no_less_than_soaks() {
+        let (readme, sizing) = (read("README.md"), read("docs/operations.md"));
+        let between = |text: &str, before: &str, after: &str| -> f64 {
+            let (_, rest) = text.split_once(before).unwrap();
+            let number = rest.split(after).next().unwrap().replace(',', "");
+            number.parse().unwrap()
+        };
+        let soak = between(&sizing, "own memory: `sni-proxy` ", " bytes each");
+        for (before, after) in [
+            ("an idle connection takes ", " KiB"),
+            ("(by `cargo xtask soak` ", ")"),
+        ] {
+            let shown = between(&readme, before, after);
+            // Two decimals.
+            assert!(shown + 0.005 >= soak / 1024.0, "{shown} KiB, {soak} bytes");
+        }
+    }
+
     /// A row that says so is of the set-up with the gateway, and no other.
     #[test]
     fn readme_has_tunnels_of_the_suite() {
-        let read = |file: &str| fs::read_to_string(workspace::root().join(file)).unwrap();
-        let runs: Vec<Value> = serde_json::from_str(&read(RESULTS)).unwrap();
+        let runs = suite();
         let median = |setup: &str, case: &str, figure: &str| {
             let rows = runs.iter().find(|run| run["name"] == "tunnel").unwrap();
             let mut rows = rows["rows"].as_array().unwrap().iter();

@@ -4,6 +4,7 @@
 //! ```text
 //!   kustomizations ─┬─▶ what every one of them must keep to                     (manifests)
 //!                   ├─▶ policies of the shoot, by their documented meaning      (policies)
+//!                   ├─▶ what Gardener's controller writes for the Services      (gardener_policies)
 //!                   ├─▶ kube-apiserver: applied, applied again, no difference   (cluster)
 //!                   └─▶ every program in a pod of its own, and a connection on each path (path)
 //! ```
@@ -22,6 +23,7 @@ mod docs;
 mod documented;
 mod egress;
 mod envoy;
+mod gardener_policies;
 mod manifests;
 mod migration;
 mod network;

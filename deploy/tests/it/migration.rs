@@ -82,9 +82,23 @@ fn gateway_steps_leave_our_pods_one_budget() {
     let (network, dir) = (network(), TempDir::new("migration").unwrap());
     let api = start(&network, &dir);
     api.must_kubectl(&["create", MANAGER], &gardeners_gateway());
-    follow(&api, "### 2.");
-
+    let raised = follow(&api, "### 2.");
+    // This server has no autoscaler of that version.
     let built = Objects::build("seed/gateway/base").unwrap();
+    let shipped = &built.get("HorizontalPodAutoscaler", "sni-proxy").unwrap()["spec"];
+    for key in ["minReplicas", "maxReplicas"] {
+        let number = |spec: &Value| spec[key].as_u64();
+        assert!(number(&raised["spec"]) > number(shipped), "{key}: {raised}");
+    }
+    let section = section("### 2.");
+    let at = |words: &str| {
+        section
+            .find(words)
+            .unwrap_or_else(|| panic!("no {words:?}"))
+    };
+    assert!(at("patch hpa sni-proxy") < at("scale Envoy down one at a time"));
+    assert!(at("scale Envoy down one at a time") < at("--force-conflicts"));
+
     let ours = built.get("Deployment", "sni-proxy").unwrap();
     let labels = &ours["spec"]["template"]["metadata"]["labels"];
     let list = |group: &str| api.must("GET", &format!("/apis/{group}"), None)["items"].clone();
@@ -205,12 +219,19 @@ fn start<'n>(network: &'n Network, dir: &TempDir) -> Api<'n> {
     api
 }
 
-/// Runs the commands below a heading of the document, in their order.
-fn follow(api: &Api<'_>, heading: &str) {
+/// Returns what is below a heading of the document.
+fn section(heading: &str) -> String {
     let document = deploy::root().parent().unwrap().join("docs/migration.md");
     let document = fs::read_to_string(document).unwrap();
     let (_, section) = document.split_once(&format!("\n{heading}")).unwrap();
-    let section = section.split("\n### ").next().unwrap();
+    section.split("\n### ").next().unwrap().to_owned()
+}
+
+/// Runs the commands below a heading of the document, in their order. Returns what they patch, of objects that
+/// this server does not have.
+fn follow(api: &Api<'_>, heading: &str) -> Value {
+    let mut patched = Value::Null;
+    let section = section(heading);
     let commands = section
         .lines()
         .filter_map(|line| line.strip_prefix("kubectl "));
@@ -242,9 +263,13 @@ fn follow(api: &Api<'_>, heading: &str) {
                 let patch = ["patch", "-n", namespace, kind, name];
                 api.must_kubectl(&[&patch[..], &flags].concat(), &[]);
             }
+            ["-n", _, "patch", "hpa", "sni-proxy", "-p", patch] => {
+                patched = serde_json::from_str(patch.trim_matches('\'')).unwrap();
+            }
             _ => api.must_kubectl(&words, &[]),
         }
     }
+    patched
 }
 
 /// What a kustomization builds, as far as the server knows it.

@@ -7,13 +7,13 @@ use testkit::netpol::{Blocks, Cluster, End, Labels, Pod, Protocol};
 
 const GATEWAY: &str = "203.0.113.1";
 
-fn labels(pairs: &[(&str, &str)]) -> Labels {
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
     let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
     pairs.iter().map(own).collect()
 }
 
 /// Returns the pod of a manifest.
-fn pod_of(directory: &str, kind: &str, name: &str, ip: &str) -> Pod {
+pub(crate) fn pod_of(directory: &str, kind: &str, name: &str, ip: &str) -> Pod {
     let objects = Objects::build(directory).unwrap();
     let pod = Manifest::of(&objects, kind, name, name).unwrap();
     let labels = pod.metadata["labels"].as_object().unwrap();
@@ -30,7 +30,7 @@ fn pod_of(directory: &str, kind: &str, name: &str, ip: &str) -> Pod {
     }
 }
 
-fn pod(namespace: &str, name: &str, own: &[(&str, &str)], ip: &str) -> Pod {
+pub(crate) fn pod(namespace: &str, name: &str, own: &[(&str, &str)], ip: &str) -> Pod {
     Pod {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
