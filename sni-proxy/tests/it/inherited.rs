@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 
+use socket2::SockRef;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
-use testkit::wait;
+use testkit::{sockets, wait};
 
 use crate::support::{Client, LIMIT, routes_of};
 
@@ -136,4 +137,22 @@ fn values_that_make_no_sense_end_the_program() {
         ended.unwrap();
         assert_eq!(code.unwrap().code(), Some(1), "{variables}");
     }
+}
+
+#[test]
+fn options_that_are_off_are_put_back_on_inherited_socket() {
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    SockRef::from(&socket).set_keepalive(true).unwrap();
+    let addr = socket.local_addr().unwrap();
+    let dir = set_up(&addr.to_string(), upstream.addr());
+    let config = fs::read_to_string(dir.join("sni-proxy.yaml")).unwrap();
+    dir.write("sni-proxy.yaml", config + "tcp: { keepalive: 0s }\n")
+        .unwrap();
+    let _process = activate(&dir, &socket, "LISTEN_PID=$$ LISTEN_FDS=1");
+    // It was accepted after the options were set.
+    Client::established(addr, "a.test");
+    let client = Client::established(addr, "a.test");
+    assert!(!sockets::keeps_alive(client.addr()).unwrap());
+    assert!(!SockRef::from(&socket).keepalive().unwrap());
 }
