@@ -16,8 +16,8 @@ use serve::{
     Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, DatagramListeners,
     Dialer, DirectoryError, Drain, DrainParams, EndpointError, Family, Handover,
     HandoverConditions, HandoverMetrics, HandoverParams, HandoverReadiness, ListenerInfo,
-    ListenerParams, Metrics, MovingFlows, ProcessInfo, Resolver, ServedEndpoints, Service, Signals,
-    WorkerFailed, Workers, bind_rest, connection_limit, inherited_sockets,
+    ListenerParams, Metrics, MovingFlows, OwnDatagrams, ProcessInfo, Resolver, ServedEndpoints,
+    Service, Signals, WorkerFailed, Workers, bind_rest, connection_limit, inherited_sockets,
 };
 use settings::{Afterwards, FileWatcher, WatchParams};
 use telemetry::access_log::Sink;
@@ -154,6 +154,7 @@ impl Gateway {
             routing,
             admission: Admission::new(limit, config.limits.connections_per_source),
             flows: Admission::new(u64::MAX, 0),
+            datagrams: OwnDatagrams::default(),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
             accepting,
             metrics,

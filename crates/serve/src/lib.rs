@@ -64,7 +64,7 @@ pub use reason::Reason;
 pub use record::{ConnInfo, ConnRecord, Detail, ListenerContext, endpoint_at};
 pub use resolve::{NameSet, Resolver};
 pub use service::{Service, WorkerFailed};
-pub use shared_address::{OwnSockets, is_served};
+pub use shared_address::{OwnDatagrams, OwnSockets, ReadSocket, is_served};
 pub use started::{NotStarted, started};
 pub use tcp::{apply_tcp_options, try_tcp_options, unmapped};
 pub use worker::{Asker, WorkerHandle, Workers};
