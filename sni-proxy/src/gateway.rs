@@ -72,6 +72,14 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// Tells whether it is for the configuration to mend.
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Handover(_) | Self::Routes(_) | Self::Tls(_) => true,
+            Self::Bind(_) | Self::Endpoint(_) | Self::System(..) => false,
+        }
+    }
+
     pub(crate) fn system(attempt: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempt = attempt.into();
         move |error| Self::System(attempt, error)

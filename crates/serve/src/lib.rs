@@ -49,7 +49,7 @@ pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last
 pub use handover::{
     AskedFlows, DatagramListeners, DirectoryError, FlowRecord, Handover, HandoverConditions,
     HandoverMetrics, HandoverParams, HandoverReadiness, Movable, MovableFlows, MovableRelay,
-    MovingFlows, RelayRecord, Resume, Resumed, TakenSocket, parse_message,
+    MovingFlows, RelayRecord, Resume, Resumed, TakenSocket, check_handover, parse_message,
 };
 pub use inherited::{InheritedSocket, inherited_sockets};
 pub use listener::{
