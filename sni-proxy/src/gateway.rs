@@ -63,6 +63,9 @@ pub enum StartError {
     /// No other process could take over from this one.
     #[error(transparent)]
     Handover(#[from] DirectoryError),
+    /// Sockets that no other process could take over, and that stay where they are.
+    #[error("handover: not together with sockets of the service manager (LISTEN_FDS)")]
+    Inherited,
     /// Certificates are refused.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -75,7 +78,7 @@ impl StartError {
     /// Tells whether it is for the configuration to mend.
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Handover(_) | Self::Routes(_) | Self::Tls(_) => true,
+            Self::Handover(_) | Self::Inherited | Self::Routes(_) | Self::Tls(_) => true,
             Self::Bind(_) | Self::Endpoint(_) | Self::System(..) => false,
         }
     }
@@ -150,6 +153,9 @@ impl Gateway {
             environment.listen_fdnames.as_deref(),
         )
         .map_err(StartError::system("taking the service manager's sockets"))?;
+        if config.handover.is_some() && !inherited.is_empty() {
+            return Err(StartError::Inherited);
+        }
         let accepting = Accepting::new(
             Drain::new(DrainParams {
                 delay: config.drain.delay.0,
