@@ -443,6 +443,7 @@ fn admin(
     terminate::Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     telemetry::process::register(registry, BUILD);
     let (routing, traced, listening) = (Arc::clone(shared), Arc::clone(shared), listeners.to_vec());
+    let asked = handover.clone();
     Arc::new(Admin {
         info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
         config: settings::effective(&shared.config),
@@ -456,7 +457,7 @@ fn admin(
             routing.routing.ready()
         }),
         paths: Some(Box::new(move |path, query| {
-            (path == "/trace").then(|| trace::respond(&traced, &listening, query))
+            (path == "/trace").then(|| trace::respond(&traced, &listening, asked.as_ref(), query))
         })),
     })
 }

@@ -202,3 +202,26 @@ fn options_that_are_off_leave_sockets_taken_over() {
     .unwrap();
     assert!(!shown().contains("keepalive"), "{}", shown());
 }
+
+#[test]
+fn trace_tells_what_is_handed_over() {
+    let mut place = Place {
+        directory: directory(),
+        ports: ports::free(5).unwrap(),
+    };
+    let later = place.ports.pop().unwrap();
+    let routes = routes_of(&[("a", ([127, 0, 0, 1], 9).into())]);
+    let _first = place.start("", &routes);
+    let older = place.probe();
+    let state = |probe: &Probe| probe.admin_json("/trace?sni=a.test")["state"].clone();
+    assert_eq!(state(&older), "serving");
+    place.ports[3] = later;
+    let _second = place.start("", &routes);
+    let newer = place.probe();
+    wait::until("the newcomer to serve", LIMIT, || newer.readiness() == 200).unwrap();
+    assert_eq!(state(&newer), "serving");
+    wait::until("the older one to tell", LIMIT, || {
+        state(&older) == "handed over"
+    })
+    .unwrap();
+}
