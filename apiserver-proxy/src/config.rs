@@ -13,6 +13,7 @@ use net_config::AddressParams;
 use route::TcpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serve::{DirectoryError, check_handover};
 use settings::{
     AccessLogSettings, AdminSettings, ConfigErrors, DrainSettings, HandoverSettings, ListenAddress,
     ProbesSettings, TcpSettings, Validate,
@@ -191,6 +192,17 @@ impl Config {
     /// It does not.
     pub fn check_proxy(&self) -> Result<(), NoUpstream> {
         self.upstream.as_ref().map(|_| ()).ok_or(NoUpstream)
+    }
+
+    /// Checks what it points to.
+    ///
+    /// # Errors
+    /// The directory of `handover` is not as it has to be.
+    pub fn check(&self) -> Result<(), DirectoryError> {
+        let handover = self.handover.iter();
+        handover
+            .map(|own| check_handover(&own.socket))
+            .try_for_each(|own| own.map(drop))
     }
 
     /// Returns the device and the addresses that are kept on it.

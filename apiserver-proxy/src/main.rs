@@ -3,7 +3,9 @@
 
 use std::process::ExitCode;
 
-use apiserver_proxy::{Command, Config, Flags, Proxy, clean_up, keep, set_up, take_back};
+use apiserver_proxy::{
+    Command, Config, Flags, Proxy, StartError, clean_up, keep, set_up, take_back,
+};
 use serve::{Failure, Signal, Signals, Threads, program, started};
 use telemetry::LogControl;
 
@@ -17,6 +19,9 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
         config.check_proxy().map_err(Failure::configuration)?;
     }
     if flags.check {
+        if flags.command.is_none() {
+            config.check().map_err(Failure::configuration)?;
+        }
         let effective = settings::effective_yaml(&config).unwrap_or_default();
         return Ok(program::print(effective));
     }
@@ -47,7 +52,9 @@ where
 
 async fn run(config: Config, log: LogControl, mut signals: Signals) -> Result<(), Failure> {
     let proxy = tokio::select! {
-        proxy = Proxy::start(config.clone(), log) => proxy?,
+        proxy = Proxy::start(config.clone(), log) => proxy.map_err(|error| {
+            Failure::of(error, |error| matches!(error, StartError::Handover(_)))
+        })?,
         // It may wait for a name; nothing is served yet that would have to drain.
         () = async { while signals.next().await != Signal::Stop {} } => {
             return Ok(take_back(&config).await?);

@@ -16,8 +16,8 @@ use serve::{
     Accepting, Admin, Admission, BindError, BoundEndpoints, CurrentSnapshot, DatagramListeners,
     Dialer, DirectoryError, Drain, DrainParams, EndpointError, Family, Handover,
     HandoverConditions, HandoverMetrics, HandoverParams, HandoverReadiness, ListenerInfo,
-    ListenerParams, Metrics, MovingFlows, ProcessInfo, Resolver, ServedEndpoints, Service, Signals,
-    WorkerFailed, Workers, bind_rest, connection_limit, inherited_sockets,
+    ListenerParams, Metrics, MovingFlows, OwnDatagrams, ProcessInfo, Resolver, ServedEndpoints,
+    Service, Signals, WorkerFailed, Workers, bind_rest, connection_limit, inherited_sockets,
 };
 use settings::{Afterwards, FileWatcher, WatchParams};
 use telemetry::access_log::Sink;
@@ -63,6 +63,9 @@ pub enum StartError {
     /// No other process could take over from this one.
     #[error(transparent)]
     Handover(#[from] DirectoryError),
+    /// Sockets that no other process could take over, and that stay where they are.
+    #[error("handover: not together with sockets of the service manager (LISTEN_FDS)")]
+    Inherited,
     /// Certificates are refused.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -72,6 +75,14 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// Tells whether it is for the configuration to mend.
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Handover(_) | Self::Inherited | Self::Routes(_) | Self::Tls(_) => true,
+            Self::Bind(_) | Self::Endpoint(_) | Self::System(..) => false,
+        }
+    }
+
     pub(crate) fn system(attempt: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempt = attempt.into();
         move |error| Self::System(attempt, error)
@@ -142,6 +153,9 @@ impl Gateway {
             environment.listen_fdnames.as_deref(),
         )
         .map_err(StartError::system("taking the service manager's sockets"))?;
+        if config.handover.is_some() && !inherited.is_empty() {
+            return Err(StartError::Inherited);
+        }
         let accepting = Accepting::new(
             Drain::new(DrainParams {
                 delay: config.drain.delay.0,
@@ -154,6 +168,7 @@ impl Gateway {
             routing,
             admission: Admission::new(limit, config.limits.connections_per_source),
             flows: Admission::new(u64::MAX, 0),
+            datagrams: OwnDatagrams::default(),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
             accepting,
             metrics,
@@ -428,6 +443,7 @@ fn admin(
     terminate::Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     telemetry::process::register(registry, BUILD);
     let (routing, traced, listening) = (Arc::clone(shared), Arc::clone(shared), listeners.to_vec());
+    let asked = handover.clone();
     Arc::new(Admin {
         info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
         config: settings::effective(&shared.config),
@@ -441,7 +457,7 @@ fn admin(
             routing.routing.ready()
         }),
         paths: Some(Box::new(move |path, query| {
-            (path == "/trace").then(|| trace::respond(&traced, &listening, query))
+            (path == "/trace").then(|| trace::respond(&traced, &listening, asked.as_ref(), query))
         })),
     })
 }

@@ -53,9 +53,7 @@ async fn run(
     let environment = Environment::read();
     let gateway = tokio::select! {
         gateway = Gateway::start(config, zone, &environment, log) => gateway.map_err(|error| {
-            Failure::of(error, |error| {
-                matches!(error, StartError::Routes(_) | StartError::Tls(_))
-            })
+            Failure::of(error, StartError::is_configuration)
         })?,
         // It may wait for another process; nothing is served yet that would have to drain.
         () = async { while signals.next().await != Signal::Stop {} } => return Ok(()),

@@ -28,8 +28,11 @@ use tokio::time::{Instant, timeout_at};
 use crate::answer::Answer;
 use crate::config::{Protocol, ProxyProtocol};
 
-/// Room made for each read; more than an ordinary ClientHello needs.
+/// Room made for reads; more than an ordinary ClientHello needs.
 const READ_BYTES: usize = 2048;
+
+/// With less room than this, more is made.
+const MIN_ROOM: usize = 512;
 
 /// How a listener's preambles are read.
 #[derive(Clone, Copy, Debug)]
@@ -327,7 +330,13 @@ impl Reader<'_> {
     ) -> Result<(T, usize), Refusal> {
         let (mut seen, mut wanted) = (0, 1);
         loop {
-            while self.buf.len() < wanted || !worth(&self.buf, seen) {
+            loop {
+                if self.buf.len() >= wanted {
+                    if worth(&self.buf, seen) {
+                        break;
+                    }
+                    seen = self.buf.len();
+                }
                 self.more().await?;
             }
             match parse(&self.buf)? {
@@ -365,15 +374,23 @@ impl Reader<'_> {
 
     async fn read(&mut self) -> io::Result<usize> {
         loop {
-            self.buf.reserve(READ_BYTES);
+            if self.buf.capacity() - self.buf.len() < MIN_ROOM {
+                // In proportion, so that what was read is seldom copied, however long it is.
+                self.buf.reserve_exact(READ_BYTES.max(self.buf.len() / 4));
+            }
             let room = self.buf.capacity() - self.buf.len();
             match self.stream.try_read_buf(&mut self.buf) {
                 Ok(read) if (1..room).contains(&read) => {
                     relay::not_ready(self.stream, Interest::READABLE);
                     return Ok(read);
                 }
-                // Frees the spare capacity while it waits for the peer.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.buf.shrink_to_fit(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // No more than was read is free while it waits: a buffer that is cut to its length each time is
+                    // copied for each byte of a peer that sends single ones.
+                    if room > self.buf.len() {
+                        self.buf.shrink_to_fit();
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     // The kernel gave the peer up, which is not our deadline.
                     return Err(io::ErrorKind::ConnectionReset.into());
@@ -464,17 +481,83 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn silent_peer_holds_no_buffer() {
+    /// A client, and its connection here.
+    async fn connected() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut client = TcpStream::connect(address).await.unwrap();
-        let (stream, _) = listener.accept().await.unwrap();
-        let mut reader = Reader {
-            stream: &stream,
+        let client = TcpStream::connect(address).await.unwrap();
+        client.set_nodelay(true).unwrap();
+        (client, listener.accept().await.unwrap().0)
+    }
+
+    fn reader(stream: &TcpStream) -> Reader<'_> {
+        Reader {
+            stream,
             buf: Vec::new(),
             deadline: Instant::now() + Duration::from_secs(60),
+        }
+    }
+
+    #[tokio::test]
+    async fn buffer_is_seldom_copied_for_single_bytes() {
+        const WHOLE: usize = 60_000;
+        let (mut client, stream) = connected().await;
+        let mut reader = reader(&stream);
+        client.write_all(&[1; WHOLE]).await.unwrap();
+        while reader.buf.len() < WHOLE {
+            reader.read().await.unwrap();
+        }
+        let mut sizes = std::collections::BTreeSet::new();
+        for _ in 0..1000 {
+            tokio::select! {
+                biased;
+                read = reader.read() => panic!("{read:?}"),
+                () = std::future::ready(()) => {}
+            }
+            sizes.insert(reader.buf.capacity());
+            client.write_all(&[1]).await.unwrap();
+            assert_eq!(reader.read().await.unwrap(), 1);
+            sizes.insert(reader.buf.capacity());
+            assert!(reader.buf.capacity() <= 2 * reader.buf.len());
+        }
+        assert!(sizes.len() < 4, "{sizes:?}");
+    }
+
+    #[tokio::test]
+    async fn no_byte_is_looked_at_twice_before_it_is_parsed() {
+        let (mut client, stream) = connected().await;
+        let mut reader = reader(&stream);
+        let looked = std::cell::RefCell::new(Vec::new());
+        let parse = |input: &[u8]| match input.ends_with(b"end") {
+            true => Ok(Progress::Done {
+                value: (),
+                consumed: 0,
+            }),
+            false => Ok(Progress::Need { at_least: 0 }),
         };
+        let worth = |input: &[u8], seen: usize| {
+            looked.borrow_mut().push((seen, input.len()));
+            input[seen..].contains(&b'd')
+        };
+        let feed = async {
+            for byte in *b"some bytes, the last of which is the end" {
+                client.write_all(&[byte]).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::join!(async { reader.until(parse, worth).await.unwrap() }, feed);
+        let looked = looked.borrow();
+        assert!(looked.iter().all(|(seen, len)| seen < len), "{looked:?}");
+        assert!(
+            looked.windows(2).all(|two| two[0].1 <= two[1].0),
+            "{looked:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn silent_peer_holds_no_buffer() {
+        let (mut client, stream) = connected().await;
+        let mut reader = reader(&stream);
         let waited = Duration::from_millis(20);
         assert!(timeout(waited, reader.read()).await.is_err());
         assert_eq!(reader.buf.capacity(), 0);

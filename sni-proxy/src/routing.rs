@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use route::{EndpointAddress, Handler, OWN_PODS, Snapshot, TableSpec};
-use serve::{NameSet, Resolver};
+use serve::{NameSet, Resolver, check_handover};
 use settings::{ConfigError, TcpSettings};
 use telemetry::metrics::Counter;
 use telemetry::{Registry, lock};
@@ -88,8 +88,11 @@ impl Config {
     /// Validates what the configuration points to, and returns all of it as text.
     ///
     /// # Errors
-    /// Why the routing file or a certificate is refused.
+    /// Why the routing file, a certificate or the directory of `handover` is refused.
     pub fn check(&self) -> Result<String, StartError> {
+        if let Some(handover) = &self.handover {
+            check_handover(&handover.socket)?;
+        }
         let source = match &self.source {
             RouteSource::File(file) => {
                 let snapshot = routes::load(file, &self.tcp, &Terminations::default(), None)?;

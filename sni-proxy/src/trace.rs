@@ -21,7 +21,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use route::Route;
-use serve::{ListenerInfo, Phase, Reason};
+use serve::{HandoverReadiness, ListenerInfo, Phase, Reason};
 use telemetry::admin::Extra;
 use tokio::time::Instant;
 
@@ -73,6 +73,7 @@ pub async fn run(flags: &TraceFlags) -> Result<Traced, AskError> {
 fn answer(
     shared: &Shared,
     listeners: &[ListenerInfo],
+    handover: Option<&HandoverReadiness>,
     question: &Question,
 ) -> Result<Trace, BadQuestion> {
     let published = shared.routing.current();
@@ -81,7 +82,7 @@ fn answer(
         reason: None,
         why: String::new(),
         asked: question.into(),
-        state: state(shared),
+        state: state(shared, handover),
         listener: None,
         snapshot: snapshot_view(shared, &published),
         limits: limits(shared, question, None),
@@ -107,9 +108,14 @@ fn answer(
 }
 
 /// Answers a request to `/trace`.
-pub(crate) fn respond(shared: &Shared, listeners: &[ListenerInfo], query: Option<&str>) -> Extra {
-    let answered =
-        Question::from_query(query).and_then(|question| answer(shared, listeners, &question));
+pub(crate) fn respond(
+    shared: &Shared,
+    listeners: &[ListenerInfo],
+    handover: Option<&HandoverReadiness>,
+    query: Option<&str>,
+) -> Extra {
+    let question = Question::from_query(query);
+    let answered = question.and_then(|own| answer(shared, listeners, handover, &own));
     match answered.map(|trace| serde_json::to_string(&trace)) {
         Ok(Ok(body)) => (200, "application/json", body + "\n"),
         Ok(Err(error)) => (500, "text/plain", format!("{error}\n")),
@@ -222,8 +228,13 @@ fn listener_view(
     }
 }
 
-fn state(shared: &Shared) -> String {
-    let state = match shared.accepting.drain.phase() {
+fn state(shared: &Shared, handover: Option<&HandoverReadiness>) -> String {
+    let phase = shared.accepting.drain.phase();
+    let between = handover.map_or(Ok(()), HandoverReadiness::ready);
+    if let (Phase::Serving, Err(why)) = (phase, between) {
+        return why;
+    }
+    let state = match phase {
         Phase::Serving if shared.routing.has_routes().is_err() => "waiting for its first routes",
         Phase::Serving => "serving",
         Phase::Unready => "draining, still accepting",

@@ -61,7 +61,8 @@ const OPTIONS: Options = Options {
 const SCANNED: usize = 512;
 
 /// Forwards the datagrams of one listener on one worker until the process is cut, another one has the flows, or
-/// it drains and has no proven flow left on any worker. Dropping the future ends all flows.
+/// it drains and has no proven flow left on any worker. While it drains it begins no flow, unless another process
+/// shares its port. Dropping the future ends all flows.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
     listener: Rc<Listener>,
@@ -72,6 +73,7 @@ pub(crate) async fn serve(
     let (answers, mut scanned) = mpsc::channel(SCANNED);
     let movable = worker.handle.movable.flows(&listener.context.name);
     let [downstream, upstream] = table.sockets;
+    let own = worker.shared.datagrams.read(&downstream)?;
     let mut forwarder = Forwarder {
         downstream: Datagrams::new(downstream, OPTIONS)?,
         upstream: Datagrams::new(upstream, OPTIONS)?,
@@ -86,14 +88,22 @@ pub(crate) async fn serve(
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut closing = pin!(drain.reached(Phase::Closing));
+    let mut draining = false;
     loop {
         tokio::select! {
             biased;
-            () = &mut closing, if !forwarder.router.draining => forwarder.router.draining = true,
+            () = &mut closing, if !draining => {
+                draining = true;
+                forwarder.router.refusing = !own.is_shared();
+            },
             asked = asked(movable.as_ref()) => if forwarder.give(asked).await {
                 return Ok(());
             },
-            _ = tick.tick() => forwarder.router.expire(now()),
+            _ = tick.tick() => {
+                forwarder.router.expire(now());
+                // The kernel leads some clients here while its socket is open, even if another process serves.
+                forwarder.router.refusing = draining && !own.is_shared();
+            },
             Some(scanned) = scanned.recv() => forwarder.scanned(scanned),
             readable = forwarder.downstream.readable() => readable?,
             readable = forwarder.upstream.readable() => readable?,
@@ -101,7 +111,7 @@ pub(crate) async fn serve(
         let now = now();
         forwarder.router.follow(now);
         let moved = forwarder.forward_servers(now) + forwarder.forward_clients(now);
-        if forwarder.router.draining && worker.shared.flows.connections() == 0 {
+        if draining && worker.shared.flows.connections() == 0 {
             return Ok(());
         }
         if moved > 0 {

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serve::{Accepting, Admission, Dialer, ListenerContext, Metrics, WorkerHandle};
+use serve::{Accepting, Admission, Dialer, ListenerContext, Metrics, OwnDatagrams, WorkerHandle};
 use telemetry::AccessLog;
 
 use crate::config::{Config, ListenerConfig};
@@ -23,6 +23,8 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     /// Counts WireGuard's proven flows; each worker bounds its own.
     pub(crate) flows: Arc<Admission>,
+    /// The sockets toward WireGuard's clients.
+    pub(crate) datagrams: OwnDatagrams,
     pub(crate) dialer: Dialer,
     pub(crate) accepting: Accepting,
     pub(crate) metrics: Metrics,

@@ -1,6 +1,8 @@
 //! The program: its flags, its exit codes, its signals.
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
 use serde_json::{Value, json};
@@ -104,6 +106,24 @@ fn a_configuration_that_cannot_be_used_is_64() {
     }
     let missing = command::output(program().args(["--config", "/nonexistent.yaml"])).unwrap();
     assert_eq!(code(&missing), Some(64));
+}
+
+#[test]
+fn handover_directory_is_checked_and_named() {
+    let dir = TempDir::new("apiserver-proxy-handover").unwrap();
+    let socket = dir.join("handover.sock");
+    let more = json!({ "handover": { "socket": socket.display().to_string() } });
+    let text = config(by_proxy_header("127.0.0.1:9"), more).to_string();
+    let mode = |mode| std::fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+    mode(0o755);
+    for arguments in [["--check"].as_slice(), &[]] {
+        let output = run(arguments, &text);
+        assert_eq!(code(&output), Some(64), "{}", errors(&output));
+        assert!(errors(&output).contains(dir.path().to_str().unwrap()));
+    }
+    mode(0o700);
+    let output = run(&["--check"], &text);
+    assert_eq!(code(&output), Some(0), "{}", errors(&output));
 }
 
 #[test]

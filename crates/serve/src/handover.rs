@@ -206,6 +206,25 @@ pub enum DirectoryError {
     Bind(PathBuf, #[source] io::Error),
 }
 
+/// Checks the directory of a socket at which processes follow each other, and returns it.
+///
+/// # Errors
+/// It cannot be looked at, or is not for this user alone.
+pub fn check_handover(socket: &Path) -> Result<&Path, DirectoryError> {
+    let directory = match socket.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    let found = std::fs::metadata(directory);
+    let found = found.map_err(|error| DirectoryError::Look(directory.to_owned(), error))?;
+    let user = geteuid().as_raw();
+    let is_own = found.is_dir() && found.uid() == user && found.mode() & 0o7777 == 0o700;
+    match is_own {
+        true => Ok(directory),
+        false => Err(DirectoryError::Open(directory.to_owned(), user)),
+    }
+}
+
 /// The socket of a process that can be replaced, beside its final path until it serves.
 #[derive(Debug)]
 struct HandoverSocket {
@@ -218,17 +237,7 @@ struct HandoverSocket {
 impl HandoverSocket {
     /// Checks the directory and listens in it.
     fn bind(path: &Path) -> Result<Self, DirectoryError> {
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            Some(_) | None => Path::new("."),
-        };
-        let found = std::fs::metadata(directory);
-        let found = found.map_err(|error| DirectoryError::Look(directory.to_owned(), error))?;
-        let user = geteuid().as_raw();
-        let is_own = found.is_dir() && found.uid() == user && found.mode() & 0o7777 == 0o700;
-        if !is_own {
-            return Err(DirectoryError::Open(directory.to_owned(), user));
-        }
+        let directory = check_handover(path)?;
         let look = |error| DirectoryError::Look(directory.to_owned(), error);
         let own = path.file_name().unwrap_or_default().as_encoded_bytes();
         // What processes have left that were killed before they served.

@@ -49,7 +49,7 @@ pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last
 pub use handover::{
     AskedFlows, DatagramListeners, DirectoryError, FlowRecord, Handover, HandoverConditions,
     HandoverMetrics, HandoverParams, HandoverReadiness, Movable, MovableFlows, MovableRelay,
-    MovingFlows, RelayRecord, Resume, Resumed, TakenSocket, parse_message,
+    MovingFlows, RelayRecord, Resume, Resumed, TakenSocket, check_handover, parse_message,
 };
 pub use inherited::{InheritedSocket, inherited_sockets};
 pub use listener::{
@@ -64,7 +64,7 @@ pub use reason::Reason;
 pub use record::{ConnInfo, ConnRecord, Detail, ListenerContext, endpoint_at};
 pub use resolve::{NameSet, Resolver};
 pub use service::{Service, WorkerFailed};
-pub use shared_address::{OwnSockets, is_served};
+pub use shared_address::{OwnDatagrams, OwnSockets, ReadSocket, is_served};
 pub use started::{NotStarted, started};
 pub use tcp::{apply_tcp_options, try_tcp_options, unmapped};
 pub use worker::{Asker, WorkerHandle, Workers};

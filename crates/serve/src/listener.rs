@@ -15,7 +15,7 @@ use crate::handover::TakenSocket;
 use crate::inherited::InheritedSocket;
 use crate::reuse_port::ReusePortGroup;
 use crate::shared_address::OwnSockets;
-use crate::tcp::{apply_tcp_options, unmapped};
+use crate::tcp::{apply_tcp_options, replace_tcp_options, unmapped};
 
 /// Connections the kernel may queue before they are accepted; it silently caps the value at
 /// `net.core.somaxconn` (4096 since Linux 5.4).
@@ -113,8 +113,7 @@ fn bind(
         }
     };
     if let Some(InheritedSocket { socket, .. }) = inherited {
-        let set = apply_tcp_options(SockRef::from(&socket), &params.tcp)
-            .and_then(|()| socket.set_nonblocking(true));
+        let set = retune(&socket, params).and_then(|()| socket.set_nonblocking(true));
         let attempt = "taking over the inherited socket of";
         set.map_err(failed(attempt, params.address))?;
         let address = socket.local_addr();
@@ -162,6 +161,15 @@ fn bind(
     Ok((sockets, unmapped(address)))
 }
 
+/// Sets the options of a socket that was set up elsewhere.
+fn retune(socket: &TcpListener, params: &ListenerParams) -> io::Result<()> {
+    if replace_tcp_options(SockRef::from(socket), &params.tcp)? {
+        let listener = &params.name;
+        tracing::warn!(%listener, "the socket keeps the receive buffer that was set before");
+    }
+    Ok(())
+}
+
 /// Tells whether a socket that is bound there is one of a listener that is configured so.
 pub(crate) fn is_configured(configured: SocketAddr, bound: SocketAddr) -> bool {
     let (wanted, bound) = (unmapped(configured), unmapped(bound));
@@ -182,7 +190,7 @@ fn adopt(
     for socket in &taken {
         // Of a process that was about to close it.
         let _ = SockRef::from(socket).detach_filter();
-        apply_tcp_options(SockRef::from(socket), &params.tcp)?;
+        retune(socket, params)?;
         address = socket.local_addr()?;
     }
     let group = Arc::new(ReusePortGroup::new(address, &taken)?);

@@ -1,6 +1,6 @@
-//! Which sockets listen at an address over TCP, by their inode numbers.
+//! Which sockets listen at an address over TCP, or receive there over UDP, by their inode numbers.
 //!
-//! Reads the kernel's text table, `/proc/net/tcp`: up to some milliseconds, which a start and a drain
+//! Reads the kernel's text tables, `/proc/net/tcp` and `udp`: up to some milliseconds, which a start and a drain
 //! have. Keeps no socket open.
 
 use std::collections::BTreeSet;
@@ -11,21 +11,36 @@ use std::net::{IpAddr, SocketAddr};
 /// Returns the inode numbers of the sockets that listen at exactly `address`, whatever its scope.
 pub(crate) fn listening(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
     const LISTEN: &str = "0A";
-    let table = match address {
-        SocketAddr::V4(_) => "/proc/thread-self/net/tcp",
-        SocketAddr::V6(_) => "/proc/thread-self/net/tcp6",
-    };
-    let wanted = shown(address);
+    // Listening sockets come first, and connections may be many.
+    let is_listening = |state: &str| state == LISTEN;
+    let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
+    found(tables, address, is_listening)
+}
+
+/// Returns the inode numbers of the UDP sockets that are bound to exactly `address`, whatever its scope.
+pub(crate) fn receiving(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
+    let tables = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
+    found(tables, address, |_| true)
+}
+
+/// Reads one of the `tables`, of IPv4 and IPv6, while states are `wanted`.
+fn found(
+    [v4, v6]: [&str; 2],
+    address: SocketAddr,
+    wanted: impl Fn(&str) -> bool,
+) -> io::Result<BTreeSet<u64>> {
+    let table = if address.is_ipv4() { v4 } else { v6 };
+    let at = shown(address);
     let mut found = BTreeSet::new();
     // proc_pid_net(5): slot, local, remote, state, queues, timer, retransmissions, user, timeout, inode.
     for line in BufReader::new(File::open(table)?).lines().skip(1) {
         let line = line?;
         let mut words = line.split_whitespace().skip(1);
         let (local, state) = (words.next(), words.nth(1));
-        if state != Some(LISTEN) {
-            break; // listening sockets come first, and connections may be many
+        if !state.is_some_and(&wanted) {
+            break;
         }
-        if local == Some(wanted.as_str())
+        if local == Some(at.as_str())
             && let Some(inode) = words.nth(5).and_then(|inode| inode.parse().ok())
         {
             found.insert(inode);

@@ -10,15 +10,16 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nix::libc::{sock_filter, sock_fprog};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::AttachReusePortCbpf;
+use telemetry::lock;
 
-use crate::listening::listening;
+use crate::listening::{listening, receiving};
 
 /// Has the kernel spread new connections and datagrams by chance over `among` sockets of this address,
 /// from number `first` on, counted from 0 as they joined; open connections, and those under way, stay
@@ -109,6 +110,49 @@ impl OwnSockets {
     }
 }
 
+/// The UDP sockets that this process reads, as opposed to those of others at the same addresses.
+#[derive(Debug, Default)]
+pub struct OwnDatagrams(Mutex<BTreeSet<u64>>);
+
+/// A UDP socket that this process reads, until this is dropped.
+#[derive(Debug)]
+pub struct ReadSocket<'a> {
+    own: &'a OwnDatagrams,
+    address: SocketAddr,
+    inode: u64,
+}
+
+impl OwnDatagrams {
+    /// Remembers a bound socket.
+    ///
+    /// # Errors
+    /// The kernel's error for it.
+    pub fn read(&self, socket: &UdpSocket) -> io::Result<ReadSocket<'_>> {
+        let inode = rustix::fs::fstat(socket)?.st_ino;
+        let address = socket.local_addr()?;
+        lock(&self.0).insert(inode);
+        Ok(ReadSocket {
+            own: self,
+            address,
+            inode,
+        })
+    }
+}
+
+impl ReadSocket<'_> {
+    /// Tells whether another process has a socket at the same address now; false if that cannot be read.
+    pub fn is_shared(&self) -> bool {
+        let all = receiving(self.address);
+        all.is_ok_and(|all| !all.is_subset(&lock(&self.own.0)))
+    }
+}
+
+impl Drop for ReadSocket<'_> {
+    fn drop(&mut self) {
+        lock(&self.own.0).remove(&self.inode);
+    }
+}
+
 /// Tells whether a process listens at `address`, or at its port on every address, over TCP now; true if that
 /// cannot be read. It takes no right, as trying to bind would below port 1024. For an IPv4 address a socket at
 /// `[::]` counts though it may be for IPv6 alone, which the table does not say.
@@ -128,7 +172,7 @@ pub fn is_served(address: SocketAddr) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
 
     use socket2::{Domain, Socket, Type};
@@ -232,6 +276,25 @@ pub(crate) mod tests {
         second.set_read_timeout(limit).unwrap();
         for _ in 0..MANY {
             second.recv(&mut [0; 8]).unwrap();
+        }
+    }
+
+    #[test]
+    fn datagram_socket_is_shared_while_another_is_bound() {
+        for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            let first: UdpSocket = shared(Type::DGRAM, address.parse().unwrap()).into();
+            let address = first.local_addr().unwrap();
+            let own = OwnDatagrams::default();
+            let read = own.read(&first).unwrap();
+            assert!(!read.is_shared());
+            let second: UdpSocket = shared(Type::DGRAM, address).into();
+            assert!(read.is_shared());
+            let also = own.read(&second).unwrap();
+            assert!(!read.is_shared());
+            drop(also);
+            assert!(read.is_shared(), "another process has it now");
+            drop(second);
+            assert!(!read.is_shared());
         }
     }
 

@@ -79,6 +79,48 @@ pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Resul
     Ok(())
 }
 
+/// Sets `options` on a listening socket that was set up before, by another process for example: what is off
+/// gets the value that a new socket has. `SO_RCVBUF` cannot be put back. Returns whether one stays that is off in
+/// `options`.
+///
+/// # Errors
+/// As [`apply_tcp_options`].
+pub(crate) fn replace_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Result<bool> {
+    let named = |option: &'static str| {
+        move |error: io::Error| io::Error::new(error.kind(), format!("resetting {option}: {error}"))
+    };
+    let new = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    let mut options = options.clone();
+    if options.keepalive.is_zero() {
+        socket.set_keepalive(false).map_err(named("SO_KEEPALIVE"))?;
+    }
+    if options.keepalive_interval.is_zero() {
+        options.keepalive_interval = new.tcp_keepalive_interval()?;
+    }
+    if options.keepalive_probes == 0 {
+        options.keepalive_probes = new.tcp_keepalive_retries()?;
+    }
+    if options.user_timeout.is_zero() {
+        socket
+            .set_tcp_user_timeout(None)
+            .map_err(named("TCP_USER_TIMEOUT"))?;
+    }
+    if matches!(options.congestion.as_str(), "" | TcpOptions::AUTO) {
+        socket
+            .set_tcp_congestion(&new.tcp_congestion()?)
+            .map_err(named("TCP_CONGESTION"))?;
+    }
+    if options.notsent_lowat == 0 {
+        socket
+            .set_tcp_notsent_lowat(0)
+            .map_err(named("TCP_NOTSENT_LOWAT"))?;
+    }
+    let stays =
+        options.receive_buffer == 0 && socket.recv_buffer_size()? != new.recv_buffer_size()?;
+    apply_tcp_options(socket, &options)?;
+    Ok(stays)
+}
+
 /// Checks that this host accepts `options`, by setting them on a socket that is dropped. If no socket
 /// can be opened, for want of descriptors say, the options count as accepted.
 ///
@@ -102,7 +144,57 @@ pub fn unmapped(addr: SocketAddr) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn options_that_are_off_are_put_back() {
+        let fresh = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        let (set, new) = (fresh(), fresh());
+        let mut options = TcpOptions {
+            keepalive: Duration::from_secs(9),
+            keepalive_interval: Duration::from_secs(8),
+            keepalive_probes: 7,
+            user_timeout: Duration::from_secs(6),
+            congestion: "reno".to_owned(),
+            notsent_lowat: 5000,
+            ..TcpOptions::default()
+        };
+        apply_tcp_options(SockRef::from(&set), &options).unwrap();
+        set.listen(1).unwrap();
+        new.listen(1).unwrap();
+        let of = |socket: &Socket| {
+            (
+                socket.keepalive().unwrap(),
+                socket.tcp_keepalive_interval().unwrap(),
+                socket.tcp_keepalive_retries().unwrap(),
+                socket.tcp_user_timeout().unwrap(),
+                socket.tcp_congestion().unwrap(),
+                socket.tcp_notsent_lowat().unwrap(),
+            )
+        };
+        assert_ne!(of(&set), of(&new));
+        let off = TcpOptions {
+            keepalive: Duration::ZERO,
+            keepalive_interval: Duration::ZERO,
+            keepalive_probes: 0,
+            ..TcpOptions::default()
+        };
+        assert!(!replace_tcp_options(SockRef::from(&set), &off).unwrap());
+        assert_eq!(of(&set).0, of(&new).0);
+        let on = TcpOptions {
+            keepalive: Duration::from_secs(9),
+            ..off.clone()
+        };
+        apply_tcp_options(SockRef::from(&new), &on).unwrap();
+        replace_tcp_options(SockRef::from(&set), &on).unwrap();
+        assert_eq!(of(&set), of(&new));
+
+        options.receive_buffer = 20_000;
+        assert!(!replace_tcp_options(SockRef::from(&set), &options).unwrap());
+        assert!(replace_tcp_options(SockRef::from(&set), &off).unwrap());
+    }
 
     #[test]
     fn auto_is_bbr_where_the_kernel_has_it() {

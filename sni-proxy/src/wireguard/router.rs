@@ -85,8 +85,8 @@ pub(super) struct Router {
     handshakes: SourceBuckets,
     /// Of everything else that belongs to no proven flow.
     strangers: SourceBuckets,
-    /// No new flows any more.
-    pub(super) draining: bool,
+    /// Begins no flow.
+    pub(super) refusing: bool,
 }
 
 impl Router {
@@ -115,7 +115,7 @@ impl Router {
             trials: buckets(0, KEYS_PER_TOKEN),
             handshakes: buckets(1, 1),
             strangers: buckets(2, 1),
-            draining: false,
+            refusing: false,
             worker: Rc::clone(worker),
             listener: Rc::clone(listener),
         }
@@ -143,7 +143,7 @@ impl Router {
                 self.admit_known(now, client, id, &header, datagram)?;
                 id
             }
-            None if self.draining => return Err(Dropped::Draining),
+            None if self.refusing => return Err(Dropped::Draining),
             None => match wanted {
                 Some(number) => self.admit_new(now, client, number, &header, datagram)?,
                 None if header.kind == Kind::Initiation => {
@@ -173,7 +173,7 @@ impl Router {
         let known = self.flows.of(client).find(|(_, flow)| same(flow));
         let id = match known.map(|(id, _)| id) {
             Some(id) => id,
-            None if self.draining => return Err(Dropped::Draining),
+            None if self.refusing => return Err(Dropped::Draining),
             None if !route.serves(self.listener.index) => return Err(Dropped::UnknownRoute),
             None if !route.allows(client.ip()) => return Err(Dropped::SourceDenied),
             None => self.open(now, client, route)?,

@@ -11,7 +11,7 @@ use testkit::process::Signal;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
-use crate::support::{Child, Client, Gateway, LIMIT, Probe, routes_of};
+use crate::support::{Child, Client, End, Gateway, LIMIT, Probe, routes_of};
 
 fn start(workers: u32, drain: &str) -> (Child, Upstream) {
     let upstream = Upstream::start(Behavior::Echo).unwrap();
@@ -188,7 +188,7 @@ fn drain_cuts_connections_after_timeout() {
     let peer = held.addr();
     let clock = Stopwatch::start();
     child.signal(Signal::TERM);
-    held.end();
+    assert_eq!(held.end(), End::Closed);
     let taken = clock.elapsed();
     assert!(
         taken >= Duration::from_millis(1900) && taken < Duration::from_secs(8),

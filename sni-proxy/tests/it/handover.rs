@@ -9,7 +9,7 @@ use testkit::process::Signal;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::Stopwatch;
-use testkit::{ports, wait};
+use testkit::{ports, sockets, wait};
 
 use crate::support::{Child, Client, LIMIT, Probe, routes_of};
 
@@ -169,4 +169,59 @@ fn listener_elsewhere_is_bound_and_long_texts_move() {
     assert_eq!(line["reason"], "max_age");
     let age = begun.elapsed();
     assert!((9900..12_900).contains(&age.as_millis()), "{age:?}");
+}
+
+#[test]
+fn options_that_are_off_leave_sockets_taken_over() {
+    let place = Place {
+        directory: directory(),
+        ports: ports::free(4).unwrap(),
+    };
+    let echo = Upstream::start(Behavior::Echo).unwrap();
+    let routes = routes_of(&[("a", echo.addr())]);
+    let mut first = place.start("tcp: { keepalive: 1s, userTimeout: 5s }", &routes);
+    let tls = first.addr("tls");
+    let before = Client::established(tls, "a.test");
+    wait::until("keepalive", LIMIT, || {
+        sockets::keeps_alive(before.addr()).unwrap()
+    })
+    .unwrap();
+    let second = place.start("tcp: { keepalive: 0s }", &routes);
+    let probe = place.probe();
+    wait::until("the newcomer to serve", LIMIT, || probe.readiness() == 200).unwrap();
+    first.signal(Signal::TERM);
+    assert_eq!(first.wait_exit().code(), Some(0));
+    assert_eq!(second.addr("tls"), tls);
+    let mut after = Client::established(tls, "a.test");
+    after.expect_echo(b"accepted by the newcomer");
+    let shown = || sockets::toward(after.addr()).unwrap();
+    // One timer is shown, and that of retransmission comes first.
+    wait::until("all to be acknowledged", LIMIT, || {
+        !shown().contains("timer:(on")
+    })
+    .unwrap();
+    assert!(!shown().contains("keepalive"), "{}", shown());
+}
+
+#[test]
+fn trace_tells_what_is_handed_over() {
+    let mut place = Place {
+        directory: directory(),
+        ports: ports::free(5).unwrap(),
+    };
+    let later = place.ports.pop().unwrap();
+    let routes = routes_of(&[("a", ([127, 0, 0, 1], 9).into())]);
+    let _first = place.start("", &routes);
+    let older = place.probe();
+    let state = |probe: &Probe| probe.admin_json("/trace?sni=a.test")["state"].clone();
+    assert_eq!(state(&older), "serving");
+    place.ports[3] = later;
+    let _second = place.start("", &routes);
+    let newer = place.probe();
+    wait::until("the newcomer to serve", LIMIT, || newer.readiness() == 200).unwrap();
+    assert_eq!(state(&newer), "serving");
+    wait::until("the older one to tell", LIMIT, || {
+        state(&older) == "handed over"
+    })
+    .unwrap();
 }

@@ -3,11 +3,13 @@
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 
+use socket2::SockRef;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behavior, Upstream};
-use testkit::wait;
+use testkit::{sockets, wait};
 
 use crate::support::{Client, LIMIT, routes_of};
 
@@ -127,13 +129,52 @@ fn values_that_make_no_sense_end_the_program() {
         "LISTEN_PID=$$ LISTEN_FDS=3", // descriptors 4 and 5 are not there
     ] {
         let dir = set_up("127.0.0.1:0", upstream.addr());
-        let mut process = activate(&dir, &socket, variables);
-        let mut code = None;
-        let ended = wait::until("the program to end", LIMIT, || {
-            code = process.0.try_wait().unwrap();
-            code.is_some()
-        });
-        ended.unwrap();
-        assert_eq!(code.unwrap().code(), Some(1), "{variables}");
+        let process = activate(&dir, &socket, variables);
+        assert_eq!(ended(process).code(), Some(1), "{variables}");
     }
+}
+
+fn ended(mut process: Process) -> ExitStatus {
+    let mut status = None;
+    let ended = wait::until("the program to end", LIMIT, || {
+        status = process.0.try_wait().unwrap();
+        status.is_some()
+    });
+    ended.unwrap();
+    status.unwrap()
+}
+
+#[test]
+fn inherited_socket_excludes_handover() {
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = set_up("127.0.0.1:0", upstream.addr());
+    let mut config = fs::read_to_string(dir.join("sni-proxy.yaml")).unwrap();
+    let own = dir.join("handover.sock").display().to_string();
+    config += &format!("handover: {{ socket: {own} }}\n");
+    dir.write("sni-proxy.yaml", config).unwrap();
+    let own = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(dir.path(), own).unwrap();
+    let process = activate(&dir, &socket, "LISTEN_PID=$$ LISTEN_FDS=1");
+    assert_eq!(ended(process).code(), Some(64));
+    let log = fs::read_to_string(dir.join("log")).unwrap();
+    assert!(log.contains("LISTEN_FDS"), "{log}");
+}
+
+#[test]
+fn options_that_are_off_are_put_back_on_inherited_socket() {
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    SockRef::from(&socket).set_keepalive(true).unwrap();
+    let addr = socket.local_addr().unwrap();
+    let dir = set_up(&addr.to_string(), upstream.addr());
+    let config = fs::read_to_string(dir.join("sni-proxy.yaml")).unwrap();
+    dir.write("sni-proxy.yaml", config + "tcp: { keepalive: 0s }\n")
+        .unwrap();
+    let _process = activate(&dir, &socket, "LISTEN_PID=$$ LISTEN_FDS=1");
+    // It was accepted after the options were set.
+    Client::established(addr, "a.test");
+    let client = Client::established(addr, "a.test");
+    assert!(!sockets::keeps_alive(client.addr()).unwrap());
+    assert!(!SockRef::from(&socket).keepalive().unwrap());
 }

@@ -1,5 +1,6 @@
 //! The program: flags, exit codes, what `--check` says, SIGHUP, a log that no process reads.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use testkit::process::Signal;
@@ -93,6 +94,29 @@ fn invalid_config_exits_with_64_and_names_line() {
     let (code, _, stderr) = outcome(&dir, &["--config", "missing.yaml"]);
     assert_eq!(code, Some(64));
     assert!(stderr.contains("missing.yaml"), "{stderr}");
+}
+
+#[test]
+fn handover_directory_is_checked_and_named() {
+    let dir = directory(CONFIG, ROUTES);
+    let socket = dir.join("own/handover.sock").display().to_string();
+    let text = format!("{CONFIG}handover: {{ socket: {socket} }}\n");
+    dir.write("sni-proxy.yaml", text).unwrap();
+    let named = |what: &str| {
+        for args in [RUN.as_slice(), CHECK.as_slice()] {
+            let (code, stdout, stderr) = outcome(&dir, args);
+            assert_eq!((code, stdout.as_str()), (Some(64), ""), "{stderr}");
+            assert!(stderr.contains(what) && stderr.contains("own"), "{stderr}");
+        }
+    };
+    named("looking at");
+    let mode = |mode| std::fs::Permissions::from_mode(mode);
+    std::fs::create_dir(dir.join("own")).unwrap();
+    std::fs::set_permissions(dir.join("own"), mode(0o755)).unwrap();
+    named("mode 0700");
+    std::fs::set_permissions(dir.join("own"), mode(0o700)).unwrap();
+    let (code, _, stderr) = outcome(&dir, &CHECK);
+    assert_eq!(code, Some(0), "{stderr}");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use relay::{Pool, PoolParams};
 use serve::{
-    Accepting, Admission, Dialer, Drain, DrainParams, Family, Metrics, Resolver, WorkerHandle,
+    Accepting, Admission, Dialer, Drain, DrainParams, Family, Metrics, OwnDatagrams, Resolver,
+    WorkerHandle,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessFormat, AccessLog, Registry};
@@ -47,6 +48,7 @@ fn start(dir: &TempDir, now: Instant) -> Router {
         routing: Routing::start(&config, None, resolver, &registry).unwrap(),
         admission: Admission::new(u64::MAX, 0),
         flows: Admission::new(u64::MAX, 0),
+        datagrams: OwnDatagrams::default(),
         dialer: Dialer::new(metrics.connect_seconds.clone()),
         accepting: Accepting::new(drain, metrics.accept_paused.clone()),
         terminating: crate::terminate::Metrics::register(&registry),

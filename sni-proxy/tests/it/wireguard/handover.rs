@@ -257,6 +257,34 @@ fn flows_end_whose_route_the_newcomer_lacks() {
     wait_flows(&place.probe(), 1);
 }
 
+#[test]
+fn drain_takes_new_flows_beside_another_process() {
+    let server = Server::start();
+    let routes = numbered(&[&server]);
+    let (older, mut newer) = (Place::new(), Place::new());
+    newer.ports[0] = older.ports[0];
+    let more = "workers: 1\ndrain: { delay: 0s, timeout: 3600s }";
+    let _first = older.start(more, &routes);
+    let client = older.client();
+    let port = client.exchange(&server, 1, 1).gateway;
+    let _second = newer.start("workers: 1", &routes);
+    let probe = older.probe();
+    let answer = Probe::ask(probe.admin, "POST", "/drain");
+    assert!(answer.status < 300, "{}", answer.status);
+    wait::until("the older one to accept no more", LIMIT, || {
+        let trace = Probe::ask(probe.admin, "GET", "/trace?wireguard=1");
+        trace.text().contains("accepts no more")
+    })
+    .unwrap();
+    // The kernel leads half of them to it.
+    let clients: Vec<Peer> = (0..30).map(|_| older.client()).collect();
+    let seen = { clients.iter() }.map(|client| client.exchange(&server, 1, 2).gateway);
+    let seen: Vec<_> = seen.collect();
+    assert!(seen.contains(&port), "{seen:?}");
+    assert!(seen.iter().any(|gateway| *gateway != port), "{seen:?}");
+    assert!(probe.value(DROPPED, &[]).abs() < 0.1);
+}
+
 /// A process that says what a test has it say.
 struct Other(UnixStream);
 
