@@ -277,7 +277,8 @@ impl Client {
 
     /// Reads keys and servers to go with the rest of the configuration.
     fn read(&mut self) -> Result<(Config, Identity), ClientError> {
-        let fresh = self.source.load()?;
+        let fresh = self.source.load();
+        let fresh = fresh.inspect_err(|_| self.metrics.config_good.set(0))?;
         if fresh.key_files() != self.watched.keys {
             self.watched = Watched::new(&self.source, &fresh)?;
         }
