@@ -73,7 +73,8 @@ pub(crate) use self::upstream::Pools;
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 64 * 1024;
 /// Lines of a head by HTTP/1.1, of which hyper permits 100: a user is impersonated with a line for each group.
-const MAX_HEADERS: usize = 1024;
+/// hyper allocates 64 bytes for each, for a moment.
+const MAX_HEADERS: usize = 512;
 
 /// A terminating route's state, which outlives snapshots in which it does not change.
 #[derive(Debug)]

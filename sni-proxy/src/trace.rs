@@ -238,7 +238,7 @@ fn state(shared: &Shared, handover: Option<&HandoverReadiness>) -> String {
         Phase::Serving if shared.routing.has_routes().is_err() => "waiting for its first routes",
         Phase::Serving => "serving",
         Phase::Unready => "draining, still accepting",
-        Phase::Closing => "draining, accepts no more",
+        Phase::Closing => "draining, accepts no more but WireGuard flows beside another process",
         Phase::Cut => "ending",
     };
     state.to_owned()

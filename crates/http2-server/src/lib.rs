@@ -40,6 +40,7 @@ pub trait Host<S> {
     fn poll_given_up(&mut self, cx: &mut Context<'_>, peer: &Peer<'_>) -> Poll<()>;
 
     /// The socket, which had taken nothing more, does so again: its peer has taken something, though it may say nothing.
+    /// Of what is in the kernel at the end of all that is written nothing is heard.
     fn unblocked(&mut self) {}
 }
 

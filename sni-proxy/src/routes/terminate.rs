@@ -56,8 +56,8 @@ struct UpstreamFile {
     /// The front proxy's certificate, shown for clients that showed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     identity: Option<KeyPairFile>,
-    /// Connections of each worker to one endpoint, for clients with a certificate, for requests with a token and
-    /// for others each; above it other endpoints are tried, then requests are answered 503.
+    /// Connections of each worker to one endpoint, for clients with a certificate, for requests with a token that was
+    /// accepted, for those with one that was not yet, and for others each; above it other endpoints are tried, then requests are answered 503.
     #[serde(default = "max_connections")]
     max_connections: u32,
 }

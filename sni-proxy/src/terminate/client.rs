@@ -256,8 +256,9 @@ impl Client {
         let has_token = headers::has_token(request.headers());
         let caller = match verified {
             Some(verified) => Caller::Verified(verified),
-            None if has_token && self.proven.get() => Caller::Token,
-            None => Caller::Anonymous,
+            None if !has_token => Caller::Anonymous,
+            None if self.proven.get() => Caller::Token,
+            None => Caller::Unproven,
         };
         let path = request.uri().path_and_query().cloned();
         // What is for the server as a whole has none (RFC 9110 section 7.1).

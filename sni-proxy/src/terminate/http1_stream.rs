@@ -257,6 +257,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Http1Stream<S> {
         let begun = own.params.count.begun();
         if begun != own.seen {
             (own.seen, own.head_since) = (begun, None);
+            own.head_timer = Timer::default();
         }
         if !own.params.count.is_idle() {
             return read;

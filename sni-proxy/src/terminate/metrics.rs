@@ -62,8 +62,10 @@ telemetry::labels! {
         Anonymous = "anonymous",
         /// Clients' that showed a certificate; the front proxy's is shown for them.
         Identity = "identity",
-        /// Those with a token.
+        /// Those with a token, of clients of which one was accepted.
         Token = "token",
+        /// Those with a token, of other clients.
+        Unproven = "unproven",
     }
 }
 
@@ -233,7 +235,7 @@ fn pools(out: &mut Encoder, all: &ByCluster) {
     };
     family(
         "rhizome_upstream_connections_active",
-        "Open connections to the API servers of terminating routes: for clients with a certificate (`identity`), requests with a token (`token`), and others (`anonymous`).",
+        "Open connections to the API servers of terminating routes: for clients with a certificate (`identity`), requests with a token that was accepted (`token`) or not yet (`unproven`), and others (`anonymous`).",
         |pool| &pool.connections,
     );
     family(

@@ -1,9 +1,10 @@
-//! Connections to the servers behind a terminating route, of one worker: three pools for each route.
+//! Connections to the servers behind a terminating route, of one worker: four pools for each route.
 //!
 //! ```text
-//!     neither ───────▶ anonymous ─┐
-//!     with a token ──▶ token ─────┤
-//!     [`Verified`] ──▶ mutual ────┴─▶ endpoint by least requests ─▶ a stream of a kept HTTP/2 connection
+//!     neither ──────────────▶ anonymous ─┐
+//!     with a token, unknown ▶ unproven ──┤
+//!     with one, accepted ───▶ token ─────┤
+//!     [`Verified`] ─────────▶ mutual ────┴─▶ endpoint by least requests ─▶ a stream of a kept HTTP/2 connection
 //!                                                                   upgrades, HTTP/1.1: one of its own
 //! ```
 //!
@@ -65,9 +66,11 @@ const IDLE: Duration = Duration::from_secs(90);
 /// Whom a request is sent for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Caller<'a> {
-    /// A client without a certificate, a request without a token or after one that was refused.
+    /// A client without a certificate, a request without a token.
     Anonymous,
-    /// The same with a token.
+    /// The same with a token, of a client of which none was accepted yet, or the last one was refused.
+    Unproven,
+    /// The same, of a client of which one was accepted.
     Token,
     /// One whose certificate was verified for this request.
     Verified(&'a Verified),
@@ -121,6 +124,7 @@ impl Pools {
 pub(crate) struct Upstreams {
     pub(crate) stats: Rc<WorkerStats>,
     anonymous: Pool,
+    unproven: Pool,
     token: Pool,
     /// Opened by [`Verified`] alone: see [`Upstreams::send`].
     mutual: Pool,
@@ -222,6 +226,7 @@ impl Upstreams {
         };
         Self {
             anonymous: pool(PoolKind::Anonymous),
+            unproven: pool(PoolKind::Unproven),
             token: pool(PoolKind::Token),
             mutual: pool(PoolKind::Identity),
             stats,
@@ -243,6 +248,10 @@ impl Upstreams {
             Caller::Anonymous => {
                 let tls = &context.secrets.tls.plain;
                 self.anonymous.send(context, tls, request, upgrades).await
+            }
+            Caller::Unproven => {
+                let tls = &context.secrets.tls.plain;
+                self.unproven.send(context, tls, request, upgrades).await
             }
             Caller::Token => {
                 let tls = &context.secrets.tls.plain;

@@ -168,7 +168,9 @@ fn terminated(out: &mut String, of: &TerminatedView) {
             format!("answered 400: {why}")
         }
         (Some(pool), None) => {
-            format!("no user; by the pool {pool}, with a token by the pool token{note}")
+            format!(
+                "no user; by the pool {pool}, with a token by the pool unproven until one is accepted, then token{note}"
+            )
         }
         (Some(pool), Some(user)) => {
             let groups = match of.groups.as_slice() {

@@ -54,7 +54,7 @@ async fn unauthorized_requests_end_no_connection_of_others() {
             for _ in 0..2 {
                 assert_eq!(stranger.ask("/events", good).await, Said::Status(200));
             }
-            for (pool, streams) in [("anonymous", 2.0), ("token", 10.0)] {
+            for (pool, streams) in [("anonymous", 0.0), ("unproven", 2.0), ("token", 10.0)] {
                 let open = world.gateway.value(STREAMS, &[CLUSTER, ("pool", pool)]);
                 assert_eq!(open, streams, "{bad:?} {anew}: {pool}");
             }
