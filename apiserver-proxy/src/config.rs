@@ -199,10 +199,10 @@ impl Config {
     /// # Errors
     /// The directory of `handover` is not as it has to be.
     pub fn check(&self) -> Result<(), DirectoryError> {
-        let handover = self.handover.iter();
-        handover
-            .map(|own| check_handover(&own.socket))
-            .try_for_each(|own| own.map(drop))
+        if let Some(handover) = &self.handover {
+            check_handover(&handover.socket)?;
+        }
+        Ok(())
     }
 
     /// Returns the device and the addresses that are kept on it.

@@ -244,30 +244,23 @@ impl Upstreams {
         mut request: Request<RequestBody>,
         upgrades: bool,
     ) -> Result<(Response<Answer>, Active), StatusCode> {
-        match caller {
-            Caller::Anonymous => {
-                let tls = &context.secrets.tls.plain;
-                self.anonymous.send(context, tls, request, upgrades).await
-            }
-            Caller::Unproven => {
-                let tls = &context.secrets.tls.plain;
-                self.unproven.send(context, tls, request, upgrades).await
-            }
-            Caller::Token => {
-                let tls = &context.secrets.tls.plain;
-                self.token.send(context, tls, request, upgrades).await
-            }
+        let secrets = &context.secrets.tls;
+        let (pool, tls) = match caller {
+            Caller::Anonymous => (&self.anonymous, &secrets.plain),
+            Caller::Unproven => (&self.unproven, &secrets.plain),
+            Caller::Token => (&self.token, &secrets.plain),
             Caller::Verified(verified) => {
-                let tls = context.secrets.tls.mutual.as_ref();
+                let tls = secrets.mutual.as_ref();
                 let tls = tls.ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
                 let headers = request.headers_mut();
                 headers.insert(USER, verified.user().clone());
                 for group in verified.groups() {
                     headers.append(GROUP, group.clone());
                 }
-                self.mutual.send(context, tls, request, upgrades).await
+                (&self.mutual, tls)
             }
-        }
+        };
+        pool.send(context, tls, request, upgrades).await
     }
 }
 
