@@ -133,9 +133,9 @@ impl Tenant {
         STREAM_WINDOW - (self.bytes.own.limit() / 4).clamp(FEW, STREAM_WINDOW)
     }
 
-    /// Returns whether what holds `own` bytes is about to be refused more.
-    pub(crate) fn is_short(&self, own: usize) -> bool {
-        self.bytes.headroom(own, 0) == Headroom::Short
+    /// Returns whether one that holds `own` bytes is about to be refused more, once all have taken `more`.
+    pub(crate) fn is_short(&self, own: usize, more: usize) -> bool {
+        self.bytes.is_short(own, more)
     }
 
     /// Counts one agent's stream in; nothing when there are too many.

@@ -132,17 +132,23 @@ impl Share {
         self.process.0.sub(less);
     }
 
+    /// Returns whether one that holds `own` bytes is refused any once this tenant has taken `more`.
+    pub(crate) fn is_short(&self, own: usize, more: usize) -> bool {
+        let free = |counter: &Counter| counter.free().saturating_sub(more);
+        let of_process = free(&self.process.0).saturating_mul(TENANT_WEIGHT);
+        own > free(&self.own) || self.own.used() + more > of_process
+    }
+
     /// Returns whether one that holds `own` bytes may promise `more`. Promises get half of the
     /// memory, so that what was promised to every tunnel from the start finds some left.
     pub(crate) fn headroom(&self, own: usize, more: usize) -> Headroom {
         let half = |counter: &Counter| (counter.limit() / 2).saturating_sub(counter.used());
-        let (tenant, process) = (&self.own, &self.process.0);
-        if own + more <= half(tenant) && more <= half(process) {
+        if own + more <= half(&self.own) && more <= half(&self.process.0) {
             Headroom::Ample
-        } else if own <= tenant.free() && tenant.used() <= process.free() * TENANT_WEIGHT {
-            Headroom::Enough
-        } else {
+        } else if self.is_short(own, 0) {
             Headroom::Short
+        } else {
+            Headroom::Enough
         }
     }
 }

@@ -61,6 +61,8 @@ pub struct Link {
     closing: usize,
     /// Tunnels whose close takes the peer long, until they are gone.
     long_closes: usize,
+    /// When the peer may be asked for the next one.
+    close_after: Option<Instant>,
     events: VecDeque<Event>,
     /// Without credit.
     shared: SharedWindow,
@@ -115,6 +117,7 @@ impl Link {
             closes: VecDeque::new(),
             closing: 0,
             long_closes: 0,
+            close_after: None,
             events: VecDeque::new(),
             shared: SharedWindow::new(match extensions.window {
                 true => 0,
@@ -193,7 +196,12 @@ impl Link {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.timers.first().map(|&(at, _)| at);
-        first.into_iter().chain(self.shared.due()).min()
+        let close = self.close_after.filter(|_| !self.closes.is_empty());
+        first
+            .into_iter()
+            .chain(self.shared.due())
+            .chain(close)
+            .min()
     }
 
     // === Dialing ===

@@ -325,6 +325,11 @@ impl Tunnel {
         }
     }
 
+    /// Returns whether data waits of a peer that knows no credit, and so may send more of it.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.held() > 0 && self.progress().is_some() && self.phase != Phase::Lingering
+    }
+
     fn progress(&self) -> Option<&Progress> {
         match &self.inflow {
             Inflow::Watched(progress) => Some(progress),

@@ -1,15 +1,46 @@
 //! How many tunnels a peer is asked to close at once.
 
+use std::time::{Duration, Instant};
+
 use super::Link;
+use super::window::PULSE;
 use crate::tunnel::Tunnel;
 
 impl Link {
     /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent sends all that it has read
-    /// of a tunnel first, in turns with all others, and hears nothing else meanwhile: so that dials come in between,
-    /// one is asked for at a time while there are slow ones, or such that are to be closed in the midst of much.
-    pub(super) fn may_close(&self) -> bool {
+    /// of a tunnel first, and hears nothing else until that has passed its queue. So that dials come in between,
+    /// one close is asked for at a time while there are slow tunnels, or some that are to be closed amid much data;
+    /// and the next one after a pause, unless many wait, or much data of the tunnel is to be expected until then.
+    pub(super) fn may_close(&self, slot: u32) -> bool {
         let long = self.shared.holders + self.long_closes;
-        self.extensions.window || long == 0 || self.closing == 0
+        let paused = self.close_after.is_some() && !self.is_long_close(slot);
+        self.extensions.window || long == 0 || (self.closing == 0 && !paused)
+    }
+
+    fn is_long_close(&self, slot: u32) -> bool {
+        let tunnel = self.tunnels.get(slot as usize);
+        tunnel.is_some_and(|tunnel| tunnel.marks.long_close)
+    }
+
+    /// Has a tunnel wait until the peer may be asked to close it.
+    pub(super) fn close_later(&mut self, slot: u32) {
+        match self.is_long_close(slot) {
+            true => self.closes.push_front(slot),
+            false => self.closes.push_back(slot),
+        }
+    }
+
+    /// Begins the pause behind a close, if it has to wait for pulses.
+    pub(super) fn begin_close_pause(&mut self, now: Instant) {
+        if self.shared.holders > 0 && self.shared.is_tight() && self.closes.len() < MANY {
+            self.close_after = Some(now + CLOSE_PAUSE);
+        }
+    }
+
+    pub(super) fn end_close_pause(&mut self, now: Instant) {
+        if self.close_after.take_if(|at| *at <= now).is_some() {
+            self.next_close();
+        }
     }
 
     /// Counts a tunnel, whose socket is gone or given up, among those whose close takes long.
@@ -22,9 +53,10 @@ impl Link {
     }
 
     pub(super) fn next_close(&mut self) {
-        while self.may_close()
-            && let Some(slot) = self.closes.pop_front()
+        while let Some(&slot) = self.closes.front()
+            && self.may_close(slot)
         {
+            self.closes.pop_front();
             let tunnel = self.tunnels.get_mut(slot as usize);
             let waits = |own: &mut Tunnel| std::mem::take(&mut own.marks.close_waits);
             if tunnel.is_some_and(|own| waits(own) && own.asks_to_close()) {
@@ -34,3 +66,8 @@ impl Link {
         }
     }
 }
+
+/// From one close to the next: the pulse in which it passes the peer's queue, and two in which dials and answers do.
+const CLOSE_PAUSE: Duration = PULSE.saturating_mul(3);
+/// Closes that wait, from which on there are no pauses: with them, so many take most of the time that one may wait.
+const MANY: usize = 128;

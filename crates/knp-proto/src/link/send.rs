@@ -24,19 +24,27 @@ impl Link {
         if self.ended {
             return None;
         }
-        let first = self.next_control();
-        if let Some(packet) = first {
+        self.end_close_pause(now);
+        let next = self.next_packet(now, buf);
+        if next.is_some() {
+            self.shared.sent(now);
+        }
+        next
+    }
+
+    fn next_packet(&mut self, now: Instant, buf: &mut BytesMut) -> Option<Transmit> {
+        if let Some(packet) = self.next_control() {
             return Some(whole(packet, buf));
         }
         while let Some(grant) = self.fair.next_flow() {
-            let may_close = self.may_close();
+            let may_close = self.may_close(grant.flow);
             let Some(tunnel) = self.tunnels.get_mut(grant.flow as usize) else {
                 self.fair.deactivate(grant.flow);
                 continue;
             };
             if tunnel.asks_to_close() && !may_close {
                 tunnel.marks.close_waits = true;
-                self.closes.push_back(grant.flow);
+                self.close_later(grant.flow);
                 self.fair.deactivate(grant.flow);
                 continue;
             }
@@ -57,6 +65,7 @@ impl Link {
                 });
             }
             if let Some(last) = last {
+                self.begin_close_pause(now);
                 return Some(whole(last, buf));
             }
         }
@@ -90,9 +99,10 @@ impl Link {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.shared.due().is_some_and(|at| at <= now) {
+        if self.shared.due().is_some_and(|at| at <= now) && !self.shared.lend_more(now) {
             self.pulse(now);
         }
+        self.end_close_pause(now);
         while let Some(&(at, slot)) = self.timers.first() {
             if at > now {
                 return;
@@ -118,10 +128,18 @@ impl Link {
 
     /// Lets others get past slow sockets, and gives up those that have stopped.
     fn pulse(&mut self, now: Instant) {
-        let (excess, enough) = (self.shared.excess, self.shared.enough());
-        let short = self.tenant.is_short(excess + 2 * PULSES * enough);
+        let (mut waiting, mut largest) = (0, 0);
+        for (_, tunnel) in &self.tunnels {
+            waiting += usize::from(tunnel.is_waiting());
+            largest = largest.max(tunnel.marks.excess);
+        }
+        self.shared.prepare(now, waiting);
+        let enough = self.shared.enough();
+        let share = |more: usize| more / self.shared.holders.max(1);
+        let short = |more: usize| self.tenant.is_short(largest + share(more), more);
         // Early, so that others need not wait while it shows who is slow.
-        let judged = self.tenant.is_short(excess + AHEAD * enough) || self.shared.is_lent_out();
+        let judged = short(AHEAD * enough) || self.shared.is_lent_out();
+        let short = short(PULSES * enough);
         // An agent cannot know that it is about to be dialed.
         let others = self.role == Role::Agent || self.tunnels.len() > self.shared.holders;
         let limit = self.config.stall_timeout;
@@ -175,5 +193,5 @@ fn whole(packet: Packet, buf: &mut BytesMut) -> Transmit {
 
 /// For how long a socket may take little when soon no more can be lent.
 const SLOW: Duration = Duration::from_secs(5);
-/// Pulses in that time.
-pub(super) const AHEAD: usize = 100;
+/// Pulses in that time, and those before which no more is lent.
+pub(super) const AHEAD: usize = 50 + PULSES;

@@ -6,10 +6,17 @@
 //!                          └────── lent in pulses once nearly all is withheld
 //! ```
 //!
-//! A peer gets back what slow sockets take, and so sends at their pace. A pulse lends enough for
-//! the packets of other tunnels to pass the peer's queue, which is first in, first out for all. More
-//! is lent while the peer does not answer a close: upstream's agent sends all that it has read of that
-//! tunnel, in turns with all others, before it hears anything else.
+//! A peer gets back what slow sockets take, and so sends at their pace. A pulse lends enough for the packets
+//! of other tunnels to pass the peer's queue, which is first in, first out for all: the bytes that are queued,
+//! and while this end sends anything, and so may wait for an answer, a packet of each tunnel whose data waits.
+//! So a hundred slow readers delay others no more than one does. More is lent while the peer does not answer
+//! a close: upstream's agent sends all that it has read of that tunnel, and hears nothing else meanwhile.
+//!
+//! A pulse is lent in parts. Upstream's agent sends under a Go mutex: the goroutine that has it takes it again
+//! before those that wait, until one of them has waited for 1 ms and missed it; then it is handed on in order,
+//! until one has waited for less (Go, sync/mutex.go). The first part is little, so that one misses it; the pauses
+//! have all wait for longer than 1 ms.
+//!
 //! Which socket is given up is not decided here.
 
 use std::time::{Duration, Instant};
@@ -34,6 +41,14 @@ pub(super) struct SharedWindow {
     /// The longest DATA so far.
     longest: usize,
     pulse: Option<Instant>,
+    /// What is still to be lent of the last pulse, and when the next one is due.
+    unlent: usize,
+    next: Option<Instant>,
+    /// When this end last sent a packet.
+    sent: Option<Instant>,
+    /// At the last pulse: whether that was lately, and the tunnels whose data waited.
+    awaits_answer: bool,
+    waiting: usize,
 }
 
 impl SharedWindow {
@@ -62,6 +77,11 @@ impl SharedWindow {
         }
     }
 
+    /// Records that a packet was sent, to which there may be an answer.
+    pub(super) fn sent(&mut self, now: Instant) {
+        self.sent = Some(now);
+    }
+
     /// Returns how many bytes the peer is not to get back for now.
     pub(super) fn withheld(&self) -> usize {
         self.unused + self.excess - self.lent
@@ -82,6 +102,17 @@ impl SharedWindow {
         self.pulse.filter(|_| self.is_short())
     }
 
+    /// Returns whether the peer's next packets may have to wait for a pulse, also right after one.
+    pub(super) fn is_tight(&self) -> bool {
+        self.withheld() + 2 * self.enough() > STREAM_WINDOW
+    }
+
+    /// Prepares a pulse, where the data of so many tunnels waits.
+    pub(super) fn prepare(&mut self, now: Instant, waiting: usize) {
+        self.awaits_answer = self.sent.is_some_and(|sent| now - sent < ANSWER);
+        self.waiting = waiting;
+    }
+
     /// Begins the time to the next pulse. If `lend`, others can pass until then: by what slow
     /// sockets take if that suffices, by half of enough if that leaves something to pay back. `late` says
     /// that the peer has not answered a close.
@@ -96,32 +127,105 @@ impl SharedWindow {
         let short = (self.withheld() + wanted).saturating_sub(STREAM_WINDOW);
         let most = self.excess.min(MAX_LENT).saturating_sub(self.lent);
         self.last = if lend && !paced { short.min(most) } else { 0 };
-        self.lent += self.last;
-        self.pulse = Some(now + PULSE);
+        self.unlent = self.last;
+        self.next = Some(now + PULSE);
+        self.lend(now, FIRST);
     }
 
-    /// Returns how many bytes in each of [`PULSES`] let a packet pass the peer's queue.
+    /// Lends the next part of the last pulse; false if there is none, or the next pulse is due.
+    pub(super) fn lend_more(&mut self, now: Instant) -> bool {
+        if self.unlent == 0 || self.next.is_some_and(|next| next <= now) {
+            return false;
+        }
+        self.lend(now, PART.max(self.last / PARTS));
+        true
+    }
+
+    fn lend(&mut self, now: Instant, max: usize) {
+        let part = self.unlent.min(max);
+        self.unlent -= part;
+        self.lent += part.min(self.excess - self.lent);
+        self.pulse = match self.unlent {
+            0 => self.next,
+            _ => Some(now + GAP),
+        };
+    }
+
+    /// Returns how many bytes a pulse has to let pass: the peer's queue and a packet of each tunnel whose data
+    /// waits; a quarter of those packets while there is no answer to wait for.
     pub(super) fn enough(&self) -> usize {
-        let queue = QUEUED + self.holders * self.longest;
-        (queue / PULSES).min((STREAM_WINDOW - self.unused) / PULSES)
+        let round = self.waiting * self.longest;
+        let in_one = if self.awaits_answer { round } else { round / 4 };
+        (QUEUED + in_one).min((STREAM_WINDOW - self.unused) / PULSES)
     }
 
-    /// As [`Self::enough`], for half the pulses and all that the peer has read of one tunnel, and as much of each
-    /// that is slow.
+    /// As [`Self::enough`], for half of all that the peer has read of one tunnel, and of as much of each that is
+    /// slow.
     fn enough_to_close(&self) -> usize {
-        let queues = QUEUED * (self.holders + 1);
-        queues.min((STREAM_WINDOW - self.unused) / 2) * 2 / PULSES
+        let queues = READ * (self.holders + 1);
+        queues.min((STREAM_WINDOW - self.unused) / 2) / 2
     }
 }
 
 /// Time between pulses. Fewer that lend as much in all have others wait longer: for the next one.
-const PULSE: Duration = Duration::from_millis(50);
-/// Pulses that let a packet pass the peer's queue.
+pub(super) const PULSE: Duration = Duration::from_millis(100);
+/// The first part of a pulse, the least and the most of the others, and the time between them.
+const FIRST: usize = 8 << 10;
+const PART: usize = 64 << 10;
+const PARTS: usize = 16;
+const GAP: Duration = Duration::from_millis(5);
+/// Fewest pulses in which the window is used up.
 pub(super) const PULSES: usize = 8;
-/// Bytes a peer may have queued before its tunnels take turns: 150 packets of 4 KiB, upstream's
-/// `--xfr-channel-size`. grpc-go itself queues 64 KiB.
-const QUEUED: usize = 640 << 10;
-/// Bytes of the packets that tunnels take turns with; ours are no longer.
+/// Bytes of a peer that its tunnels' packets wait for: 64 KiB in grpc-go, and some that are sent out of order.
+const QUEUED: usize = 160 << 10;
+/// Bytes that a peer may have read of one connection.
+const READ: usize = 640 << 10;
+/// Most bytes that one packet is taken to have; ours have no more.
 const LONGEST: usize = 64 << 10;
-/// Bytes that are lent at most: those of a hundred stalled readers of short packets in 30 s.
-const MAX_LENT: usize = 80 << 20;
+/// For how long an answer may be awaited after the last packet was sent.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Bytes that are lent at most: what a hundred stalled readers of packets of 4 KiB take in 30 s, and what is kept
+/// back so that slow ones are found in time.
+const MAX_LENT: usize = 208 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    fn pulse_is_lent_in_parts() {
+        let mut window = SharedWindow::new(0);
+        let mut now = Instant::now();
+        window.receive(now, 4 << 10);
+        window.change(0, STREAM_WINDOW);
+        window.prepare(now, 1);
+        window.pulse(now, true, false);
+        let mut lent = vec![window.lent];
+        while window.due().is_some_and(|at| at < now + PULSE) {
+            now += GAP;
+            assert_eq!(window.due(), Some(now));
+            assert!(window.lend_more(now));
+            lent.push(window.lent);
+        }
+        assert_eq!(lent, [8 << 10, 72 << 10, 136 << 10, window.enough()]);
+        // Nothing is short any more, until the peer has used it.
+        assert_eq!(window.due(), None);
+        window.change(STREAM_WINDOW, STREAM_WINDOW + window.enough());
+        assert!(!window.lend_more(window.due().unwrap()));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    fn part_of_a_pulse_that_is_past_is_not_lent() {
+        let mut window = SharedWindow::new(0);
+        let now = Instant::now();
+        window.change(0, STREAM_WINDOW);
+        window.pulse(now, true, false);
+        let lent = window.lent;
+        window.change(STREAM_WINDOW, 0);
+        window.change(0, STREAM_WINDOW);
+        assert!(!window.lend_more(now + PULSE));
+        assert!(window.lent <= lent);
+    }
+}

@@ -50,5 +50,5 @@ impl Tunnel {
     }
 }
 
-/// Half as much again as pulses of the shared window need to let a packet pass the peer's queue.
+/// Longer than the pulses of the shared window take to let a packet pass the peer's queue.
 const CLOSE_TIME: Duration = Duration::from_millis(600);

@@ -1,15 +1,19 @@
 //! Slow sockets: who waits, who is cut, and how much is held meanwhile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use knp_proto::{
-    EndReason, Extensions, INITIAL_WINDOW, LinkConfig, STREAM_WINDOW, StreamId, TenantLimits,
+    Budget, EndReason, Extensions, INITIAL_WINDOW, LinkConfig, STREAM_WINDOW, StreamId, Tenant,
+    TenantId, TenantLimits,
 };
 
 use crate::world::{End, World, generous, tenant};
 
 const KIB: usize = 1 << 10;
 const WINDOW: usize = 256 * KIB;
+/// The programs' `--max-buffered-bytes`.
+const MEMORY: usize = 256 << 20;
 
 /// A world with tunnels `0..count` open.
 fn open(extensions: Extensions, config: LinkConfig, count: u32) -> World {
@@ -184,8 +188,8 @@ fn slow_reader_without_credit_is_awaited() {
 }
 
 /// What upstream's agent makes others wait for: one queue for the packets of all tunnels, of 4 KiB
-/// each, and a source without end for each of the first `slow` ones. It leaves out grpc-go, which
-/// queues a tenth of that, and the time that a line takes.
+/// each, and a source without end for each of the first `slow` ones. It leaves out the time that a line
+/// takes.
 struct Queue {
     world: World,
     slow: u32,
@@ -195,26 +199,30 @@ struct Queue {
 }
 
 impl Queue {
-    const PACKETS: usize = 150;
+    /// grpc-go's 64 KiB.
+    const PACKETS: usize = 16;
     const STEP: Duration = Duration::from_millis(10);
 
     fn new(slow: u32) -> Self {
-        Self::within(slow, 256 << 20)
+        Self::within(slow, MEMORY)
     }
 
     /// Of a tenant that may hold so many bytes.
     fn within(slow: u32, buffered_bytes: usize) -> Self {
+        let limits = TenantLimits {
+            buffered_bytes,
+            ..generous()
+        };
+        Self::of(&tenant("a", limits, MEMORY), slow)
+    }
+
+    fn of(servers: &Arc<Tenant>, slow: u32) -> Self {
         let config = LinkConfig {
             max_data_bytes: 4 * KIB,
             quantum_bytes: 4 * KIB,
             ..LinkConfig::default()
         };
-        let limits = TenantLimits {
-            buffered_bytes,
-            ..generous()
-        };
-        let servers = tenant("a", limits, 256 << 20);
-        let world = World::of(&servers, StreamId(1), Extensions::default(), config);
+        let world = World::of(servers, StreamId(1), Extensions::default(), config);
         let (world, took) = (established(world, slow + 1), 0);
         let other = slow;
         Self {
@@ -260,9 +268,11 @@ impl Queue {
         waited
     }
 
-    /// Has others exchange and dial for `time`, while the slow one takes `rate` bytes a second.
-    fn others(&mut self, rate: usize, time: Duration) {
+    /// Has others exchange and dial for `time`, while the slow one takes `rate` bytes a second. Returns how
+    /// often they did.
+    fn others(&mut self, rate: usize, time: Duration) -> u32 {
         let (len, start) = (rate / 100, self.world.now);
+        let before = self.other;
         while self.world.now - start < time {
             self.step(len);
             let other = self.other;
@@ -273,9 +283,15 @@ impl Queue {
             self.world.dial(number);
             let dial = self.wait(len, |world| world.server.sockets[&number].connected);
             let longest = answer.max(dial);
-            assert!(longest < Duration::from_millis(600), "{answer:?} {dial:?}");
+            assert!(
+                longest < Duration::from_millis(600),
+                "{answer:?} {dial:?} at {:?} held {}",
+                self.world.now - start,
+                held(&self.world, End::Server)
+            );
             self.world.close(End::Server, other, false);
         }
+        self.other - before
     }
 }
 
@@ -299,9 +315,14 @@ fn slow_reader_without_credit_keeps_its_pace() {
 fn reader_without_credit_may_not_use_memory_up_by_trickling() {
     for (rate, memory) in [(100 * KIB, 64), (KIB, 64), (100 * KIB, 256)] {
         let mut queue = Queue::within(1, memory << 20);
-        queue.others(rate, Duration::from_secs(120));
+        queue.others(rate, Duration::from_secs(240));
         let ended = queue.world.server.sockets[&0].ended.clone();
-        assert_eq!(ended, Some(EndReason::SlowConsumer), "{rate} bytes/s");
+        let held = held(&queue.world, End::Server);
+        assert_eq!(
+            ended,
+            Some(EndReason::SlowConsumer),
+            "{rate} bytes/s, {held} held"
+        );
     }
 }
 
@@ -319,6 +340,31 @@ fn stalled_readers_without_credit_stall_no_other() {
         }
         assert!(held(&queue.world, End::Server) <= WINDOW);
     }
+}
+
+#[test]
+fn hundred_stalled_readers_cost_others_what_one_costs() {
+    let [one, hundred] = [1, 100].map(|slow| {
+        let mut queue = Queue::new(slow);
+        let exchanges = queue.others(0, Duration::from_secs(20));
+        let sockets = &queue.world.server.sockets;
+        assert!((0..slow).all(|number| sockets[&number].is_live()));
+        exchanges
+    });
+    assert!(hundred * 5 >= one * 4, "{hundred} exchanges of {one}");
+}
+
+#[test]
+fn little_is_lent_while_no_answer_is_awaited() {
+    let mut queue = Queue::new(100);
+    let start = queue.world.now;
+    while queue.world.now - start < Duration::from_secs(29) {
+        queue.step(0);
+    }
+    let sockets = &queue.world.server.sockets;
+    assert!((0..100).all(|number| sockets[&number].is_live()));
+    let held = held(&queue.world, End::Server);
+    assert!(held < 128 << 20, "{held}");
 }
 
 #[test]
@@ -340,6 +386,87 @@ fn nothing_is_lent_while_memory_is_short() {
     }
     let ended = world.server.sockets[&0].ended.clone();
     assert_eq!(ended, Some(EndReason::SlowConsumer), "sooner than usual");
+}
+
+#[test]
+fn next_close_waits_while_all_wait_for_pulses() {
+    let config = LinkConfig::default();
+    let mut world = open(Extensions::default(), config, 3);
+    while !world.server.link.is_held_up() {
+        world.write(End::Agent, 0, 64 * KIB);
+        carry(&mut world);
+    }
+    let asked = |world: &mut World| {
+        carry(world);
+        let sockets = &world.agent.sockets;
+        (1..3).filter(|number| !sockets[number].is_live()).count()
+    };
+    world.close(End::Server, 1, true);
+    assert_eq!(asked(&mut world), 1);
+    world.close(End::Server, 2, true);
+    assert_eq!(asked(&mut world), 1);
+    let due = world.server.link.poll_timeout().unwrap();
+    assert!(due <= world.now + Duration::from_millis(300));
+    // No pulse is needed to go on.
+    while world.read(End::Server, 0, 64 * KIB) > 0 {}
+    assert!(!world.server.link.is_held_up());
+    assert_eq!(asked(&mut world), 2, "none holds up others any more");
+    world.settle();
+}
+
+#[test]
+fn next_close_is_sent_when_no_pulse_follows() {
+    let config = LinkConfig::default();
+    let mut world = open(Extensions::default(), config, 3);
+    while !world.server.link.is_held_up() {
+        world.write(End::Agent, 0, 64 * KIB);
+        carry(&mut world);
+    }
+    world.close(End::Server, 1, true);
+    carry(&mut world);
+    world.close(End::Server, 2, true);
+    carry(&mut world);
+    assert!(world.agent.sockets[&2].is_live());
+    // Nothing more comes, and nothing is taken.
+    let start = world.now;
+    while world.agent.sockets[&2].is_live() {
+        let due = world.server.link.poll_timeout().expect("a close waits");
+        world.pass(due.saturating_duration_since(world.now));
+        carry(&mut world);
+    }
+    let waited = world.now - start;
+    assert!(waited <= Duration::from_millis(300), "{waited:?}");
+    assert!(world.server.sockets[&0].is_live());
+}
+
+#[test]
+fn stalled_readers_of_many_links_are_cut_before_memory_is_out() {
+    // A tenant with three links, and as many tenants with one each.
+    for tenants in [1, 3] {
+        let limits = TenantLimits {
+            buffered_bytes: MEMORY,
+            ..generous()
+        };
+        let process = Budget::new(MEMORY);
+        let own: Vec<_> = (0..tenants)
+            .map(|_| Tenant::new(TenantId::new("a"), limits, Arc::clone(&process)))
+            .collect();
+        let mut queues: Vec<_> = (0..3)
+            .map(|number| Queue::of(&own[number % tenants], 60))
+            .collect();
+        for _ in 0..4000 {
+            queues.iter_mut().for_each(|queue| queue.step(0));
+            assert!(process.used() <= MEMORY);
+        }
+        for queue in &queues {
+            let sockets = &queue.world.server.sockets;
+            for number in 0..60 {
+                let ended = sockets[&number].ended.clone();
+                assert_eq!(ended, Some(EndReason::SlowConsumer), "{number}");
+            }
+            assert!(sockets[&60].is_live());
+        }
+    }
 }
 
 #[test]
