@@ -133,7 +133,7 @@ impl Tenant {
         STREAM_WINDOW - (self.bytes.own.limit() / 4).clamp(FEW, STREAM_WINDOW)
     }
 
-    /// Returns whether one that holds `own` bytes is about to be refused more, once all have taken `more`.
+    /// Returns whether one that holds `own` bytes is refused more once this tenant has taken `more`.
     pub(crate) fn is_short(&self, own: usize, more: usize) -> bool {
         self.bytes.is_short(own, more)
     }

@@ -132,7 +132,7 @@ impl Share {
         self.process.0.sub(less);
     }
 
-    /// Returns whether one that holds `own` bytes is refused any once this tenant has taken `more`.
+    /// Returns whether one that holds `own` bytes is refused more once this tenant has taken `more`.
     pub(crate) fn is_short(&self, own: usize, more: usize) -> bool {
         let free = |counter: &Counter| counter.free().saturating_sub(more);
         let of_process = free(&self.process.0).saturating_mul(TENANT_WEIGHT);

@@ -325,7 +325,7 @@ impl Tunnel {
         }
     }
 
-    /// Returns whether data waits of a peer that knows no credit, and so may send more of it.
+    /// Returns whether data of a peer that knows no credit waits, and more may come.
     pub(crate) fn is_waiting(&self) -> bool {
         self.held() > 0 && self.progress().is_some() && self.phase != Phase::Lingering
     }

@@ -10,11 +10,18 @@ impl Link {
     /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent sends all that it has read
     /// of a tunnel first, and hears nothing else until that has passed its queue. So that dials come in between,
     /// one close is asked for at a time while there are slow tunnels, or some that are to be closed amid much data;
-    /// and the next one after a pause, unless many wait, or much data of the tunnel is to be expected until then.
+    /// and the next one after a pause, unless many wait, or the tunnel is one with much data.
     pub(super) fn may_close(&self, slot: u32) -> bool {
-        let long = self.shared.holders + self.long_closes;
-        let paused = self.close_after.is_some() && !self.is_long_close(slot);
-        self.extensions.window || long == 0 || (self.closing == 0 && !paused)
+        let pauses = self.are_closes_long() && self.close_after.is_some();
+        self.may_close_any() && (!pauses || self.is_long_close(slot))
+    }
+
+    fn may_close_any(&self) -> bool {
+        !self.are_closes_long() || self.closing == 0
+    }
+
+    fn are_closes_long(&self) -> bool {
+        !self.extensions.window && self.shared.holders + self.long_closes > 0
     }
 
     fn is_long_close(&self, slot: u32) -> bool {
@@ -22,17 +29,10 @@ impl Link {
         tunnel.is_some_and(|tunnel| tunnel.marks.long_close)
     }
 
-    /// Has a tunnel wait until the peer may be asked to close it.
-    pub(super) fn close_later(&mut self, slot: u32) {
-        match self.is_long_close(slot) {
-            true => self.closes.push_front(slot),
-            false => self.closes.push_back(slot),
-        }
-    }
-
     /// Begins the pause behind a close, if it has to wait for pulses.
-    pub(super) fn begin_close_pause(&mut self, now: Instant) {
-        if self.shared.holders > 0 && self.shared.is_tight() && self.closes.len() < MANY {
+    pub(super) fn begin_close_pause(&mut self, now: Instant, slot: u32) {
+        let waits = self.shared.holders > 0 && self.shared.is_tight();
+        if waits && self.closes.len() < MANY && !self.is_long_close(slot) {
             self.close_after = Some(now + CLOSE_PAUSE);
         }
     }
@@ -53,10 +53,11 @@ impl Link {
     }
 
     pub(super) fn next_close(&mut self) {
-        while let Some(&slot) = self.closes.front()
-            && self.may_close(slot)
-        {
-            self.closes.pop_front();
+        while self.may_close_any() {
+            let next = self.closes.iter().position(|&slot| self.may_close(slot));
+            let Some(slot) = next.and_then(|at| self.closes.remove(at)) else {
+                return;
+            };
             let tunnel = self.tunnels.get_mut(slot as usize);
             let waits = |own: &mut Tunnel| std::mem::take(&mut own.marks.close_waits);
             if tunnel.is_some_and(|own| waits(own) && own.asks_to_close()) {
@@ -69,5 +70,6 @@ impl Link {
 
 /// From one close to the next: the pulse in which it passes the peer's queue, and two in which dials and answers do.
 const CLOSE_PAUSE: Duration = PULSE.saturating_mul(3);
-/// Closes that wait, from which on there are no pauses: with them, so many take most of the time that one may wait.
+/// Closes that wait, from which on there are no pauses. With pauses, the last of them has waited for most of the
+/// time that it may.
 const MANY: usize = 128;

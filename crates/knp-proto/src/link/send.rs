@@ -44,7 +44,7 @@ impl Link {
             };
             if tunnel.asks_to_close() && !may_close {
                 tunnel.marks.close_waits = true;
-                self.close_later(grant.flow);
+                self.closes.push_back(grant.flow);
                 self.fair.deactivate(grant.flow);
                 continue;
             }
@@ -65,7 +65,9 @@ impl Link {
                 });
             }
             if let Some(last) = last {
-                self.begin_close_pause(now);
+                if last.kind() == PacketKind::CloseRequest {
+                    self.begin_close_pause(now, grant.flow);
+                }
                 return Some(whole(last, buf));
             }
         }
@@ -135,6 +137,7 @@ impl Link {
         }
         self.shared.prepare(now, waiting);
         let enough = self.shared.enough();
+        // What comes may all be of one tunnel, or of many.
         let share = |more: usize| more / self.shared.holders.max(1);
         let short = |more: usize| self.tenant.is_short(largest + share(more), more);
         // Early, so that others need not wait while it shows who is slow.
@@ -164,7 +167,7 @@ impl Link {
                 .tunnels
                 .iter()
                 .any(|(_, own)| own.closes_late(now, &self.config));
-        self.shared.pulse(now, others && !short, late);
+        self.shared.pulse(now, others && !short, late && !judged);
     }
 
     fn expire_dial(&mut self, slot: u32) {
@@ -193,5 +196,5 @@ fn whole(packet: Packet, buf: &mut BytesMut) -> Transmit {
 
 /// For how long a socket may take little when soon no more can be lent.
 const SLOW: Duration = Duration::from_secs(5);
-/// Pulses in that time, and those before which no more is lent.
+/// Pulses in that time, and the margin at which lending stops.
 pub(super) const AHEAD: usize = 50 + PULSES;

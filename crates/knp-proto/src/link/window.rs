@@ -9,13 +9,13 @@
 //! A peer gets back what slow sockets take, and so sends at their pace. A pulse lends enough for the packets
 //! of other tunnels to pass the peer's queue, which is first in, first out for all: the bytes that are queued,
 //! and while this end sends anything, and so may wait for an answer, a packet of each tunnel whose data waits.
-//! So a hundred slow readers delay others no more than one does. More is lent while the peer does not answer
+//! So a hundred slow readers delay others little more than one does. More is lent while the peer does not answer
 //! a close: upstream's agent sends all that it has read of that tunnel, and hears nothing else meanwhile.
 //!
 //! A pulse is lent in parts. Upstream's agent sends under a Go mutex: the goroutine that has it takes it again
-//! before those that wait, until one of them has waited for 1 ms and missed it; then it is handed on in order,
-//! until one has waited for less (Go, sync/mutex.go). The first part is little, so that one misses it; the pauses
-//! have all wait for longer than 1 ms.
+//! before those that wait, until one of them that has waited for 1 ms fails to get it; then it is handed on in
+//! order, until one has waited for less (Go, sync/mutex.go). The first part is small, so that one fails; between
+//! parts all wait for longer than 1 ms.
 //!
 //! Which socket is given up is not decided here.
 
@@ -40,6 +40,7 @@ pub(super) struct SharedWindow {
     taken: usize,
     /// The longest DATA so far.
     longest: usize,
+    /// When the next pulse is due, or the next part of one.
     pulse: Option<Instant>,
     /// What is still to be lent of the last pulse, and when the next one is due.
     unlent: usize,
@@ -97,7 +98,7 @@ impl SharedWindow {
         self.lent + AHEAD * self.enough() > MAX_LENT
     }
 
-    /// Returns when the next pulse is due.
+    /// Returns when the next pulse, or the next part of one, is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.pulse.filter(|_| self.is_short())
     }
@@ -152,7 +153,7 @@ impl SharedWindow {
     }
 
     /// Returns how many bytes a pulse has to let pass: the peer's queue and a packet of each tunnel whose data
-    /// waits; a quarter of those packets while there is no answer to wait for.
+    /// waits; a quarter of those packets while there is no answer to wait for. At most an eighth of the window.
     pub(super) fn enough(&self) -> usize {
         let round = self.waiting * self.longest;
         let in_one = if self.awaits_answer { round } else { round / 4 };
@@ -167,7 +168,7 @@ impl SharedWindow {
     }
 }
 
-/// Time between pulses. Fewer that lend as much in all have others wait longer: for the next one.
+/// Time between pulses. A packet waits for one even if little is ahead of it.
 pub(super) const PULSE: Duration = Duration::from_millis(100);
 /// The first part of a pulse, the least and the most of the others, and the time between them.
 const FIRST: usize = 8 << 10;
@@ -176,11 +177,11 @@ const PARTS: usize = 16;
 const GAP: Duration = Duration::from_millis(5);
 /// Fewest pulses in which the window is used up.
 pub(super) const PULSES: usize = 8;
-/// Bytes of a peer that its tunnels' packets wait for: 64 KiB in grpc-go, and some that are sent out of order.
+/// Bytes that may be ahead of a tunnel's packet: 64 KiB in grpc-go, and some that are sent out of order.
 const QUEUED: usize = 160 << 10;
 /// Bytes that a peer may have read of one connection.
 const READ: usize = 640 << 10;
-/// Most bytes that one packet is taken to have; ours have no more.
+/// Longest packet that is reckoned with; ours are no longer.
 const LONGEST: usize = 64 << 10;
 /// For how long an answer may be awaited after the last packet was sent.
 const ANSWER: Duration = Duration::from_secs(1);
