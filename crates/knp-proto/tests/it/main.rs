@@ -12,5 +12,6 @@ mod go_peer;
 mod memory;
 mod model;
 mod packets;
+mod pulses;
 mod races;
 mod world;
