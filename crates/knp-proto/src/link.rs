@@ -61,7 +61,7 @@ pub struct Link {
     closing: usize,
     /// Tunnels whose close takes the peer long, until they are gone.
     long_closes: usize,
-    /// When the peer may be asked for the next close that takes no long.
+    /// When the peer may be asked for the next close, but for long ones.
     close_after: Option<Instant>,
     events: VecDeque<Event>,
     /// Without credit.

@@ -7,8 +7,8 @@ use super::window::PULSE;
 use crate::tunnel::Tunnel;
 
 impl Link {
-    /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent sends all that it has read
-    /// of a tunnel first, and hears nothing else until that has passed its queue. So that dials come in between,
+    /// Returns whether the peer may be asked to close one tunnel more. Upstream's agent hears
+    /// nothing else until its answer has passed its queue. So that dials come in between,
     /// one close is asked for at a time while there are slow tunnels, or some that are to be closed amid much data;
     /// and the next one after a pause, unless many wait, or the tunnel is one with much data.
     pub(super) fn may_close(&self, slot: u32) -> bool {
