@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
-use super::window::PULSES;
 use super::{Link, Transmit};
 use crate::config::Role;
 use crate::id::ConnectId;
@@ -141,8 +140,8 @@ impl Link {
         let share = |more: usize| more / self.shared.holders.max(1);
         let short = |more: usize| self.tenant.is_short(largest + share(more), more);
         // Early, so that others need not wait while it shows who is slow.
-        let judged = short(AHEAD * enough) || self.shared.is_lent_out();
-        let short = short(PULSES * enough);
+        let judged = short((MARGIN + TO_JUDGE) * enough);
+        let short = short(MARGIN * enough);
         // An agent cannot know that it is about to be dialed.
         let others = self.role == Role::Agent || self.tunnels.len() > self.shared.holders;
         let limit = self.config.stall_timeout;
@@ -194,7 +193,8 @@ fn whole(packet: Packet, buf: &mut BytesMut) -> Transmit {
     }
 }
 
-/// For how long a socket may take little when soon no more can be lent.
+/// For how long a socket may take little when soon no more can be lent, and the pulses in that time.
 const SLOW: Duration = Duration::from_secs(5);
-/// Pulses in that time, and the margin at which lending stops.
-pub(super) const AHEAD: usize = 50 + PULSES;
+const TO_JUDGE: usize = 50;
+/// Pulses for which memory has to be there, or none is lent: other links of the tenant have theirs.
+const MARGIN: usize = 8;

@@ -9,9 +9,9 @@
 //! A peer gets back what slow sockets take, and so sends at their pace. A pulse lends enough for the packets
 //! of other tunnels to pass the peer's queue, which is first in, first out for all: the bytes that are queued,
 //! and while this end sends anything, and so may wait for an answer, a packet of each tunnel whose data waits.
-//! So a hundred slow readers of an upstream agent delay others little more than one does; of an upstream server,
-//! with longer packets than a pulse has room for, more. More is lent while the peer does not answer a close:
-//! upstream's agent hears nothing else until its answer has passed the queue.
+//! So a hundred slow readers delay others little more than one does, as long as memory is there for what they
+//! are lent. More is lent while the peer does not answer a close: upstream's agent hears nothing else until its
+//! answer has passed the queue.
 //!
 //! A pulse is lent in parts. Upstream's agent sends under a Go mutex: the goroutine that has it takes it again
 //! before those that wait, until one of them that has waited for 1 ms fails to get it; then it is handed on in
@@ -22,13 +22,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::send::AHEAD;
 use crate::config::STREAM_WINDOW;
 
 #[derive(Debug, Default)]
 pub(super) struct SharedWindow {
     /// How much of the stream's window is not returned once it was used.
     unused: usize,
+    /// How much a pulse lends at most.
+    most: usize,
     /// Bytes that wait beyond what any tunnel may hold.
     pub(super) excess: usize,
     /// The tunnels they are of.
@@ -54,9 +55,10 @@ pub(super) struct SharedWindow {
 }
 
 impl SharedWindow {
-    pub(super) fn new(unused: usize) -> Self {
+    pub(super) fn new(unused: usize, most: usize) -> Self {
         Self {
             unused,
+            most,
             ..Self::default()
         }
     }
@@ -94,11 +96,6 @@ impl SharedWindow {
         self.withheld() + self.enough() > STREAM_WINDOW
     }
 
-    /// Returns whether soon no more is lent.
-    pub(super) fn is_lent_out(&self) -> bool {
-        self.lent + AHEAD * self.enough() > MAX_LENT
-    }
-
     /// Returns when the next pulse, or the next part of one, is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.pulse.filter(|_| self.is_short())
@@ -127,8 +124,11 @@ impl SharedWindow {
         let slow = std::mem::take(&mut self.taken) >= enough / 2;
         let wanted = if slow { enough / 2 } else { enough };
         let short = (self.withheld() + wanted).saturating_sub(STREAM_WINDOW);
-        let most = self.excess.min(MAX_LENT).saturating_sub(self.lent);
-        self.last = if lend && !paced { short.min(most) } else { 0 };
+        self.last = if lend && !paced {
+            short.min(self.excess - self.lent)
+        } else {
+            0
+        };
         self.unlent = self.last;
         self.next = Some(now + PULSE);
         self.lend(now, FIRST);
@@ -154,18 +154,19 @@ impl SharedWindow {
     }
 
     /// Returns how many bytes a pulse has to let pass: the peer's queue and a packet of each tunnel whose data
-    /// waits; a quarter of those packets while there is no answer to wait for. At most an eighth of the window.
+    /// waits; a quarter of those packets while there is no answer to wait for.
     pub(super) fn enough(&self) -> usize {
         let round = self.waiting * self.longest;
         let in_one = if self.awaits_answer { round } else { round / 4 };
-        (QUEUED + in_one).min((STREAM_WINDOW - self.unused) / PULSES)
+        (QUEUED + in_one).min(self.most)
     }
 
     /// As [`Self::enough`], for half of all that the peer has read of one tunnel, and of as much of each that is
     /// slow.
     fn enough_to_close(&self) -> usize {
         let queues = READ * (self.holders + 1);
-        queues.min((STREAM_WINDOW - self.unused) / 2) / 2
+        let half = queues.min((STREAM_WINDOW - self.unused) / 2) / 2;
+        half.max(self.enough())
     }
 }
 
@@ -176,8 +177,6 @@ const FIRST: usize = 8 << 10;
 const PART: usize = 64 << 10;
 const PARTS: usize = 16;
 const GAP: Duration = Duration::from_millis(5);
-/// Fewest pulses in which the window is used up.
-pub(super) const PULSES: usize = 8;
 /// Bytes that may be ahead of a tunnel's packet: 64 KiB in grpc-go, and some that are sent out of order.
 const QUEUED: usize = 160 << 10;
 /// Bytes that a peer may have read of one connection.
@@ -186,9 +185,6 @@ const READ: usize = 640 << 10;
 const LONGEST: usize = 64 << 10;
 /// For how long an answer may be awaited after the last packet was sent.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Bytes that are lent at most: what a hundred stalled readers of packets of 4 KiB take in 30 s, and what is kept
-/// back so that slow ones are found in time.
-const MAX_LENT: usize = 208 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -197,7 +193,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     fn pulse_is_lent_in_parts() {
-        let mut window = SharedWindow::new(0);
+        let mut window = SharedWindow::new(0, 1 << 20);
         let mut now = Instant::now();
         window.receive(now, 4 << 10);
         window.change(0, STREAM_WINDOW);
@@ -220,7 +216,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     fn part_of_a_pulse_that_is_past_is_not_lent() {
-        let mut window = SharedWindow::new(0);
+        let mut window = SharedWindow::new(0, 1 << 20);
         let now = Instant::now();
         window.change(0, STREAM_WINDOW);
         window.pulse(now, true, false);

@@ -33,6 +33,7 @@ pub(crate) fn tenant(name: &str, limits: TenantLimits, budget: usize) -> Arc<Ten
 /// Limits under which nothing is refused.
 pub(crate) fn generous() -> TenantLimits {
     TenantLimits {
+        buffered_bytes: 256 << 20,
         dials_per_second: 0,
         ..TenantLimits::default()
     }
