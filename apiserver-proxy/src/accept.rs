@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use relay::Socket;
 use serve::{
     ConnRecord, ListenerContext, RelayRecord, Resume, Resumed, WorkerHandle, WorkerSocket,
     accept_all,
 };
-use tokio::net::TcpStream;
 
 use crate::connection::{self, Begin, Established};
 use crate::worker::{Shared, Worker};
@@ -47,12 +47,7 @@ pub(crate) async fn run(
 }
 
 /// Admits a connection and starts its task, or counts why not.
-fn accepted(
-    worker: &Rc<Worker>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    listener: &Rc<ListenerContext>,
-) {
+fn accepted(worker: &Rc<Worker>, stream: Socket, peer: SocketAddr, listener: &Rc<ListenerContext>) {
     let admission = &worker.shared.admission;
     let record = ConnRecord::admit(listener, peer, admission);
     let Some(record) = record.and_then(|record| record.admit_client(peer.ip(), admission)) else {

@@ -11,10 +11,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use preamble::{Progress, ResponseHead, Version, encode_connect, encode_v1, encode_v2};
-use relay::{Direction, Meter, Relay, Stopped, Timers};
+use relay::{Direction, Meter, Relay, Socket, Stopped, Timers};
 use serve::{ConnRecord, Reason, Resumed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::Announce;
@@ -33,7 +32,7 @@ const ALONG_BYTES: usize = 2048;
 #[derive(Debug)]
 pub(crate) enum Begin {
     /// It was accepted.
-    Accepted(TcpStream),
+    Accepted(Socket),
     /// It was relayed before, here or by another process.
     Relayed(Established),
 }
@@ -41,8 +40,8 @@ pub(crate) enum Begin {
 /// A connection that only has to be relayed.
 #[derive(Debug)]
 pub(crate) struct Established {
-    pub(crate) downstream: TcpStream,
-    pub(crate) upstream: TcpStream,
+    pub(crate) downstream: Socket,
+    pub(crate) upstream: Socket,
     /// How far it was, if it was relayed before.
     pub(crate) stopped: Option<Box<Stopped>>,
 }
@@ -120,8 +119,8 @@ async fn establish(
 
 /// Announces the client and its destination to the gateway.
 async fn announce(
-    downstream: &mut TcpStream,
-    upstream: &mut TcpStream,
+    downstream: &mut Socket,
+    upstream: &mut Socket,
     worker: &Worker,
     record: &ConnRecord,
     deadline: Instant,
@@ -149,7 +148,7 @@ async fn connect(
     worker: &Worker,
     record: &ConnRecord,
     deadline: Instant,
-) -> Result<TcpStream, Reason> {
+) -> Result<Socket, Reason> {
     let shared = &*worker.shared;
     let cluster = shared.route.cluster();
     let Some(endpoint) = cluster.endpoints().first() else {
@@ -196,15 +195,15 @@ fn header(version: Version, source: SocketAddr, destination: SocketAddr) -> Vec<
 
 /// Sends the PROXY header, in one segment with what the client has sent already.
 async fn tell(
-    downstream: &TcpStream,
-    upstream: &mut TcpStream,
+    downstream: &Socket,
+    upstream: &mut Socket,
     mut bytes: Vec<u8>,
     record: &ConnRecord,
     deadline: Instant,
 ) -> Result<(), Reason> {
     let header_len = bytes.len();
     // Nothing there yet, or an end: the relay will see it again. An error it would not.
-    match downstream.try_read_buf(&mut bytes) {
+    match downstream.try_read(&mut bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
             return Err(Reason::DownstreamReset);
         }
@@ -223,8 +222,8 @@ async fn tell(
 /// Sends a CONNECT request and waits for the gateway's consent. Bytes that follow its answer are
 /// the destination's and are handed to the client.
 async fn ask(
-    downstream: &mut TcpStream,
-    upstream: &mut TcpStream,
+    downstream: &mut Socket,
+    upstream: &mut Socket,
     destination: &str,
     worker: &Worker,
     record: &ConnRecord,
@@ -256,7 +255,7 @@ async fn ask(
 }
 
 /// Reads the answer to a CONNECT; returns what came behind it.
-async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Reason> {
+async fn read_answer(upstream: &mut Socket) -> Result<Vec<u8>, Reason> {
     let mut buf = Vec::with_capacity(512);
     loop {
         match upstream.read_buf(&mut buf).await {

@@ -14,12 +14,12 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use relay::Socket;
 use route::Route;
 use serve::{
     ConnRecord, ListenerContext, MovingFlows, Phase, Reason, RelayRecord, Resume, Resumed,
     WorkerHandle, WorkerSocket, accept_all,
 };
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -106,7 +106,7 @@ pub(crate) async fn run(handle: WorkerHandle, task: Task) -> io::Result<()> {
 }
 
 /// Admits a connection and starts its task, or counts why not.
-fn accepted(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, listener: &Rc<Listener>) {
+fn accepted(worker: &Rc<Worker>, stream: Socket, peer: SocketAddr, listener: &Rc<Listener>) {
     let admission = &worker.shared.admission;
     let record = ConnRecord::admit(&listener.context, peer, admission);
     // Behind a load balancer the client is known only from its header.

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use preamble::HttpVersion;
+use relay::Socket;
 use serve::Reason;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// Longest time an answer may take to be written, and then to be read by the peer.
@@ -90,13 +90,13 @@ impl Answer {
     }
 
     /// Writes the answer; false when the peer did not take it in time.
-    pub(crate) async fn write(&self, stream: &mut TcpStream) -> bool {
+    pub(crate) async fn write(&self, stream: &mut Socket) -> bool {
         let written = timeout(WRITE_LIMIT, stream.write_all(self.text.as_bytes())).await;
         matches!(written, Ok(Ok(())))
     }
 
     /// Writes the answer and gives the peer time to read it.
-    pub(crate) async fn write_and_linger(&self, stream: &mut TcpStream) {
+    pub(crate) async fn write_and_linger(&self, stream: &mut Socket) {
         if self.write(stream).await {
             relay::linger(stream, LINGER_LIMIT, LINGER_BYTES).await;
         }

@@ -15,11 +15,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use preamble::{HttpVersion, encode_v1, encode_v2};
-use relay::{Relay, Stopped, Timers};
+use relay::{Relay, Socket, Stopped, Timers};
 use route::{Cluster, Endpoint, OnListener, PickContext, ProxyVersion, Route, TcpOptions};
 use serve::{ConnRecord, Reason, RelayRecord, Resumed};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answer::Answer;
@@ -81,7 +80,7 @@ pub(crate) enum Begin {
 /// A connection as it was accepted; boxed, since it is taken apart before the relay starts.
 #[derive(Debug)]
 pub(crate) struct Accepted {
-    pub(crate) downstream: TcpStream,
+    pub(crate) downstream: Socket,
     pub(crate) peer: SocketAddr,
     pub(crate) listener: Rc<Listener>,
 }
@@ -89,8 +88,8 @@ pub(crate) struct Accepted {
 /// A connection that only has to be relayed.
 #[derive(Debug)]
 pub(crate) struct Established {
-    downstream: TcpStream,
-    upstream: TcpStream,
+    downstream: Socket,
+    upstream: Socket,
     timers: Timers,
     /// Bytes of upstream's that may wait to be read; 0 leaves it to the kernel.
     unread: u32,
@@ -327,7 +326,7 @@ async fn connect(
     tcp: &TcpOptions,
     routing: &crate::routing::Published,
     worker: &Worker,
-) -> Result<(TcpStream, Arc<Endpoint>, SocketAddr), Reason> {
+) -> Result<(Socket, Arc<Endpoint>, SocketAddr), Reason> {
     let mut tried: Vec<Arc<Endpoint>> = Vec::new();
     let mut reason = Reason::NoEndpoint;
     for _ in 0..=cluster.settings().connect_retries {
@@ -376,7 +375,7 @@ fn first_bytes(
     preamble: Preamble,
     cluster: &Cluster,
     peer: SocketAddr,
-    downstream: &TcpStream,
+    downstream: &Socket,
 ) -> (Vec<u8>, usize) {
     let payload = preamble.bytes.len();
     let Some(version) = cluster.settings().send_proxy_protocol else {
@@ -403,7 +402,7 @@ fn first_bytes(
 }
 
 /// Ends a connection whose preamble is refused.
-async fn refuse(downstream: &mut TcpStream, refusal: Refusal) -> Reason {
+async fn refuse(downstream: &mut Socket, refusal: Refusal) -> Reason {
     if let Some(answer) = refusal.answer {
         answer.write_and_linger(downstream).await;
     }
@@ -411,11 +410,7 @@ async fn refuse(downstream: &mut TcpStream, refusal: Refusal) -> Reason {
 }
 
 /// Ends a connection for `reason`, telling a CONNECT client so.
-async fn answer(
-    downstream: &mut TcpStream,
-    reason: Reason,
-    version: Option<HttpVersion>,
-) -> Reason {
+async fn answer(downstream: &mut Socket, reason: Reason, version: Option<HttpVersion>) -> Reason {
     if let Some(version) = version {
         Answer::to_refused_connect(version, reason)
             .write_and_linger(downstream)

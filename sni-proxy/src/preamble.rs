@@ -20,9 +20,9 @@ use preamble::{
     Addresses, ClientHello, ClientHelloError, HeadError, HttpVersion, Progress, ProxyHeader,
     ProxyHeaderError, RequestHead, detect, looks_like_connect,
 };
+use relay::Socket;
 use serve::{Admission, ConnRecord, Reason};
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::Answer;
@@ -154,7 +154,7 @@ impl From<Reason> for Refusal {
 /// # Errors
 /// Why it is refused. Not cancel-safe: what was read is lost with the future, which is right for
 /// a connection that ends with it.
-pub(crate) async fn read(stream: &TcpStream, expected: &Expected<'_>) -> Result<Preamble, Refusal> {
+pub(crate) async fn read(stream: &Socket, expected: &Expected<'_>) -> Result<Preamble, Refusal> {
     let mut reader = Reader {
         stream,
         buf: Vec::new(),
@@ -240,7 +240,7 @@ async fn optional_then_node(
 
 /// The bytes of a preamble as they arrive.
 struct Reader<'a> {
-    stream: &'a TcpStream,
+    stream: &'a Socket,
     buf: Vec<u8>,
     deadline: Instant,
 }
@@ -378,16 +378,11 @@ impl Reader<'_> {
                 // In proportion, so that what was read is seldom copied, however long it is.
                 self.buf.reserve_exact(READ_BYTES.max(self.buf.len() / 4));
             }
-            let room = self.buf.capacity() - self.buf.len();
-            match self.stream.try_read_buf(&mut self.buf) {
-                Ok(read) if (1..room).contains(&read) => {
-                    relay::not_ready(self.stream, Interest::READABLE);
-                    return Ok(read);
-                }
+            match self.stream.try_read(&mut self.buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // No more than was read is free while it waits: a buffer that is cut to its length each time is
                     // copied for each byte of a peer that sends single ones.
-                    if room > self.buf.len() {
+                    if self.buf.capacity() > 2 * self.buf.len() {
                         self.buf.shrink_to_fit();
                     }
                 }
@@ -397,7 +392,7 @@ impl Reader<'_> {
                 }
                 result => return result,
             }
-            timeout_at(self.deadline, self.stream.readable())
+            timeout_at(self.deadline, self.stream.ready(Interest::READABLE))
                 .await
                 .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         }
@@ -476,21 +471,22 @@ mod tests {
     use std::time::Duration;
 
     use tokio::io::AsyncWriteExt;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::time::timeout;
 
     use super::*;
 
     /// A client, and its connection here.
-    async fn connected() -> (TcpStream, TcpStream) {
+    async fn connected() -> (TcpStream, Socket) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let client = TcpStream::connect(address).await.unwrap();
         client.set_nodelay(true).unwrap();
-        (client, listener.accept().await.unwrap().0)
+        let (accepted, _) = listener.accept().await.unwrap();
+        (client, accepted.into_std().unwrap().try_into().unwrap())
     }
 
-    fn reader(stream: &TcpStream) -> Reader<'_> {
+    fn reader(stream: &Socket) -> Reader<'_> {
         Reader {
             stream,
             buf: Vec::new(),
@@ -552,6 +548,23 @@ mod tests {
             looked.windows(2).all(|two| two[0].1 <= two[1].0),
             "{looked:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn bytes_behind_urgent_data_are_read() {
+        let (mut client, stream) = connected().await;
+        let mut reader = reader(&stream);
+        client.write_all(b"half").await.unwrap();
+        let send = || socket2::SockRef::from(&client).send_out_of_band(b"!");
+        client.async_io(Interest::WRITABLE, send).await.unwrap();
+        client.write_all(b"rest").await.unwrap();
+        while reader.buf.len() < 8 {
+            timeout(Duration::from_secs(20), reader.read())
+                .await
+                .unwrap()
+                .unwrap();
+        }
+        assert_eq!(reader.buf, b"halfrest");
     }
 
     #[tokio::test]

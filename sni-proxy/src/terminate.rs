@@ -43,11 +43,10 @@ use std::time::{Duration, SystemTime};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use relay::Timers;
+use relay::{Socket, Timers};
 use route::Route;
 use rustls::HandshakeKind;
 use serve::{ConnRecord, Reason};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -152,7 +151,7 @@ impl Terminations {
 /// A connection whose TLS ends here.
 #[derive(Debug)]
 pub(crate) struct Terminated {
-    pub(crate) downstream: TcpStream,
+    pub(crate) downstream: Socket,
     /// Bytes of it that were read already.
     pub(crate) early: Vec<u8>,
     pub(crate) listener: Rc<Listener>,
@@ -218,7 +217,9 @@ async fn begin(
 ) -> Result<(Tls, Driver, Rc<Client>), Reason> {
     let shared = &worker.shared;
     let within = Instant::now() + shared.config.limits.preamble_timeout.0;
-    let (wire, driver) = Wire::new(conn.downstream, conn.early.len());
+    let downstream = conn.downstream.into_tokio();
+    let downstream = downstream.map_err(|_| Reason::Internal)?;
+    let (wire, driver) = Wire::new(downstream, conn.early.len());
     let handshakes = &conn.listener.handshakes;
     // Before the client's certificate is verified: the client may take its time after that.
     let began = SystemTime::now();

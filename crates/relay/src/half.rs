@@ -15,23 +15,20 @@
 //!
 //! Reads stop at a byte that the source marked as urgent (tcp(7)). recv(2) drops it and goes on the
 //! next time; splice(2) never passes it, so only recv(2) finds that a stream has ended.
-//! So recv(2) looks when splice(2) finds nothing. A short recv(2) that stopped there looks as if it had emptied
-//! the source: what is behind waits for the next segment. Only one more call per exchange would show it.
 
 use std::io;
 use std::task::{Context, Poll, ready};
 
 use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::RecvFlags;
 use rustix::pipe::{SpliceFlags, splice};
 use socket2::SockRef;
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 
 use crate::outcome::{Direction, Failure, Meter};
 use crate::pool::{Pipe, Pool, Waiting};
 use crate::reset::is_writable;
-use crate::socket::{discard, has_more, not_ready, receive_buffer, would_block_or_interrupted};
+use crate::socket::{Socket, would_block_or_interrupted};
 use crate::stopped::StoppedHalf;
 
 /// Bytes of a first read. A read that fills it makes the direction a bulk one: the copy of
@@ -161,8 +158,11 @@ impl Half {
 
     /// Has at most `unread` bytes wait in the source from now on, once what is there has been read; and
     /// about `chunk` in the sink, whose `TCP_NOTSENT_LOWAT` is that; 0: as many as the kernel takes.
-    pub(crate) fn bound(&mut self, source: &TcpStream, unread: u32, chunk: u32) {
-        if receive_buffer(source).is_some_and(|bytes| bytes < unread as usize) {
+    pub(crate) fn bound(&mut self, source: &Socket, unread: u32, chunk: u32) {
+        if source
+            .receive_buffer()
+            .is_some_and(|bytes| bytes < unread as usize)
+        {
             // If the kernel refuses, what was set before stays.
             let _ = SockRef::from(source).set_recv_buffer_size(unread as usize);
         }
@@ -176,8 +176,8 @@ impl Half {
     pub(crate) fn poll<M: Meter>(
         &mut self,
         cx: &mut Context<'_>,
-        source: &TcpStream,
-        sink: &TcpStream,
+        source: &Socket,
+        sink: &Socket,
         pool: &Pool,
         meter: &M,
         last: bool,
@@ -246,10 +246,10 @@ impl Half {
 
     /// Returns whether the sink takes more. Where little may wait in it the kernel is asked, since it
     /// fills up a segment beyond its limit before it refuses.
-    fn ask(&self, sink: &TcpStream) -> bool {
+    fn ask(&self, sink: &Socket) -> bool {
         let writable = self.chunk() == 0 || is_writable(sink);
         if !writable {
-            not_ready(sink, Interest::WRITABLE);
+            sink.not_ready(Interest::WRITABLE);
         }
         writable
     }
@@ -257,13 +257,13 @@ impl Half {
     /// Has the source's receive buffer shrink by the bytes that are about to be read, so that what its
     /// window promised keeps its place. The kernel counts twice what is set here, and more for bytes that wait
     /// than their number (socket(7)).
-    fn shrink(&mut self, source: &TcpStream) {
+    fn shrink(&mut self, source: &Socket) {
         let most = self.at_most(SPLICE_BYTES);
         let Some(bounds) = self.bounds.as_mut().filter(|bounds| bounds.displaced == 0) else {
             return;
         };
         let (unread, chunk) = (bounds.unread as usize, bounds.chunk);
-        let Some(bytes) = receive_buffer(source).filter(|bytes| *bytes > unread) else {
+        let Some(bytes) = source.receive_buffer().filter(|bytes| *bytes > unread) else {
             if chunk == 0 {
                 // On a fast line no read asks the kernel for more than its bytes.
                 self.bounds = None;
@@ -337,8 +337,8 @@ impl Half {
     /// Reads once. `Some(0)` is the end of the stream, `None` that nothing was there after all.
     fn read<M: Meter>(
         &mut self,
-        source: &TcpStream,
-        sink: &TcpStream,
+        source: &Socket,
+        sink: &Socket,
         pool: &Pool,
         meter: &M,
     ) -> Result<Option<usize>, Failure> {
@@ -361,7 +361,7 @@ impl Half {
     }
 
     /// As [`read`](Self::read), except that `Some(0)` leaves to recv(2) what comes next.
-    fn splice_in(&mut self, source: &TcpStream, pool: &Pool) -> Result<Option<usize>, Failure> {
+    fn splice_in(&mut self, source: &Socket, pool: &Pool) -> Result<Option<usize>, Failure> {
         let recv_decides = self.run == 0;
         let len = self.at_most(SPLICE_BYTES);
         let Pending::Pipe { pipe, held } = &mut self.pending else {
@@ -373,7 +373,7 @@ impl Half {
             match splice(source, None, &pipe.writer, None, len, flags) {
                 Ok(read) => Ok(read),
                 // It stays ready.
-                Err(Errno::AGAIN) if recv_decides || has_more(source)? => Ok(0),
+                Err(Errno::AGAIN) if recv_decides || source.take_urgent() => Ok(0),
                 Err(errno) => {
                     refused = Some(errno);
                     Err(errno.into())
@@ -410,8 +410,8 @@ impl Half {
     /// Reads into the worker's scratch buffer and writes at once what the sink takes.
     fn copy<M: Meter>(
         &mut self,
-        source: &TcpStream,
-        sink: &TcpStream,
+        source: &Socket,
+        sink: &Socket,
         pool: &Pool,
         meter: &M,
     ) -> Result<Option<usize>, Failure> {
@@ -431,7 +431,7 @@ impl Half {
                 self.bulk = true;
                 self.copy_bytes = SMALL_BYTES * GROWTH;
             } else {
-                not_ready(source, Interest::READABLE);
+                source.drained();
             }
             let written = self.send(sink, &scratch[..read], meter)?;
             if written < read {
@@ -450,8 +450,8 @@ impl Half {
     /// direction holds nothing, however large the copies are.
     fn copy_bulk<M: Meter>(
         &mut self,
-        source: &TcpStream,
-        sink: &TcpStream,
+        source: &Socket,
+        sink: &Socket,
         scratch: &mut [u8],
         meter: &M,
     ) -> Result<Option<usize>, Failure> {
@@ -464,13 +464,14 @@ impl Half {
             return Ok(None);
         }
         let written = self.send(sink, &scratch[..peeked], meter)?;
-        discard(source, &mut scratch[..written])
+        source
+            .discard(&mut scratch[..written])
             .map_err(|error| self.direction.read_failed(error))?;
         if written < peeked {
             // One that took nothing was full, which the runtime knows already, or interrupted, and no
             // change is to come.
             if written > 0 {
-                not_ready(sink, Interest::WRITABLE);
+                sink.not_ready(Interest::WRITABLE);
             }
             self.sink_full = true;
             // What was peeked at fits into the scratch buffer.
@@ -478,7 +479,7 @@ impl Half {
         } else if peeked == scratch.len() {
             self.copy_bytes = (self.copy_bytes * GROWTH).min(Pool::SCRATCH_BYTES as u32);
         } else {
-            not_ready(source, Interest::READABLE);
+            source.drained();
         }
         Ok(Some(written).filter(|written| *written > 0))
     }
@@ -486,12 +487,11 @@ impl Half {
     /// Receives once; `None` when nothing was there after all.
     fn receive(
         &self,
-        source: &TcpStream,
+        source: &Socket,
         into: &mut [u8],
         flags: RecvFlags,
     ) -> Result<Option<usize>, Failure> {
-        let flags = flags | RecvFlags::DONTWAIT;
-        match source.try_io(Interest::READABLE, || Ok(recv(source, into, flags)?.0)) {
+        match source.receive(into, flags) {
             Ok(read) => Ok(Some(read)),
             Err(error) if would_block_or_interrupted(&error) => Ok(None),
             Err(error) => Err(self.direction.read_failed(error)),
@@ -499,9 +499,8 @@ impl Half {
     }
 
     /// Sends once and counts what was taken, which may be nothing.
-    fn send<M: Meter>(&self, sink: &TcpStream, bytes: &[u8], meter: &M) -> Result<usize, Failure> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let written = match sink.try_io(Interest::WRITABLE, || Ok(send(sink, bytes, flags)?)) {
+    fn send<M: Meter>(&self, sink: &Socket, bytes: &[u8], meter: &M) -> Result<usize, Failure> {
+        let written = match sink.send(bytes) {
             Ok(written) => written,
             Err(error) if would_block_or_interrupted(&error) => 0,
             Err(error) => return Err(self.direction.write_failed(error)),
@@ -513,16 +512,14 @@ impl Half {
     }
 
     /// Writes once from what is held.
-    fn write_pending<M: Meter>(&mut self, sink: &TcpStream, meter: &M) -> io::Result<()> {
+    fn write_pending<M: Meter>(&mut self, sink: &Socket, meter: &M) -> io::Result<()> {
         let most = self.at_most(usize::MAX);
         let (result, wanted, copied) = match &mut self.pending {
             Pending::Nothing => return Ok(()),
             Pending::Bytes { waiting, written } => {
                 let rest = &waiting.bytes[*written..];
                 let rest = &rest[..rest.len().min(most)];
-                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                let result = sink.try_io(Interest::WRITABLE, || Ok(send(sink, rest, flags)?));
-                (result, rest.len(), true)
+                (sink.send(rest), rest.len(), true)
             }
             Pending::Pipe { pipe, held } => {
                 let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
@@ -539,7 +536,7 @@ impl Half {
             Err(error) => return Err(error),
         };
         if sent < wanted && copied {
-            not_ready(sink, Interest::WRITABLE);
+            sink.not_ready(Interest::WRITABLE);
         }
         meter.relayed(self.direction, sent as u64, copied);
         match &mut self.pending {

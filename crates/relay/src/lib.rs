@@ -33,6 +33,6 @@ pub use pace::{MIN_BYTES, Pace, SinkState, round_trip};
 pub use pool::{Pool, PoolParams};
 pub use reset::{RESET_LIMIT, is_gone, is_writable, reset_on_close, reset_when_sent};
 pub use session::Relay;
-pub use socket::not_ready;
+pub use socket::Socket;
 pub use stopped::{Stopped, StoppedHalf};
 pub use stream::{Peer, relay_streams};

@@ -25,8 +25,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{Interest, Ready};
-use tokio::net::TcpStream;
+use tokio::io::Interest;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::clock::{Clock, Moved, Timers};
@@ -35,6 +34,7 @@ use crate::outcome::{Direction, Failure, Meter, Outcome, Side};
 use crate::pace::{Pace, SinkState, round_trip};
 use crate::pool::Pool;
 use crate::reset::{RESET_LIMIT, reset_when_sent};
+use crate::socket::Socket;
 use crate::stopped::Stopped;
 
 /// Relays until both directions are closed.
@@ -42,8 +42,8 @@ use crate::stopped::Stopped;
 /// A future; dropping it stops at once and gives back what it borrowed. Bytes are counted as they
 /// are handed to the receiving socket.
 pub struct Relay<'a, M: Meter> {
-    downstream: &'a TcpStream,
-    upstream: &'a TcpStream,
+    downstream: &'a Socket,
+    upstream: &'a Socket,
     meter: &'a M,
     pool: Rc<Pool>,
     rx: Half,
@@ -76,7 +76,7 @@ struct Ending<'a> {
 /// accepted what was read before, and which nothing reports once it has ended; and that a pipe is held for long,
 /// which others may need.
 struct Watch<'a> {
-    gone: Pin<Box<dyn Future<Output = io::Result<Ready>> + 'a>>,
+    gone: Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>,
     /// Runs once the source is gone: time for the sink to take what the source had sent, or to end as well.
     grace: Option<Pin<Box<Sleep>>>,
     /// How often bytes have moved since.
@@ -95,8 +95,8 @@ impl<'a, M: Meter> Relay<'a, M> {
     /// Prepares a relay between two connected sockets of the current runtime.
     #[must_use]
     pub fn new(
-        downstream: &'a TcpStream,
-        upstream: &'a TcpStream,
+        downstream: &'a Socket,
+        upstream: &'a Socket,
         pool: Rc<Pool>,
         meter: &'a M,
         timers: Timers,
@@ -120,8 +120,8 @@ impl<'a, M: Meter> Relay<'a, M> {
     /// any `stopped`, whose bytes wait in memory and count in the pool, as those taken out of pipes.
     #[must_use]
     pub fn resume(
-        downstream: &'a TcpStream,
-        upstream: &'a TcpStream,
+        downstream: &'a Socket,
+        upstream: &'a Socket,
         pool: Rc<Pool>,
         meter: &'a M,
         timers: Timers,
@@ -344,7 +344,7 @@ impl<'a, M: Meter> Relay<'a, M> {
 }
 
 impl Paced {
-    fn moved(&mut self, half: &mut Half, sockets: [&TcpStream; 2], bytes: u64) {
+    fn moved(&mut self, half: &mut Half, sockets: [&Socket; 2], bytes: u64) {
         let now = Instant::now().into_std();
         let state = match half.stalled() {
             true => SinkState::Full,
@@ -359,7 +359,7 @@ impl Paced {
     }
 
     /// Has at most `waiting` bytes wait in each of both sockets, within the limits of each.
-    fn bound(&self, half: &mut Half, [source, sink]: [&TcpStream; 2], waiting: u32) {
+    fn bound(&self, half: &mut Half, [source, sink]: [&Socket; 2], waiting: u32) {
         let unsent = waiting.min(self.max_unsent);
         if self.max_unsent > 0 {
             // If the kernel refuses, what was set before stays.

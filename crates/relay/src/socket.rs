@@ -1,37 +1,249 @@
-//! What a relay asks of one TCP socket, apart from moving its bytes on.
+//! A connected TCP socket of which the runtime also tells when urgent data (tcp(7)) has come.
+//!
+//! Reads stop at a byte that the peer marked as urgent, as if all had been read, and the kernel reports no
+//! change for what is behind. tokio's `TcpStream` does not ask for EPOLLPRI and so cannot tell one from the other.
 
+use std::future::poll_fn;
 use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send};
 use socket2::SockRef;
-use tokio::io::Interest;
-use tokio::net::TcpStream;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-/// Reads as many bytes as `peeked` has from `source`, which has them, and discards them: with
-/// MSG_TRUNC the kernel does not copy them (tcp(7)). They cannot be gone: one reader has the socket,
-/// and a reset leaves what was queued. Only a sender whose urgent pointer returns to a byte that was
-/// received before (RFC 6093 §3) can lose one more of its own.
-pub(crate) fn discard(source: &TcpStream, peeked: &mut [u8]) -> io::Result<()> {
-    let mut left = peeked.len();
-    while left > 0 {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        match recv(source, &mut peeked[..left], flags) {
-            // They were sent on already: going on would send them twice.
-            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok((gone, _)) => left -= gone,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+/// A connected TCP socket of the current runtime.
+#[derive(Debug)]
+pub struct Socket(AsyncFd<TcpStream>);
+
+impl Socket {
+    /// Connects a new socket that does not block to `addr`. Cancel-safe: a dropped attempt closes it.
+    ///
+    /// # Errors
+    /// Those of connect(2), which the kernel may report at once or later.
+    pub async fn connect(socket: socket2::Socket, addr: SocketAddr) -> io::Result<Self> {
+        if let Err(error) = socket.connect(&addr.into())
+            && Errno::from_io_error(&error) != Some(Errno::INPROGRESS)
+        {
+            return Err(error);
+        }
+        let socket = Self::try_from(TcpStream::from(socket))?;
+        poll_fn(|cx| socket.poll_write_ready(cx)).await?;
+        match socket.take_error()? {
+            None => Ok(socket),
+            Some(error) => Err(error),
         }
     }
-    Ok(())
+
+    /// Returns the socket without the runtime.
+    pub fn into_std(self) -> TcpStream {
+        self.0.into_inner()
+    }
+
+    /// Returns the socket as tokio's own, which others' code reads.
+    ///
+    /// # Errors
+    /// The kernel's: it cannot be registered anew.
+    pub fn into_tokio(self) -> io::Result<tokio::net::TcpStream> {
+        tokio::net::TcpStream::from_std(self.into_std())
+    }
+
+    /// Waits until it may be ready for `interest`. Cancel-safe.
+    ///
+    /// # Errors
+    /// The runtime is shutting down.
+    pub async fn ready(&self, interest: Interest) -> io::Result<()> {
+        self.0.ready(interest).await.map(drop)
+    }
+
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_read_ready(cx).map_ok(drop)
+    }
+
+    pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_write_ready(cx).map_ok(drop)
+    }
+
+    /// Runs `io` if the socket may be ready for it. If it would block, the runtime waits for the next change.
+    pub(crate) fn try_io<R>(
+        &self,
+        interest: Interest,
+        io: impl FnOnce() -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.0.try_io(interest, |_| io())
+    }
+
+    /// Clears a readiness without asking the kernel, which would only answer that there is nothing: a
+    /// stream socket that gave or took less than offered is empty or full, and edge-triggered epoll
+    /// reports the next change (epoll(7), Q9).
+    pub(crate) fn not_ready(&self, interest: Interest) {
+        let _ = self.try_io::<()>(interest, || Err(io::ErrorKind::WouldBlock.into()));
+    }
+
+    /// As [`Self::not_ready`] after a read that returned less than asked for, unless it stopped at urgent data.
+    pub(crate) fn drained(&self) {
+        if !self.take_urgent() {
+            self.not_ready(Interest::READABLE);
+        }
+    }
+
+    /// Returns whether urgent data may have come since the last call.
+    pub(crate) fn take_urgent(&self) -> bool {
+        let mut urgent = false;
+        let _ = self.try_io::<()>(Interest::PRIORITY, || {
+            urgent = true;
+            Err(io::ErrorKind::WouldBlock.into())
+        });
+        urgent
+    }
+
+    /// Receives once; the error is `WouldBlock` where nothing was there.
+    pub(crate) fn receive(&self, into: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.try_io(Interest::READABLE, || Ok(recv(self, into, flags)?.0))
+    }
+
+    /// Appends to `into` what has come, as far as there is room; 0 is the end of the stream. Asks the kernel also
+    /// while the runtime has not reported the socket, as that of a new connection.
+    ///
+    /// # Errors
+    /// `WouldBlock` where nothing was there; those of the connection.
+    pub fn try_read(&self, into: &mut Vec<u8>) -> io::Result<usize> {
+        let (room, mut asked) = (into.capacity() - into.len(), false);
+        let reported = self.try_io(Interest::READABLE, || {
+            asked = true;
+            self.append(into)
+        });
+        let read = if asked { reported } else { self.append(into) }?;
+        if (1..room).contains(&read) {
+            self.drained();
+        }
+        Ok(read)
+    }
+
+    fn append(&self, into: &mut Vec<u8>) -> io::Result<usize> {
+        Ok(recv(self, spare_capacity(into), RecvFlags::DONTWAIT)?.0)
+    }
+
+    /// Sends once; the error is `WouldBlock` where nothing was taken.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        self.try_io(Interest::WRITABLE, || Ok(send(self, bytes, flags)?))
+    }
+
+    /// Returns the bytes of its receive buffer, as they were set.
+    pub(crate) fn receive_buffer(&self) -> Option<usize> {
+        let doubled = SockRef::from(self).recv_buffer_size().ok()?;
+        Some(doubled / 2)
+    }
+
+    /// Reads as many bytes as `peeked` has, which have come, and discards them: with
+    /// MSG_TRUNC the kernel does not copy them (tcp(7)). They cannot be gone: one reader has the socket,
+    /// and a reset leaves what was queued. Only a sender whose urgent pointer returns to a byte that was
+    /// received before (RFC 6093 §3) can lose one more of its own.
+    pub(crate) fn discard(&self, peeked: &mut [u8]) -> io::Result<()> {
+        let mut left = peeked.len();
+        while left > 0 {
+            let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+            match recv(self, &mut peeked[..left], flags) {
+                // They were sent on already: going on would send them twice.
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((gone, _)) => left -= gone,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Clears a readiness without asking the kernel, which would only answer that there is nothing: a
-/// stream socket that gave or took less than offered is empty or full, and edge-triggered epoll
-/// reports the next change (epoll(7), Q9).
-pub fn not_ready(stream: &TcpStream, interest: Interest) {
-    let _ = stream.try_io::<()>(interest, || Err(io::ErrorKind::WouldBlock.into()));
+/// Takes a connected socket that does not block.
+impl TryFrom<TcpStream> for Socket {
+    type Error = io::Error;
+
+    fn try_from(socket: TcpStream) -> io::Result<Self> {
+        let interest = Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY;
+        #[expect(
+            deprecated,
+            reason = "sound for a socket that is owned; its replacement is unsafe code"
+        )]
+        AsyncFd::with_interest(socket, interest).map(Self)
+    }
+}
+
+impl Deref for Socket {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        self.0.get_ref()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.poll_read_ready(cx))?;
+            let room = buf.initialize_unfilled();
+            let wanted = room.len();
+            match self.receive(room, RecvFlags::empty()) {
+                Ok(read) => {
+                    if (1..wanted).contains(&read) {
+                        self.drained();
+                    }
+                    buf.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if would_block_or_interrupted(&error) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.poll_write_ready(cx))?;
+            match self.send(bytes) {
+                Ok(written) => {
+                    if written < bytes.len() {
+                        self.not_ready(Interest::WRITABLE);
+                    }
+                    return Poll::Ready(Ok(written));
+                }
+                Err(error) if would_block_or_interrupted(&error) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(rustix::net::shutdown(&*self, Shutdown::Write).map_err(io::Error::from))
+    }
 }
 
 pub(crate) fn would_block_or_interrupted(error: &io::Error) -> bool {
@@ -39,48 +251,4 @@ pub(crate) fn would_block_or_interrupted(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
     )
-}
-
-/// Bytes of a socket's receive buffer, as they were set.
-pub(crate) fn receive_buffer(socket: &TcpStream) -> Option<usize> {
-    let doubled = SockRef::from(socket).recv_buffer_size().ok()?;
-    Some(doubled / 2)
-}
-
-/// Returns whether recv(2) finds something, an end included.
-///
-/// # Errors
-/// What the socket failed with: it says so once (Linux, tcp_recvmsg_locked()), and reads as ended from then on.
-pub(crate) fn has_more(source: &TcpStream) -> io::Result<bool> {
-    match recv(source, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok(_) => Ok(true),
-        Err(Errno::AGAIN) => Ok(false),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn reset_is_not_lost_by_looking_for_more() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let peer = TcpStream::connect(listener.local_addr().unwrap());
-        let (peer, accepted) = tokio::join!(peer, listener.accept());
-        let (source, _) = accepted.unwrap();
-        assert!(!has_more(&source).unwrap());
-        let peer = peer.unwrap();
-        SockRef::from(&peer)
-            .set_linger(Some(Duration::ZERO))
-            .unwrap();
-        drop(peer);
-        source.ready(Interest::ERROR).await.unwrap();
-        let error = has_more(&source).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    }
 }

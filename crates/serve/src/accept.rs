@@ -11,14 +11,16 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
+use rustix::net::{SocketFlags, acceptfrom_with};
 use telemetry::AcceptBackoff;
 use telemetry::metrics::Counter;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -80,13 +82,18 @@ impl Accepting {
 /// Runs one accept loop for each socket, with whatever the caller keeps for its listener, until the
 /// process no longer accepts. Dropping the future ends the loops.
 ///
+/// `S` is the type of sockets of the runtime that the caller wants: tokio's, or the relay's.
+///
 /// # Errors
 /// When a loop could not start or ended by a defect; the others are ended then.
-pub async fn accept_all<L: 'static>(
+pub async fn accept_all<S, L: 'static>(
     accepting: &Accepting,
     sockets: Vec<(WorkerSocket, L)>,
-    accepted: impl Fn(TcpStream, SocketAddr, &L) + Clone + 'static,
-) -> io::Result<()> {
+    accepted: impl Fn(S, SocketAddr, &L) + Clone + 'static,
+) -> io::Result<()>
+where
+    S: TryFrom<TcpStream, Error = io::Error> + 'static,
+{
     let mut loops = JoinSet::new();
     for (socket, listener) in sockets {
         let (drain, accepted) = (accepting.drain.clone(), accepted.clone());
@@ -119,17 +126,24 @@ pub async fn accept_all<L: 'static>(
 
 /// Accepts until the process drains, and then until nothing is left to accept; `all_settled` waits for the
 /// other loops. Once another process has the sockets, it accepts what is queued and closes its own descriptor.
-async fn accept_loop(
+async fn accept_loop<S>(
     socket: WorkerSocket,
     all_settled: impl Future<Output = ()>,
     drain: &Drain,
     mut pauses: Pauses,
-    mut accepted: impl FnMut(TcpStream, SocketAddr),
-) -> io::Result<()> {
+    mut accepted: impl FnMut(S, SocketAddr),
+) -> io::Result<()>
+where
+    S: TryFrom<TcpStream, Error = io::Error>,
+{
     let WorkerSocket { socket, group, .. } = socket;
     let (pauses, accepted) = (&mut pauses, &mut accepted);
     // Needs no descriptor of its own: other loops accept already, and may have used the last one.
-    let listener = TcpListener::from_std(socket)?;
+    #[expect(
+        deprecated,
+        reason = "sound for a socket that is owned; its replacement is unsafe code"
+    )]
+    let listener = AsyncFd::with_interest(socket, Interest::READABLE)?;
     let mut gate = pauses.gate.clone();
     let serving = serve_until_closed(
         &listener,
@@ -145,11 +159,11 @@ async fn accept_loop(
     match group {
         Some(_) if has_left => {
             // Of a listener that the other process does not have, connections have come here until now.
-            let socket = listener.into_std()?;
+            let socket = listener.into_inner();
             let _ = timeout(SETTLE, empty(&socket, pauses, accepted, LEFT_MOST)).await;
         }
         Some(group) => {
-            let socket = listener.into_std()?;
+            let socket = listener.into_inner();
             empty(&socket, pauses, accepted, usize::MAX).await;
             group.leave(socket);
         }
@@ -163,13 +177,15 @@ async fn accept_loop(
 }
 
 /// Accepts until what is left is the queue of a socket that receives no new connections.
-async fn serve_until_closed(
-    listener: &TcpListener,
+async fn serve_until_closed<S>(
+    listener: &AsyncFd<TcpListener>,
     group: Option<&ReusePortGroup>,
     all_settled: impl Future<Output = ()>,
     drain: &Drain,
-    (pauses, accepted): (&mut Pauses, &mut impl FnMut(TcpStream, SocketAddr)),
-) {
+    (pauses, accepted): (&mut Pauses, &mut impl FnMut(S, SocketAddr)),
+) where
+    S: TryFrom<TcpStream, Error = io::Error>,
+{
     let closing = drain.reached(Phase::Closing);
     let Some(group) = group else {
         return accept_until(listener, closing, pauses, accepted).await;
@@ -177,17 +193,17 @@ async fn serve_until_closed(
     let unready = async {
         tokio::select! {
             () = drain.reached(Phase::Unready) => {}
-            never = group.watch(listener) => match never {},
+            never = group.watch(listener.get_ref()) => match never {},
         }
     };
     accept_until(listener, unready, pauses, accepted).await;
-    pass_over(group, listener);
+    pass_over(group, listener.get_ref());
     accept_until(listener, closing, pauses, accepted).await;
     // Another process that has this very socket would be refused as well.
     let shared = group.is_shared();
     if !shared {
-        pass_over(group, listener); // another process may have started meanwhile, or ended
-        if let Err(error) = refuse_new(listener) {
+        pass_over(group, listener.get_ref()); // another process may have started meanwhile, or ended
+        if let Err(error) = refuse_new(listener.get_ref()) {
             tracing::warn!(%error, "connections that arrive while the listener closes are reset");
         }
     }
@@ -197,20 +213,18 @@ async fn serve_until_closed(
 }
 
 /// Accepts what is in the queue of a socket that receives no new connections, or `most` of it.
-async fn empty(
-    socket: &std::net::TcpListener,
+async fn empty<S>(
+    socket: &TcpListener,
     pauses: &mut Pauses,
-    accepted: &mut impl FnMut(TcpStream, SocketAddr),
+    accepted: &mut impl FnMut(S, SocketAddr),
     most: usize,
-) {
+) where
+    S: TryFrom<TcpStream, Error = io::Error>,
+{
     // Asks the kernel: the runtime's readiness may be a moment old.
     for _ in 0..most {
-        let next = socket.accept().and_then(|(stream, peer)| {
-            stream.set_nonblocking(true)?;
-            Ok((TcpStream::from_std(stream)?, peer))
-        });
-        match next {
-            Ok((stream, peer)) => accepted(stream, unmapped(peer)),
+        match accept(socket) {
+            Ok((stream, peer)) => accepted(stream, peer),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 if let Some(pause) = pauses.failed(&error) {
@@ -222,18 +236,31 @@ async fn empty(
     }
 }
 
+/// Accepts one connection, if there is one.
+fn accept<S>(listener: &TcpListener) -> io::Result<(S, SocketAddr)>
+where
+    S: TryFrom<TcpStream, Error = io::Error>,
+{
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (stream, peer) = acceptfrom_with(listener, flags)?;
+    let peer = peer.ok_or(io::ErrorKind::ConnectionAborted)?.try_into()?;
+    Ok((S::try_from(stream.into())?, unmapped(peer)))
+}
+
 fn pass_over(group: &ReusePortGroup, listener: &TcpListener) {
     if let Err(error) = group.pass_over(listener) {
         tracing::warn!(%error, "another process at the address, if there is one, does not get all new connections");
     }
 }
 
-async fn accept_until<T>(
-    listener: &TcpListener,
+async fn accept_until<S, T>(
+    listener: &AsyncFd<TcpListener>,
     end: impl Future<Output = T>,
     pauses: &mut Pauses,
-    accepted: &mut impl FnMut(TcpStream, SocketAddr),
-) {
+    accepted: &mut impl FnMut(S, SocketAddr),
+) where
+    S: TryFrom<TcpStream, Error = io::Error>,
+{
     let mut end = pin!(end);
     let mut gate = pauses.gate.clone();
     loop {
@@ -252,14 +279,19 @@ async fn accept_until<T>(
                 return Poll::Ready(Next::Look);
             }
             while batch < BATCH {
-                match listener.poll_accept(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok((stream, peer))) => {
+                let mut ready = match ready!(listener.poll_read_ready(cx)) {
+                    Ok(ready) => ready,
+                    Err(error) => return Poll::Ready(Next::Failed(error)),
+                };
+                // It stays ready until none is left.
+                match ready.try_io(|listener| accept(listener.get_ref())) {
+                    Err(_would_block) => {}
+                    Ok(Ok((stream, peer))) => {
                         batch += 1;
                         pauses.backoff.accepted();
-                        accepted(stream, unmapped(peer));
+                        accepted(stream, peer);
                     }
-                    Poll::Ready(Err(error)) => return Poll::Ready(Next::Failed(error)),
+                    Ok(Err(error)) => return Poll::Ready(Next::Failed(error)),
                 }
             }
             batch = 0;

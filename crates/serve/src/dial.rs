@@ -10,11 +10,11 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use relay::Socket;
 use route::{ConnectFailure, EndpointAddress, TcpOptions};
 use rustix::io::Errno;
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Type};
 use telemetry::metrics::Histogram;
-use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use crate::race::{RaceError, alternate_families, race};
@@ -134,7 +134,7 @@ impl Dialer {
         tcp: &TcpOptions,
         deadline: Instant,
         offset: usize,
-    ) -> Result<(TcpStream, SocketAddr), DialError> {
+    ) -> Result<(Socket, SocketAddr), DialError> {
         let started = Instant::now();
         let connected = match address {
             EndpointAddress::Ip(addr) => timeout_at(deadline, connect(*addr, tcp))
@@ -150,14 +150,11 @@ impl Dialer {
     }
 }
 
-async fn connect(addr: SocketAddr, tcp: &TcpOptions) -> Result<TcpStream, DialError> {
-    let socket = if addr.is_ipv4() {
-        TcpSocket::new_v4()
-    } else {
-        TcpSocket::new_v6()
-    }?;
+async fn connect(addr: SocketAddr, tcp: &TcpOptions) -> Result<Socket, DialError> {
+    let (domain, kind) = (Domain::for_address(addr), Type::STREAM.nonblocking());
+    let socket = socket2::Socket::new(domain, kind, None)?;
     apply_tcp_options(SockRef::from(&socket), tcp).map_err(DialError::Option)?;
-    Ok(socket.connect(addr).await?)
+    Ok(Socket::connect(socket, addr).await?)
 }
 
 /// Connects to the first address of a name that answers.
@@ -168,7 +165,7 @@ async fn connect_name(
     tcp: &TcpOptions,
     deadline: Instant,
     offset: usize,
-) -> Result<(TcpStream, SocketAddr), DialError> {
+) -> Result<(Socket, SocketAddr), DialError> {
     let known = timeout_at(deadline, names.addresses(name)).await;
     let addresses = in_order(&known.map_err(|_| DialError::Timeout)?, port, offset);
     let connected = race(addresses, deadline, |address| connect(address, tcp)).await;

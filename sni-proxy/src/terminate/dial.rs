@@ -73,7 +73,7 @@ pub(super) async fn dial(
         .connect(endpoint.address(), names, options, deadline, turn)
         .await
     {
-        Ok((stream, _)) => stream,
+        Ok((stream, _)) => stream.into_tokio(),
         Err(error) => {
             if !error.is_local() {
                 cluster.connect_failed(endpoint, error.failure(), now());
@@ -81,6 +81,7 @@ pub(super) async fn dial(
             return Err(StatusCode::SERVICE_UNAVAILABLE);
         }
     };
+    let stream = stream.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
     let (wire, driver) = Wire::new(stream, 0);
     let connecting = connect(Arc::clone(tls), name.clone(), wire);
     match timeout_at(deadline, connecting).await {

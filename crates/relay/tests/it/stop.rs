@@ -14,10 +14,9 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use relay::{Outcome, Pool, PoolParams, Relay, Side, Stopped, StoppedHalf, Timers};
+use relay::{Outcome, Pool, PoolParams, Relay, Side, Socket, Stopped, StoppedHalf, Timers};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::task::{JoinSet, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -186,7 +185,7 @@ struct Carrier<'a> {
 
 impl Carrier<'_> {
     /// Closes the sockets at the end, as a proxy does.
-    async fn relay(mut self, mut sockets: (TcpStream, TcpStream)) -> Outcome {
+    async fn relay(mut self, mut sockets: (Socket, Socket)) -> Outcome {
         let (mut stopped, mut stops) = (None, self.random.below(40));
         loop {
             let (downstream, upstream) = &sockets;
@@ -243,11 +242,11 @@ impl Carrier<'_> {
 }
 
 /// As SCM_RIGHTS would: another descriptor of the same socket; the first one is closed.
-fn duplicate(stream: TcpStream) -> TcpStream {
-    let own = stream.into_std().unwrap();
+fn duplicate(socket: Socket) -> Socket {
+    let own = socket.into_std();
     let other = own.try_clone().unwrap();
     drop(own);
-    TcpStream::from_std(other).unwrap()
+    other.try_into().unwrap()
 }
 
 #[tokio::test(start_paused = true)]

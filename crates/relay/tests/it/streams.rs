@@ -16,7 +16,7 @@ use tokio::io::{
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::support::{Counts, pair, pattern, peer};
+use crate::support::{Counts, pattern, peer, streams};
 
 /// A hang is a failure.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -108,7 +108,7 @@ fn assert_reset_by(outcome: &Outcome, expected: Side) {
 async fn early_bytes_precede_independent_half_closes() {
     const LEN: usize = 300_000;
     let (mut client, stream) = duplex(1024);
-    let (mut server, upstream) = pair().await;
+    let (mut server, upstream) = streams().await;
     let asking = async {
         client.write_all(b"question").await.unwrap();
         client.shutdown().await.unwrap();
@@ -137,7 +137,7 @@ async fn early_bytes_precede_independent_half_closes() {
 /// during an upload, having `ended` the answer before or not.
 async fn is_shut_down_after_reset(ended: bool) -> bool {
     let (mut client, stream) = duplex(1024);
-    let (mut server, mut upstream) = pair().await;
+    let (mut server, mut upstream) = streams().await;
     // All of it is there before the relay begins: it writes first, and then reads.
     client.write_all(b"upload").await.unwrap();
     server.write_all(b"answer").await.unwrap();
@@ -165,7 +165,7 @@ async fn end_is_passed_only_if_before_reset() {
 #[tokio::test]
 async fn bytes_before_reset_are_flushed_without_end() {
     let (mut client, stream) = duplex(1024);
-    let (mut server, upstream) = pair().await;
+    let (mut server, upstream) = streams().await;
     let (tls, shut_down) = Tls::new(stream);
     let peers = async {
         server.write_all(b"no").await.unwrap();
@@ -185,7 +185,7 @@ async fn bytes_before_reset_are_flushed_without_end() {
 #[tokio::test]
 async fn missing_close_notify_becomes_reset() {
     let (mut client, stream) = duplex(1024);
-    let (mut server, upstream) = pair().await;
+    let (mut server, upstream) = streams().await;
     client.write_all(b"half of it").await.unwrap();
     client.shutdown().await.unwrap();
     let (mut tls, _) = Tls::new(stream);
@@ -203,7 +203,7 @@ async fn missing_close_notify_becomes_reset() {
 #[tokio::test]
 async fn dropped_relay_resets_upstream() {
     let (_client, stream) = duplex(1024);
-    let (mut server, mut upstream) = pair().await;
+    let (mut server, mut upstream) = streams().await;
     let (mut tls, shut_down) = Tls::new(stream);
     let (pool, counts) = (pool(), Counts::default());
     let (down, up) = (tls.peer(), peer(&mut upstream));
@@ -291,7 +291,7 @@ fn stream_relay_state_is_small() {
 /// Both ends were passed on, and the sink reads slowly: the source's hang-up loses no byte.
 #[tokio::test(start_paused = true)]
 async fn hang_up_after_both_ends_loses_nothing() {
-    let (mut client, mut downstream) = pair().await;
+    let (mut client, mut downstream) = streams().await;
     let (mut server, mut upstream) = duplex(1024);
     let (pool, counts) = (pool(), Counts::default());
     let data = pattern(100 * 1024);

@@ -6,7 +6,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use relay::{Direction, Meter, Outcome, Peer, Pool, PoolParams, Relay, Timers, relay_streams};
+use relay::{
+    Direction, Meter, Outcome, Peer, Pool, PoolParams, Relay, Socket, Timers, relay_streams,
+};
 use tokio::net::{TcpListener, TcpStream};
 
 #[derive(Debug, Default)]
@@ -30,7 +32,13 @@ impl Meter for Counts {
 }
 
 /// A connected pair: what a peer holds, and what the relay holds.
-pub(crate) async fn pair() -> (TcpStream, TcpStream) {
+pub(crate) async fn pair() -> (TcpStream, Socket) {
+    let (peer, own) = streams().await;
+    (peer, own.into_std().unwrap().try_into().unwrap())
+}
+
+/// As [`pair`], for a relay of streams.
+pub(crate) async fn streams() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let (peer, accepted) = tokio::join!(TcpStream::connect(addr), listener.accept());
@@ -54,7 +62,7 @@ pub(crate) struct Case {
     pub(crate) client: TcpStream,
     pub(crate) server: TcpStream,
     /// Downstream's and upstream's.
-    sockets: RefCell<Option<(TcpStream, TcpStream)>>,
+    sockets: RefCell<Option<(Socket, Socket)>>,
     engine: Engine,
     pub(crate) pool: Rc<Pool>,
     pub(crate) counts: Counts,
@@ -98,8 +106,8 @@ pub(crate) fn relay(case: &Case, timers: Timers) -> Pin<Box<dyn Future<Output = 
 
 async fn run(
     engine: Engine,
-    mut downstream: TcpStream,
-    mut upstream: TcpStream,
+    downstream: Socket,
+    upstream: Socket,
     pool: &Rc<Pool>,
     counts: &Counts,
     timers: Timers,
@@ -109,7 +117,8 @@ async fn run(
             Relay::new(&downstream, &upstream, Rc::clone(pool), counts, timers).await
         }
         Engine::Streams => {
-            let (down, up) = (peer(&mut downstream), peer(&mut upstream));
+            let mut sockets = [downstream, upstream].map(|socket| socket.into_tokio().unwrap());
+            let [down, up] = sockets.each_mut().map(peer);
             relay_streams(down, up, Bytes::new(), pool, counts, timers).await
         }
     }

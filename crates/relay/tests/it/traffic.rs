@@ -112,22 +112,21 @@ pub(crate) enum When {
 
 impl Plan {
     pub(crate) fn both(random: &mut Random) -> [Self; 2] {
-        // Behind an urgent byte a direction may wait for the next segment: so one must come.
         let urgent = random.one_in(4);
         let mut plans = [(); 2].map(|()| {
-            let acts = (0..=random.below(8)).map(|_| match urgent {
-                true => Act::urgent(random),
+            let acts = (0..=random.below(8)).map(|_| match urgent && random.one_in(3) {
+                true => Act::SendUrgent,
                 false => Act::any(random),
             });
             Self {
                 acts: acts.collect(),
                 end: End::Shutdown,
-                lazy: !urgent && random.one_in(3),
+                lazy: random.one_in(3),
             }
         });
         let when = match random.below(3) {
             0 => When::AtOnce,
-            1 if !urgent => When::Delivered,
+            1 => When::Delivered,
             _ => When::Ended,
         };
         plans[random.below(2)].end = match random.below(3) {
@@ -147,16 +146,6 @@ impl Act {
             13..=14 => Self::Send(1 + random.below(MAX_BYTES)),
             15..=17 => Self::Pause(random.below(5)),
             _ => Self::AwaitDelivery,
-        }
-    }
-
-    /// Eight of them fit into a first window.
-    fn urgent(random: &mut Random) -> Self {
-        match random.below(4) {
-            0 => Self::Send(1 + random.below(7000)),
-            1 => Self::Send(1 + random.below(9)),
-            2 => Self::Pause(random.below(5)),
-            _ => Self::SendUrgent,
         }
     }
 }

@@ -63,6 +63,27 @@ async fn end_behind_urgent_data_cuts_nothing_off() {
 }
 
 #[tokio::test]
+async fn bytes_behind_urgent_data_pass_at_once() {
+    for engine in [Engine::Splice, Engine::Copy] {
+        for before in [BEFORE, 3, 0] {
+            let case = Case::new(engine).await;
+            let (outcome, _) = play(case, async |client, mut server| {
+                for (before, behind) in [(before, BEHIND), (before, 3)] {
+                    send_around_urgent(&client, before, behind).await;
+                    let mut all = vec![0; before + behind];
+                    let read = timeout(LIMIT, server.read_exact(&mut all)).await;
+                    read.unwrap_or_else(|_| panic!("{engine:?} stalls behind {before} bytes"))
+                        .unwrap();
+                    assert!(all == pattern(before + behind), "{engine:?}");
+                }
+            })
+            .await;
+            assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn next_byte_passes_urgent_data() {
     for engine in ENGINES {
         for before in [BEFORE, 3] {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use relay::{Direction, MIN_BYTES, Meter, Pool, PoolParams, Relay, Timers, round_trip};
+use relay::{Direction, MIN_BYTES, Meter, Pool, PoolParams, Relay, Socket, Timers, round_trip};
 use rustix::io::ioctl_fionread;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,7 +32,7 @@ const UNREAD: u32 = 48 * 1024;
 const UNSENT: u32 = 24 * 1024;
 
 /// A connected pair: what a peer holds, and what the relay holds.
-async fn pair(small_peer: bool, ours: u32) -> (TcpStream, TcpStream) {
+async fn pair(small_peer: bool, ours: u32) -> (TcpStream, Socket) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer = TcpSocket::new_v4().unwrap();
     // As on a line; loopback's are larger than these buffers.
@@ -46,11 +46,12 @@ async fn pair(small_peer: bool, ours: u32) -> (TcpStream, TcpStream) {
     }
     let address = listener.local_addr().unwrap();
     let (peer, accepted) = tokio::join!(peer.connect(address), listener.accept());
-    (peer.unwrap(), accepted.unwrap().0)
+    let accepted = accepted.unwrap().0.into_std().unwrap();
+    (peer.unwrap(), accepted.try_into().unwrap())
 }
 
 /// Returns what may wait unread and unsent.
-fn may_wait(upstream: &TcpStream, downstream: &TcpStream) -> (u32, u32) {
+fn may_wait(upstream: &Socket, downstream: &Socket) -> (u32, u32) {
     let unread = SockRef::from(upstream).recv_buffer_size().unwrap() / 2; // the kernel doubles it
     let unsent = SockRef::from(downstream).tcp_notsent_lowat().unwrap();
     (u32::try_from(unread).unwrap(), unsent)
@@ -207,7 +208,7 @@ fn more_waits_ahead_of_line_with_long_round_trip() {
 /// start, the fewest first: more may on a busy processor, but not always. And the round trip then.
 async fn fill(downstream: std::net::TcpStream) -> (Vec<u32>, Duration) {
     downstream.set_nonblocking(true).unwrap();
-    let downstream = TcpStream::from_std(downstream).unwrap();
+    let downstream = Socket::try_from(downstream).unwrap();
     let (mut server, upstream) = pair(false, UNREAD).await;
     SockRef::from(&downstream)
         .set_tcp_notsent_lowat(4 * UNSENT)

@@ -16,8 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relay::{Meter, Outcome, Relay, Stopped, StoppedHalf};
-use tokio::net::TcpStream;
+use relay::{Meter, Outcome, Relay, Socket, Stopped, StoppedHalf};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::sync::oneshot;
@@ -41,9 +40,9 @@ pub struct Resumed {
     /// Its connection.
     pub record: ConnRecord,
     /// The socket of the peer that connected.
-    pub downstream: TcpStream,
+    pub downstream: Socket,
     /// The socket of the peer that was connected to.
-    pub upstream: TcpStream,
+    pub upstream: Socket,
     /// How far it was.
     pub stopped: Stopped,
 }
@@ -136,27 +135,19 @@ impl Movable {
         } = relay;
         let description = describe(&record, &stopped);
         // Out of this runtime's epoll, which would report on them for as long as any process has them.
-        let sockets = downstream.into_std().and_then(|downstream| {
-            let upstream = upstream.into_std()?;
-            Ok([OwnedFd::from(downstream), OwnedFd::from(upstream)])
-        });
+        let sockets = [downstream, upstream].map(|socket| OwnedFd::from(socket.into_std()));
         if let Some(batch) = &mut *self.batch.borrow_mut() {
             batch.stopping -= 1;
-            match sockets {
-                Ok(sockets) => {
-                    batch.held += stopped.rx.held.len() + stopped.tx.held.len();
-                    if batch.held >= HELD {
-                        batch.asked = 0;
-                    }
-                    batch.relays.push(Moving {
-                        record: description,
-                        sockets,
-                        stopped,
-                    });
-                    self.undecided.borrow_mut().push(record);
-                }
-                Err(error) => tracing::warn!(%error, "a connection is lost in a handover"),
+            batch.held += stopped.rx.held.len() + stopped.tx.held.len();
+            if batch.held >= HELD {
+                batch.asked = 0;
             }
+            batch.relays.push(Moving {
+                record: description,
+                sockets,
+                stopped,
+            });
+            self.undecided.borrow_mut().push(record);
         }
         self.answer_if_complete();
     }
@@ -349,6 +340,6 @@ pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn stream(socket: OwnedFd) -> std::io::Result<TcpStream> {
-    TcpStream::from_std(socket.into())
+fn stream(socket: OwnedFd) -> std::io::Result<Socket> {
+    Socket::try_from(std::net::TcpStream::from(socket))
 }
