@@ -203,7 +203,7 @@ async fn tell(
 ) -> Result<(), Reason> {
     let header_len = bytes.len();
     // Nothing there yet, or an end: the relay will see it again. An error it would not.
-    match downstream.try_read(&mut bytes) {
+    match downstream.try_first_read(&mut bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
             return Err(Reason::DownstreamReset);
         }

@@ -378,7 +378,11 @@ impl Reader<'_> {
                 // In proportion, so that what was read is seldom copied, however long it is.
                 self.buf.reserve_exact(READ_BYTES.max(self.buf.len() / 4));
             }
-            match self.stream.try_read(&mut self.buf) {
+            let read = match self.buf.is_empty() {
+                true => self.stream.try_first_read(&mut self.buf),
+                false => self.stream.try_read(&mut self.buf),
+            };
+            match read {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // No more than was read is free while it waits: a buffer that is cut to its length each time is
                     // copied for each byte of a peer that sends single ones.

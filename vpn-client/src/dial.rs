@@ -220,7 +220,7 @@ impl Connector {
             .or_default()
             .reached = reached;
         tracing::debug!(server, gateway = %addr, "connected by TCP");
-        Ok((stream.into_std().map_err(DialError::Socket)?, early))
+        Ok((stream.into_std(), early))
     }
 
     /// Opens a socket that is connected to the gateway. That says nothing of whether datagrams

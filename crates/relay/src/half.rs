@@ -430,8 +430,8 @@ impl Half {
             if read == scratch.len() {
                 self.bulk = true;
                 self.copy_bytes = SMALL_BYTES * GROWTH;
-            } else {
-                source.drained();
+            } else if !source.is_drained() {
+                self.bulk = false; // only recv(2) passes urgent data
             }
             let written = self.send(sink, &scratch[..read], meter)?;
             if written < read {
@@ -478,8 +478,8 @@ impl Half {
             self.copy_bytes = u32::try_from(written).unwrap_or(u32::MAX).max(SMALL_BYTES);
         } else if peeked == scratch.len() {
             self.copy_bytes = (self.copy_bytes * GROWTH).min(Pool::SCRATCH_BYTES as u32);
-        } else {
-            source.drained();
+        } else if !source.is_drained() {
+            self.bulk = false; // only recv(2) passes urgent data
         }
         Ok(Some(written).filter(|written| *written > 0))
     }
@@ -552,3 +552,6 @@ impl Half {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,10 @@
-//! A connected TCP socket of which the runtime also tells when urgent data (tcp(7)) has come.
+//! A connected TCP socket of which the runtime also reports urgent data (tcp(7)).
 //!
 //! Reads stop at a byte that the peer marked as urgent, as if all had been read, and the kernel reports no
-//! change for what is behind. tokio's `TcpStream` does not ask for EPOLLPRI and so cannot tell one from the other.
+//! change for what is behind. tokio's `TcpStream` is not registered for EPOLLPRI and so cannot tell one from the other.
+//!
+//! Does not read urgent bytes, which the kernel drops, and has no halves and no vectored writes: hyper and rustls
+//! get a `TcpStream`.
 
 use std::future::poll_fn;
 use std::io;
@@ -46,7 +49,7 @@ impl Socket {
         self.0.into_inner()
     }
 
-    /// Returns the socket as tokio's own, which others' code reads.
+    /// Returns the socket as tokio's own, registered anew.
     ///
     /// # Errors
     /// The kernel's: it cannot be registered anew.
@@ -86,11 +89,14 @@ impl Socket {
         let _ = self.try_io::<()>(interest, || Err(io::ErrorKind::WouldBlock.into()));
     }
 
-    /// As [`Self::not_ready`] after a read that returned less than asked for, unless it stopped at urgent data.
-    pub(crate) fn drained(&self) {
-        if !self.take_urgent() {
+    /// Returns whether a read that returned less than asked for has left nothing, as [`Self::not_ready`] then
+    /// says; false where it may have stopped at urgent data. For runtimes of one thread, as all of the relay.
+    pub(crate) fn is_drained(&self) -> bool {
+        let drained = !self.take_urgent();
+        if drained {
             self.not_ready(Interest::READABLE);
         }
+        drained
     }
 
     /// Returns whether urgent data may have come since the last call.
@@ -109,22 +115,29 @@ impl Socket {
         self.try_io(Interest::READABLE, || Ok(recv(self, into, flags)?.0))
     }
 
-    /// Appends to `into` what has come, as far as there is room; 0 is the end of the stream. Asks the kernel also
-    /// while the runtime has not reported the socket, as that of a new connection.
+    /// Appends to `into` what has come, as far as its capacity goes; 0 is the end of the stream. For runtimes of
+    /// one thread.
     ///
     /// # Errors
     /// `WouldBlock` where nothing was there; those of the connection.
     pub fn try_read(&self, into: &mut Vec<u8>) -> io::Result<usize> {
-        let (room, mut asked) = (into.capacity() - into.len(), false);
-        let reported = self.try_io(Interest::READABLE, || {
-            asked = true;
-            self.append(into)
-        });
-        let read = if asked { reported } else { self.append(into) }?;
-        if (1..room).contains(&read) {
-            self.drained();
+        let capacity = into.capacity() - into.len();
+        let read = self.try_io(Interest::READABLE, || self.append(into))?;
+        if (1..capacity).contains(&read) {
+            self.is_drained();
         }
         Ok(read)
+    }
+
+    /// As [`Self::try_read`], but asks the kernel also while the runtime has not reported the socket, which is new.
+    ///
+    /// # Errors
+    /// As those of [`Self::try_read`].
+    pub fn try_first_read(&self, into: &mut Vec<u8>) -> io::Result<usize> {
+        match self.try_read(into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.append(into),
+            read => read,
+        }
     }
 
     fn append(&self, into: &mut Vec<u8>) -> io::Result<usize> {
@@ -133,8 +146,7 @@ impl Socket {
 
     /// Sends once; the error is `WouldBlock` where nothing was taken.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        self.try_io(Interest::WRITABLE, || Ok(send(self, bytes, flags)?))
+        self.try_io(Interest::WRITABLE, || Ok(send(self, bytes, SENDING)?))
     }
 
     /// Returns the bytes of its receive buffer, as they were set.
@@ -198,19 +210,22 @@ impl AsyncRead for Socket {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.poll_read_ready(cx))?;
-            let room = buf.initialize_unfilled();
-            let wanted = room.len();
-            match self.receive(room, RecvFlags::empty()) {
-                Ok(read) => {
-                    if (1..wanted).contains(&read) {
-                        self.drained();
+            let mut ready = ready!(self.0.poll_read_ready(cx))?;
+            let unfilled = buf.initialize_unfilled();
+            let wanted = unfilled.len();
+            let read = ready.try_io(|_| Ok(recv(&*self, unfilled, RecvFlags::DONTWAIT)?.0));
+            match read {
+                Ok(Ok(read)) => {
+                    if (1..wanted).contains(&read) && !self.take_urgent() {
+                        ready.clear_ready();
                     }
                     buf.advance(read);
                     return Poll::Ready(Ok(()));
                 }
-                Err(error) if would_block_or_interrupted(&error) => {}
-                Err(error) => return Poll::Ready(Err(error)),
+                Ok(Err(error)) if error.kind() != io::ErrorKind::Interrupted => {
+                    return Poll::Ready(Err(error));
+                }
+                Ok(Err(_)) | Err(_) => {}
             }
         }
     }
@@ -223,16 +238,18 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.poll_write_ready(cx))?;
-            match self.send(bytes) {
-                Ok(written) => {
+            let mut ready = ready!(self.0.poll_write_ready(cx))?;
+            match ready.try_io(|_| Ok(send(&*self, bytes, SENDING)?)) {
+                Ok(Ok(written)) => {
                     if written < bytes.len() {
-                        self.not_ready(Interest::WRITABLE);
+                        ready.clear_ready();
                     }
                     return Poll::Ready(Ok(written));
                 }
-                Err(error) if would_block_or_interrupted(&error) => {}
-                Err(error) => return Poll::Ready(Err(error)),
+                Ok(Err(error)) if error.kind() != io::ErrorKind::Interrupted => {
+                    return Poll::Ready(Err(error));
+                }
+                Ok(Err(_)) | Err(_) => {}
             }
         }
     }
@@ -245,6 +262,8 @@ impl AsyncWrite for Socket {
         Poll::Ready(rustix::net::shutdown(&*self, Shutdown::Write).map_err(io::Error::from))
     }
 }
+
+const SENDING: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 pub(crate) fn would_block_or_interrupted(error: &io::Error) -> bool {
     matches!(

@@ -16,6 +16,7 @@ use std::pin::pin;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use telemetry::AcceptBackoff;
 use telemetry::metrics::Counter;
@@ -243,7 +244,7 @@ where
 {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (stream, peer) = acceptfrom_with(listener, flags)?;
-    let peer = peer.ok_or(io::ErrorKind::ConnectionAborted)?.try_into()?;
+    let peer = peer.ok_or(Errno::CONNABORTED)?.try_into()?;
     Ok((S::try_from(stream.into())?, unmapped(peer)))
 }
 

@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use relay::{Pace, SinkState, is_writable, not_ready, round_trip};
+use relay::{Pace, SinkState, is_writable, round_trip};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -142,7 +142,8 @@ impl Stream {
             let little = self.pace.as_ref().is_some_and(Pace::is_below_max);
             if little && !is_writable(&self.socket) {
                 // It fills up a segment beyond its limit.
-                not_ready(&self.socket, Interest::WRITABLE);
+                let full = || Err(io::ErrorKind::WouldBlock.into());
+                let _ = self.socket.try_io::<()>(Interest::WRITABLE, full);
                 continue;
             }
             self.outgoing.refill(now);
