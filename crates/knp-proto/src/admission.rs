@@ -133,11 +133,9 @@ impl Tenant {
         STREAM_WINDOW - (self.bytes.own.limit() / 4).clamp(FEW, STREAM_WINDOW)
     }
 
-    /// Returns how much may be lent to slow tunnels at once: memory lasts for 6 s of that, in which it shows which
-    /// ones are slow, and an eighth of the window if that is more.
-    pub(crate) fn max_lent(&self) -> usize {
-        let window = STREAM_WINDOW - self.unused_window();
-        (self.bytes.limit() / 64).clamp(window / 8, STREAM_WINDOW / 2)
+    /// Returns how much one that holds nothing may take.
+    pub(crate) fn free(&self) -> usize {
+        self.bytes.allowance(0)
     }
 
     /// Returns whether one that holds `own` bytes is refused more once this tenant has taken `more`.

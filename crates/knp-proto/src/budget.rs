@@ -94,11 +94,6 @@ impl Share {
         Self { process, own }
     }
 
-    /// Returns what this tenant may hold if no other holds anything.
-    pub(crate) fn limit(&self) -> usize {
-        self.own.limit().min(self.process.0.limit())
-    }
-
     /// Returns how much more one that holds `own` bytes may take.
     pub(crate) fn allowance(&self, own: usize) -> usize {
         let process = self.process.0.free();

@@ -119,10 +119,10 @@ impl Link {
             long_closes: 0,
             close_after: None,
             events: VecDeque::new(),
-            shared: match extensions.window {
-                true => SharedWindow::default(),
-                false => SharedWindow::new(tenant.unused_window(), tenant.max_lent()),
-            },
+            shared: SharedWindow::new(match extensions.window {
+                true => 0,
+                false => tenant.unused_window(),
+            }),
             next_connect_id: 1,
             serial: 0,
             ended: false,

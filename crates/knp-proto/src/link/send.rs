@@ -134,14 +134,13 @@ impl Link {
             waiting += usize::from(tunnel.is_waiting());
             largest = largest.max(tunnel.marks.excess);
         }
-        self.shared.prepare(now, waiting);
-        let enough = self.shared.enough();
+        self.shared.prepare(now, waiting, self.tenant.free());
         // What comes may all be of one tunnel, or of many.
         let share = |more: usize| more / self.shared.holders.max(1);
         let short = |more: usize| self.tenant.is_short(largest + share(more), more);
         // Early, so that others need not wait while it shows who is slow.
-        let judged = short((MARGIN + TO_JUDGE) * enough);
-        let short = short(MARGIN * enough);
+        let judged = short((MARGIN + TO_JUDGE) * self.shared.at_most_an_eighth());
+        let short = short(MARGIN * self.shared.enough());
         // An agent cannot know that it is about to be dialed.
         let others = self.role == Role::Agent || self.tunnels.len() > self.shared.holders;
         let limit = self.config.stall_timeout;
@@ -153,11 +152,12 @@ impl Link {
             .tunnels
             .iter()
             .filter_map(|(_, tunnel)| stalled(tunnel))
+            .filter(|_| self.shared.is_short())
             .max();
         for slot in 0..u32::try_from(self.tunnels.capacity()).unwrap_or(u32::MAX) {
             // Those that hold little may do no harm once the others are gone.
             let held = self.tunnels.get(slot as usize).and_then(stalled);
-            if held.is_some() && held >= most.map(|most| most / 2) {
+            if most.is_some_and(|most| held >= Some(most / 2)) {
                 self.kill(now, slot, EndReason::SlowConsumer);
             }
         }

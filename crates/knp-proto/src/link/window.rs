@@ -9,8 +9,8 @@
 //! A peer gets back what slow sockets take, and so sends at their pace. A pulse lends enough for the packets
 //! of other tunnels to pass the peer's queue, which is first in, first out for all: the bytes that are queued,
 //! and while this end sends anything, and so may wait for an answer, a packet of each tunnel whose data waits.
-//! So a hundred slow readers delay others little more than one does, as long as memory is there for what they
-//! are lent. More is lent while the peer does not answer a close: upstream's agent hears nothing else until its
+//! So a hundred slow readers delay others little more than one does, as long as memory and half of the window
+//! are enough. More is lent while the peer does not answer a close: upstream's agent hears nothing else until its
 //! answer has passed the queue.
 //!
 //! A pulse is lent in parts. Upstream's agent sends under a Go mutex: the goroutine that has it takes it again
@@ -29,7 +29,7 @@ pub(super) struct SharedWindow {
     /// How much of the stream's window is not returned once it was used.
     unused: usize,
     /// How much a pulse lends at most.
-    most: usize,
+    max_pulse: usize,
     /// Bytes that wait beyond what any tunnel may hold.
     pub(super) excess: usize,
     /// The tunnels they are of.
@@ -55,10 +55,10 @@ pub(super) struct SharedWindow {
 }
 
 impl SharedWindow {
-    pub(super) fn new(unused: usize, most: usize) -> Self {
+    pub(super) fn new(unused: usize) -> Self {
         Self {
             unused,
-            most,
+            max_pulse: (STREAM_WINDOW - unused) / 8,
             ..Self::default()
         }
     }
@@ -106,23 +106,25 @@ impl SharedWindow {
         self.withheld() + 2 * self.enough() > STREAM_WINDOW
     }
 
-    /// Prepares a pulse, where the data of so many tunnels waits.
-    pub(super) fn prepare(&mut self, now: Instant, waiting: usize) {
+    /// Prepares a pulse, where the data of so many tunnels waits and `free` bytes of memory are left: it lends less
+    /// the less there is, so that some is left when those that have stopped are found.
+    pub(super) fn prepare(&mut self, now: Instant, waiting: usize, free: usize) {
+        self.max_pulse = (free / 32).clamp(self.eighth(), STREAM_WINDOW / 2);
         self.awaits_answer = self.sent.is_some_and(|sent| now - sent < ANSWER);
         self.waiting = waiting;
     }
 
     /// Begins the time to the next pulse. If `lend`, others can pass until then: by what slow
-    /// sockets take if that suffices, by half of enough if that leaves something to pay back. `late` says
+    /// sockets take if that suffices, or else by half of what suffices where they take something. `late` says
     /// that the peer has not answered a close.
     pub(super) fn pulse(&mut self, now: Instant, lend: bool, late: bool) {
-        let enough = match late {
-            true => self.enough_to_close(),
-            false => self.enough(),
+        let (enough, little) = match late {
+            true => (self.enough_to_close(), self.enough_to_close()),
+            false => (self.enough(), self.at_most_an_eighth()),
         };
         let paced = std::mem::take(&mut self.passed).saturating_sub(self.last) >= enough / 2;
-        let slow = std::mem::take(&mut self.taken) >= enough / 2;
-        let wanted = if slow { enough / 2 } else { enough };
+        let slow = std::mem::take(&mut self.taken) >= little / 2;
+        let wanted = if slow { little / 2 } else { enough };
         let short = (self.withheld() + wanted).saturating_sub(STREAM_WINDOW);
         self.last = if lend && !paced {
             short.min(self.excess - self.lent)
@@ -158,7 +160,16 @@ impl SharedWindow {
     pub(super) fn enough(&self) -> usize {
         let round = self.waiting * self.longest;
         let in_one = if self.awaits_answer { round } else { round / 4 };
-        (QUEUED + in_one).min(self.most)
+        (QUEUED + in_one).min(self.max_pulse)
+    }
+
+    /// As [`Self::enough`], but no more than suffices where sockets take their bytes, if slowly.
+    pub(super) fn at_most_an_eighth(&self) -> usize {
+        self.enough().min(self.eighth())
+    }
+
+    fn eighth(&self) -> usize {
+        (STREAM_WINDOW - self.unused) / 8
     }
 
     /// As [`Self::enough`], for half of all that the peer has read of one tunnel, and of as much of each that is
@@ -193,11 +204,11 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     fn pulse_is_lent_in_parts() {
-        let mut window = SharedWindow::new(0, 1 << 20);
+        let mut window = SharedWindow::new(0);
         let mut now = Instant::now();
         window.receive(now, 4 << 10);
         window.change(0, STREAM_WINDOW);
-        window.prepare(now, 1);
+        window.prepare(now, 1, 0);
         window.pulse(now, true, false);
         let mut lent = vec![window.lent];
         while window.due().is_some_and(|at| at < now + PULSE) {
@@ -216,7 +227,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     fn part_of_a_pulse_that_is_past_is_not_lent() {
-        let mut window = SharedWindow::new(0, 1 << 20);
+        let mut window = SharedWindow::new(0);
         let now = Instant::now();
         window.change(0, STREAM_WINDOW);
         window.pulse(now, true, false);

@@ -130,18 +130,28 @@ impl World {
         config: LinkConfig,
     ) -> Self {
         let agents = tenant("agent", generous(), 1 << 30);
+        Self::between(servers, &agents, stream, extensions, config)
+    }
+
+    pub(crate) fn between(
+        servers: &Arc<Tenant>,
+        agents: &Arc<Tenant>,
+        stream: StreamId,
+        extensions: Extensions,
+        config: LinkConfig,
+    ) -> Self {
         // An agent gives up before its server does.
         let of_agent = LinkConfig {
             dial_timeout: config.dial_timeout / 2,
             ..config
         };
-        let agent = Link::agent(&agents, StreamId(900), extensions, of_agent);
+        let agent = Link::agent(agents, StreamId(900), extensions, of_agent);
         let server = Link::server(servers, stream, extensions, config).unwrap();
         Self {
             now: start(),
             extensions,
             server: Side::new(server, Arc::clone(servers)),
-            agent: Side::new(agent, agents),
+            agent: Side::new(agent, Arc::clone(agents)),
             answer_dials: false,
             lost: false,
         }
