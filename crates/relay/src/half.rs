@@ -430,7 +430,7 @@ impl Half {
             if read == scratch.len() {
                 self.bulk = true;
                 self.copy_bytes = SMALL_BYTES * GROWTH;
-            } else if !source.is_drained() {
+            } else if !source.clear_if_drained() {
                 self.bulk = false; // only recv(2) passes urgent data
             }
             let written = self.send(sink, &scratch[..read], meter)?;
@@ -478,7 +478,7 @@ impl Half {
             self.copy_bytes = u32::try_from(written).unwrap_or(u32::MAX).max(SMALL_BYTES);
         } else if peeked == scratch.len() {
             self.copy_bytes = (self.copy_bytes * GROWTH).min(Pool::SCRATCH_BYTES as u32);
-        } else if !source.is_drained() {
+        } else if !source.clear_if_drained() {
             self.bulk = false; // only recv(2) passes urgent data
         }
         Ok(Some(written).filter(|written| *written > 0))

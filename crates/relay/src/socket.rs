@@ -89,9 +89,9 @@ impl Socket {
         let _ = self.try_io::<()>(interest, || Err(io::ErrorKind::WouldBlock.into()));
     }
 
-    /// Returns whether a read that returned less than asked for has left nothing, as [`Self::not_ready`] then
-    /// says; false where it may have stopped at urgent data. For runtimes of one thread, as all of the relay.
-    pub(crate) fn is_drained(&self) -> bool {
+    /// As [`Self::not_ready`] after a read that returned less than asked for, and true; false where it may have
+    /// stopped at urgent data. For runtimes of one thread, as all of the relay.
+    pub(crate) fn clear_if_drained(&self) -> bool {
         let drained = !self.take_urgent();
         if drained {
             self.not_ready(Interest::READABLE);
@@ -99,7 +99,7 @@ impl Socket {
         drained
     }
 
-    /// Returns whether urgent data may have come since the last call.
+    /// Returns whether urgent data may have come since the last call; always true once the peer has ended.
     pub(crate) fn take_urgent(&self) -> bool {
         let mut urgent = false;
         let _ = self.try_io::<()>(Interest::PRIORITY, || {
@@ -124,7 +124,7 @@ impl Socket {
         let capacity = into.capacity() - into.len();
         let read = self.try_io(Interest::READABLE, || self.append(into))?;
         if (1..capacity).contains(&read) {
-            self.is_drained();
+            self.clear_if_drained();
         }
         Ok(read)
     }

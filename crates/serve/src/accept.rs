@@ -237,7 +237,8 @@ async fn empty<S>(
     }
 }
 
-/// Accepts one connection, if there is one.
+/// Accepts one connection, if there is one. The runtime reports it before its first read or write, unless the
+/// kernel is asked.
 fn accept<S>(listener: &TcpListener) -> io::Result<(S, SocketAddr)>
 where
     S: TryFrom<TcpStream, Error = io::Error>,

@@ -139,7 +139,7 @@ impl Link {
         let share = |more: usize| more / self.shared.holders.max(1);
         let short = |more: usize| self.tenant.is_short(largest + share(more), more);
         // Early, so that others need not wait while it shows who is slow.
-        let judged = short((MARGIN + TO_JUDGE) * self.shared.at_most_an_eighth());
+        let judged = short((MARGIN + TO_JUDGE) * self.shared.enough_if_taken());
         let short = short(MARGIN * self.shared.enough());
         // An agent cannot know that it is about to be dialed.
         let others = self.role == Role::Agent || self.tunnels.len() > self.shared.holders;

@@ -109,22 +109,21 @@ impl SharedWindow {
     /// Prepares a pulse, where the data of so many tunnels waits and `free` bytes of memory are left: it lends less
     /// the less there is, so that some is left when those that have stopped are found.
     pub(super) fn prepare(&mut self, now: Instant, waiting: usize, free: usize) {
-        self.max_pulse = (free / 32).clamp(self.eighth(), STREAM_WINDOW / 2);
+        self.max_pulse = (free / 64).clamp(self.eighth(), 4 * self.eighth());
         self.awaits_answer = self.sent.is_some_and(|sent| now - sent < ANSWER);
         self.waiting = waiting;
     }
 
-    /// Begins the time to the next pulse. If `lend`, others can pass until then: by what slow
-    /// sockets take if that suffices, or else by half of what suffices where they take something. `late` says
-    /// that the peer has not answered a close.
+    /// Begins the time to the next pulse. If `lend`, others can pass until then: by half of enough where
+    /// slow sockets have taken as much since the last one, or else by enough. `late` says that the peer has not answered a close.
     pub(super) fn pulse(&mut self, now: Instant, lend: bool, late: bool) {
-        let (enough, little) = match late {
+        let (enough, if_taken) = match late {
             true => (self.enough_to_close(), self.enough_to_close()),
-            false => (self.enough(), self.at_most_an_eighth()),
+            false => (self.enough(), self.enough_if_taken()),
         };
         let paced = std::mem::take(&mut self.passed).saturating_sub(self.last) >= enough / 2;
-        let slow = std::mem::take(&mut self.taken) >= little / 2;
-        let wanted = if slow { little / 2 } else { enough };
+        let slow = std::mem::take(&mut self.taken) >= if_taken / 2;
+        let wanted = if slow { if_taken / 2 } else { enough };
         let short = (self.withheld() + wanted).saturating_sub(STREAM_WINDOW);
         self.last = if lend && !paced {
             short.min(self.excess - self.lent)
@@ -163,8 +162,9 @@ impl SharedWindow {
         (QUEUED + in_one).min(self.max_pulse)
     }
 
-    /// As [`Self::enough`], but no more than suffices where sockets take their bytes, if slowly.
-    pub(super) fn at_most_an_eighth(&self) -> usize {
+    /// As [`Self::enough`], but at most an eighth of the usable window: by which it is judged whether sockets take
+    /// their bytes, if slowly, and whether memory is short.
+    pub(super) fn enough_if_taken(&self) -> usize {
         self.enough().min(self.eighth())
     }
 

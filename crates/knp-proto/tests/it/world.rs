@@ -337,12 +337,18 @@ impl World {
         }
     }
 
+    /// Lets time pass, and what is due in it happen.
     pub(crate) fn pass(&mut self, time: Duration) {
-        self.now += time;
-        for end in [End::Server, End::Agent] {
-            let now = self.now;
-            self.side(end).link.handle_timeout(now);
-            self.take_events(end);
+        let until = self.now + time;
+        while self.now < until {
+            let due = [&self.server, &self.agent].map(|side| side.link.poll_timeout());
+            let due = due.into_iter().flatten().min().unwrap_or(until);
+            self.now = due.max(self.now + Duration::from_millis(1)).min(until);
+            for end in [End::Server, End::Agent] {
+                let now = self.now;
+                self.side(end).link.handle_timeout(now);
+                self.take_events(end);
+            }
         }
     }
 
