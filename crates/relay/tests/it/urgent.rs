@@ -92,7 +92,7 @@ async fn next_byte_passes_urgent_data() {
             let (outcome, _) = play(case, async |mut client, mut server| {
                 let mut all = vec![0; before];
                 server.read_exact(&mut all).await.unwrap();
-                // The relay has read up to the urgent byte, and waits.
+                // What relays streams has read up to the urgent byte, and waits; `Relay` has read on.
                 client.write_all(b"next").await.unwrap();
                 all.resize(before + BEHIND + 4, 0);
                 let read = timeout(LIMIT, server.read_exact(&mut all[before..])).await;
